@@ -37,7 +37,7 @@ from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.lane import lane_flow
 from godwit.engine.lane.messages import LaneReport
 from godwit.engine.loop import Stopwatch
-from godwit.engine.outcomes import outcome_of, progress_of, record_of
+from godwit.engine.outcomes import build_commit_record, build_outcome, progress_of
 from godwit.engine.settings import Lanes
 from godwit.migration import Conductor, inputs
 from godwit.migration.strategy import Policy
@@ -115,7 +115,7 @@ class Driver:
         layouts = {
             o.name: (
                 {s.state: EntryLayout(name=str(s), schema=o.schema) for s in o.states},
-                WaitingLayout(operator=o.name, schema=o.waiting),
+                WaitingLayout(operator=o.name, schema=o.waiting_schema),
             )
             for o in flow.operators
         }
@@ -181,7 +181,7 @@ class Driver:
             parts = InstructionParts.of(instruction)
             sent = pickle.dumps(parts)
         self.all_bytes = len(sent)
-        of_one = [len(pickle.dumps(parts.only(name))) for name in self.executors]
+        of_one = [len(pickle.dumps(parts.for_executor(name))) for name in self.executors]
         self.size_bytes = max(of_one)
         with self.part("one task decodes"):
             received = pickle.loads(sent)
@@ -193,14 +193,14 @@ class Driver:
             reports = [LaneReport.loads(answer) for answer in answers]
         with self.part("record"):
             times = self.times.after(told, reports)
-            record = record_of(
+            record = build_commit_record(
                 epoch, reports, plans, run_id=RUN_ID, batch=None, before=None, times=times
             )
         with self.part("commit"):
             record = self.log.commit(record)
-            self.times.take(times, told, reports, 0)
+            self.times.after_commit(times, told, reports, 0)
         with self.part("outcome"):
-            outcome = outcome_of(
+            outcome = build_outcome(
                 record,
                 reports,
                 flow=self.flow,

@@ -31,7 +31,7 @@ from godwit.cluster.local.run import LocalRows, LocalRun
 from godwit.cluster.local.sources import lane_inputs
 from godwit.engine.settings import Lanes
 from godwit.engine.state_view import view_state
-from godwit.operators.spreading import WHOLE, Grid, hash_of_keys
+from godwit.operators.spreading import WHOLE, Grid, hash_undivided
 
 if TYPE_CHECKING:
     from godwit.columns.python_values import KeyRows
@@ -75,7 +75,7 @@ class Way:
             settings=Lanes(local_dir=str(root / "local")),
         )
         self.lane_ms: list[list[float]] = []
-        (self.hash,) = hash_of_keys(pa.record_batch({"k": [HOT]})).tolist()
+        (self.hash,) = hash_undivided(pa.record_batch({"k": [HOT]})).tolist()
         if spread:
             assignment = self.run.view.components["p"].assignment
             parts = parts_for(

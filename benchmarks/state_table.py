@@ -92,7 +92,7 @@ def time_table(root: Path, everything: Touched, epochs: list[Touched], key_group
         changes = changes_of(epoch, number, key_groups)
         groups = np.repeat(changes.key_groups, np.diff(changes.ends, prepend=0))
         marks = [perf_counter()]
-        state.prior(changes.keys, groups)
+        state.look_up(changes.keys, groups)
         marks.append(perf_counter())
         state.apply(changes, homes)
         marks.append(perf_counter())

@@ -30,7 +30,7 @@ from godwit.adapt.spreading import parts_for
 from godwit.cluster.local.sources import lane_inputs
 from godwit.cluster.local.stages import ship_rows
 from godwit.engine.lane.lane import run_lane
-from godwit.operators.spreading import WHOLE, Grid, hash_of_keys
+from godwit.operators.spreading import WHOLE, Grid, hash_undivided
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -79,7 +79,7 @@ class Way:
         self.pairs = 0
         if spread:
             (orders,) = self.run.times.spreading.values()
-            key_hash = int(hash_of_keys(pa.record_batch({"k": [HOT]}))[0])
+            key_hash = int(hash_undivided(pa.record_batch({"k": [HOT]}))[0])
             assignment = self.run.run.assignment
             parts = parts_for(key_hash, lanes, taken=WHOLE, assignment=assignment, cpu_ms={})
             assert orders.order(key_hash, str(HOT), Grid(rows=lanes, columns=1, parts=parts))

@@ -24,7 +24,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
 from godwit.cluster.local.sources import lane_inputs
-from godwit.engine.event_time import arrivals_of
+from godwit.engine.event_time import event_times_of
 from godwit.migration import Strategy
 from godwit.model.errors import InvalidPlanError, MigrationError
 
@@ -108,7 +108,7 @@ class _DrawnRun(WindowsApart):
         self, number: int | None, told: Mapping[str, EpochTime], reports: Sequence[LaneReport]
     ) -> None:
         self.told.append((number, self.clock_us, dict(told)))
-        for name, found in arrivals_of(reports).items():
+        for name, found in event_times_of(reports).items():
             self.left_out[name] += found.late + found.ahead + found.untimed
 
     def end_input(self) -> None:

@@ -70,7 +70,7 @@ class _Listed:
         self._put.append(list(rows))
         self._ends.append(self._ends[-1] + len(rows))
 
-    def until(self, time_s: float) -> int:
+    def arrived_by(self, time_s: float) -> int:
         return self._ends[min(self._offered + 1, len(self._put))]
 
     def rows(self, batch: Batch) -> Rows:
@@ -94,7 +94,7 @@ class _Listed:
             rows_of=dict.fromkeys(self._components, counts),
         )
 
-    def quiet(self, time_s: float, first: int) -> Batch:
+    def empty_batch(self, time_s: float, first: int) -> Batch:
         return Batch(
             number=None, first=first, last=first, phase=0, arrived=np.empty((0, 3)), rows_of={}
         )
@@ -246,7 +246,7 @@ class InSimulator:
         if self._goes == "held":
             self._held.append(order)
         elif self._goes == "works" or not hasattr(order, "attempt"):
-            self._runs._warming.order(order)
+            self._runs._warming.queue_order(order)
         elif self._goes == "fails":
             self._failed.append(order)
 
@@ -335,7 +335,7 @@ class InSimulator:
 
     def _see(self, executors: Mapping[str, int]) -> None:
         self._runs.executors.alive = _machines(executors)
-        self._runs._see()
+        self._runs._report_executors()
 
     def migrate(
         self, component: str, target: Assignment, strategy: Strategy, bounds: Bounds

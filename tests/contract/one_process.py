@@ -12,7 +12,7 @@ from tests.contract.flow import NUM_KEY_GROUPS, build
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.local.run import LocalRows, LocalRun, rows_of
+from godwit.cluster.local.run import LocalRows, LocalRun, staged_rows
 from godwit.cluster.local.sources import lane_inputs
 from godwit.engine.cluster import AttemptLostError, ConductorPorts
 from godwit.engine.outcomes import state_bytes
@@ -332,7 +332,7 @@ class OneProcess:
 
     def deliver(self, record: CommitRecord) -> None:
         """Give out what the record names; again, it must be the same."""
-        batches = rows_of(record, self.storage)
+        batches = staged_rows(record, self.storage)
         for name, epochs in self.rows_out.items():
             found = [row for batch in batches.get(name, ()) for row in batch.to_pylist()]
             rows = [self.row_of(row) for row in found]
@@ -342,7 +342,7 @@ class OneProcess:
 
     def see(self, executors: Mapping[str, int]) -> None:
         """See `Realization.see`."""
-        self.run.see(executors)
+        self.run.set_executors(executors)
 
     def forget_store(self, executor: str) -> None:
         """See `Realization.forget_store`."""
@@ -390,7 +390,7 @@ class OneProcess:
     def regroup(self, components: Mapping[str, tuple[str, ...]]) -> None:
         """See `Realization.regroup`."""
         plan = plan_regrouping(
-            self.flow.under(self.conductor.plan),
+            self.flow.with_plan(self.conductor.plan),
             components,
             components=self.view.components,
             state_bytes=lambda states: dict(

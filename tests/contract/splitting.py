@@ -74,14 +74,14 @@ class Decided(WindowsApart):
 
     def regroup(self, components: Mapping[str, tuple[str, ...]]) -> None:
         """Regroup by hand."""
-        with self.deciding.by_hand(name for of in components.values() for name in of):
+        with self.deciding.manual_regrouping(name for of in components.values() for name in of):
             super().regroup(components)
 
     def form(self) -> WindowLayout | None:
         """Give the form of the next epoch."""
         part = self.flow.operator("w_windows")
         assert isinstance(part, ConsolidatePart)
-        return layout_of(self.flow.under(self.conductor.plan), part)
+        return layout_of(self.flow.with_plan(self.conductor.plan), part)
 
     @property
     def compared(self) -> list[LayoutsCompared]:

@@ -52,8 +52,8 @@ class UnequalRows(SimulatedFlow):
         self.spread, self.busy = 0.0, 0.0
         self._chance = np.random.default_rng([seed, 99])
 
-    def _component(self, *args: Any, **rest: Any) -> ComponentWork:
-        work = super()._component(*args, **rest)
+    def _component_work(self, *args: Any, **rest: Any) -> ComponentWork:
+        work = super()._component_work(*args, **rest)
         rows = np.maximum(work.processed, 1)
         # The mean of so many log-normal costs, by its first two moments.
         deviation = np.sqrt(np.expm1(self.spread**2) / rows)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from godwit.checkpoint.blocks import BlockWriter, encode_batch, read_batch
 from godwit.checkpoint.chains import choose_snapshots, rows_of
-from godwit.checkpoint.collection import collect
+from godwit.checkpoint.collection import collect_garbage
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.entries import EntryLayout, read_chain
 from godwit.checkpoint.evolution import (
@@ -176,7 +176,7 @@ def run_epoch(log: CommitLog, epoch: Epoch, *, inline_limit_bytes: int) -> None:
         )
     )
     if number % 2:
-        collect(log)
+        collect_garbage(log)
 
 
 class _Lane:
@@ -315,7 +315,7 @@ def read_state(storage: CheckpointStorage, chains: Chains, place: Place) -> dict
 
 def read_waiting(storage: CheckpointStorage, chains: Chains, place: Place) -> list[Row]:
     found: list[Row] = []
-    for segment in chains.waiting(*place):
+    for segment in chains.waiting_rows_of(*place):
         first, end = rows_of(segment, place[1])
         rows = read_batch(storage, segment.block).slice(first, end - first)
         found += zip(*rows.to_pydict().values(), strict=True)

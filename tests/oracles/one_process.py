@@ -70,7 +70,7 @@ def lane_operator(
             state.state: EntryLayout(name=str(state), schema=operator.schema_of(state.state))
             for state in operator.states
         },
-        waiting=WaitingLayout(operator=operator.name, schema=operator.waiting),
+        waiting=WaitingLayout(operator=operator.name, schema=operator.waiting_schema),
     )
 
 
@@ -274,7 +274,7 @@ class OneProcess:
         times = Times()
         if self.event_times is not None:
             times = self.event_times.after(self._told, reports)
-            self.event_times.take(times, self._told, reports, self.clock_us)
+            self.event_times.after_commit(times, self._told, reports, self.clock_us)
         return self.log.commit(
             CommitRecord(
                 epoch=epoch,

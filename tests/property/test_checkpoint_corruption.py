@@ -13,7 +13,7 @@ from tests.oracles.checkpoint_model import make_history, open_log, run_epoch
 from tests.oracles.unreliable_disk import UnreliableDisk
 
 from godwit.checkpoint.blocks import read_block
-from godwit.checkpoint.collection import collect, needed_files
+from godwit.checkpoint.collection import collect_garbage, needed_files
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.records import BLOCKS, commit_path
 from godwit.checkpoint.storage import LocalStorage
@@ -30,7 +30,7 @@ def write_checkpoint(root: Path, seed: int) -> CommitLog:
     log = open_log(LocalStorage(root, disk=UnreliableDisk(root.with_name("graveyard"))))
     for epoch in make_history(seed, 7):
         run_epoch(log, epoch, inline_limit_bytes=Random(seed).choice([0, 2_500]))
-    collect(log)
+    collect_garbage(log)
     return log
 
 

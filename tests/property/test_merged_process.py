@@ -36,14 +36,14 @@ from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.local.run import LocalRows, LocalRun, rows_of
+from godwit.cluster.local.run import LocalRows, LocalRun, staged_rows
 from godwit.cluster.local.sources import lane_inputs
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.settings import Lanes
 from godwit.engine.state_view import view_state
 from godwit.migration import Bounds, MigrationRequested, Policy, Strategy
 from godwit.model.assignment import Assignment
-from godwit.operators.spreading import WHOLE, Grid, hash_of_keys, key_group_of_part
+from godwit.operators.spreading import WHOLE, Grid, hash_undivided, key_group_of_part
 
 if TYPE_CHECKING:
     from godwit.api.streams import KeyedStream, Stream
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 OUTPUT = "k string, n bigint"
 SCHEMA = pa.schema({"k": pa.string(), "v": pa.int64()})
 KEYS = ("hot", "warm", "cold")
-HASH = dict(zip(KEYS, hash_of_keys(pa.record_batch({"k": list(KEYS)})).tolist(), strict=True))
+HASH = dict(zip(KEYS, hash_undivided(pa.record_batch({"k": list(KEYS)})).tolist(), strict=True))
 KEY_GROUPS = 16
 Seen = tuple[int, int, frozenset[int]]  # rows, sum and distinct values of a key
 NOTHING: Seen = (0, 0, frozenset())
@@ -269,7 +269,7 @@ class HotKeys(RuleBasedStateMachine):
         self.executors = {n: of for n, of in self.executors.items() if n != gone}
         self.executors[f"n{self.executor}"] = 2
         self.run.copies_held = held
-        self.run.see(self.executors)
+        self.run.set_executors(self.executors)
 
     @precondition(lambda self: self.run.copies_held)
     @rule()
@@ -285,12 +285,12 @@ class HotKeys(RuleBasedStateMachine):
         """Compare once nothing waits; states of parts are merged as a reader would."""
         if not self.batches or self.run.copies_held:
             return
-        for _ in self.run.settle():
+        for _ in self.run.run_until_idle():
             pass
         assert self.found() == self.expected
         emitted: dict[str, int] = {}
         for epoch in range(self.run.log.latest_epoch + 1):
-            for batch in rows_of(self.run.log.record(epoch), self.storage).get("out", []):
+            for batch in staged_rows(self.run.log.record(epoch), self.storage).get("out", []):
                 for row in batch.to_pylist():
                     emitted[row["k"]] = emitted.get(row["k"], 0) + row["n"]
         assert emitted == {key: seen[0] for key, seen in self.expected.items()}

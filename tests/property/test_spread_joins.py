@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.oracles.meeting import Interval, Newest
 from tests.support.meeting_flows import TIME, Feed, MeetingRun, S
 
-from godwit.operators.spreading import WHOLE, Grid, hash_of_keys
+from godwit.operators.spreading import WHOLE, Grid, hash_undivided
 from godwit.operators.windows.grid import BEGINNING
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 COLUMNS = {"k": pa.string(), "ts": TIME, "v": pa.int64()}
 EXECUTORS = {"a": 2, "b": 1}
 HOT = "k0"
-HASH = int(hash_of_keys(pa.record_batch({"k": [HOT]}))[0])
+HASH = int(hash_undivided(pa.record_batch({"k": [HOT]}))[0])
 
 
 def feeds(slack: int) -> dict[str, Feed]:

@@ -20,19 +20,19 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.local.run import LocalRows, LocalRun, rows_of
+from godwit.cluster.local.run import LocalRows, LocalRun, staged_rows
 from godwit.cluster.local.sources import lane_inputs
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.settings import Lanes
 from godwit.migration import MigrationRequested, Strategy
 from godwit.model.assignment import Assignment
-from godwit.operators.spreading import WHOLE, Grid, hash_of_keys
+from godwit.operators.spreading import WHOLE, Grid, hash_undivided
 
 S = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema({"k": pa.string(), "ts": TIME, "v": pa.int64()})
 HOT = "k0"
-HASH = int(hash_of_keys(pa.record_batch({"k": [HOT]}))[0])
+HASH = int(hash_undivided(pa.record_batch({"k": [HOT]}))[0])
 KEY_GROUPS = 16
 
 
@@ -122,7 +122,7 @@ class History:
             gone = sorted(self.executors)[int(self.rng.integers(0, 2))]
             self.executors = {n: of for n, of in self.executors.items() if n != gone}
             self.executors[f"n{self.done['lost']}"] = 2
-            self.run.see(self.executors)
+            self.run.set_executors(self.executors)
             self.done["lost"] += 1
 
     def epoch(self) -> None:
@@ -168,7 +168,7 @@ class History:
         """Return the pairs that committed epochs have put out."""
         found: Counter[tuple[Any, ...]] = Counter()
         for epoch in range(self.run.log.latest_epoch + 1):
-            for batch in rows_of(self.run.log.record(epoch), self.storage).get("out", []):
+            for batch in staged_rows(self.run.log.record(epoch), self.storage).get("out", []):
                 columns = [
                     (c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c).to_pylist()
                     for c in batch.columns
@@ -197,7 +197,7 @@ def test_pairs_come_out_once_whoever_dies_while_keys_are_spread(seed: int) -> No
             history.change()
             history.epoch()
         with suppress(DiedError):
-            for _ in history.run.settle():
+            for _ in history.run.run_until_idle():
                 pass
         assert history.found() == history.expected()
         assert history.done["spread"] > 1, history.done

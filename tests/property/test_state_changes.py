@@ -12,7 +12,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from godwit.checkpoint.evolution import FlowVersion, OperatorVersion, described, plain
+from godwit.checkpoint.evolution import FlowVersion, OperatorVersion, description_in, plain
 from godwit.model.errors import CheckpointMismatchError, StateEncodingError
 from godwit.operators.process import ProcessOperator
 from godwit.values.codec import UnencodableError, make_codec
@@ -93,8 +93,8 @@ def test_old_state_says_the_same_to_a_changed_class_or_the_change_is_refused(dat
     old_fields |= {f"{name}_gone": KINDS[name][:2] for name in gone}
     new_fields |= {f"{name}_new": KINDS[name][:2] for name in added}
     old, new = operator(struct(old_fields)), operator(struct(new_fields))
-    described = old.describe_state()
-    stored = msgspec.structs.replace(described, type=plain(described.type))
+    description_in = old.describe_state()
+    stored = msgspec.structs.replace(description_in, type=plain(description_in.type))
     refused = bool(gone and added) or any(
         changed[name] == "narrower" and name in NARROWER for name in kept
     )
@@ -176,7 +176,7 @@ def test_fields_that_some_version_did_not_have_begin_with_their_defaults(
         for number, of in enumerate((whole, less))
     ]
     versions = dict(enumerate(msgpack_round(version) for version in line))
-    written = described(versions, 1, "o", "state", 0)
+    written = description_in(versions, 1, "o", "state", 0)
     assert written is not None
     upgrade = whole.upgrade_state_from("state", written)
     values = {field: data.draw(KINDS[field[:-2]][2]) for field in fields}

@@ -348,7 +348,7 @@ class StoreMachine(RuleBasedStateMachine):
         asked += [key for name, (key, _) in models.items() if name not in names]
         groups = np.array([self.group_of(key) for key in asked], np.int64)
         self.state.refresh(ALL)
-        known, values = self.state.prior(batch_of(self.schema.keys, asked), groups)
+        known, values = self.state.look_up(batch_of(self.schema.keys, asked), groups)
         assert known.tolist() == [bits(key) in models for key in asked]
         for key, is_known, state in zip(asked, known, rows_in(values), strict=True):
             if is_known:

@@ -79,4 +79,4 @@ def test_what_differs_is_said(told: dict[str, Any], named: str) -> None:
         "packages": {},
     }
     with pytest.raises(ExecutorEnvironmentError, match=named):
-        executors_python._compare(whole | told, "python3")
+        executors_python._check_versions(whole | told, "python3")

@@ -71,7 +71,7 @@ def test_rows_go_through_once_whatever_dies_in_between(
         with monkeypatch.context() as breaking:
             setattr(query._run.loop, "at_step", at_step)  # noqa: B010  a method of the class
             if step == "commit":
-                breaking.setattr(KafkaSink, "_commit", commit)
+                breaking.setattr(KafkaSink, "_commit_transaction", commit)
             for partition in range(3):
                 rows = [
                     b'{"k":"k%d","v":%d}' % (row % KEYS, row)

@@ -9,9 +9,9 @@ from pyspark.sql import functions as sf
 from tests.spark.streams import Inbox, counted, drain
 
 import godwit as gw
-from godwit.cluster.spark.platform.executors import rehearse
+from godwit.cluster.spark.platform.executors import run_trial_epoch
 from godwit.cluster.spark.stages import source_rows
-from godwit.cluster.spark.stages.exchange import PythonStage, fetch, paired, python_rdd
+from godwit.cluster.spark.stages.exchange import PythonStage, fetch, pair_with_locations, python_rdd
 from godwit.cluster.spark.stages.source_rows import SourceRows
 from godwit.engine.cluster import Executor
 
@@ -82,7 +82,7 @@ class Taken:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, rows_at_most: int) -> None:
         self.few: list[int | None] = []
-        take = SourceRows.few
+        take = SourceRows.fetch_few
 
         def taken(few_rows: SourceRows, rows: DataFrame, number: int) -> list[bytes] | None:
             few_rows._rows_at_most = rows_at_most
@@ -91,7 +91,7 @@ class Taken:
             return batches
 
         monkeypatch.setattr(SourceRows, "few_expected", EXPECTED)
-        monkeypatch.setattr(SourceRows, "few", taken)
+        monkeypatch.setattr(SourceRows, "fetch_few", taken)
 
 
 EXPECTED = SourceRows.__dict__["few_expected"]
@@ -173,14 +173,14 @@ def test_every_core_of_a_new_executor_reads_a_partition_of_the_last_micro_batch(
     rows = spark.range(30).repartition(partitions)
     source = rows._jdf.toArrowBatchRdd()
     stage = PythonStage(
-        paired(source.toJavaRDD(), [None, None], context, of=partitions),
+        pair_with_locations(source.toJavaRDD(), [None, None], context, of=partitions),
         lambda _core, items: [b"".join(items)],
     )
     came = fetch(python_rdd(stage, context), context)
     read = [b"".join(fetch(source, context)[i : i + 1]) for i in range(partitions)]
     assert came == [read[0], read[1 % partitions]]
-    rehearse(Executor(name="1", lanes=2, location=None), source, context)
-    rehearse(Executor(name="1", lanes=2, location=None), None, context)
+    run_trial_epoch(Executor(name="1", lanes=2, location=None), source, context)
+    run_trial_epoch(Executor(name="1", lanes=2, location=None), None, context)
 
 
 def test_a_stage_of_python_tasks_takes_few_calls_to_the_jvm(

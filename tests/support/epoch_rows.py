@@ -114,7 +114,7 @@ class Committed:
             return "ahead"
         return "shared" if point == self.point(point.epoch) else "diverged"
 
-    def shared_with(self, point: HistoryPoint) -> int:
+    def last_shared_epoch(self, point: HistoryPoint) -> int:
         if self.relation(point) == "diverged":
             return min(self.parted.get(point.history, -1), point.epoch, self.latest_epoch)
         return min(point.epoch, self.latest_epoch)

@@ -36,7 +36,7 @@ class FakeScheduler:
     """A cluster manager that notes what it is asked, and that a test can let refuse."""
 
     def __init__(self, *, refusal: str = "", most: int | None = None) -> None:
-        self.refusal, self.most = refusal, most
+        self.unsupported_reason, self.max_executors = refusal, most
         self.requests: list[int] = []
         self.ended: list[str] = []
         self.busy: set[str] = set()  # executors on which lanes stay: they are not given back

@@ -236,6 +236,6 @@ def look_up_in(
     groups = np.array([group_of(key) for key in keys])
     if look:
         state.refresh(np.unique(groups))
-    known, values = state.prior(batch(state.schema.keys, keys), groups)
+    known, values = state.look_up(batch(state.schema.keys, keys), groups)
     rows = zip(*(column.to_pylist() for column in values.columns), strict=True)
     return [row if is_known else None for row, is_known in zip(rows, known, strict=True)]

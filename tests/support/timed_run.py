@@ -73,7 +73,7 @@ class TimedRun:
                     index,
                     tuple(
                         (names.index(given.operator), given)
-                        for given in self.compiled.fed_by(operator.name)
+                        for given in self.compiled.inputs_fed_by(operator.name)
                     ),
                     outputs=("out",) if operator.name == self.compiled.outputs[0].operator else (),
                     left_out="late" if operator.over_event_time else "",
@@ -82,7 +82,7 @@ class TimedRun:
             ),
         )
         if together:
-            self.compiled = self.compiled.under(
+            self.compiled = self.compiled.with_plan(
                 PhysicalPlan(components=(ComponentPlan(name="one", operators=tuple(names)),))
             )
         self.run = OneProcess(

@@ -16,7 +16,7 @@ likelihood ratio statistic for sequential detection of a change-point", 1995).
 
 The interval in which the rate changed has some of both rates, so the rate since a change is that of
 the intervals after it.  Where only the very last interval is another, nobody can tell a change from
-a bad moment; `ArrivalCurve.unsettled` says so, and a decision had better wait for the next.
+a bad moment; `ArrivalCurve.is_unsettled` says so, and a decision had better wait for the next.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ArrivalCurve:
         self._taken, self._reported = 0.0, False
         self._earlier = [float(rate) for rate in usual][-_KEPT:]
 
-    def note(self, rows: int, at_s: float, backlog_rows: int | None) -> None:
+    def add_epoch(self, rows: int, at_s: float, backlog_rows: int | None) -> None:
         """Add the point of an epoch that took `rows` rows.
 
         Sources had `backlog_rows` beside those at `at_s`; ``None``: they do not say.
@@ -97,7 +97,7 @@ class ArrivalCurve:
         rates = np.log(self._rates(4 * _USUAL + _STEP))
         if len(rates) < _USUAL + _STEP or len(self._times_s) < _STEP + 1:
             return None
-        middle, noise = _usual(rates[:-_STEP])
+        middle, noise = _median_and_noise(rates[:-_STEP])
         above = rates[-_STEP:] - middle
         if (above <= max(_LEAST_STEP, _ERRORS * noise)).any():
             return None
@@ -122,17 +122,17 @@ class ArrivalCurve:
         return max(0.0, (rows[-1] - rows[-last]) / (times[-1] - times[-last]))
 
     @property
-    def unsettled(self) -> bool:
+    def is_unsettled(self) -> bool:
         """True if only the last interval has another rate, so that it may be a change or noise."""
         rates = np.log(self._rates(4 * _USUAL + 1))
         if len(rates) < _USUAL + 1 or len(self._times_s) < 2:
             return False
-        middle, noise = _usual(rates[:-1])
+        middle, noise = _median_and_noise(rates[:-1])
         last = float(abs(rates[-1] - middle))
         return last > max(_LEAST_CHANGE, _CHANGE_ERRORS * noise) and not self._last_changed()
 
     @property
-    def usual(self) -> list[float]:
+    def recent_rates(self) -> list[float]:
         """Return the rates of the last intervals, for the next run to go on from."""
         return [round(rate, 3) for rate in self._rates(4 * _USUAL).tolist()]
 
@@ -143,7 +143,7 @@ class ArrivalCurve:
         worst, found = _CHANGE_ERRORS, None
         for last in range(_STEP, known + 1):
             before = rates[-last - 4 * _USUAL : -last]
-            middle, noise = _usual(before)
+            middle, noise = _median_and_noise(before)
             differs = float(abs(np.mean(rates[-last:]) - middle))
             error = noise * float(np.sqrt(1 / last + 1 / len(before)))
             latest = (rates[-_STEP:] - middle) * np.sign(rates[-1] - middle)
@@ -161,7 +161,7 @@ class ArrivalCurve:
         every: FloatArray = np.concatenate((earlier, rates)).clip(min=_RATE_FLOOR)
         return every
 
-    def forget(self) -> None:
+    def drop_old(self) -> None:
         """Drop points that no rate needs any more; after a change, all points before it."""
         changed = self._last_changed()
         last = _KEPT
@@ -174,7 +174,7 @@ class ArrivalCurve:
         del self._times_s[:-last], self._rows[:-last]
 
 
-def _usual(rates: FloatArray) -> tuple[float, float]:
+def _median_and_noise(rates: FloatArray) -> tuple[float, float]:
     """Median of logarithms of rates, and the deviation of their noise."""
     middle = _median(rates)
     return middle, max(_MAD_TO_SIGMA * _median(np.abs(rates - middle)), _NOISE_FLOOR)

@@ -84,7 +84,7 @@ class SelectedMoves:
     reason: str = ""  # why nothing moves; empty where something does
 
 
-def distance(problem: Problem, assignment: IntArray) -> float:
+def load_distance(problem: Problem, assignment: IntArray) -> float:
     """Return the load distance as a share of the mean load index; 0 without load."""
     mean = metrics.mean_index(problem)
     return metrics.load_distance(problem, assignment) / mean if mean > 0 else 0.0
@@ -146,8 +146,8 @@ def select_moves(
     if whole or problem.intervals:
         if len(draining):
             return _effect_of(plan, np.concatenate([balancing, draining]))
-        ranges = _effect_of(plan, balancing) if must else _judged(plan, balancing)
-        if len(_within(problem, ranges.order, budget, alone=alone)) == len(ranges.order):
+        ranges = _effect_of(plan, balancing) if must else _if_worthwhile(plan, balancing)
+        if len(_within_budget(problem, ranges.order, budget, alone=alone)) == len(ranges.order):
             return ranges
         return replace(_effect_of(plan, order[:0]), reason="a plan by ranges exceeds the budget")
     first = order[:0]
@@ -156,18 +156,18 @@ def select_moves(
             max_moves=None if budget.max_moves is None else -(-budget.max_moves // 2),
             max_bytes=None if budget.max_bytes is None else budget.max_bytes / 2,
         )
-        first = _within(problem, draining, half, alone=alone)
+        first = _within_budget(problem, draining, half, alone=alone)
         budget = budget.less(len(first), float(problem.state_bytes[first].sum()))
         alone = alone and not len(first)
-    chosen = _within(problem, balancing, budget, alone=alone)
+    chosen = _within_budget(problem, balancing, budget, alone=alone)
     if not len(problem.traffic.rate) and not terms.any_gain:
-        chosen = chosen[: _enough(plan, chosen)]
-    balanced = _judged(plan, chosen)
+        chosen = chosen[: _num_moves_needed(plan, chosen)]
+    balanced = _if_worthwhile(plan, chosen)
     if not len(draining):
         return balanced
     left = budget.less(len(balanced.order), balanced.moved_bytes)
     alone = alone and not len(balanced.order)
-    emptied = [first, _within(problem, draining[len(first) :], left, alone=alone)]
+    emptied = [first, _within_budget(problem, draining[len(first) :], left, alone=alone)]
     if not sum(map(len, emptied)):
         if len(balanced.order):
             return balanced
@@ -187,17 +187,17 @@ class _Plan:
     variance: FloatArray | None  # of each key group's measured load
 
 
-def _judged(plan: _Plan, chosen: IntArray) -> SelectedMoves:
+def _if_worthwhile(plan: _Plan, chosen: IntArray) -> SelectedMoves:
     """Return the chosen moves if they gain more than they cost; else none, with the reason."""
     balanced = _effect_of(plan, chosen)
-    reason = _reason(plan, balanced)
+    reason = _rejection_reason(plan, balanced)
     if not reason:
         return balanced
     stays = _effect_of(plan, chosen[:0])
     return replace(stays, gain_s=balanced.gain_s, cost_s=balanced.cost_s, reason=reason)
 
 
-def _within(problem: Problem, order: IntArray, budget: Budget, *, alone: bool) -> IntArray:
+def _within_budget(problem: Problem, order: IntArray, budget: Budget, *, alone: bool) -> IntArray:
     """Return the first moves of `order` that fit the budget; with `alone`, at least one."""
     count = len(order) if budget.max_moves is None else min(len(order), budget.max_moves)
     if budget.max_bytes is not None and count:
@@ -207,7 +207,7 @@ def _within(problem: Problem, order: IntArray, budget: Budget, *, alone: bool) -
     return order[:count]
 
 
-def _enough(plan: _Plan, order: IntArray) -> int:
+def _num_moves_needed(plan: _Plan, order: IntArray) -> int:
     """Count the first moves after which the load is even enough, or as even as after all.
 
     What differs by a standard error is as even as measurements can tell.
@@ -241,19 +241,19 @@ def _effect_of(plan: _Plan, order: IntArray) -> SelectedMoves:
     problem, terms = plan.problem, plan.terms
     after = problem.current.copy()
     after[order] = plan.planned[order]
-    relief = _busiest(problem, problem.current) - _busiest(problem, after)
-    spared = _crossing(problem, problem.current) - _crossing(problem, after)
+    relief = _max_load_index(problem, problem.current) - _max_load_index(problem, after)
+    spared = _remote_traffic(problem, problem.current) - _remote_traffic(problem, after)
     mean = metrics.mean_index(problem)
     errors = load_errors(problem, problem.current, plan.variance)[problem.available]
     merged_bytes = float(plan.expands[order].sum()) / problem.num_executors
     return SelectedMoves(
         assignment=after,
         order=order,
-        distance_before=distance(problem, problem.current),
-        distance_after=distance(problem, after),
+        distance_before=load_distance(problem, problem.current),
+        distance_after=load_distance(problem, after),
         relief=relief,
         gain_s=(relief + spared * terms.seconds_per_byte) * terms.horizon_s,
-        cost_s=(_busiest_link(problem, after) + merged_bytes) * terms.seconds_per_byte,
+        cost_s=(_max_link_bytes(problem, after) + merged_bytes) * terms.seconds_per_byte,
         moved_bytes=metrics.moved_bytes(problem, after),
         variance_before=relative_variance(problem, problem.current),
         variance_after=relative_variance(problem, after),
@@ -261,19 +261,19 @@ def _effect_of(plan: _Plan, order: IntArray) -> SelectedMoves:
     )
 
 
-def _busiest(problem: Problem, assignment: IntArray) -> float:
+def _max_load_index(problem: Problem, assignment: IntArray) -> float:
     """Load index of the busiest executor."""
     return float(metrics.load_index(problem, assignment).max())
 
 
-def _crossing(problem: Problem, assignment: IntArray) -> float:
+def _remote_traffic(problem: Problem, assignment: IntArray) -> float:
     """Bytes a second between key groups on different executors."""
     traffic = problem.traffic
     apart = assignment[traffic.source] != assignment[traffic.target]
     return float(traffic.rate[apart].sum())
 
 
-def _busiest_link(problem: Problem, after: IntArray) -> float:
+def _max_link_bytes(problem: Problem, after: IntArray) -> float:
     """Bytes that the executor that sends or receives most sends or receives."""
     moved = np.flatnonzero(after != problem.current)
     sizes: FloatArray = problem.state_bytes[moved]
@@ -283,7 +283,7 @@ def _busiest_link(problem: Problem, after: IntArray) -> float:
     return float(max(sent.max(), received.max()))
 
 
-def _reason(plan: _Plan, selected: SelectedMoves) -> str:
+def _rejection_reason(plan: _Plan, selected: SelectedMoves) -> str:
     """Return the reason why a plan's balancing moves do not pay; empty if they do."""
     problem, terms = plan.problem, plan.terms
     mean = metrics.mean_index(problem)

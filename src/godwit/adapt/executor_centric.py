@@ -63,7 +63,7 @@ class Homes:
         each key group. Returns shape ``(m,)``: the index of each key group's executor.
         """
         problem = measured.problem
-        home = self._home(measured)
+        home = self._home_executors(measured)
         away = home != problem.current
         rates = _data_bytes_per_s(measured, away.astype(np.int64))
         self._remote[tuple(measured.components)] = (
@@ -87,7 +87,9 @@ class Homes:
             CoreAssignmentProblem(
                 current=self._current_slots(names, measured, machine_slots, slots),
                 machine_cores=machine_slots,
-                cores=_wanted(problem.weight * slots, rows_per_s, of, int(machine_slots.sum())),
+                cores=_allocate_servers(
+                    problem.weight * slots, rows_per_s, of, int(machine_slots.sum())
+                ),
                 state_bytes=np.bincount(of, problem.state_bytes).astype(np.float64),
                 data_bytes_per_s=_data_bytes_per_s(measured, of),
                 home=numbers % problem.num_executors,
@@ -105,7 +107,7 @@ class Homes:
                 )
         return planned
 
-    def _home(self, measured: MeasuredProblem) -> IntArray:
+    def _home_executors(self, measured: MeasuredProblem) -> IntArray:
         """Return the home executor of each key group; its current one if that is lost."""
         problem = measured.problem
         number = {name: i for i, name in enumerate(problem.executors)}
@@ -160,7 +162,9 @@ class Homes:
         return shares
 
 
-def _wanted(weight: FloatArray, rows_per_s: FloatArray, of: Counts, available: int) -> Counts:
+def _allocate_servers(
+    weight: FloatArray, rows_per_s: FloatArray, of: Counts, available: int
+) -> Counts:
     """Shape ``(elastic executors,)``: servers of each, allocated by the queueing model.
 
     `weight` is how many servers each key group keeps busy. Where there are too few to keep all

@@ -99,15 +99,15 @@ class Speeds:
         for name, component in sorted(statistics.components.items()):
             for costs in _relative_costs(component.by_assignment):
                 here.update(costs.executor.tolist())
-                self._compare(name, costs, differences)
+                self._add_differences(name, costs, differences)
                 seen.append((name, costs, len(component.in_bytes)))
         if not here:
             return {}
         before = dict(self._slow)
-        self._solve(sorted(here), differences)
+        self._estimate_slowness(sorted(here), differences)
         changed = {e: self._slow[e] - before.get(e, 0.0) for e in here}
         for name, costs, num_key_groups in seen:
-            self._note(name, costs, num_key_groups, changed)
+            self._record_costs(name, costs, num_key_groups, changed)
         slow = {e: self._slow[e] for e in here}
         middle = float(np.median(list(slow.values())))
         estimates: dict[str, float] = {}
@@ -120,12 +120,12 @@ class Speeds:
                 differs.add(e)
                 if abs(apart) < _SIGMA_SPEED and e not in self._differed:
                     speed = 1.0  # what is less than usual must be seen twice
-            estimates[e] = _smoothed(speed, self._latest.get(e))
+            estimates[e] = _smooth_speed(speed, self._latest.get(e))
         self._differed = frozenset(differs)
         self._latest = estimates
         return estimates
 
-    def _compare(
+    def _add_differences(
         self,
         name: str,
         costs: _Costs,
@@ -142,7 +142,7 @@ class Speeds:
             if before is not None:
                 differences[before, now].append((one, its))
 
-    def _note(
+    def _record_costs(
         self, name: str, costs: _Costs, num_key_groups: int, changed: Mapping[str, float]
     ) -> None:
         """Record the costs and places of a component's key groups, for comparison after moves.
@@ -167,7 +167,7 @@ class Speeds:
         )
         seen.executor[at] = costs.executor
 
-    def _solve(
+    def _estimate_slowness(
         self, here: list[str], differences: Mapping[tuple[str, str], list[tuple[float, float]]]
     ) -> None:
         """Estimate how slow executors are now, from how slow they were and from differences."""
@@ -184,7 +184,7 @@ class Speeds:
         alert = {name: left - 1 for name, left in self._alert.items() if left > 1}
         for (before, now), of in sorted(differences.items()):
             i, j = number[before], n + number[now]
-            difference, variance = _middle(of)
+            difference, variance = _median_difference(of)
             weight = np.zeros_like(measured)
             weight[[i, j], [i, j]] = 1 / variance
             weight[[i, j], [j, i]] = -1 / variance
@@ -210,7 +210,7 @@ class Speeds:
         self._errors = {(a, b): float(errors[number[a], number[b]]) for a in here for b in here}
 
 
-def _middle(differences: list[tuple[float, float]]) -> tuple[float, float]:
+def _median_difference(differences: list[tuple[float, float]]) -> tuple[float, float]:
     """Return the median of differences, and its variance."""
     apart, variances = np.array(differences).T
     count, middle = len(apart), float(np.median(apart))
@@ -221,7 +221,7 @@ def _middle(differences: list[tuple[float, float]]) -> tuple[float, float]:
     return middle, variance + 2 * _SIGMA_MACHINE**2
 
 
-def _smoothed(speed: float, before: float | None) -> float:
+def _smooth_speed(speed: float, before: float | None) -> float:
     """Average a measured speed with its last estimate; return the measurement if it jumped."""
     if before is None or 1.0 in (speed, before) or abs(np.log(speed / before)) > _CHANGED:
         return speed

@@ -164,7 +164,7 @@ class RateHistory:
             self.first = low
         if low < self.first or high - low >= _BINS:
             return  # a clock that was set back, or a gap beyond all that is kept
-        self._room(high)
+        self._extend_bins(high)
         edges = np.arange(low, high + 2) * self.width_s
         part = np.diff(edges.clip(from_s, to_s))
         at = slice(low - self.first, high - self.first + 1)
@@ -175,9 +175,9 @@ class RateHistory:
         while len(self._rows) > _BINS and self.width_s < _WIDEST_S:
             self._widen()
         if len(self._rows) > _BINS:
-            self._forget(len(self._rows) - _BINS)
+            self._drop_bins(len(self._rows) - _BINS)
 
-    def _room(self, last: int) -> None:
+    def _extend_bins(self, last: int) -> None:
         """Append empty bins up to number `last`; start again if all earlier ones get too old."""
         more = last - self.first + 1 - len(self._rows)
         if more > 2 * _BINS:
@@ -196,7 +196,7 @@ class RateHistory:
         self.first //= 2
         self.width_s *= 2
 
-    def _forget(self, count: int) -> None:
+    def _drop_bins(self, count: int) -> None:
         """Drop the oldest bins."""
         self._rows, self._seen_s = self._rows[count:], self._seen_s[count:]
         self.first += count
@@ -249,12 +249,12 @@ class _Season:
     as_now: float  # the same of forecasts that all stays as it is
 
     @property
-    def skill(self) -> float:
+    def relative_error(self) -> float:
         """Error over that of no forecast; infinite where this has none."""
         return self.error / self.as_now if self.as_now > 0 else math.inf
 
 
-def seasonal(rates: FloatArray, at: float, period: float) -> float:
+def seasonal_forecast(rates: FloatArray, at: float, period: float) -> float:
     """Return the median of the rates at the same time of earlier periods; NaN without any.
 
     `at` and `period` are in bins; rates between two bins are interpolated.
@@ -271,7 +271,7 @@ def seasonal(rates: FloatArray, at: float, period: float) -> float:
     return float(np.median(known)) if len(known) else math.nan
 
 
-def found_period(rates: FloatArray) -> float | None:
+def detect_period(rates: FloatArray) -> float | None:
     """Return the period, in bins, of the first high peak of the autocorrelation; ``None`` if none.
 
     Lags are up to half of the history, so that the history has at least two periods.
@@ -302,13 +302,13 @@ def found_period(rates: FloatArray) -> float | None:
     return first + (0.5 * (before - after) / bend if bend < 0 else 0.0)
 
 
-def judged(rates: FloatArray, period: float, lead: int) -> _Season:
+def evaluate_forecast(rates: FloatArray, period: float, lead: int) -> _Season:
     """Compare forecasts for the last period with the measured rates."""
     first = max(len(rates) - round(period), math.ceil(period))
     errors = []
     for at in range(first, len(rates)):
         # What is known `lead` bins before; the seasonal forecast knows no more than that.
-        said = seasonal(rates[: max(at - lead, 0)], float(at), period)
+        said = seasonal_forecast(rates[: max(at - lead, 0)], float(at), period)
         values = said, rates[max(at - lead, 0)], rates[at]
         if not any(map(math.isnan, values)):
             errors.append((abs(said - rates[at]), abs(values[1] - rates[at])))
@@ -362,7 +362,7 @@ class Forecaster:
             return self._settings.lead_s
         return (self.came_s or _FIRST_LEAD_S) + 2 * self._period_s
 
-    def look(self, executors: frozenset[str], pending: int, now_s: float) -> None:
+    def measure_lead(self, executors: frozenset[str], pending: int, now_s: float) -> None:
         """Measure the time from a request of executors until they have arrived."""
         came = executors - self._executors
         self._executors = executors
@@ -385,17 +385,17 @@ class Forecaster:
         bins = self.history.first, len(self.history.rates)
         self.history.add(period.began_s, period.ended_s, max(rows, 0.0))
         if bins != (self.history.first, len(self.history.rates)):
-            self._judge()
+            self._evaluate()
 
-    def _judge(self) -> None:
+    def _evaluate(self) -> None:
         """Find the period, and see whether forecasts by it are better than none."""
         history, given_s = self.history, self._settings.period_s
         rates = history.rates[:-1]  # the last bin goes on
-        period = found_period(rates) if given_s is None else given_s / history.width_s
+        period = detect_period(rates) if given_s is None else given_s / history.width_s
         if period is None or len(rates) < _PERIODS * period:
             self._season = None
             needed = "" if period is None else f" of {period * history.width_s:.6g} s"
-            self._tell(
+            self._announce_use(
                 used=False,
                 reason=f"there are no two periods{needed} of history"
                 if given_s is not None
@@ -403,13 +403,13 @@ class Forecaster:
             )
             return
         lead = max(1, math.ceil(self.lead_s / history.width_s))
-        self._season = season = judged(rates, period, lead)
-        if season.skill < (1.0 if self._used else _BETTER):
-            self._tell(used=True, reason="it is better than that all stays as it is")
+        self._season = season = evaluate_forecast(rates, period, lead)
+        if season.relative_error < (1.0 if self._used else _BETTER):
+            self._announce_use(used=True, reason="it is better than that all stays as it is")
         else:
-            self._tell(used=False, reason="it is no better than that all stays as it is")
+            self._announce_use(used=False, reason="it is no better than that all stays as it is")
 
-    def _tell(self, *, used: bool, reason: str) -> None:
+    def _announce_use(self, *, used: bool, reason: str) -> None:
         """Announce that forecasts are used from now on, or not."""
         self._used = used
         if reason == self._told:
@@ -436,12 +436,12 @@ class Forecaster:
         # Bins are known by their middles.
         first = now_s / width_s - history.first - 0.5
         ahead = np.arange(first, first + self.lead_s / width_s + 1)
-        expected = [seasonal(rates, float(at), season.bins) for at in ahead]
+        expected = [seasonal_forecast(rates, float(at), season.bins) for at in ahead]
         known = [rate for rate in expected if not math.isnan(rate)]
         return max(known, default=None)
 
 
-def looking_ahead(
+def raise_to_forecast(
     wanted: WantedExecutors, ahead: WantedExecutors, expected_per_s: float
 ) -> WantedExecutors:
     """Raise a scaling answer to the executors needed for the forecast rate."""

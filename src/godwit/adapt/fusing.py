@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from godwit.adapt.policy import Hysteresis, Proposal, Regroup, insist_on_epochs
+from godwit.adapt.policy import Hysteresis, Proposal, Regroup, check_epoch_settings
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
-from godwit.plan.grouping import rows_stay
+from godwit.plan.grouping import in_lane_inputs
 from godwit.planning.fusion import FusionProblem, plan_fusion
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Fusion:
             raise InvalidFlowError(
                 f"Fusion cannot go by {self.by!r}.", remedy='Give "traffic" or "attributes".'
             )
-        insist_on_epochs(self)
+        check_epoch_settings(self)
         shares = (self.part_below, self.fuse_above)
         numbers = all(type(share) in (int, float) for share in shares)
         if not numbers or not 0 <= self.part_below < self.fuse_above <= 1:
@@ -120,7 +120,7 @@ class Fusing:
     """Policy that measures the rows between operators, and proposes components by them."""
 
     def __init__(self, flow: CompiledFlow, settings: Fusion, *, overrides: ManualOverrides) -> None:
-        self._streams = rows_stay(flow)
+        self._streams = in_lane_inputs(flow)
         self._settings, self._overrides = settings, overrides
         self._hysteresis = Hysteresis(confirm=settings.confirm)
         self._rows: Counter[tuple[str, str]] = Counter()
@@ -156,11 +156,11 @@ class Fusing:
     def answered(self, proposal: Proposal) -> None:
         """Record that a proposal was carried out or turned down."""
         self._standing = None
-        self._hysteresis.forget(proposal.subject)
+        self._hysteresis.reset(proposal.subject)
 
     def _evaluate(self, flow: CompiledFlow, left_alone: frozenset[str]) -> Proposal | None:
         """Propose components by the rows of the period; None where nothing changes."""
-        alone = left_alone | _together_for_other_reasons(flow, self._streams)
+        alone = left_alone | _fused_by_user(flow, self._streams)
         streams = [s for s in self._streams if not alone & {s.upstream, s.operator}]
         shares = {
             (s.upstream, s.operator): self._rows[s.upstream, s.operator] / max(self._total, 1)
@@ -174,12 +174,12 @@ class Fusing:
             for edge, share in shares.items()
             if share >= (self._settings.part_below if edge in fused else self._settings.fuse_above)
         }
-        groups = _fused(flow, streams, counts)
+        groups = _fuse_greedily(flow, streams, counts)
         there = {c.operators[0].name: tuple(o.name for o in c.operators) for c in flow.components}
         now = {group for group in there.values() if not alone & set(group)}
         after = {group for group in groups if not alone & set(group)}
         changed = tuple(sorted(after - now))
-        if not self._hysteresis.confirms(_FUSION, changed):
+        if not self._hysteresis.is_confirmed(_FUSION, changed):
             return None
         crossing = {
             edge
@@ -212,14 +212,14 @@ def by_attributes(
 
     Those that are left alone stay as they are.
     """
-    every = rows_stay(flow)
-    alone = set(left_alone) | _together_for_other_reasons(flow, every)
+    every = in_lane_inputs(flow)
+    alone = set(left_alone) | _fused_by_user(flow, every)
     streams = [s for s in every if not {s.upstream, s.operator} & alone]
-    groups = _fused(flow, streams, {(s.upstream, s.operator): 1.0 for s in streams})
+    groups = _fuse_greedily(flow, streams, {(s.upstream, s.operator): 1.0 for s in streams})
     return {_name_of(group): group for group in groups if len(group) > 1}
 
 
-def _fused(
+def _fuse_greedily(
     flow: CompiledFlow,
     streams: Collection[UpstreamInput],
     rates: Mapping[tuple[str, str], float],
@@ -228,7 +228,9 @@ def _fused(
     names = [operator.name for operator in flow.operators]
     number = {name: at for at, name in enumerate(names)}
     attributes = _partition_attributes(names, streams)
-    edges = [(stream.upstream, stream.operator) for name in names for stream in flow.fed_by(name)]
+    edges = [
+        (stream.upstream, stream.operator) for name in names for stream in flow.inputs_fed_by(name)
+    ]
     problem = FusionProblem(
         operators=tuple(names),
         attributes=tuple(attributes[name] for name in names),
@@ -259,7 +261,7 @@ def _partition_attributes(
     return {name: frozenset({top(name)}) for name in root}
 
 
-def _together_for_other_reasons(flow: CompiledFlow, streams: Collection[UpstreamInput]) -> set[str]:
+def _fused_by_user(flow: CompiledFlow, streams: Collection[UpstreamInput]) -> set[str]:
     """Return operators of components that the user chose, not measured traffic."""
     members: set[str] = set()
     for component in flow.components:

@@ -85,7 +85,7 @@ class Judge:
         situation: ScalingSituation,
     ) -> None:
         """Record a scaling decision for judgement, if its model predicted a result."""
-        self._overtaken("another decision was made")
+        self._stop_judging("another decision was made")
         expected, at_first = wanted.expects(executors), wanted.expects(before)
         if expected is None or at_first is None or not math.isfinite(expected):
             return
@@ -110,11 +110,13 @@ class Judge:
                     executors=event.wanted, arrival_per_s=event.arrival_per_s, reason=event.reason
                 )
 
-    def look(self, situation: ScalingSituation, wanted: WantedExecutors, *, steady: bool) -> None:
+    def judge_if_steady(
+        self, situation: ScalingSituation, wanted: WantedExecutors, *, steady: bool
+    ) -> None:
         """Judge the last decision once the stream is steady again; called once a period."""
         known = self._ineffective
         if known is not None and (
-            _differ(known.arrival_per_s, situation.arrival_per_s)
+            _rates_differ(known.arrival_per_s, situation.arrival_per_s)
             or situation.executors < known.executors
         ):
             self._ineffective = None
@@ -122,14 +124,14 @@ class Judge:
         if one is None:
             return
         one.age += 1
-        if _differ(one.arrival_per_s, situation.arrival_per_s):
-            self._overtaken("the arrival rate is another one")
+        if _rates_differ(one.arrival_per_s, situation.arrival_per_s):
+            self._stop_judging("the arrival rate is another one")
         elif one.age > _PATIENCE:
-            self._overtaken(f"it did not come to rest within {_PATIENCE} periods")
+            self._stop_judging(f"it did not come to rest within {_PATIENCE} periods")
         elif steady and situation.executors == one.wanted and wanted.measured is not None:
-            self._judge(one, wanted.measured, situation)
+            self._announce_result(one, wanted.measured, situation)
 
-    def _judge(self, one: _Decided, measured: float, situation: ScalingSituation) -> None:
+    def _announce_result(self, one: _Decided, measured: float, situation: ScalingSituation) -> None:
         """Announce the judgement of a decision; if it did not help, record the load at the time."""
         gained, due = one.before_figure - measured, one.before_figure - one.expected
         met = measured <= one.target
@@ -148,15 +150,15 @@ class Judge:
             self._ineffective = _Ineffective(
                 executors=one.wanted, arrival_per_s=one.arrival_per_s, reason=reason
             )
-        self._tell(one, "helped" if helped else "no help", reason, measured)
+        self._announce_verdict(one, "helped" if helped else "no help", reason, measured)
 
-    def _overtaken(self, reason: str) -> None:
+    def _stop_judging(self, reason: str) -> None:
         """Stop judging a decision, and announce the reason."""
         one, self._decided = self._decided, None
         if one is not None:
-            self._tell(one, "overtaken", reason, None)
+            self._announce_verdict(one, "overtaken", reason, None)
 
-    def _tell(
+    def _announce_verdict(
         self,
         one: _Decided,
         verdict: Literal["helped", "no help", "overtaken"],
@@ -176,12 +178,12 @@ class Judge:
             reason=reason,
         )
 
-    def why_not_again(self) -> str:
+    def no_help_reason(self) -> str:
         """Return the reason why more executors would not help; empty if they might."""
         return "" if self._ineffective is None else self._ineffective.reason
 
 
-def _differ(before: float, now: float) -> bool:
+def _rates_differ(before: float, now: float) -> bool:
     """Return whether two arrival rates are of different situations."""
     return abs(now - before) > _SAME * max(before, now)
 
@@ -206,7 +208,7 @@ class BalanceJudge:
     def decided(self, plan: Planned) -> None:
         """Record that the moves of a plan are under way."""
         components = plan.measured.components
-        self._overtaken(components, "other moves were decided")
+        self._stop_judging(components, "other moves were decided")
         self._decided[components] = _Rebalanced(
             executors=frozenset(plan.measured.problem.executors),
             before=plan.selected.distance_before,
@@ -217,7 +219,7 @@ class BalanceJudge:
         """Drop moves that were abandoned, since another event reports them."""
         self._decided = {of: one for of, one in self._decided.items() if component not in of}
 
-    def look(
+    def judge_ended(
         self, planned: Sequence[Planned], period: PeriodStatistics, under_way: AbstractSet[str]
     ) -> None:
         """Judge moves that ended before a period began; called once a period."""
@@ -226,15 +228,17 @@ class BalanceJudge:
             one.age += 1
             measured = problems.get(components)
             if measured is None or one.executors != set(measured.problem.executors):
-                self._overtaken(components, "there are other executors")
+                self._stop_judging(components, "there are other executors")
             elif one.age > _PATIENCE:
-                self._overtaken(components, f"they did not come to rest within {_PATIENCE} periods")
+                self._stop_judging(
+                    components, f"they did not come to rest within {_PATIENCE} periods"
+                )
             elif period.settled and under_way.isdisjoint(components):
                 came = _busy_distance(measured, period)
                 if came is not None:
-                    self._judge(components, one, *came)
+                    self._announce_result(components, one, *came)
 
-    def _judge(
+    def _announce_result(
         self, components: tuple[str, ...], one: _Rebalanced, measured: float, error: float
     ) -> None:
         """Announce whether the load became more even."""
@@ -244,15 +248,15 @@ class BalanceJudge:
         reason = "executors are as even as was expected"
         if measured > due:
             reason = "key groups cost more or less at their new places than was expected"
-        self._tell(components, one, "helped" if helped else "no help", reason, measured)
+        self._announce_verdict(components, one, "helped" if helped else "no help", reason, measured)
 
-    def _overtaken(self, components: tuple[str, ...], reason: str) -> None:
+    def _stop_judging(self, components: tuple[str, ...], reason: str) -> None:
         """Stop judging moves, and announce the reason."""
         one = self._decided.get(components)
         if one is not None:
-            self._tell(components, one, "overtaken", reason, None)
+            self._announce_verdict(components, one, "overtaken", reason, None)
 
-    def _tell(
+    def _announce_verdict(
         self,
         components: tuple[str, ...],
         one: _Rebalanced,

@@ -79,7 +79,7 @@ class StageLoad:
         """Load of the heaviest key group."""
         return float(self.loads[0]) if len(self.loads) else 0.0
 
-    def times(self, factor: float) -> StageLoad:
+    def scaled(self, factor: float) -> StageLoad:
         """Return the stage with its load multiplied by `factor`."""
         return replace(self, loads=self.loads * factor)
 
@@ -121,7 +121,9 @@ class Learned:
             return 1.0
         near = _nearest(self.unevenness, executors)
         excess = self.unevenness[near] - 1
-        return 1 + excess * min(_chance(executors * cores) / _chance(near * cores), 1.0)
+        return 1 + excess * min(
+            _random_excess(executors * cores) / _random_excess(near * cores), 1.0
+        )
 
     def ratio_at(self, executors: int) -> float:
         """Return measured over predicted latency; 1 where nothing is known."""
@@ -133,7 +135,7 @@ def _nearest(known: Mapping[int, float], executors: int) -> int:
     return min(known, key=lambda n: (abs(math.log(n / executors)), n))
 
 
-def _chance(lanes: float) -> float:
+def _random_excess(lanes: float) -> float:
     """Return the expected excess of the busiest of `lanes` lanes over the mean, by chance."""
     return math.sqrt(lanes * math.log(1 + lanes))
 
@@ -178,7 +180,7 @@ class Learning:
             self._once = executors, unevenness
             return
         self._once = None
-        _smooth(self._unevenness, executors, unevenness)
+        _update_average(self._unevenness, executors, unevenness)
 
     def _note_fixed(self, executors: int, fixed_s: float) -> None:
         """Add the fixed cost of epochs; drop the values from the slow start of a run."""
@@ -189,7 +191,7 @@ class Learning:
             starts = True
             del self._fixed[executors]
         self._starting = executors if starts else None
-        _smooth(self._fixed, executors, fixed_s)
+        _update_average(self._fixed, executors, fixed_s)
 
     def note_latency(self, situation: ScalingSituation) -> None:
         """Add the measured latency of a steady period that follows a steady one."""
@@ -204,10 +206,12 @@ class Learning:
         expected_s = modelled_latency_s(situation, executors, costs)
         measured_s = situation.latency.mean_s
         if situation.latency.rows and measured_s > 0 and 0 < expected_s < math.inf:
-            _smooth(self._ratio, executors, float(np.clip(measured_s / expected_s, *_RATIO)))
+            _update_average(
+                self._ratio, executors, float(np.clip(measured_s / expected_s, *_RATIO))
+            )
 
 
-def _smooth(known: OrderedDict[int, float], executors: int, value: float) -> None:
+def _update_average(known: OrderedDict[int, float], executors: int, value: float) -> None:
     """Mix a measurement into those of the same number of executors; forget the oldest number."""
     before = known.pop(executors, value)
     known[executors] = before + _NEW * (value - before)

@@ -123,7 +123,7 @@ class LoadWindow:
             return
         rows, busy_s = np.zeros((2, self._size))
         rows[load.key_groups], busy_s[load.key_groups] = load.rows, load.busy_s
-        strays = self._strays(assignment, busy_s, speeds)
+        strays = self._deviations(assignment, busy_s, speeds)
         self._blocks.append(
             _Block(
                 executors=assignment.executors,
@@ -138,17 +138,17 @@ class LoadWindow:
                 strayed=int(strays is not None),
             )
         )
-        self._forget_before(now_s - _LONGEST_S)
+        self._drop_before(now_s - _LONGEST_S)
         self._cut_at_change(speeds)
-        self._merge()
+        self._merge_blocks()
 
     def shares(self, speeds: Mapping[str, float]) -> LoadShares | None:
         """Return the shares that key groups have; ``None`` where nothing was measured."""
-        rows, busy_s, squares = self._sums(self._blocks, speeds)
+        rows, busy_s, squares = self._sum_blocks(self._blocks, speeds)
         total_s = float(busy_s.sum())
         if not total_s:
             return None
-        epochs, strayed, dispersion, together = self._noise(self._blocks, speeds)
+        epochs, strayed, dispersion, together = self._noise_factors(self._blocks, speeds)
         counted = busy_s * busy_s / np.maximum(rows, 1.0)
         measured = squares * (epochs / max(strayed, 1))
         variance = (strayed * measured + _TRUST * dispersion * counted) / (strayed + _TRUST)
@@ -165,8 +165,8 @@ class LoadWindow:
             return
         standard = _standard_s(blocks, speeds)
         # noise as it was before what may be a change
-        _, _, dispersion, together = self._noise(blocks[: -_PARTS[1]], speeds)
-        rows, busy_s, _ = self._sums(blocks, speeds)
+        _, _, dispersion, together = self._noise_factors(blocks[: -_PARTS[1]], speeds)
+        rows, busy_s, _ = self._sum_blocks(blocks, speeds)
         all_epochs, total_s = sum(block.epochs for block in blocks), float(busy_s.sum())
         # variance of a second's load, by the counts in the whole window
         rate = dispersion * together * busy_s * busy_s / np.maximum(rows, 1.0) / max(total_s, 1e-12)
@@ -204,16 +204,16 @@ class LoadWindow:
         # What the last epoch alone shows may pass, or go on: the next one will tell. What the
         # later half of the part does not show was one odd epoch.
         if cut and scores.get(1, 0.0) <= worst <= 2 * half:
-            _, _, self._dispersion, self._together = self._noise(blocks[:cut], speeds)
+            _, _, self._dispersion, self._together = self._noise_factors(blocks[:cut], speeds)
             del blocks[:cut]
             self.shifted = shifts
 
-    def _forget_before(self, since_s: float) -> None:
+    def _drop_before(self, since_s: float) -> None:
         """Forget blocks that ended before a time."""
         while len(self._blocks) > 1 and self._blocks[0].ended_s < since_s:
             del self._blocks[0]
 
-    def _merge(self) -> None:
+    def _merge_blocks(self) -> None:
         """Merge old blocks of equal lengths under one placement, latest first."""
         blocks = self._blocks
         at = len(blocks) - _SINGLE - 2
@@ -226,7 +226,7 @@ class LoadWindow:
 
     # -- noise ------------------------------------------------------------------------------------
 
-    def _strays(
+    def _deviations(
         self, assignment: Assignment, raw_s: FloatArray, speeds: Mapping[str, float]
     ) -> tuple[FloatArray, float, float] | None:
         """Return squared deviations of an epoch from earlier shares, and two sums of these.
@@ -234,8 +234,8 @@ class LoadWindow:
         Very large deviations are capped, since they are not noise: such as loading of state, or an
         executor that has become slow.
         """
-        rows, busy_s, _ = self._sums(self._blocks, speeds)
-        _, _, dispersion, together = self._noise(self._blocks, speeds)
+        rows, busy_s, _ = self._sum_blocks(self._blocks, speeds)
+        _, _, dispersion, together = self._noise_factors(self._blocks, speeds)
         speed = np.array([speeds.get(name, 1.0) for name in assignment.executors])
         epoch_s = raw_s * speed[assignment.executor_of]
         total_s, window_s = float(epoch_s.sum()), float(busy_s.sum())
@@ -253,11 +253,11 @@ class LoadWindow:
         squares = np.minimum(strayed * strayed, np.maximum(usual, usual.mean())) * own
         return squares, float(squares.sum()), float(sums.sum()) * own
 
-    def _noise(
+    def _noise_factors(
         self, blocks: list[_Block], speeds: Mapping[str, float]
     ) -> tuple[int, int, float, float]:
         """Return epochs, those with measured noise, and the two factors of noise."""
-        rows, busy_s, squares = self._sums(blocks, speeds)
+        rows, busy_s, squares = self._sum_blocks(blocks, speeds)
         epochs, strayed = sum(b.epochs for b in blocks), sum(b.strayed for b in blocks)
         counted = float((busy_s * busy_s / np.maximum(rows, 1.0)).sum())
         measured = float(squares.sum()) * epochs / max(strayed, 1)
@@ -270,7 +270,7 @@ class LoadWindow:
             factor += trust * (min(max(together / apart, 1.0), _MOST_TOGETHER) - factor)
         return epochs, strayed, dispersion, factor
 
-    def _sums(
+    def _sum_blocks(
         self, blocks: list[_Block], speeds: Mapping[str, float]
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return rows, normalised seconds, and their squared deviations, summed over blocks."""

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.adapt.cost_benefit import distance
+from godwit.adapt.cost_benefit import load_distance
 from godwit.adapt.executor_speeds import Speeds
 from godwit.adapt.forecast import forecaster_of
 from godwit.adapt.memory import ControllerMemory
-from godwit.adapt.planner_thread import PlannerThread, run_untimed
-from godwit.adapt.planning import Planning, usage
+from godwit.adapt.planner_thread import PlannerThread, run_without_limit
+from godwit.adapt.planning import Planning, resource_usage
 from godwit.adapt.policy import ManualOverrides, PolicyLoop, Proposal
 from godwit.adapt.rebalancing import LaneBalancing, LaneChange, Rebalance, Rebalancing
 from godwit.adapt.resizing import Resizing
@@ -92,8 +92,8 @@ class Controller:
         if run_planner is None or run_model is None:
             # One each: what hangs in a scaling model is no fault of a planner, nor the other way.
             timed = settings.search.time_limit is not None
-            run_planner = PlannerThread() if timed else run_untimed
-            run_model = PlannerThread() if timed else run_untimed
+            run_planner = PlannerThread() if timed else run_without_limit
+            run_model = PlannerThread() if timed else run_without_limit
         self._run_planner = run_planner
         self._planning = Planning(
             settings, topology, run_planner, now_s, self._announce, sizes=memory.sizes
@@ -103,10 +103,10 @@ class Controller:
         self._overrides = ManualOverrides(settings.respect_s, announce=self._announce)
         self._forecaster = forecaster_of(settings, memory, self._announce)
         for event in past:
-            self._resizing.recall(event, now_s)
+            self._resizing.restore_from_event(event, now_s)
             if not memory.sizes:
-                self._planning.recall(event)
-            self._overrides.recall(event, now_s)
+                self._planning.restore_from_event(event)
+            self._overrides.restore_from_event(event, now_s)
         self._resizing.restore(memory, now_s)
         self._overrides.restore(memory.overrides, now_s)
         self._loop = PolicyLoop(
@@ -139,13 +139,13 @@ class Controller:
     def step(self) -> None:
         """Decide, and carry out decisions through the ports."""
         now_s, view = self._clock.now_s(), self._migrations.view
-        self._resizing.look(view, now_s)
+        self._resizing.update(view, now_s)
         if self._forecaster is not None:
-            self._forecaster.look(frozenset(view.executors), self._resizing.pending, now_s)
+            self._forecaster.measure_lead(frozenset(view.executors), self._resizing.pending, now_s)
         own_draining = self._resizing.draining | self._resizing.returned
-        self._overrides.look(view, now_s, own_draining=own_draining)
-        self._rebalancing.look(view)
-        self._rebalancing.give_back(self._resizing.give_back(view))
+        self._overrides.detect(view, now_s, own_draining=own_draining)
+        self._rebalancing.update(view)
+        self._rebalancing.executors_released(self._resizing.release_drained(view))
         self._loop.step(now_s)
 
     def regroup(self, topology: Topology) -> None:
@@ -163,18 +163,18 @@ class Controller:
             started_s=self._planning.started_s,
             targets=self._planning.targets,
         )
-        self._lanes.forget()
+        self._lanes.reset()
 
     def scaled_by_hand(self) -> None:
         """Record a manual override of the number of executors."""
-        self._overrides.note(["scaling"], self._clock.now_s())
+        self._overrides.record(["scaling"], self._clock.now_s())
 
     @property
     def memory(self) -> ControllerMemory:
         """State that the controller of the next run goes on from."""
         now_s, (scaled, scaled_s) = self._clock.now_s(), self._resizing.last
         return ControllerMemory(
-            overrides={w: now_s + left for w, left in self._overrides.left_s(now_s).items()},
+            overrides={w: now_s + left for w, left in self._overrides.seconds_left(now_s).items()},
             scaled=scaled,
             scaled_s=scaled_s,
             rates_per_s=tuple(self._statistics.usual_rates),
@@ -199,7 +199,7 @@ class Controller:
             "migrations": self._rebalancing.under_way,
             "draining": sorted(self._resizing.draining),
             "speeds": {e: round(v, 2) for e, v in self._speed_of.items() if v != 1.0},
-            "leftAlone": {w: round(s, 1) for w, s in self._overrides.left_s(now_s).items()},
+            "leftAlone": {w: round(s, 1) for w, s in self._overrides.seconds_left(now_s).items()},
             "notDone": dict(self._loop.skipped),
             **({} if (remote := self._planning.remote) is None else {"remote": remote}),
         }
@@ -212,7 +212,7 @@ class Controller:
         came = view.executors.keys() - self._executors
         self._executors = frozenset(view.executors)
         if not view.executors:
-            self._resizing.begin_anew(now_s)
+            self._resizing.request_first(now_s)
         elif view.components.keys() != set(self._topology.components):
             return  # the next epoch brings the topology of those there are now
         elif self._is_due(view, now_s):
@@ -223,15 +223,17 @@ class Controller:
                 return  # closed only so that nothing is kept for longer than a period
             self._period, self._speed_of = period, self._speeds.update(period)
             self._statistics.speeds = self._speed_of
-            yield from self._balance(period, view, now_s, scale=True)
+            yield from self._plan_and_propose(period, view, now_s, scale=True)
         elif static:
             return
         elif came and self._period is not None:
-            yield from self._balance(self._period, view, now_s, scale=False)
+            yield from self._plan_and_propose(self._period, view, now_s, scale=False)
         elif self._statistics.shifted:
             # Where key groups should be cannot wait for the period's end; rates can.
             self._statistics.shifted = False
-            yield from self._balance(self._statistics.so_far(now_s), view, now_s, scale=False)
+            yield from self._plan_and_propose(
+                self._statistics.so_far(now_s), view, now_s, scale=False
+            )
         else:
             yield from self._lanes.propose(view, now_s, self._topology.stages)
 
@@ -249,11 +251,11 @@ class Controller:
         late = passed_s >= _LATE * self._settings.period_s
         return late and (self._statistics.epochs > 0 or view.running is None)
 
-    def _balance(
+    def _plan_and_propose(
         self, period: PeriodStatistics, view: ProtocolView, now_s: float, *, scale: bool
     ) -> Iterator[Proposal]:
         """Plan, scale by the plan if `scale`, plan again, and yield the proposed moves."""
-        own = self._rebalancing.ids if self._replans else frozenset()
+        own = self._rebalancing.ids if self._can_replan else frozenset()
         busy = {
             name: _IN_MIGRATION if c.migration else "it was migrated by hand"
             for name, c in view.components.items()
@@ -261,18 +263,18 @@ class Controller:
             or self._overrides.holds(f"migration of {name}", now_s)
         }
         planning = self._planning
-        planning.begin(now_s, coming=self._resizing.pending)
+        planning.start_time_limit(now_s, coming=self._resizing.pending)
         if scale:
-            planning.remember(period, self._speed_of)
+            planning.add_to_history(period, self._speed_of)
         planned = planning.plan(period, view, self._speed_of, fixed=busy.keys())
         if scale:
             self._announce_load(period, planned)
-            self._rebalancing.judge(planned, period)
+            self._rebalancing.judge_results(planned, period)
             if period.missing and period.missing == period.epochs:
                 reason = "the figures of all epochs are missing"
                 yield Proposal(subject="balancing", reason=reason)
                 return
-            yield from self._scale(period, view, planned, busy, now_s)
+            yield from self._propose_scaling(period, view, planned, busy, now_s)
             draining, view = view.draining, self._migrations.view
             if view.draining != draining:
                 planned = planning.plan(period, view, self._speed_of, fixed=busy.keys())
@@ -282,10 +284,10 @@ class Controller:
         for plan in planned:
             # Nothing is planned of what stays as it is, so nothing is to be said of it, either.
             if not busy.keys() >= set(plan.measured.components):
-                yield from self._moves(plan)
+                yield from self._propose_moves(plan)
 
     @property
-    def _replans(self) -> bool:
+    def _can_replan(self) -> bool:
         """True if a new plan may be made while another is carried out.
 
         Not for interval planners, since key groups form no intervals meanwhile, nor for lent cores.
@@ -294,7 +296,7 @@ class Controller:
         ranges = known is not None and known.plans_intervals
         return self._settings.elasticity == "resource_centric" and not ranges
 
-    def _scale(
+    def _propose_scaling(
         self,
         period: PeriodStatistics,
         view: ProtocolView,
@@ -334,9 +336,9 @@ class Controller:
             situation, view, planned, trial=None if moving else trial, steady=steady
         )
 
-    def _moves(self, plan: Planned) -> Iterator[Proposal]:
+    def _propose_moves(self, plan: Planned) -> Iterator[Proposal]:
         """Propose the moves of a plan that pay, unless those under way are as good."""
-        overtaken = self._rebalancing.overtaken(plan, self._migrations.view)
+        overtaken = self._rebalancing.replacement_reason(plan, self._migrations.view)
         if overtaken == "":
             return  # what is under way leads to where it was to lead
         selected, problem = plan.selected, plan.measured.problem
@@ -387,7 +389,7 @@ class Controller:
         index: dict[str, float] = {}
         for plan in planned:
             problem = plan.measured.problem
-            for resource, share in usage(problem).items():
+            for resource, share in resource_usage(problem).items():
                 used[resource] = used.get(resource, 0.0) + share
             loads = metrics.load_index(problem, problem.current).tolist()
             for name, share in zip(problem.executors, loads, strict=True):
@@ -402,7 +404,7 @@ class Controller:
             bottleneck=max(used, key=lambda name: used[name], default="time"),
             usage=used,
             load_distance=max(
-                (distance(p.measured.problem, p.measured.problem.current) for p in planned),
+                (load_distance(p.measured.problem, p.measured.problem.current) for p in planned),
                 default=0.0,
             ),
             load_index={name: float(np.round(share, 4)) for name, share in index.items()},

@@ -26,7 +26,7 @@ from godwit.checkpoint.evolution import partitioned_anew
 from godwit.model import events
 from godwit.model.naming import listing
 from godwit.operators.spreading import PART
-from godwit.plan.grouping import keeps_keys, rows_stay
+from godwit.plan.grouping import in_lane_inputs, keeps_keys
 from godwit.planning.fusion import FusionProblem, plan_fusion
 from godwit.planning.placing import busiest_lane, compare_placing, imbalance_of, min_values
 
@@ -53,14 +53,15 @@ def contained(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
     """
     found = []
     for sender in flow.operators:
-        for feed in flow.fed_by(sender.name):
+        for feed in flow.inputs_fed_by(sender.name):
             receiver = flow.operator(feed.operator)
-            names = tuple(receiver.own_keys.names)
+            names = tuple(receiver.user_keys.names)
             if feed.others or receiver.consolidates or not keeps_keys(sender, feed):
                 continue
             if sender.two_phase is not None:  # its other phase has to have the same key groups
                 continue
-            if PART in (*sender.hashed.names, *receiver.hashed.names) or feed.keys != names:
+            hashed = (*sender.hash_columns.names, *receiver.hash_columns.names)
+            if PART in hashed or feed.keys != names:
                 continue
             common = [name for name in sender.keys.names if name in names]
             alike = all(sender.keys.field(n).type == receiver.keys.field(n).type for n in common)
@@ -88,7 +89,7 @@ def place_by_attributes(
     streams = [feed for feed in contained(flow) if is_free(feed)]
     if not streams:
         return []
-    edges = [*streams, *(feed for feed in rows_stay(flow) if is_free(feed))]
+    edges = [*streams, *(feed for feed in in_lane_inputs(flow) if is_free(feed))]
     lanes = _ROOM * num_lanes
     needed = min_values(flow.num_key_groups, lanes, settings.max_imbalance)
     names = [operator.name for operator in flow.operators]

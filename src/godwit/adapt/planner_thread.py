@@ -41,12 +41,12 @@ class PlannerThread:
 
     def __call__(self, plan: Callable[[], T], *, time_limit_s: float) -> T:
         """Return what `plan` returns, and raise what it raises."""
-        if self._given_up is not None and not self._given_up.end():
+        if self._given_up is not None and not self._given_up.interrupt():
             raise TimeoutError
         call = _Call(plan)
         if not call.has_ended_within(time_limit_s):
             self._given_up = call
-            call.end()
+            call.interrupt()
             raise TimeoutError
         self._given_up = None
         return call.result()
@@ -61,7 +61,7 @@ class _Call(Generic[T]):
         self._failed: list[BaseException] = []
         self._ending = threading.Lock()
         self._begun = False  # before, nobody would catch what is raised in its thread
-        self._thread = threading.Thread(target=self._run, name="godwit-planner", daemon=True)
+        self._thread = threading.Thread(target=self._run_thread, name="godwit-planner", daemon=True)
         self._thread.start()
 
     def has_ended_within(self, seconds: float) -> bool:
@@ -79,16 +79,16 @@ class _Call(Generic[T]):
         # What would end a program ends nothing here but the planner.
         raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
-    def end(self) -> bool:
+    def interrupt(self) -> bool:
         """Try to interrupt the thread by an exception; return whether it has ended."""
         _silence_finalizers()
         for _ in range(_ATTEMPTS):
-            self._raise_there()
+            self._raise_in_thread()
             if self.has_ended_within(_GRACE_S):
                 return True
         return False
 
-    def _run(self) -> None:
+    def _run_thread(self) -> None:
         """Run the function, and store its result or its error."""
         # What is raised here late, between the lines below, has nobody to tell.
         with contextlib.suppress(_PlannerEnded):
@@ -101,7 +101,7 @@ class _Call(Generic[T]):
                 with self._ending:
                     self._failed.append(error)
 
-    def _raise_there(self) -> None:
+    def _raise_in_thread(self) -> None:
         """Raise `_PlannerEnded` in the thread while its function runs."""
         with self._ending:
             if self._begun and not self._returned and not self._failed:
@@ -127,7 +127,7 @@ def _silence_finalizers() -> None:
     sys.unraisablehook = report
 
 
-def run_untimed(plan: Callable[[], T], *, time_limit_s: float) -> T:  # noqa: ARG001
+def run_without_limit(plan: Callable[[], T], *, time_limit_s: float) -> T:  # noqa: ARG001
     """Run it here and now, for virtual time, where decisions depend on no clock."""
     try:
         return plan()

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.adapt.cost_benefit import Terms, distance, is_uneven, select_moves
+from godwit.adapt.cost_benefit import Terms, is_uneven, load_distance, select_moves
 from godwit.adapt.executor_centric import Homes
 from godwit.adapt.interfaces import MeasuredProblem
 from godwit.adapt.latency_model import Learning, StageLoad, modelled_latency_s
@@ -78,11 +78,12 @@ def measured_problem(
     """Build the planning problem of some components from measurements."""
     period_s, seen = statistics.covered_s, statistics.components
     parts = {
-        name: seen.get(name) or _nothing(view.components[name].assignment) for name in components
+        name: seen.get(name) or _no_statistics(view.components[name].assignment)
+        for name in components
     }
     expected = {name: part.expected_s(speeds) for name, part in parts.items()}
     busy = {name: seconds / period_s for name, (seconds, _) in expected.items()}
-    windows = _windows(busy, history or {})
+    windows = _busy_history(busy, history or {})
     problem = joint_problem(
         {
             name: ComponentFacts(
@@ -135,11 +136,11 @@ def measured_problem(
         rows_per_s=np.concatenate([part.rows for part in parts.values()]) / period_s,
         link_bytes_per_s=means.link_bytes_per_s or 1.0,
         held_bytes=problem.state_bytes,
-        variance=_variance(whole, list(expected.values())),
+        variance=_load_variance(whole, list(expected.values())),
     )
 
 
-def _variance(
+def _load_variance(
     problem: Problem, expected: Sequence[tuple[FloatArray, FloatArray | None]]
 ) -> FloatArray | None:
     """Shape ``(m,)``: variance of key groups' loads on the bottleneck; ``None``: not known.
@@ -158,7 +159,7 @@ def _variance(
     return variance
 
 
-def _nothing(assignment: Assignment) -> ComponentStatistics:
+def _no_statistics(assignment: Assignment) -> ComponentStatistics:
     """Statistics of a component without measurements."""
     zeros = np.zeros(assignment.num_key_groups)
     return ComponentStatistics(
@@ -169,7 +170,7 @@ def _nothing(assignment: Assignment) -> ComponentStatistics:
     )
 
 
-def _windows(
+def _busy_history(
     busy: Mapping[str, FloatArray], history: Mapping[str, Sequence[FloatArray]]
 ) -> dict[str, FloatArray]:
     """Component → busy time per past period, shape ``(windows, G)``; only periods known for all."""
@@ -205,7 +206,7 @@ def fill_limits(
     return replace(measured, problem=replace(problem, limits=limits, intervals=intervals))
 
 
-def usage(problem: Problem) -> Mapping[str, float]:
+def resource_usage(problem: Problem) -> Mapping[str, float]:
     """Resource → share in use, over executors that stay."""
     total = problem.load.sum(axis=0) / problem.capacity[problem.available].sum(axis=0)
     return dict(zip(problem.resources, total.tolist(), strict=True))
@@ -219,7 +220,7 @@ def gathered(problem: Problem) -> IntArray:
     return gather_ranges(problem)
 
 
-def evacuated(problem: Problem, planned: IntArray) -> IntArray:
+def with_evacuation(problem: Problem, planned: IntArray) -> IntArray:
     """Return a plan that moves at least one key group off draining executors, if they own any.
 
     A plan that already does is unchanged. Otherwise all key groups of draining executors move,
@@ -256,41 +257,44 @@ def guarded_plan(
 ) -> Solution:
     """Run a planner, and validate its answer; raise `PlannerFailedError` if that fails."""
     if isinstance(planner, Planner) and (refusal := planner.refusal(problem)):
-        raise _failed(name, f"it cannot take this problem: {refusal}")
+        raise _planner_failed(name, f"it cannot take this problem: {refusal}")
     try:
         # What it returns may be anything, too, and is read where it may take its time.
         solution = run(
-            lambda: _read(planner(problem, **options), problem, name), time_limit_s=time_limit_s
+            lambda: _checked_solution(planner(problem, **options), problem, name),
+            time_limit_s=time_limit_s,
         )
     except TimeoutError:
-        raise _failed(name, f"it has not returned after {time_limit_s:g} s") from None
+        raise _planner_failed(name, f"it has not returned after {time_limit_s:g} s") from None
     except PlannerFailedError:
         raise
     except GodwitError as error:
-        raise _failed(name, str(error)) from error
+        raise _planner_failed(name, str(error)) from error
     except Exception as error:
-        raise _failed(name, f"it raised {type(error).__name__}: {error}") from error
+        raise _planner_failed(name, f"it raised {type(error).__name__}: {error}") from error
     try:
         validate_solution(solution)
     except GodwitError as error:
-        raise _failed(name, error.message) from error
+        raise _planner_failed(name, error.message) from error
     if solution.split is not None:
-        raise _failed(name, "it splits key groups over executors; a key group has one owner")
+        raise _planner_failed(
+            name, "it splits key groups over executors; a key group has one owner"
+        )
     return solution
 
 
-def _read(answer: Any, problem: Problem, name: str) -> Solution:
+def _checked_solution(answer: Any, problem: Problem, name: str) -> Solution:
     """Convert a planner's answer to a solution: a `Solution`, or an assignment in any form."""
     if isinstance(answer, Solution):
         if answer.problem is not problem:
-            raise _failed(name, "its solution is one of another problem")
+            raise _planner_failed(name, "its solution is one of another problem")
         return answer
     try:
         values = np.asarray(answer, np.float64)
     except (TypeError, ValueError):
-        raise _failed(name, f"it returned a {type(answer).__name__}") from None
+        raise _planner_failed(name, f"it returned a {type(answer).__name__}") from None
     if values.shape != problem.current.shape or not (values == np.floor(values)).all():
-        raise _failed(
+        raise _planner_failed(
             name,
             f"it returned a {type(answer).__name__} that is no vector of "
             f"{problem.num_key_groups} executors' indices",
@@ -299,7 +303,7 @@ def _read(answer: Any, problem: Problem, name: str) -> Solution:
     return make_solution(problem, within, method=name)
 
 
-def _failed(name: str, reason: str) -> PlannerFailedError:
+def _planner_failed(name: str, reason: str) -> PlannerFailedError:
     """Return the error for a planner that returned no plan."""
     return PlannerFailedError(
         f"Planner {name!r} gave no plan: {reason}.",
@@ -395,21 +399,21 @@ class Planning:
 
     @property
     def remote(self) -> dict[str, float] | None:
-        """Work on lent cores; ``None`` unless the policy is executor-centric."""
+        """Component → its work on lent cores; ``None`` unless the policy is executor-centric."""
         return None if self._homes is None else self._homes.remote
 
-    def note_size(self, executors: int) -> None:
+    def record_size(self, executors: int) -> None:
         """Log a number of executors, for planners that expect further changes (paper 1 §5.2)."""
         if executors and (not self._sizes or self._sizes[-1] != executors):
             self._sizes.append(executors)
 
-    def recall(self, event: events.Event) -> None:
+    def restore_from_event(self, event: events.Event) -> None:
         """Log the numbers of executors that an earlier run of the stream had."""
         if isinstance(event, events.ScaledOut | events.ScaledIn):
-            self.note_size(event.before)
-            self.note_size(event.wanted)
+            self.record_size(event.before)
+            self.record_size(event.wanted)
 
-    def begin(self, now_s: float, *, coming: int = 0) -> None:
+    def start_time_limit(self, now_s: float, *, coming: int = 0) -> None:
         """Start the time limit of a decision, while some executors are on their way."""
         self._left_s, self._now_s, self._coming = self._limit_s, now_s, coming
         # A period that ends early shares the budget of the one before.
@@ -420,12 +424,12 @@ class Planning:
         """Count moves that are carried out against the budget of the period."""
         self._spent.append((now_s, len(selected.order), selected.moved_bytes))
 
-    def _budget(self) -> tuple[Budget, bool]:
+    def _remaining_budget(self) -> tuple[Budget, bool]:
         """Return the rest of the period's budget, and ``True`` if nothing of it was spent."""
         moves, size_bytes = (sum(spent[at] for spent in self._spent) for at in (1, 2))
         return self._settings.budget.less(int(moves), size_bytes), not moves
 
-    def remember(self, period: PeriodStatistics, speeds: Mapping[str, float]) -> None:
+    def add_to_history(self, period: PeriodStatistics, speeds: Mapping[str, float]) -> None:
         """Add a period to the history."""
         self._periods += 1
         every = max(_HISTORY, self._settings.search.every)
@@ -447,8 +451,8 @@ class Planning:
     ) -> list[Planned]:
         """Plan all components."""
         settings = self._settings
-        budget, alone = (Budget(max_bytes=None), True) if tried else self._budget()
-        self.note_size(len(view.executors.keys() - view.draining))
+        budget, alone = (Budget(max_bytes=None), True) if tried else self._remaining_budget()
+        self.record_size(len(view.executors.keys() - view.draining))
         measured = [
             measured_problem(
                 group,
@@ -500,8 +504,8 @@ class Planning:
             gathers = self._by_ranges and bool(one_range_each(problem)) and not self._waits(problem)
             if gathers and self._sequence is not None and not tried:
                 self._sequence.forget(measured.components, "ranges were laid out anew")
-            asked = gathered(problem) if gathers else self._ask(measured, tried=tried)
-            planned = evacuated(problem, asked)
+            asked = gathered(problem) if gathers else self._run_planner(measured, tried=tried)
+            planned = with_evacuation(problem, asked)
             for name in fixed & set(measured.components):
                 planned = planned.copy()
                 planned[measured.part(name)] = problem.current[measured.part(name)]
@@ -530,7 +534,7 @@ class Planning:
             planner=settings.elasticity if self._homes is not None else settings.planner_name,
         )
 
-    def _ask(self, measured: MeasuredProblem, *, tried: bool) -> IntArray:
+    def _run_planner(self, measured: MeasuredProblem, *, tried: bool) -> IntArray:
         """Run the planner, with few moves first; return today's assignment if it fails."""
         problem = measured.problem
         if not len(problem.available):
@@ -552,17 +556,17 @@ class Planning:
                 problem,
                 self._executors_to_come(len(problem.available), tried=tried),
                 measured.variance,
-                plan=lambda widened, targets: self._guarded(widened, targets=targets),
+                plan=lambda widened, targets: self._try_plan(widened, targets=targets),
                 tried=tried,
             )
         limits, best = problem.limits, problem.current
-        for moves in self._allowances(problem):
-            solution = self._guarded(replace(problem, limits=replace(limits, max_moves=moves)))
+        for moves in self._move_limits(problem):
+            solution = self._try_plan(replace(problem, limits=replace(limits, max_moves=moves)))
             if solution is None:
                 break
             best = solution.assignment
-            even = distance(problem, best) <= self._settings.worth.max_load_distance / 2
-            if even or solution.num_moves < (moves or 0) or _nearly_proved(solution):
+            even = load_distance(problem, best) <= self._settings.worth.max_load_distance / 2
+            if even or solution.num_moves < (moves or 0) or _has_small_gap(solution):
                 break  # more moves would not help
         return best
 
@@ -570,7 +574,7 @@ class Planning:
         """Return whether ranges are laid out anew only once all have come who are on their way."""
         return self._coming > 0 and not problem.draining[problem.current].any()
 
-    def _allowances(self, problem: Problem) -> tuple[int | None, ...]:
+    def _move_limits(self, problem: Problem) -> tuple[int | None, ...]:
         """Return limits on the number of moves, to be tried in order until a plan is balanced.
 
         A low limit is tried first, since a planner uses all moves that it may. Twice the moves
@@ -600,9 +604,9 @@ class Planning:
         changes = [True, *(n != before for before, n in itertools.pairwise(numbers))]
         return tuple(itertools.compress(numbers, changes))
 
-    def _guarded(self, problem: Problem, *, targets: tuple[int, ...] = ()) -> Solution | None:
+    def _try_plan(self, problem: Problem, *, targets: tuple[int, ...] = ()) -> Solution | None:
         """Run the planner; ``None`` if it fails, which is announced."""
-        settings, options = self._settings, self._options(problem)
+        settings, options = self._settings, self._planner_options(problem)
         if targets:
             options = {"sample": SAMPLE} | options | {"targets": targets}
         try:
@@ -633,7 +637,7 @@ class Planning:
         finally:
             self._left_s -= time.perf_counter() - began
 
-    def _options(self, problem: Problem) -> dict[str, Any]:
+    def _planner_options(self, problem: Problem) -> dict[str, Any]:
         """Options of the planner: the user's, the log of sizes, and time limits of the solver."""
         settings, known = self._settings, self._settings.registered
         options = dict(settings.search.options)
@@ -696,7 +700,7 @@ class Planning:
             offered=offered * demand,
             evenness=max(1.0, max(index.values(), default=0.0) / mean) if mean > 0 else 1.0,
             arrival_per_s=period.arrival_per_s,
-            stations=_stations(period, speeds, demand),
+            stations=_queueing_stations(period, speeds, demand),
             epoch_s=period.epoch_s,
             fixed_s=period.fixed_s,
             waits_for_epochs=self._topology.epochs,
@@ -705,7 +709,7 @@ class Planning:
             recent_latency=period.recent_latency,
             cores=sum(cores) / len(cores) if cores else 1.0,
             trigger_s=self._topology.trigger_s,
-            stages=_stages(self._topology.stages, period, speeds, demand),
+            stages=_stage_loads(self._topology.stages, period, speeds, demand),
             busiest=period.busiest_s / period.covered_s * demand if period.covered_s > 0 else 0.0,
             learned=self._learning.learned,
             lead_s=lead_s,
@@ -756,7 +760,7 @@ def _waits_s(situation: ScalingSituation) -> float:
     return min(situation.epoch_s, _STEADY * modelled_s if modelled_s > 0 else math.inf)
 
 
-def _nearly_proved(solution: Solution) -> bool:
+def _has_small_gap(solution: Solution) -> bool:
     """Return whether the solution is within a small gap of its bound."""
     return solution.gap is not None and solution.gap < _NEARLY
 
@@ -777,7 +781,7 @@ def _excess_key_groups(problem: Problem) -> int:
     return count
 
 
-def _stages(
+def _stage_loads(
     stages: Sequence[Sequence[str]],
     period: PeriodStatistics,
     speeds: Mapping[str, float],
@@ -806,7 +810,7 @@ def _stages(
     return tuple(loads)
 
 
-def _stations(
+def _queueing_stations(
     period: PeriodStatistics, speeds: Mapping[str, float], demand: float
 ) -> dict[str, Station]:
     """Component → its arrival and service rates."""

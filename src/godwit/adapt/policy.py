@@ -108,7 +108,7 @@ class Hysteresis:
         self._proposed: dict[str, tuple[Hashable, int]] = {}
         self._made: dict[str, tuple[str, float]] = {}
 
-    def confirms(self, subject: str, change: Hashable) -> bool:
+    def is_confirmed(self, subject: str, change: Hashable) -> bool:
         """Count an evaluation; return ``True`` once enough consecutive ones gave this change.
 
         A falsy change (``None``, an empty tuple) means no change, and resets the count.
@@ -122,15 +122,15 @@ class Hysteresis:
 
     def record(self, subject: str, change: str, at_s: float) -> None:
         """Record a change of a subject: start its cool-down, and reset its confirmations."""
-        self.forget(subject)
+        self.reset(subject)
         self._made[subject] = change, at_s
 
-    def resting(self, subject: str, now_s: float) -> str:
+    def cooling_down(self, subject: str, now_s: float) -> str:
         """Return the change that put a subject into cool-down; empty if it is not in one."""
         change, at_s = self._made.get(subject, ("", -math.inf))
         return change if now_s - at_s < self._rest_s else ""
 
-    def forget(self, subject: str) -> None:
+    def reset(self, subject: str) -> None:
         """Require that a subject's next change is confirmed from the beginning."""
         self._proposed.pop(subject, None)
 
@@ -162,28 +162,28 @@ class ManualOverrides:
         self._begun: Mapping[str, int] = {}  # component → migrations by hand noted so far
         self._drained: frozenset[str] = frozenset()
 
-    def note(self, what: Iterable[str], now_s: float) -> None:
+    def record(self, what: Iterable[str], now_s: float) -> None:
         """Record a decision that was just made by hand, and announce it."""
         until_s = now_s + self._respect_s
         for name in what:
             self._until_s[name] = until_s
             self._announce(events.ManualOverrideRespected, what=name, until_s=until_s)
 
-    def renew(self, what: Iterable[str], now_s: float) -> None:
+    def record_ongoing(self, what: Iterable[str], now_s: float) -> None:
         """Record a decision by hand that is under way, and announce it if it is new."""
         for name in what:
             if self.holds(name, now_s):
                 self._until_s[name] = now_s + self._respect_s
             else:
-                self.note([name], now_s)
+                self.record([name], now_s)
 
-    def look(self, view: ProtocolView, now_s: float, *, own_draining: Collection[str]) -> None:
+    def detect(self, view: ProtocolView, now_s: float, *, own_draining: Collection[str]) -> None:
         """Record migrations and drains that a person decided since the last look."""
         begun = view.begun_by_hand
         moved = {name for name in begun if begun[name] > self._begun.get(name, 0)}
         moved.update(name for name, c in view.components.items() if c.by_hand)
         self._begun = begun
-        self.renew((f"migration of {name}" for name in sorted(moved)), now_s)
+        self.record_ongoing((f"migration of {name}" for name in sorted(moved)), now_s)
         drained = view.draining - set(own_draining)
         for executor in sorted(drained - self._drained):
             until_s = now_s + self._respect_s
@@ -191,7 +191,7 @@ class ManualOverrides:
             self._announce(events.ManualOverrideRespected, what=what, until_s=until_s)
         self._drained = drained
 
-    def recall(self, event: events.Event, now_s: float) -> None:
+    def restore_from_event(self, event: events.Event, now_s: float) -> None:
         """Restore an override from an earlier run's event."""
         if not isinstance(event, events.ManualOverrideRespected) or event.what.startswith("drain"):
             return
@@ -217,7 +217,7 @@ class ManualOverrides:
         )
         return self._stated.union(regrouped)
 
-    def left_s(self, now_s: float) -> Mapping[str, float]:
+    def seconds_left(self, now_s: float) -> Mapping[str, float]:
         """Return override → seconds that it still holds."""
         return {what: t - now_s for what, t in self._until_s.items() if t > now_s}
 
@@ -252,22 +252,22 @@ class PolicyLoop(Generic[Epoch]):
     def _decide(self, proposal: Proposal, now_s: float) -> bool:
         """Decide on a proposal; return whether it is answered."""
         if proposal.change is None:
-            self.skip(proposal.subject, proposal.reason, proposal.numbers)
+            self.announce_skipped(proposal.subject, proposal.reason, proposal.numbers)
             return True
         if proposal.operators & self.overrides.operators(now_s):
-            self.skip(proposal.subject, "it was decided by hand", proposal.numbers)
+            self.announce_skipped(proposal.subject, "it was decided by hand", proposal.numbers)
             return True
         cost = max(proposal.cost, self._actor.cost(proposal))
         if cost > proposal.gain:
             numbers = {**proposal.numbers, "gain": proposal.gain, "cost": cost}
-            self.skip(proposal.subject, "it costs more than it gains", numbers)
+            self.announce_skipped(proposal.subject, "it costs more than it gains", numbers)
             return True
         acted = self._actor.act(proposal)
         if acted:
             self.skipped.pop(proposal.subject, None)
         return acted
 
-    def skip(self, subject: str, reason: str, numbers: Mapping[str, float]) -> None:
+    def announce_skipped(self, subject: str, reason: str, numbers: Mapping[str, float]) -> None:
         """Announce the reason why nothing is done, once until it changes."""
         if self.skipped.get(subject) != reason:
             self.skipped[subject] = reason
@@ -276,7 +276,7 @@ class PolicyLoop(Generic[Epoch]):
             )
 
 
-def insist_on_epochs(settings: Any) -> None:
+def check_epoch_settings(settings: Any) -> None:
     """Check the settings of policies that count epochs, and confirmations.
 
     Raises `InvalidFlowError` if one is no whole number from 1.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.adapt.cost_benefit import CERTAIN, LEAST_GAIN, distance
+from godwit.adapt.cost_benefit import CERTAIN, LEAST_GAIN, load_distance
 from godwit.adapt.judging import BalanceJudge
 from godwit.adapt.policy import Proposal
 from godwit.migration import LanesRequested, MigrationRequested
@@ -63,7 +63,7 @@ class _Migration:
     draining: frozenset[str]
     distance: float  # load distance that it was to reach, as a share of the mean
 
-    def why_overtaken(
+    def replacement_reason(
         self,
         problem: Problem,
         remaining: Mapping[int, str],
@@ -86,7 +86,7 @@ class _Migration:
             at = number[name]
             if np.count_nonzero(selected.assignment == at) < np.count_nonzero(after == at):
                 return f"executor {name} is to leave"
-        reached = distance(problem, after)
+        reached = load_distance(problem, after)
         missed = reached - max(self.distance, max_load_distance)
         least = max(LEAST_GAIN, CERTAIN * selected.error)
         if missed < least or reached - selected.distance_after < LEAST_GAIN:
@@ -126,7 +126,7 @@ class Rebalancing:
         """Component → id of its migration."""
         return {name: own.id for name, own in self._own.items()}
 
-    def overtaken(self, plan: Planned, view: ProtocolView) -> str | None:
+    def replacement_reason(self, plan: Planned, view: ProtocolView) -> str | None:
         """Return why a new plan replaces the migrations under way.
 
         Empty where they are not; ``None`` where nothing is under way.
@@ -147,21 +147,23 @@ class Rebalancing:
             return ""  # everything has moved, and it ends by itself
         limit = self._settings.worth.max_load_distance
         reasons = (
-            own.why_overtaken(measured.problem, remaining, plan.selected, max_load_distance=limit)
+            own.replacement_reason(
+                measured.problem, remaining, plan.selected, max_load_distance=limit
+            )
             for own in under_way
         )
         return next(filter(None, reasons), "")
 
-    def judge(self, planned: Sequence[Planned], period: PeriodStatistics) -> None:
+    def judge_results(self, planned: Sequence[Planned], period: PeriodStatistics) -> None:
         """Compare the results of moves with the expected ones; called once a period."""
-        self._judge.look(planned, period, self._own.keys())
+        self._judge.judge_ended(planned, period, self._own.keys())
 
-    def give_back(self, executors: Collection[str]) -> None:
+    def executors_released(self, executors: Collection[str]) -> None:
         """Record released executors, whose absence must not abandon a plan."""
         for name, own in self._own.items():
             self._own[name] = replace(own, executors=own.executors.difference(executors))
 
-    def look(self, view: ProtocolView) -> None:
+    def update(self, view: ProtocolView) -> None:
         """Forget migrations that have ended; cancel those towards lost executors."""
         for name, own in list(self._own.items()):
             component = view.components.get(name)
@@ -200,7 +202,7 @@ class Rebalancing:
                 continue
             places = {k - first: problem.executors[selected.assignment[k]] for k in order}
             sources = [problem.executors[problem.current[k]] for k in order]
-            migration = self._request(plan, name, places, sources, busy)
+            migration = self._request_moves(plan, name, places, sources, busy)
             if migration:
                 started[name] = migration
         if not started:
@@ -238,13 +240,13 @@ class Rebalancing:
         )
         return True
 
-    def _request(
+    def _request_moves(
         self,
         plan: Planned,
         name: str,
         places: dict[int, str],
         sources: list[str],
-        busy: dict[str, FloatArray],  # what lanes have to do, see `on_even_lanes`
+        busy: dict[str, FloatArray],  # what lanes have to do, see `spread_over_lanes`
     ) -> str:
         """Request the moves of one component; return the migration's id, empty if outdated."""
         # As it is by now: what turns to its other slot has changed the places of that component.
@@ -261,7 +263,7 @@ class Rebalancing:
                 MigrationRequested(
                     id=migration,
                     component=name,
-                    target=on_even_lanes(current.moved(places), places, weight, busy),
+                    target=spread_over_lanes(current.moved(places), places, weight, busy),
                     strategy=view.components[name].default_strategy,
                     bounds=self._settings.bounds,
                     loads=dict(enumerate(weight.tolist())),
@@ -284,7 +286,7 @@ class Rebalancing:
         return migration
 
 
-def on_even_lanes(
+def spread_over_lanes(
     target: Assignment,
     arriving: Collection[int],
     load: FloatArray,
@@ -364,7 +366,7 @@ class LaneBalancing:
         if epoch.outcome.batch is not None:
             self._epochs.append(epoch)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Drop all measurements, since the components have changed."""
         self._epochs.clear()
 

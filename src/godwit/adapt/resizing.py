@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from godwit.adapt.forecast import looking_ahead
+from godwit.adapt.forecast import raise_to_forecast
 from godwit.adapt.judging import Judge
 from godwit.adapt.latency_model import busy_share
 from godwit.adapt.policy import Hysteresis, Proposal
@@ -89,7 +89,7 @@ class Pace:
         self.last: tuple[str, float] = "", 0.0
         """Kind and time of the last decision."""
 
-    def decided(
+    def record_decision(
         self,
         kind: Literal["out", "in"],
         at_s: float,
@@ -98,7 +98,7 @@ class Pace:
         arrival_per_s: float = math.inf,
     ) -> None:
         """Record a decision, of this run or of one before."""
-        again = self._hysteresis.resting(_SCALING, at_s) == kind
+        again = self._hysteresis.cooling_down(_SCALING, at_s) == kind
         self._hysteresis.record(_SCALING, kind, at_s)
         self._arrived, self._arrival_per_s, self.last = False, arrival_per_s, (kind, at_s)
         if not self._same_rate(arrival_per_s):
@@ -164,7 +164,7 @@ class Pace:
         # target is met, or the stream is at rest and misses it by what no executor changes.
         missed = wanted.target and wanted.measured is not None and wanted.measured > wanted.target
         spare = have > roomy and (not missed or steady or bool(wanted.unattainable))
-        fewer = self._hysteresis.confirms(_SCALING, "in" if spare else None)
+        fewer = self._hysteresis.is_confirmed(_SCALING, "in" if spare else None)
         self._spare_in_a_row = self._spare_in_a_row + 1 if spare else 0
         fewest = self._fewest(wanted, situation, at_rest=steady and paced and not missed)
         if fewest is not None and max(fewest, bounded) < min(have, roomy):
@@ -182,9 +182,9 @@ class Pace:
             # Into the range: at its edge noise would soon ask for one more.
             aim = (bounded + roomy) // 2 if wanted.aim is None else wanted.aim
             within = bounded if as_decided else min(max(aim, bounded), roomy)
-            return self._more(within, situation, pool, paced=paced, arrived=arrived)
+            return self._decide_more(within, situation, pool, paced=paced, arrived=arrived)
         if spare and not pool.pending:
-            step = self._fewer(roomy, situation, paced=paced, confirmed=fewer)
+            step = self._decide_fewer(roomy, situation, paced=paced, confirmed=fewer)
             # Out of reach is a target also for as long as a backlog is worked off: nobody goes
             # meanwhile. Of a stream at rest those go that make no difference, unless a lane is so
             # busy that a little more would make one.
@@ -199,7 +199,7 @@ class Pace:
             return ScalingStep(kind="refused", executors=coming, reason=wanted.unattainable + stay)
         return ScalingStep(kind="stay", executors=have)
 
-    def _more(
+    def _decide_more(
         self,
         bounded: int,
         situation: ScalingSituation,
@@ -209,7 +209,10 @@ class Pace:
         arrived: bool,
     ) -> ScalingStep:
         """Decide on asking for more executors."""
-        have, resting = situation.executors, self._hysteresis.resting(_SCALING, situation.now_s)
+        have, resting = (
+            situation.executors,
+            self._hysteresis.cooling_down(_SCALING, situation.now_s),
+        )
         if pool.refused and resting:
             return ScalingStep(kind="refused", executors=have, reason=pool.refused)
         more = situation.arrival_per_s > _TOO_LITTLE * self._arrival_per_s
@@ -220,12 +223,12 @@ class Pace:
             return ScalingStep(kind="stay", executors=have, reason=reason)
         return ScalingStep(kind="out", executors=bounded)
 
-    def _fewer(
+    def _decide_fewer(
         self, roomy: int, situation: ScalingSituation, *, paced: bool, confirmed: bool
     ) -> ScalingStep:
         """Decide on giving up executors."""
         have = situation.executors
-        if paced and self._hysteresis.resting(_SCALING, situation.now_s):
+        if paced and self._hysteresis.cooling_down(_SCALING, situation.now_s):
             return ScalingStep(kind="stay", executors=have, reason="cooling down")
         if paced and not confirmed:
             return ScalingStep(kind="stay", executors=have, reason="it may pass")
@@ -283,19 +286,19 @@ class Resizing:
         """Number of requested executors that have not arrived yet."""
         return 0 if self._pool is None else self._pool.view.pending
 
-    def recall(self, event: events.Event, now_s: float) -> None:
+    def restore_from_event(self, event: events.Event, now_s: float) -> None:
         """Continue an earlier controller's cool-down."""
         if isinstance(event, events.ScaledOut):
-            self._pace.decided("out", min(event.at_s, now_s))
+            self._pace.record_decision("out", min(event.at_s, now_s))
         elif isinstance(event, events.ScaledIn):
-            self._pace.decided("in", min(event.at_s, now_s))
+            self._pace.record_decision("in", min(event.at_s, now_s))
         self._judge.recall(event)
 
     def restore(self, memory: ControllerMemory, now_s: float) -> None:
         """Continue the cool-down of the last decision of an earlier run."""
         if memory.scaled and memory.scaled_s > self._pace.last[1]:
             kind: Literal["out", "in"] = "out" if memory.scaled == "out" else "in"
-            self._pace.decided(kind, min(memory.scaled_s, now_s))
+            self._pace.record_decision(kind, min(memory.scaled_s, now_s))
 
     @property
     def last(self) -> tuple[str, float]:
@@ -307,7 +310,7 @@ class Resizing:
         """Usual seconds from a request of executors until all have arrived; at first a guess."""
         return float(np.median(self._leads_s)) if self._leads_s else self._settings.period_s
 
-    def look(self, view: ProtocolView, now_s: float) -> None:
+    def update(self, view: ProtocolView, now_s: float) -> None:
         """Drop lost executors, and measure the time until requested ones arrived."""
         if self._asked_s is not None and not self.pending:
             self._leads_s.append(now_s - self._asked_s)
@@ -315,7 +318,7 @@ class Resizing:
         self.draining &= view.draining
         self.returned &= view.executors.keys()
 
-    def give_back(self, view: ProtocolView) -> tuple[str, ...]:
+    def release_drained(self, view: ProtocolView) -> tuple[str, ...]:
         """Release empty drained executors (Algorithm 1, lines 1 to 3); return their names."""
         if self._pool is None:
             return ()
@@ -335,7 +338,9 @@ class Resizing:
         try:
             self._pool.remove(ready)
         except GodwitError as error:
-            self._refuse(len(view.executors), len(view.executors) - len(ready), str(error), {})
+            self._announce_refusal(
+                len(view.executors), len(view.executors) - len(ready), str(error), {}
+            )
             return ()
         self.draining -= set(ready)
         self.returned |= set(ready)
@@ -344,7 +349,7 @@ class Resizing:
         self._announce(events.ExecutorsReturned, executors=ready)
         return ready
 
-    def begin_anew(self, now_s: float) -> None:
+    def request_first(self, now_s: float) -> None:
         """Request executors when none is left."""
         pool, least = self._pool, self._settings.min_executors
         if pool is None or self._settings.scaling_model is None or pool.view.pending:
@@ -352,11 +357,11 @@ class Resizing:
         if now_s - self._begun_anew_s < self._settings.cool_down_s:
             return
         self._begun_anew_s = now_s
-        self._pace.decided("out", now_s)
+        self._pace.record_decision("out", now_s)
         try:
             pool.add(least)
         except GodwitError as error:
-            self._refuse(0, least, str(error), {})
+            self._announce_refusal(0, least, str(error), {})
             return
         self._announce(events.ScaledOut, before=0, wanted=least, reason="no executor is left")
 
@@ -374,7 +379,9 @@ class Resizing:
         model = self._settings.scaling_model
         assert model is not None, "asked only where there is one"
         try:
-            wanted = self._run(lambda: _asked(model, situation), time_limit_s=self._limit_s)
+            wanted = self._run(
+                lambda: _evaluate_model(model, situation), time_limit_s=self._limit_s
+            )
         except TimeoutError:
             self._announce_failure(model.name, f"it has not returned after {self._limit_s:g} s")
             return
@@ -383,11 +390,11 @@ class Resizing:
             return
         have, numbers = situation.executors, wanted.numbers
         if self._pool is None:
-            self._refuse(have, wanted.executors, "this cluster has no pool", numbers)
+            self._announce_refusal(have, wanted.executors, "this cluster has no pool", numbers)
             return
-        self._judge.look(situation, wanted, steady=steady)
+        self._judge.judge_if_steady(situation, wanted, steady=steady)
         step = self._pace.step(wanted, situation, self._pool.view, paced=model.paced, steady=steady)
-        if step.kind == "out" and model.paced and (why := self._judge.why_not_again()):
+        if step.kind == "out" and model.paced and (why := self._judge.no_help_reason()):
             step = ScalingStep(kind="refused", executors=have, reason=why)
         leaving: tuple[str, ...] = ()
         fault, budget = "", self._settings.budget
@@ -396,22 +403,26 @@ class Resizing:
         if step.kind == "refused":
             far = bool(wanted.unattainable) and step.reason.startswith(wanted.unattainable)
             about = _OUT_OF_REACH if far else step.reason
-            self._refuse(have, wanted.executors, step.reason, numbers, about=about)
+            self._announce_refusal(have, wanted.executors, step.reason, numbers, about=about)
         elif self._stayed > _FLICKER:
             self._refused = ""
         elif step.kind == "in" and 0 in (budget.max_moves, budget.max_bytes):
-            self._refuse(
+            self._announce_refusal(
                 have, step.executors, "the budget lets no key group move", numbers, about=beyond
             )
         elif step.kind == "in" and trial is None:
-            self._refuse(have, step.executors, "key groups are on the move", numbers, about=beyond)
+            self._announce_refusal(
+                have, step.executors, "key groups are on the move", numbers, about=beyond
+            )
         elif step.kind == "in" and trial is not None:
             leaving = _cheapest_to_drain(view, planned)[: have - step.executors]
             # One fewer may still be had where several are too many.
-            while leaving and (fault := self._fault(trial(frozenset(leaving)), situation)):
+            while leaving and (
+                fault := self._shortage_reason(trial(frozenset(leaving)), situation)
+            ):
                 leaving = leaving[:-1]
             if not leaving:
-                self._refuse(have, step.executors, fault, numbers, about=beyond)
+                self._announce_refusal(have, step.executors, fault, numbers, about=beyond)
         if step.kind == "out" or leaving:
             yield Proposal(
                 subject=_SCALING,
@@ -433,18 +444,20 @@ class Resizing:
         """Keep draining executors and request the rest; return ``False`` if neither worked."""
         pool, wanted, situation = self._pool, change.wanted, change.situation
         assert pool is not None
-        self._pace.decided(
+        self._pace.record_decision(
             "out", situation.now_s, arrival_per_s=situation.arrival_per_s or math.inf
         )
         coming = situation.executors + pool.view.pending
-        staying = self._keep(change.executors - coming)
+        staying = self._cancel_draining(change.executors - coming)
         more = change.executors - coming - len(staying)
         try:
             if more:
                 pool.add(more)
                 self._asked_s = situation.now_s
         except GodwitError as error:
-            self._refuse(coming + len(staying), wanted.executors, str(error), wanted.numbers)
+            self._announce_refusal(
+                coming + len(staying), wanted.executors, str(error), wanted.numbers
+            )
             return bool(staying)
         self._refused = _OUT_OF_REACH if wanted.unattainable else ""
         self._judge.decided("out", coming, change.executors, wanted, situation)
@@ -454,7 +467,7 @@ class Resizing:
             wanted=change.executors,
             kept=staying,
             reason=wanted.unattainable or wanted.reason,
-            numbers=_with_expected(wanted, change.executors),
+            numbers=_add_prediction(wanted, change.executors),
         )
         return True
 
@@ -463,7 +476,7 @@ class Resizing:
         for name in change.leaving:
             self._migrations.drain(name)
         self.draining |= set(change.leaving)
-        self._pace.decided(
+        self._pace.record_decision(
             "in", change.situation.now_s, arrival_per_s=change.situation.arrival_per_s or math.inf
         )
         reason = change.wanted.unattainable or change.wanted.reason
@@ -478,14 +491,14 @@ class Resizing:
             wanted=change.executors,
             executors=change.leaving,
             reason=reason,
-            numbers=_with_expected(change.wanted, change.executors),
+            numbers=_add_prediction(change.wanted, change.executors),
         )
         return True
 
-    def _keep(self, count: int) -> tuple[str, ...]:
+    def _cancel_draining(self, count: int) -> tuple[str, ...]:
         """Cancel the draining of up to `count` executors, those with most key groups first."""
         view = self._migrations.view
-        owned = {name: _key_groups(view, name) for name in self.draining & view.draining}
+        owned = {name: _count_key_groups(view, name) for name in self.draining & view.draining}
         staying = tuple(sorted(owned, key=lambda name: (-owned[name], name))[:count])
         for name in staying:
             self._migrations.stay(name)
@@ -493,7 +506,7 @@ class Resizing:
         self.draining -= set(staying)
         return staying
 
-    def _fault(self, plans: list[Planned], situation: ScalingSituation) -> str:
+    def _shortage_reason(self, plans: list[Planned], situation: ScalingSituation) -> str:
         """Return why the executors that remain would not suffice; empty if they would."""
         index: dict[str, float] = {}
         total = room = 0.0
@@ -519,7 +532,7 @@ class Resizing:
             return f"the rest could not be balanced: {busiest / mean:.2f} times the mean"
         return ""
 
-    def _refuse(
+    def _announce_refusal(
         self,
         before: int,
         wanted: int,
@@ -547,7 +560,7 @@ class Resizing:
             self._announce(events.PlannerFailed, planner=model, reason=reason)
 
 
-def _asked(model: ScalingModel, situation: ScalingSituation) -> WantedExecutors:
+def _evaluate_model(model: ScalingModel, situation: ScalingSituation) -> WantedExecutors:
     """Evaluate a scaling model, and check its answer."""
     wanted: Any = model.wanted(situation)
     if not isinstance(wanted, WantedExecutors):
@@ -559,10 +572,10 @@ def _asked(model: ScalingModel, situation: ScalingSituation) -> WantedExecutors:
     if expected_per_s is None or expected_per_s <= situation.arrival_per_s or not model.paced:
         return wanted
     to_come = replace(at_rate(situation, expected_per_s), backlog_rows=None, expected_per_s=None)
-    return looking_ahead(wanted, _asked(model, to_come), expected_per_s)
+    return raise_to_forecast(wanted, _evaluate_model(model, to_come), expected_per_s)
 
 
-def _with_expected(wanted: WantedExecutors, executors: int) -> dict[str, float]:
+def _add_prediction(wanted: WantedExecutors, executors: int) -> dict[str, float]:
     """Return the numbers of a model's answer, with the predicted result of the decision."""
     expected = wanted.expects(executors)
     numbers = dict(wanted.numbers)
@@ -574,10 +587,12 @@ def _with_expected(wanted: WantedExecutors, executors: int) -> dict[str, float]:
 def _owns_nothing(view: ProtocolView, executor: str) -> bool:
     """Return whether an executor is there, owns no key group and is to get none."""
     coming = (t.destination for c in view.components.values() for t in c.transfers)
-    return executor in view.executors and not (_key_groups(view, executor) or executor in coming)
+    return executor in view.executors and not (
+        _count_key_groups(view, executor) or executor in coming
+    )
 
 
-def _key_groups(view: ProtocolView, executor: str) -> int:
+def _count_key_groups(view: ProtocolView, executor: str) -> int:
     """Count the key groups that an executor owns."""
     return sum(
         len(component.assignment.key_groups(executor))

@@ -87,11 +87,11 @@ def placement_entry(
     """
     return {
         "epoch": epoch,
-        "components": {name: _places(before, now) for name, (before, now) in moved.items()},
+        "components": {name: _changed_places(before, now) for name, (before, now) in moved.items()},
     }
 
 
-def _places(before: Assignment | None, now: Assignment) -> dict[str, Any]:
+def _changed_places(before: Assignment | None, now: Assignment) -> dict[str, Any]:
     """Return the key groups that changed place, and where they are: places count all lanes."""
     flat = now.flat_lanes()
     changed = np.ones(len(flat), np.bool_)

@@ -131,15 +131,17 @@ class WantedExecutors:
                 checked_count(count)
         for name in ("reason", "unattainable"):
             if not isinstance(getattr(self, name), str):
-                raise _no_answer(name, getattr(self, name), "a text")
+                raise _invalid_answer(name, getattr(self, name), "a text")
         try:
             plain = {str(name): float(value) for name, value in self.numbers.items()}
         except (AttributeError, TypeError, ValueError):
-            raise _no_answer("numbers", self.numbers, "a mapping of names to numbers") from None
+            raise _invalid_answer(
+                "numbers", self.numbers, "a mapping of names to numbers"
+            ) from None
         object.__setattr__(self, "numbers", plain)
 
 
-def _no_answer(name: str, value: Any, wanted: str) -> InvalidControlError:
+def _invalid_answer(name: str, value: Any, wanted: str) -> InvalidControlError:
     """Return the error that a scaling model's answer has a wrong value."""
     return InvalidControlError(
         f"A scaling model gave {value!r} as its {name}.", remedy=f"Give {wanted}."
@@ -176,7 +178,7 @@ def at_rate(situation: ScalingSituation, arrival_per_s: float) -> ScalingSituati
         situation,
         offered=situation.offered * more,
         arrival_per_s=arrival_per_s,
-        stages=tuple(stage.times(more) for stage in situation.stages),
+        stages=tuple(stage.scaled(more) for stage in situation.stages),
         stations={
             name: replace(station, arrival_per_s=station.arrival_per_s * more)
             for name, station in situation.stations.items()
@@ -316,7 +318,7 @@ _MARGIN = 0.15
 """Part of the slack that is left below the target where the latency is measured."""
 
 
-def _first(curve: FloatArray, target_s: float) -> int | None:
+def _min_executors(curve: FloatArray, target_s: float) -> int | None:
     """Minimum number of executors whose latency is at most the target; ``None`` if none is."""
     met = np.flatnonzero(curve <= target_s)
     return int(met[0]) + 1 if len(met) else None
@@ -337,7 +339,7 @@ class Latency:
         """Return the measured figure that has to meet the target: the mean or the quantile."""
         return latency.mean_s if self.quantile is None else latency.quantile_s(self.quantile)
 
-    def _ratio(self, situation: ScalingSituation) -> float:
+    def _quantile_ratio(self, situation: ScalingSituation) -> float:
         """Return the recently measured ratio of the quantile to the mean."""
         recent = situation.recent_latency
         if self.quantile is None or recent.rows < _ROWS_OF_RATIO or recent.mean_s <= 0:
@@ -355,7 +357,7 @@ class Latency:
             numbers["backlog_rows"] = situation.backlog_rows
         if situation.latency.rows:
             numbers["measured_s"] = self.measured_s(situation.latency)
-        ratio = self._ratio(situation)
+        ratio = self._quantile_ratio(situation)
         situation = catching_up(situation, self.catch_up_s)
         curve = ratio * latency_curve(situation)
         have = min(max(situation.executors, 1), situation.most)
@@ -371,22 +373,22 @@ class Latency:
         if self.quantile is not None:
             numbers |= {"quantile": self.quantile, "ratio_to_mean": ratio}
         reason = f"{which}rows should take at most {self.target_s:g} s"
-        fewest = _first(curve, self.target_s)
+        fewest = _min_executors(curve, self.target_s)
         if fewest is None:
-            return self._best(situation, curve, reason, numbers, figure)
-        safe = _first(curve, self.target_s * (1 - self.slack))
-        aim = _first(curve, self.target_s * (1 - self.slack) ** 0.5)
+            return self._best_effort(situation, curve, reason, numbers, figure)
+        safe = _min_executors(curve, self.target_s * (1 - self.slack))
+        aim = _min_executors(curve, self.target_s * (1 - self.slack) ** 0.5)
         return WantedExecutors(
             executors=fewest,
             comfortable=int(np.argmin(curve)) + 1 if safe is None else safe,
             reason=reason,
             numbers=numbers,
             aim=aim,
-            sufficient=_first(curve, self.target_s * (1 - _MARGIN * self.slack)),
+            sufficient=_min_executors(curve, self.target_s * (1 - _MARGIN * self.slack)),
             **figure,
         )
 
-    def _best(
+    def _best_effort(
         self,
         situation: ScalingSituation,
         curve: FloatArray,
@@ -400,7 +402,7 @@ class Latency:
         if np.isfinite(best_s):
             numbers["best_s"] = best_s
             at_least, nearly, enough = (
-                _first(curve, best_s * times) or most
+                _min_executors(curve, best_s * times) or most
                 for times in (_KNEE, (_KNEE * _FLAT) ** 0.5, _FLAT)
             )
             said = (
@@ -410,7 +412,8 @@ class Latency:
         else:
             lanes = busy_curve(situation)
             at_least, nearly, enough = (
-                _first(lanes, float(lanes.min()) * times) or most for times in (1.02, 1.01, 1.0)
+                _min_executors(lanes, float(lanes.min()) * times) or most
+                for times in (1.02, 1.01, 1.0)
             )
             said = (
                 f"{named} is out of reach: {most} executors cannot keep up with "

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from godwit.adapt.policy import Hysteresis, Proposal, insist_on_epochs
+from godwit.adapt.policy import Hysteresis, Proposal, check_epoch_settings
 from godwit.model.errors import InvalidFlowError, InvalidPlanError, MigrationError
 from godwit.model.frames import user_class
 from godwit.model.key_work import OperatorWork
@@ -29,7 +29,7 @@ from godwit.model.naming import did_you_mean, listing
 from godwit.operators.spreading import (
     WHOLE,
     Grid,
-    hash_of_keys,
+    hash_undivided,
     key_group_of_part,
     keys_as_json,
 )
@@ -90,7 +90,7 @@ class Spreading:
     confirm: int = 2
 
     def __post_init__(self) -> None:
-        insist_on_epochs(self)
+        check_epoch_settings(self)
         bounds = (self.gather_below, self.spread_above)
         if not all(type(bound) in (int, float) for bound in bounds) or not (
             0 <= self.gather_below < self.spread_above
@@ -181,7 +181,7 @@ class SpreadHotKeys:
         """Record that a proposal was carried out or turned down."""
         change = proposal.change
         self._standing.pop((change.operator, change.hash), None)
-        self._hysteresis.forget(f"{change.operator} {change.hash}")
+        self._hysteresis.reset(f"{change.operator} {change.hash}")
 
     def _evaluate(self, name: str, period: _Period, epoch: FlowEpoch) -> None:
         """Propose changes for the hot keys of an operator, by the period's measurements."""
@@ -191,13 +191,13 @@ class SpreadHotKeys:
         cold = [key_hash for key_hash in spreads.keys if key_hash not in measured]
         lanes = sum(plan.assignment.lanes)
         for key_hash in (*measured, *cold):
-            if orders.changing(key_hash):
+            if orders.is_changing(key_hash):
                 continue
             now = spreads.grid_of(key_hash)
             sides = _sides(measured.get(key_hash), now)
             shape = self._shape(sides, now, period.work.total / lanes, orders, lanes)
             subject = f"{name} {key_hash}"
-            if not self._hysteresis.confirms(subject, shape):
+            if not self._hysteresis.is_confirmed(subject, shape):
                 continue
             assert shape is not None, "nothing confirms no change"
             key = measured[key_hash].key if key_hash in measured else spreads.keys[key_hash].key
@@ -335,10 +335,10 @@ def change_by_hand(
             operator=name,
         )
     row = _key_row(operator, key)
-    (key_hash,), (text,) = hash_of_keys(row).tolist(), keys_as_json(row)
+    (key_hash,), (text,) = hash_undivided(row).tolist(), keys_as_json(row)
     now = orders.spreads.grid_of(key_hash)
     change = SpreadKeyOver(operator=name, hash=key_hash, key=text, grid=WHOLE)
-    if orders.changing(key_hash):
+    if orders.is_changing(key_hash):
         raise being_changed(change)
     if now == WHOLE and shape is None:
         raise InvalidPlanError(
@@ -369,12 +369,12 @@ def being_changed(change: SpreadKeyOver) -> MigrationError:
 
 def _key_row(operator: KeyedOperator, key: Any) -> pa.RecordBatch:
     """Return a user's key as a row of the operator's key columns, or refuse it."""
-    fields = list(operator.own_keys)
+    fields = list(operator.user_keys)
     values = key if isinstance(key, tuple) else (key,)
     if len(values) != len(fields):
         raise InvalidPlanError(
             f"Key {key!r} has {len(values)} values, and operator {operator.name!r} is keyed by "
-            f"{listing(operator.own_keys.names)}.",
+            f"{listing(operator.user_keys.names)}.",
             remedy="Give a value for each key column, in a tuple if there are several.",
             operator=operator.name,
         )
@@ -387,4 +387,4 @@ def _key_row(operator: KeyedOperator, key: Any) -> pa.RecordBatch:
             remedy=f"Its key columns are {types}.",
             operator=operator.name,
         ) from None
-    return pa.RecordBatch.from_arrays(columns, schema=operator.own_keys)
+    return pa.RecordBatch.from_arrays(columns, schema=operator.user_keys)

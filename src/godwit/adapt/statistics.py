@@ -256,16 +256,16 @@ class Statistics:
     @property
     def unsettled(self) -> bool:
         """True if the last interval alone had another arrival rate, which the next will explain."""
-        return self._arrivals.unsettled
+        return self._arrivals.is_unsettled
 
     @property
     def usual_rates(self) -> list[float]:
         """Arrival rates of the last epochs."""
-        return self._arrivals.usual
+        return self._arrivals.recent_rates
 
     def begun(self, rows: int, backlog_rows: int | None, at_s: float) -> None:
         """Add the arrivals up to the begin of an epoch."""
-        self._arrivals.note(rows, at_s, backlog_rows)
+        self._arrivals.add_epoch(rows, at_s, backlog_rows)
         self._arrivals_noted = True
         if backlog_rows is not None:
             self._epochs.backlog_rows = backlog_rows
@@ -287,7 +287,7 @@ class Statistics:
         began_s, held_back = committed_s - epoch.took_s, epoch.backlog_rows
         reported_s = began_s if epoch.backlog_s is None else epoch.backlog_s
         if not self._arrivals_noted:
-            self._arrivals.note(outcome.rows_in, reported_s, held_back)
+            self._arrivals.add_epoch(outcome.rows_in, reported_s, held_back)
         if held_back is not None and not self._arrivals_noted:
             so_far.backlog_rows = held_back
         self._arrivals_noted = False
@@ -342,7 +342,7 @@ class Statistics:
         if self._latency.rows:
             self._recent.append(self._latency)
         statistics = self.so_far(now_s)
-        self._arrivals.forget()
+        self._arrivals.drop_old()
         self._begin(now_s)
         return statistics
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from godwit.adapt.policy import Hysteresis, Proposal, Regroup, insist_on_epochs
+from godwit.adapt.policy import Hysteresis, Proposal, Regroup, check_epoch_settings
 from godwit.model import events
 from godwit.model.durations import Duration, microseconds
 from godwit.model.errors import InvalidFlowError
@@ -34,7 +34,7 @@ from godwit.model.naming import listing
 from godwit.operators.windows.grid import BEGINNING
 from godwit.operators.windows.two_phase import ConsolidatePart
 from godwit.plan.compiled import source_of
-from godwit.plan.grouping import regrouped, rows_stay
+from godwit.plan.grouping import in_lane_inputs, regrouped
 from godwit.planning.splitting import LayoutCosts, choose_layout, most_beneficial
 from godwit.planning.windows import is_duplicated_cheaper
 
@@ -324,7 +324,7 @@ class Splitting:
             value = getattr(self, name)
             if value is not None:
                 microseconds(value, f"The setting {name} of gw.Splitting", least=least)
-        insist_on_epochs(self)
+        check_epoch_settings(self)
 
     @property
     def max_latency_ms(self) -> float:
@@ -378,7 +378,7 @@ def layout_of(flow: CompiledFlow, part: ConsolidatePart) -> WindowLayout | None:
     Fused operators downstream may share the consolidate part's component.
     """
     homes = [flow.component_of(name) for name in (*part.slots, part.name)]
-    row, streams = {part.name}, rows_stay(flow)
+    row, streams = {part.name}, in_lane_inputs(flow)
     there = {operator.name for operator in homes[2].operators}
     while grown := {s.operator for s in streams if s.upstream in row} & there - row:
         row |= grown
@@ -470,13 +470,13 @@ class SplitOrCombine:
         """Withdraw the proposal for an aggregate; evaluations must agree anew for another."""
         self._choices.pop(name, None)
         self._standing.pop(name, None)
-        self._hysteresis.forget(name)
+        self._hysteresis.reset(name)
 
     def _confirm(self, name: str, flow: CompiledFlow, metered: Metered, choice: Choice) -> None:
         """Propose a change once evaluations in a row agree."""
         self._choices.pop(name, None)
         self._standing.pop(name, None)
-        if not self._hysteresis.confirms(name, choice.layout if choice.changes else None):
+        if not self._hysteresis.is_confirmed(name, choice.layout if choice.changes else None):
             return
         part, worth_bytes = self._parts[name], math.inf
         if choice.layout == "combined":  # parting moves nothing
@@ -531,7 +531,7 @@ def _measured(flow: CompiledFlow) -> tuple[ConsolidatePart, ...]:
 def _levels_more(flow: CompiledFlow, part: ConsolidatePart) -> int:
     """Count the levels that an epoch has only with two phases."""
     split, combined = (
-        flow.under(regrouped(flow, in_layout(flow, part, layout)))
+        flow.with_plan(regrouped(flow, in_layout(flow, part, layout)))
         for layout in ("split", "combined")
     )
     return split.levels - combined.levels
@@ -578,7 +578,7 @@ class SharePanes:
             meter.begin()
             duplicated = is_duplicated_cheaper(counts, costs, duplicated=before)
             change = ChooseWindowState(operator=name, duplicated=duplicated)
-            if not self._hysteresis.confirms(name, change if duplicated != before else None):
+            if not self._hysteresis.is_confirmed(name, change if duplicated != before else None):
                 continue
             ms = {
                 "shared_ms": counts.shared_ms(costs),
@@ -600,4 +600,4 @@ class SharePanes:
     def answered(self, proposal: Proposal) -> None:
         """Record that a proposal was carried out."""
         self._standing.pop(proposal.change.operator, None)
-        self._hysteresis.forget(proposal.change.operator)
+        self._hysteresis.reset(proposal.change.operator)

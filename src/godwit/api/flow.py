@@ -32,7 +32,7 @@ from godwit.plan.nodes import (
     branches_of,
     levels_of,
 )
-from godwit.plan.stream_columns import Resolver, Retimed, never_retimed
+from godwit.plan.stream_columns import Resolver, Retimed, no_retimed_map
 from godwit.sources.source import Source
 
 if TYPE_CHECKING:
@@ -411,7 +411,7 @@ class LogicalFlow:
         )
 
     def compile(
-        self, resolve: Resolver, retimed: Retimed = never_retimed, *, zone: str = "UTC"
+        self, resolve: Resolver, retimed: Retimed = no_retimed_map, *, zone: str = "UTC"
     ) -> CompiledFlow:
         """Give every column a type and bind every operator, or say what is wrong with the flow.
 

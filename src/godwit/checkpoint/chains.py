@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from godwit.checkpoint.framing import flat, row_problems, rows_are_sound, without_bytes
+from godwit.checkpoint.framing import concatenate, row_problems, rows_are_sound, without_bytes
 from godwit.checkpoint.records import (
     BROADCAST,
     BlockRef,
@@ -96,7 +96,7 @@ class SegmentColumns:
         """Convert segments of one epoch; there is at least one."""
         sizes = np.array([len(segment.key_groups) for segment in segments])
         at = np.repeat(np.arange(len(segments)), sizes)
-        ends = flat((segment.row_ends for segment in segments), len(at))
+        ends = concatenate((segment.row_ends for segment in segments), len(at))
         firsts = np.cumsum(sizes) - sizes
         rows = np.diff(ends, prepend=0)
         begins = firsts[sizes > 0]
@@ -108,7 +108,7 @@ class SegmentColumns:
             epoch=segments[0].epoch,
             segments=list(segments),
             at=at,
-            key_groups=flat((segment.key_groups for segment in segments), len(at)),
+            key_groups=concatenate((segment.key_groups for segment in segments), len(at)),
             shares=rows * lengths[at] // all_rows[at],
         )
 
@@ -159,7 +159,7 @@ class StateChains:
             self.recent_from = of.epoch - _RECENT_EPOCHS
             self.recent = [columns for columns in self.recent if columns.epoch > self.recent_from]
 
-    def tail(
+    def segments_since(
         self, floor: npt.NDArray[np.int64], behind: npt.NDArray[np.bool_]
     ) -> tuple[list[SegmentRef], npt.NDArray[np.int64]]:
         """Find the segments that bring stale key groups up to date from versions `floor`.
@@ -193,7 +193,7 @@ class StateChains:
             self.base[g] = covered[-1].epoch
         self.segments[g] = later
         self.num_segments[g] = len(later)
-        self.changelog_bytes[g] = sum(_share(s, g) for s in later)
+        self.changelog_bytes[g] = sum(_share_of_bytes(s, g) for s in later)
         self.snapshots[g] = snapshot
         self.snapshot_version[g] = snapshot.version
         self.snapshot_bytes[g] = snapshot.block.length
@@ -236,7 +236,7 @@ class StateChains:
                 self.snapshots[key_group] = without_bytes(snapshot)
 
 
-def _order(segment: SegmentRef) -> tuple[int, str, str, int, str]:
+def _sort_key(segment: SegmentRef) -> tuple[int, str, str, int, str]:
     """Return the sort key of a segment: epoch, state, lane and kind."""
     return segment.epoch, segment.operator, segment.state, segment.lane, segment.kind
 
@@ -244,7 +244,7 @@ def _order(segment: SegmentRef) -> tuple[int, str, str, int, str]:
 def _distinct(lists: Iterable[list[SegmentRef]]) -> list[SegmentRef]:
     """Every segment once, in order of epochs and lanes."""
     distinct = {id(segment): segment for segments in lists for segment in segments}
-    return sorted(distinct.values(), key=_order)
+    return sorted(distinct.values(), key=_sort_key)
 
 
 def _forget_inline_bytes(lists: Iterable[list[SegmentRef]], before: int) -> dict[int, SegmentRef]:
@@ -271,7 +271,7 @@ def _by_state(segments: Iterable[SegmentRef]) -> list[tuple[StateId, list[Segmen
     return [(StateId(*names), of) for names, of in by_names.items()]
 
 
-def _share(segment: SegmentRef, key_group: int) -> int:
+def _share_of_bytes(segment: SegmentRef, key_group: int) -> int:
     """Bytes of a segment's block that are a key group's, by its share of the rows."""
     first, end = rows_of(segment, key_group)
     return (end - first) * segment.block.length // max(1, segment.row_ends[-1])
@@ -284,7 +284,7 @@ class KeyGroupChain:
     # state, key_group: whose state
     state: StateId
     key_group: int
-    # where to start; ``None``: from nothing (or from what one has, see `Chains.since`)
+    # where to start; ``None``: from nothing (or from what one has, see `Chains.chain_since`)
     snapshot: SnapshotRef | None
     # Changelog segments to apply after it, in order of epochs. Other key groups have rows in them
     # too, see `rows_of`.
@@ -308,7 +308,7 @@ class Chains:
         """States that have chains, in order."""
         return tuple(sorted(self._states))
 
-    def become(self, number: int, version: FlowVersion) -> None:
+    def upgrade(self, number: int, version: FlowVersion) -> None:
         """Change to the next flow version: rename and drop states."""
         if number == self.flow:
             return
@@ -406,25 +406,25 @@ class Chains:
             if segment.kind == "waiting":
                 self._waiting.setdefault(segment.operator, WaitingRows()).add(segment)
         for state, segments in _by_state(record.segments):
-            self._grown(state).add_segments(segments)
+            self._writable_chains(state).add_segments(segments)
         for snapshot in record.snapshots:
-            self._grown(snapshot.id).add_snapshot(snapshot)
+            self._writable_chains(snapshot.id).add_snapshot(snapshot)
         self.epoch = record.epoch
 
-    def of(self, state: StateId) -> StateChains:
+    def chains_of(self, state: StateId) -> StateChains:
         """Return the chains of one state, read-only."""
         return self._states.get(state) or self._nothing
 
     def chain(self, state: StateId, key_group: int) -> KeyGroupChain:
         """Return the chain that brings an empty table to the version of this epoch."""
-        return self.since(state, key_group, -1)
+        return self.chain_since(state, key_group, -1)
 
-    def since(self, state: StateId, key_group: int, version: int) -> KeyGroupChain:
+    def chain_since(self, state: StateId, key_group: int, version: int) -> KeyGroupChain:
         """Return the chain from `version` to this epoch's version; empty without changes.
 
         If the chain has a snapshot, it replaces the entries of the key group.
         """
-        chains = self.of(state)
+        chains = self.chains_of(state)
         segments = chains.segments[key_group]
         snapshot = chains.snapshots.get(key_group)
         if snapshot is not None and version >= int(chains.base[key_group]):
@@ -442,7 +442,7 @@ class Chains:
             version=int(chains.version[key_group]),
         )
 
-    def tail(
+    def segments_since(
         self, state: StateId, floor: npt.NDArray[np.int64], needed: npt.NDArray[np.bool_]
     ) -> tuple[list[SegmentRef], dict[int, KeyGroupChain]]:
         """Return the segments and chains that bring many key groups forward.
@@ -452,9 +452,9 @@ class Chains:
         that these need, each once; and key group → its chain (see `since`), for those that begin
         with a snapshot or are far behind.
         """
-        chains = self.of(state)
-        segments, others = chains.tail(floor, (chains.version > floor) & needed)
-        one_by_one = {g: self.since(state, g, int(floor[g])) for g in others.tolist()}
+        chains = self.chains_of(state)
+        segments, others = chains.segments_since(floor, (chains.version > floor) & needed)
+        one_by_one = {g: self.chain_since(state, g, int(floor[g])) for g in others.tolist()}
         distinct = {id(segment): segment for segment in segments}
         for chain in one_by_one.values():
             distinct.update((id(segment), segment) for segment in chain.segments)
@@ -462,17 +462,17 @@ class Chains:
 
     def versions(self, state: StateId) -> npt.NDArray[np.int64]:
         """Shape ``(num_key_groups,)``: the version of each key group (a copy)."""
-        return self.of(state).version.copy()
+        return self.chains_of(state).version.copy()
 
     def is_empty(self, state: StateId) -> npt.NDArray[np.bool_]:
         """Shape ``(num_key_groups,)``: true where the state surely has no entry."""
-        chains = self.of(state)
+        chains = self.chains_of(state)
         empty: npt.NDArray[np.bool_] = chains.num_segments == 0
         for key_group, snapshot in chains.snapshots.items():
             empty[key_group] &= snapshot.rows == 0
         return empty
 
-    def waiting(self, operator: str, key_group: int) -> tuple[SegmentRef, ...]:
+    def waiting_rows_of(self, operator: str, key_group: int) -> tuple[SegmentRef, ...]:
         """Segments with rows of a key group that are yet to be processed, in order of epochs."""
         return tuple(self._waiting_of(operator).segments.get(key_group, ()))
 
@@ -486,10 +486,10 @@ class Chains:
         For all states, segments of wait buffers are included.
         """
         if state is not None:
-            return self.of(state).distinct()
+            return self.chains_of(state).distinct()
         segments = [s for chains in self._states.values() for s in chains.distinct()]
         segments += [s for waiting in self._waiting.values() for s in waiting.distinct()]
-        return sorted(segments, key=_order)
+        return sorted(segments, key=_sort_key)
 
     def waiting_segments(self, operator: str) -> list[SegmentRef]:
         """Segments with rows of an operator that wait, in order of epochs."""
@@ -554,7 +554,7 @@ class Chains:
         chains = cls(manifest.num_key_groups)
         chains.epoch, chains.flow = manifest.epoch, manifest.flow
         for of_state in manifest.states:
-            chains._grown(of_state.state).restore(of_state)
+            chains._writable_chains(of_state.state).restore(of_state)
         for of_operator in manifest.waiting:
             waiting = chains._waiting[of_operator.operator] = WaitingRows()
             waiting.consumed.update(of_operator.consumed)
@@ -562,7 +562,7 @@ class Chains:
                 waiting.add(segment)
         return chains
 
-    def _grown(self, state: StateId) -> StateChains:
+    def _writable_chains(self, state: StateId) -> StateChains:
         """Return the chains of one state for writing, created if need be."""
         chains = self._states.get(state)
         if chains is None:
@@ -607,7 +607,7 @@ def choose_snapshots(
     candidates = np.flatnonzero(chosen_from)
     if budget_bytes <= 0 or not len(candidates):
         return []
-    of = chains.of(state)
+    of = chains.chains_of(state)
     changelog_bytes, snapshot_bytes = of.changelog_bytes[candidates], of.snapshot_bytes[candidates]
     read_bytes = changelog_bytes + segment_overhead_bytes * of.num_segments[candidates]
     ratio = read_bytes / np.maximum(snapshot_bytes, 1)

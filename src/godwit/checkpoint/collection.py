@@ -63,7 +63,7 @@ class Collected:
     errors: tuple[GodwitError, ...]
 
 
-def collect(log: CommitLog) -> Collected:
+def collect_garbage(log: CommitLog) -> Collected:
     """Delete every file that no retained epoch needs.
 
     Reads one manifest and the records after it, and lists seven directories: call it every few
@@ -79,7 +79,7 @@ def collect(log: CommitLog) -> Collected:
             errors.append(error)
         else:
             removed.append(entry)
-    log.forget_manifests(before=log.anchor)
+    log.forget_manifests(before=log.first_manifest)
     return Collected(
         removed=tuple(entry.path for entry in removed),
         freed_bytes=sum(entry.size_bytes for entry in removed),
@@ -88,7 +88,7 @@ def collect(log: CommitLog) -> Collected:
 
 
 @contextmanager
-def reading(storage: CheckpointStorage) -> Iterator[None]:
+def reading_while_collected(storage: CheckpointStorage) -> Iterator[None]:
     """Context for reading a checkpoint while a query may run on it and delete old files.
 
     Raises `EpochCollectedError` in place of the error of a missing file if the file was deleted
@@ -141,7 +141,7 @@ def collected_since(storage: CheckpointStorage, files: Iterable[str]) -> frozens
 
 
 def unneeded_files(log: CommitLog) -> list[FileEntry]:
-    """Files that `collect` would delete, ordered by path."""
+    """Files that `collect_garbage` would delete, ordered by path."""
     latest = log.latest_epoch
     needed = needed_files(log)
     run = max(numbers_in(log.storage, RUNS), default=-1)
@@ -180,17 +180,17 @@ def needed_files(log: CommitLog) -> set[str]:
     anchor = log.manifest_before(retained.start)
     needed = {IDENTITY}
     # Records are read before anything is counted: a number alone costs nothing to write.
-    chains = log.replay(retained.start)
+    chains = log.replay_chains(retained.start)
     needed.update(block.file for block in chains.blocks())
     for epoch in retained:
-        record = log.load(epoch)
+        record = log.load_record(epoch)
         needed.update(block.file for block in record.blocks())
         needed.add(plan_path(record.plan))
     needed.update(manifest_path(epoch) for epoch in (anchor, *retained) if epoch >= 0)
     needed.update(commit_path(epoch) for epoch in range(max(anchor, 0), retained.stop))
     # What was written under a version is read through every one that followed.  The records after
     # the manifest are replayed under theirs, whatever has become of what they wrote.
-    replayed = {log.load(epoch).flow for epoch in range(anchor + 1, retained.stop)}
+    replayed = {log.load_record(epoch).flow for epoch in range(anchor + 1, retained.stop)}
     needed.update(map(flow_path, log.versions_since(min(replayed | chains.written_under()))))
     return needed
 
@@ -254,7 +254,7 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
         identity=log.identity,
         run_id=load_record(storage, runs[-1], RunRecord).run_id if runs else "",
         epochs=(retained[0], retained[-1]) if retained else None,
-        pending=tuple(_pending(log)),
+        pending=tuple(_pending_edits(log)),
         plan=log.plan,
         components={
             c.name: c.operators
@@ -279,7 +279,7 @@ def _positions(log: CommitLog) -> Iterator[tuple[str, tuple[str, Any]]]:
             yield name, (batch.identities[name], position)
 
 
-def _pending(log: CommitLog) -> Iterator[str]:
+def _pending_edits(log: CommitLog) -> Iterator[str]:
     """Yield in words the edits that the next start applies."""
     for edit in log.edits():
         yield from (f"{old} is renamed to {new}" for old, new in edit.renamed.items())
@@ -290,15 +290,15 @@ def _state_summary(log: CommitLog, state: StateId) -> StateSummary:
     """Sum up sizes, keys and chains of one state."""
     chains = log.chains
     has_state = chains.versions(state) >= 0
-    segments = chains.of(state).num_segments[has_state]
+    segments = chains.chains_of(state).num_segments[has_state]
     return StateSummary(
         operator=state.operator,
         state=state.state,
         removed=state.operator in log.version(log.flow).kept,
         key_groups=int(has_state.sum()),
         snapshot_rows=sum(snapshot.rows for snapshot in chains.snapshots(state)),
-        snapshot_bytes=int(chains.of(state).snapshot_bytes.sum()),
-        changelog_bytes=int(chains.of(state).changelog_bytes.sum()),
+        snapshot_bytes=int(chains.chains_of(state).snapshot_bytes.sum()),
+        changelog_bytes=int(chains.chains_of(state).changelog_bytes.sum()),
         mean_segments=float(segments.mean()) if len(segments) else 0.0,
         max_segments=int(segments.max(initial=0)),
         waiting=tuple(chains.waiting_key_groups(state.operator)),

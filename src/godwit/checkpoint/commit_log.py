@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from godwit.checkpoint.chains import Chains
-from godwit.checkpoint.evolution import FlowVersion, unfit
+from godwit.checkpoint.evolution import FlowVersion, flow_mismatch
 from godwit.checkpoint.framing import (
     create_numbered,
     digest_of,
@@ -110,7 +110,7 @@ class CommitLog:
         if self._manifests and self._manifests[-1] > latest:
             load_record(storage, commit_path(self._manifests[-1]), CommitRecord)
         if latest >= 0:
-            self.latest = self.load(latest)
+            self.latest = self.load_record(latest)
             if self.latest.manifest >= 0 and self.latest.manifest not in self._manifests:
                 load_record(storage, manifest_path(self.latest.manifest), Manifest)
             self._check_version(self.latest)
@@ -118,7 +118,7 @@ class CommitLog:
             manifest = load_record(storage, manifest_path(latest), Manifest)
             self._readable_from = manifest.retained_from
         # what brings each key group to its version as of `latest`, by the names of `flow`
-        self.chains = self.replay(latest)
+        self.chains = self.replay_chains(latest)
         self.flow = self.chains.flow  # the flow version that counts; -1 if there is none
         # number of the physical plan that counts; -1 if there is none
         self.plan = -1 if self.latest is None else self.latest.plan
@@ -156,7 +156,7 @@ class CommitLog:
         problems = list(identity_differences(stored, identity))
         if problems:
             remedy = "Start the changed flow with a new checkpoint, or undo the change."
-            raise unfit(storage.uri, problems, remedy=remedy)
+            raise flow_mismatch(storage.uri, problems, remedy=remedy)
         run = acquire_run(storage, run_id)
         log = cls(
             storage,
@@ -166,7 +166,7 @@ class CommitLog:
             manifest_interval=manifest_interval,
         )
         if flow is not None or log.latest is None:
-            log._begin(flow or FlowVersion(), run)
+            log._begin_version(flow or FlowVersion(), run)
         log.use_plan(plan or log.physical_plan or PhysicalPlan())
         return log
 
@@ -189,7 +189,7 @@ class CommitLog:
                 if max(numbers_in(storage, COMMITS), default=-1) == latest:
                     raise
 
-    def _load(self, path: str, kind: type[_T]) -> tuple[_T, str]:
+    def _load_record(self, path: str, kind: type[_T]) -> tuple[_T, str]:
         """Read a record and its digest; cached."""
         entry = self._loaded.get(path)
         if entry is None:
@@ -198,14 +198,14 @@ class CommitLog:
 
     def version(self, number: int) -> FlowVersion:
         """Return a flow version that a committed record or reference names."""
-        return self._load(flow_path(number), FlowVersion)[0]
+        return self._load_record(flow_path(number), FlowVersion)[0]
 
     def _check_version(self, record: CommitRecord) -> None:
         """Refuse a flow version's file that belongs to another history."""
         path = flow_path(record.flow)
-        if record.flow_digest != self._load(path, FlowVersion)[1]:
+        if record.flow_digest != self._load_record(path, FlowVersion)[1]:
             problem = f"epoch {record.epoch} ran under another flow version of this number"
-            raise self._forked(path, problem)
+            raise self._other_history(path, problem)
 
     @property
     def physical_plan(self) -> PhysicalPlan | None:
@@ -213,10 +213,10 @@ class CommitLog:
         if self.plan < 0:
             return None
         path, latest = plan_path(self.plan), self.latest
-        plan, digest = self._load(path, PhysicalPlan)
+        plan, digest = self._load_record(path, PhysicalPlan)
         if latest and latest.plan == self.plan and latest.plan_digest != digest:
             problem = f"epoch {latest.epoch} ran under another physical plan of this number"
-            raise self._forked(path, problem)
+            raise self._other_history(path, problem)
         return plan
 
     def versions_since(self, number: int) -> dict[int, FlowVersion]:
@@ -236,15 +236,15 @@ class CommitLog:
         """
         edits: list[EditRecord] = []
         previous = ""
-        for edit, digest in self._edits():
+        for edit, digest in self._load_edits():
             for problem in edit_problems(
                 self.identity,
                 edit,
                 record=self._known_digest(edit.epoch),
-                flow_version=self._load(flow_path(edit.flow), FlowVersion)[1],
+                flow_version=self._load_record(flow_path(edit.flow), FlowVersion)[1],
                 previous=previous,
             ):
-                raise self._forked(edit_path(edit.number), problem)
+                raise self._other_history(edit_path(edit.number), problem)
             edits.append(edit)
             previous = digest
         return tuple(edits)
@@ -258,11 +258,11 @@ class CommitLog:
             history=self.identity.origin_of(self.latest_epoch).history,
             epoch=self.latest_epoch,
             record=self._known_digest(self.latest_epoch),
-            flow_digest=self._load(flow_path(self.flow), FlowVersion)[1],
-            previous=next((digest for _, digest in reversed(self._edits())), ""),
+            flow_digest=self._load_record(flow_path(self.flow), FlowVersion)[1],
+            previous=next((digest for _, digest in reversed(self._load_edits())), ""),
         )
 
-    def _edits(self) -> list[tuple[EditRecord, str]]:
+    def _load_edits(self) -> list[tuple[EditRecord, str]]:
         """Edits of the current flow version, each with its digest."""
         edits = [
             load_with_digest(self.storage, edit_path(number), EditRecord)
@@ -303,15 +303,15 @@ class CommitLog:
     def record(self, epoch: int) -> CommitRecord:
         """Commit record of a retained epoch."""
         self._require_retained(epoch)
-        return self.load(epoch)
+        return self.load_record(epoch)
 
     def chains_at(self, epoch: int) -> Chains:
         """Chains as of a retained epoch."""
         self._require_retained(epoch)
-        return self.replay(epoch)
+        return self.replay_chains(epoch)
 
     @property
-    def anchor(self) -> int:
+    def first_manifest(self) -> int:
         """Epoch of the manifest that reading the earliest retained epoch begins with; -1: none."""
         return self.manifest_before(self.retained_epochs.start)
 
@@ -345,7 +345,7 @@ class CommitLog:
             return "unknown"
         return "shared" if self.digest(point.epoch) == point.digest else "diverged"
 
-    def shared_with(self, point: HistoryPoint) -> int:
+    def last_shared_epoch(self, point: HistoryPoint) -> int:
         """Last epoch that this checkpoint shares with the history of a point.
 
         Returns -1 if none is known: the histories have nothing to do with each other, or it is not
@@ -363,7 +363,7 @@ class CommitLog:
 
     def digest(self, epoch: int) -> str:
         """Digest of an existing commit record, which covers all records before it."""
-        return self._load(commit_path(epoch), CommitRecord)[1]
+        return self._load_record(commit_path(epoch), CommitRecord)[1]
 
     def _require_retained(self, epoch: int) -> None:
         """Raise `CheckpointError` if an epoch is not retained."""
@@ -382,7 +382,7 @@ class CommitLog:
                 retained=(retained.start, retained.stop - 1),
             )
 
-    def replay(self, epoch: int) -> Chains:
+    def replay_chains(self, epoch: int) -> Chains:
         """Return the chains of any epoch whose records exist, retained or not."""
         start = self.manifest_before(epoch)
         if start >= 0:
@@ -400,28 +400,28 @@ class CommitLog:
             with suppress(CorruptCheckpointError):  # the record is not needed to go on from here
                 here = self.digest(start)
             if digest != here:
-                raise self._forked(path, f"it sums up another record of epoch {start}")
+                raise self._other_history(path, f"it sums up another record of epoch {start}")
         else:
             chains = Chains(self.identity.num_key_groups)
             digest = ""
         for later in range(start + 1, epoch + 1):
-            record, own_digest = self._load(commit_path(later), CommitRecord)
+            record, own_digest = self._load_record(commit_path(later), CommitRecord)
             for problem in link_problems(self.identity, record, digest=digest):
-                raise self._forked(commit_path(later), problem)
+                raise self._other_history(commit_path(later), problem)
             digest = own_digest
             self._check_version(record)
             if record.flow != chains.flow:
-                chains.become(record.flow, self.version(record.flow))
+                chains.upgrade(record.flow, self.version(record.flow))
             for problem in chains.problems(record):
                 raise _contradiction(self.storage, commit_path(later), problem)
             chains.apply(record)
         return chains
 
-    def load(self, epoch: int) -> CommitRecord:
+    def load_record(self, epoch: int) -> CommitRecord:
         """Return the commit record of any epoch whose record exists, retained or not."""
-        return self._load(commit_path(epoch), CommitRecord)[0]
+        return self._load_record(commit_path(epoch), CommitRecord)[0]
 
-    def _forked(self, path: str, problem: str) -> CorruptCheckpointError:
+    def _other_history(self, path: str, problem: str) -> CorruptCheckpointError:
         """Return the error that a record names another predecessor."""
         return CorruptCheckpointError(
             f"The file {path!r} of the checkpoint {self.storage.uri!r} does not continue its "
@@ -432,7 +432,7 @@ class CommitLog:
             uri=self.storage.uri,
         )
 
-    def _begin(self, version: FlowVersion, run: RunRecord) -> None:
+    def _begin_version(self, version: FlowVersion, run: RunRecord) -> None:
         """Write a flow version for the next epochs; it takes effect once a record names it."""
         if version.previous != self.flow:
             raise ConcurrentRunError(
@@ -444,7 +444,7 @@ class CommitLog:
             )
         # Versions of starts that failed before their first epoch keep their numbers.
         number = create_numbered(self.storage, FLOWS, version, after=self.flow)
-        self.chains.become(number, version)
+        self.chains.upgrade(number, version)
         self.flow = number
 
     def use_plan(self, plan: PhysicalPlan) -> None:
@@ -473,8 +473,8 @@ class CommitLog:
             previous="" if self.latest is None else self.digest(self.latest_epoch),
             flow=self.flow,
             plan=self.plan,
-            flow_digest=self._load(flow_path(self.flow), FlowVersion)[1],
-            plan_digest=self._load(plan_path(self.plan), PhysicalPlan)[1],
+            flow_digest=self._load_record(flow_path(self.flow), FlowVersion)[1],
+            plan_digest=self._load_record(plan_path(self.plan), PhysicalPlan)[1],
         )
         self.chains.check(record)
         self._check_files(record)
@@ -493,12 +493,12 @@ class CommitLog:
             self.storage.create_exclusive(commit_path(record.epoch), data)
         except FileExistsError as error:
             if self.storage.read(commit_path(record.epoch)).to_pybytes() != data:
-                raise self._lost(record.epoch, run) from error
+                raise self._lost_commit(record.epoch, run) from error
         with self.lock:
             self.chains.apply(written)
             self.latest = written
             self._loaded[commit_path(record.epoch)] = written, digest_of(data)
-        first = commit_path(max(self.anchor, 0))
+        first = commit_path(max(self.first_manifest, 0))
         for path in list(self._loaded):  # a copy: a collection beside this may add some
             if path.startswith(COMMITS) and path < first:
                 self._loaded.pop(path, None)
@@ -539,7 +539,7 @@ class CommitLog:
             owner = load_record(self.storage, run_path(highest), RunRecord)
             raise lost_ownership(self.storage, run.run_id, owner.run_id)
 
-    def _lost(self, epoch: int, run: RunRecord) -> CheckpointError:
+    def _lost_commit(self, epoch: int, run: RunRecord) -> CheckpointError:
         """Return the error that another run committed the epoch."""
         other = load_record(self.storage, commit_path(epoch), CommitRecord).run_id
         if other != run.run_id:

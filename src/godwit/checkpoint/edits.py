@@ -28,7 +28,7 @@ import pyarrow as pa
 from godwit.checkpoint.blocks import BlockWriter, encode_batch, read_block
 from godwit.checkpoint.chains import rows_of
 from godwit.checkpoint.entries import BatchCache, StateRows, in_utc, pack_entries
-from godwit.checkpoint.evolution import edited
+from godwit.checkpoint.evolution import apply_edits
 from godwit.checkpoint.framing import encode_record
 from godwit.checkpoint.journal import read_run
 from godwit.checkpoint.records import (
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 def rename_operator(log: CommitLog, old: str, new: str) -> None:
     """Rename an operator's state from the next epoch on."""
-    version = _current(log)
+    version = _current_version(log)
     _check_operator(log, version, old)
     renamed = {name: new + name.removeprefix(old) for name in (old, *version.parts_of(old))}
     existing = next((name for name in renamed.values() if version.operator(name) is not None), "")
@@ -65,12 +65,12 @@ def rename_operator(log: CommitLog, old: str, new: str) -> None:
             "no longer needed.",
             operator=existing,
         )
-    _write(log, EditRecord(flow=log.flow, renamed=renamed))
+    _append_edit(log, EditRecord(flow=log.flow, renamed=renamed))
 
 
 def drop_operator(log: CommitLog, operator: str, *, reset: bool = False) -> None:
     """Drop an operator's state and waiting rows from the next epoch on."""
-    version = _current(log)
+    version = _current_version(log)
     _check_operator(log, version, operator)
     if operator in version.operators and not reset:
         raise CheckpointError(
@@ -79,10 +79,10 @@ def drop_operator(log: CommitLog, operator: str, *, reset: bool = False) -> None
             remedy="Give --reset if that is what you want.",
             operator=operator,
         )
-    _write(log, EditRecord(flow=log.flow, dropped=(operator, *version.parts_of(operator))))
+    _append_edit(log, EditRecord(flow=log.flow, dropped=(operator, *version.parts_of(operator))))
 
 
-def _current(log: CommitLog) -> FlowVersion:
+def _current_version(log: CommitLog) -> FlowVersion:
     """Return the flow version of the last committed epoch."""
     if log.latest is None:
         raise CheckpointError(
@@ -90,7 +90,7 @@ def _current(log: CommitLog) -> FlowVersion:
             "operators.",
             remedy="Change the flow; a start that committed nothing has claimed nothing.",
         )
-    return edited(log.version(log.flow), log.edits())
+    return apply_edits(log.version(log.flow), log.edits())
 
 
 def _check_operator(log: CommitLog, version: FlowVersion, operator: str) -> None:
@@ -112,7 +112,7 @@ def _check_operator(log: CommitLog, version: FlowVersion, operator: str) -> None
         )
 
 
-def _write(log: CommitLog, edit: EditRecord) -> None:
+def _append_edit(log: CommitLog, edit: EditRecord) -> None:
     """Write an edit as the next in order."""
     edit = log.next_edit(edit)
     log.storage.create_exclusive(edit_path(edit.number), encode_record(edit))
@@ -155,7 +155,7 @@ def remove_key(
             counts[str(StateId(name, state))] = sum(len(keys) for _, _, keys in entries)
             epoch = latest.epoch + 1
             with BlockWriter(log.storage, epoch=epoch, name=f"{name}-removal") as writer:
-                writer.add(encode_batch(_removals(entries, described.columns, types)))
+                writer.add(encode_batch(_removal_entries(entries, described.columns, types)))
                 (block,) = writer.close()
             segments.append(
                 SegmentRef(
@@ -233,7 +233,7 @@ def commit_edit(
             before=before,
             segments=tuple(segments),
             snapshots=tuple(snapshots),
-            outputs=_still_fed_back(log, latest),
+            outputs=_repeat_loop_rows(log, latest),
             consumed={},
             sinks=sinks,
         )
@@ -250,7 +250,7 @@ def _was_delivered(log: CommitLog, latest: CommitRecord) -> bool:
     return any(e.get("kind") == "EpochCommitted" and e.get("epoch") == latest.epoch for e in found)
 
 
-def _still_fed_back(log: CommitLog, latest: CommitRecord) -> tuple[OutputRef, ...]:
+def _repeat_loop_rows(log: CommitLog, latest: CommitRecord) -> tuple[OutputRef, ...]:
     """Write the rows that the last epoch fed back again, as output of the new epoch."""
     refs = [ref for ref in latest.outputs if ref.rows and ref.sink.startswith(FED_BACK)]
     if not refs:
@@ -307,12 +307,12 @@ def _entries_of_key(
     return entries
 
 
-def _removals(
+def _removal_entries(
     entries: _Entries, columns: Columns, types: Mapping[str, pa.DataType]
 ) -> pa.RecordBatch:
     """Build a batch of removals for entries."""
     keys = pa.concat_batches([keys for _, _, keys in entries])
-    values = [_blank(name, dtype, keys.num_rows, types) for name, dtype in columns]
+    values = [_placeholders(name, dtype, keys.num_rows, types) for name, dtype in columns]
     return pack_entries(
         StateRows(
             hashes=np.concatenate([hashes for _, hashes, _ in entries]),
@@ -323,7 +323,7 @@ def _removals(
     )
 
 
-def _blank(name: str, text: str, count: int, types: Mapping[str, pa.DataType]) -> pa.Array:
+def _placeholders(name: str, text: str, count: int, types: Mapping[str, pa.DataType]) -> pa.Array:
     """Return the values of a state column in `count` removals: placeholders, which nobody reads.
 
     `text`: name of the column's type. `types`: name → type, of columns found in the checkpoint;

@@ -5,7 +5,7 @@ some entry says that its key is gone, a column that says which.  Where the state
 known by position, so that a user's column may have any name; names and types must be those of the
 flow version that the batch was written under.
 
-Invariants: what is read has today's columns, each found by its name (`aligned`).  Instants are
+Invariants: what is read has today's columns, found by name (`select_columns`).  Instants are
 written in UTC, and read in whichever time zone the program shows them.  A key group is its
 snapshot, then its segments in order of epochs; of several entries of one key the latest wins, and a
 key whose latest entry is a removal is gone.  Keys are compared exactly, by their bits.
@@ -50,7 +50,7 @@ class StateRows:
     # shape ``(n,)``: entries that say that the key is gone; ``None`` where there are none
     removed: npt.NDArray[np.bool_] | None = None
 
-    def then(self, others: StateRows) -> StateRows:
+    def followed_by(self, others: StateRows) -> StateRows:
         """Return these entries followed by others; neither has removals."""
         return StateRows(
             hashes=np.concatenate([self.hashes, others.hashes]),
@@ -98,23 +98,23 @@ class EntryLayout:
         expected = (*columns_of(self.schema.keys), *written)
         if not is_entries_of(columns_of(batch.schema), expected):
             actual = columns_of(batch.schema)[1 : len(expected) + 1]
-            raise _mismatch(f"State of {self.name!r} has", actual, flow, expected)
+            raise _columns_mismatch(f"State of {self.name!r} has", actual, flow, expected)
         columns = batch.columns
         length = (batch.num_rows if end is None else end) - first
         if (first, length) != (0, batch.num_rows):
             columns = [column.slice(first, length) for column in columns]
         values = pa.RecordBatch.from_arrays(columns[split:last], batch.schema.names[split:last])
         if former is not None and former.upgrade is not None:
-            values = self._upgraded(values, former.upgrade, columns)
+            values = self._upgrade_values(values, former.upgrade, columns)
         keys = pa.RecordBatch.from_arrays(columns[1:split], self.schema.keys.names)
         return StateRows(
             hashes=columns[0].to_numpy(),
-            keys=aligned(keys, self.schema.keys, self.name),
-            values=aligned(values, self.schema.values, self.name),
+            keys=select_columns(keys, self.schema.keys, self.name),
+            values=select_columns(values, self.schema.values, self.name),
             removed=columns[last].to_numpy(zero_copy_only=False) if len(columns) > last else None,
         )
 
-    def _upgraded(
+    def _upgrade_values(
         self, values: pa.RecordBatch, upgrade: StateUpgrade, columns: Sequence[pa.Array]
     ) -> pa.RecordBatch:
         """Return upgraded states; an error names the state's key."""
@@ -145,10 +145,12 @@ class WaitingLayout:
         expected = columns_of(self.schema) if former is None else former.columns
         columns = columns_of(batch.schema)
         if columns != expected:
-            raise _mismatch(f"Rows that wait for {self.operator!r} have", columns, flow, expected)
+            raise _columns_mismatch(
+                f"Rows that wait for {self.operator!r} have", columns, flow, expected
+            )
         if former is not None and former.upgrade is not None:
             batch = former.upgrade(batch)
-        return aligned(batch, self.schema, self.operator)
+        return select_columns(batch, self.schema, self.operator)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +187,7 @@ class ColumnsByName:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-def aligned(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
+def select_columns(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
     """Return the columns of a schema, matched by name.
 
     `batch`: has them all, in any order, and instants in any time zone.
@@ -197,8 +199,9 @@ def aligned(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBat
         columns = [_as_type(batch.column(names.index(field.name)), field.type) for field in schema]
     except (ValueError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise CheckpointMismatchError(
-            f"What is stored of {name!r} has the columns {_listed(columns_of(batch.schema))}, and "
-            f"should have {_listed(columns_of(schema))}.",
+            f"The stored rows of {name!r} have the columns "
+            f"{_columns_text(columns_of(batch.schema))}; "
+            f"expected: {_columns_text(columns_of(schema))}.",
             remedy="Start the program that wrote the checkpoint, and report this.",
         ) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -247,7 +250,7 @@ def pack_entries(rows: StateRows) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names)
 
 
-def ranges(segment: SegmentRef) -> Iterator[tuple[int, int, int]]:
+def key_group_ranges(segment: SegmentRef) -> Iterator[tuple[int, int, int]]:
     """Yield each key group of a segment, its first row and the row after its last."""
     start = 0
     for key_group, end in zip(segment.key_groups, segment.row_ends, strict=True):
@@ -255,18 +258,20 @@ def ranges(segment: SegmentRef) -> Iterator[tuple[int, int, int]]:
         start = end
 
 
-def _mismatch(what: str, columns: Columns, flow: int, expected: Columns) -> CheckpointMismatchError:
+def _columns_mismatch(
+    what: str, columns: Columns, flow: int, expected: Columns
+) -> CheckpointMismatchError:
     """Return the error that a file's columns are not those of its flow version."""
     return CheckpointMismatchError(
-        f"{what} the columns {_listed(columns)}, but flow version {flow}, which wrote them, has "
-        f"{_listed(expected)}.",
+        f"{what} the columns {_columns_text(columns)}, but flow version {flow}, which wrote them, "
+        f"has {_columns_text(expected)}.",
         remedy="Run `godwit checkpoint verify` on the checkpoint, and restore the file from a "
         "copy.",
         flow=flow,
     )
 
 
-def _listed(columns: Columns) -> str:
+def _columns_text(columns: Columns) -> str:
     """Format columns for messages."""
     return ", ".join(f"{name}: {dtype}" for name, dtype in columns) or "(none)"
 
@@ -321,8 +326,8 @@ def read_chain(
 def latest_entries(parts: Sequence[StateRows], schema: StateSchema) -> StateRows:
     """Concatenate batches of entries, and keep the last of each identity."""
     hashes = np.concatenate([part.hashes for part in parts] or [np.empty(0, np.int64)])
-    keys = _stack([part.keys for part in parts], schema.keys)
-    values = _stack([part.values for part in parts], schema.values)
+    keys = _concatenate([part.keys for part in parts], schema.keys)
+    values = _concatenate([part.values for part in parts], schema.values)
     removed = np.concatenate(
         [
             np.zeros(len(part.hashes), np.bool_) if part.removed is None else part.removed
@@ -344,7 +349,7 @@ def latest_entries(parts: Sequence[StateRows], schema: StateSchema) -> StateRows
     )
 
 
-def _stack(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+def _concatenate(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     """Concatenate batches, or make an empty one."""
     if batches and len(schema):
         return pa.concat_batches(batches)

@@ -6,13 +6,13 @@ So bytes are opened under the description of that version, their columns compare
 and then brought to today's by a `StateUpgrade`.
 
 Invariants: a part of the state that some version did not have is gone, even if a later version has
-one of the same name again (`described`); and no description depends on the session's time zone,
-since instants are instants (`type_text`).
+one of the same name again (`description_in`); and no description depends on the session's time
+zone, since instants are instants (`type_text`).
 
 `insist_on_compatible` is the one comparison of descriptions: columns are found by name, so their
 order makes no difference, and one that is new is empty.
 
-`changes_to` compares whole flows.  Operators are found by name: those that stayed, came back or
+`compare_flows` compares whole flows.  Operators are found by name: those that stayed, came back or
 were renamed keep their state, the others start empty, and whatever the program no longer has is
 kept.  Renamings are declared, and done once.  What would make one operator take another's state for
 its own is refused.
@@ -170,9 +170,9 @@ class WrittenState:
     @classmethod
     def of(cls, description: StateDescription) -> WrittenState:
         """Build the written state of a description whose parts are all valid."""
-        return _still_counting(description, ())
+        return _valid_columns(description, ())
 
-    def live_in(self, today: StateDescription) -> frozenset[str]:
+    def columns_kept_in(self, today: StateDescription) -> frozenset[str]:
         """Return the names of stored columns whose meaning has not changed."""
         results = _results(self.description)
         if results is None:
@@ -181,7 +181,7 @@ class WrittenState:
         return self.live & _columns_of_results(common)
 
 
-def described(
+def description_in(
     versions: Mapping[int, FlowVersion], latest: int, operator: str, state: str, flow: int
 ) -> WrittenState | None:
     """Return the schema of a state in an earlier flow version.
@@ -205,10 +205,10 @@ def described(
     else:
         return None
     *later, written = line
-    return None if written is None else _still_counting(written, later)
+    return None if written is None else _valid_columns(written, later)
 
 
-def _still_counting(
+def _valid_columns(
     written: StateDescription, later: Iterable[StateDescription | None]
 ) -> WrittenState:
     """Remove the parts that a later description lacks; ``None`` lacks all."""
@@ -317,7 +317,7 @@ def insist_on_compatible(
     elif stored.codec != "arrow" or stored.type is None:  # results are found by their own names
         every += changed_columns(stored.columns, today.columns, are_rows=stored.codec == "arrow")
     if every:
-        raise refuse(f"The state of {subject}", every, remedy, **context)
+        raise mismatch_error(f"The state of {subject}", every, remedy, **context)
 
 
 def changed_meaning(stored: StateDescription, today: StateDescription) -> Iterator[str]:
@@ -352,7 +352,7 @@ def changed_columns(stored: Columns, today: Columns, *, are_rows: bool) -> Itera
         )
 
 
-def refuse(
+def mismatch_error(
     what: str, problems: Iterable[str], remedy: str, **context: Any
 ) -> CheckpointMismatchError:
     """Return the error for stored data that does not fit, with every difference."""
@@ -365,7 +365,7 @@ def refuse(
     )
 
 
-def unfit(
+def flow_mismatch(
     uri: str, problems: Sequence[str], why: str = "", *, remedy: str
 ) -> CheckpointMismatchError:
     """Return the error for a flow that does not fit its checkpoint."""
@@ -435,7 +435,7 @@ class FlowChanges:
     repartitioned: tuple[str, ...] = ()  # operators whose state has to go to other key groups
 
 
-def changes_to(
+def compare_flows(
     today: FlowVersion,
     stored: FlowVersion | None,
     *,
@@ -456,7 +456,7 @@ def changes_to(
     _check_sources(today, stored, uri)
     times = _event_time_columns(today, stored, uri)
     names = {*stored.operators, *stored.kept}
-    stored = edited(stored, edits)
+    stored = apply_edits(stored, edits)
     problems: list[str] = []
     renamed = _renamed(today, stored, problems)
     origin = {new: old for old, new in renamed.items()}
@@ -492,16 +492,16 @@ def changes_to(
         for name in sorted(carried.keys() - reused)
     }
     removed = tuple(name for name in kept if name in stored.operators)
-    problems += _lost_unnamed(today, stored, added, removed)
+    problems += _lost_generated_names(today, stored, added, removed)
     if problems:
-        raise unfit(
+        raise flow_mismatch(
             uri,
             problems,
             remedy="Give an operator the name that its state has (name=, or formerly= to rename "
             "it); one that is to start empty needs a name that the checkpoint does not have.",
         )
     if repartitioned and (renamed or edits):
-        raise unfit(
+        raise flow_mismatch(
             uri,
             [f"operator {name!r} is to be partitioned anew" for name in repartitioned],
             "Operators are renamed or dropped by the same start.",
@@ -531,7 +531,7 @@ def changes_to(
     )
 
 
-def edited(version: FlowVersion, edits: Sequence[EditRecord]) -> FlowVersion:
+def apply_edits(version: FlowVersion, edits: Sequence[EditRecord]) -> FlowVersion:
     """Apply edits to a flow version; its `renamed` and `dropped` list them."""
     renamed: dict[str, str] = {}
     dropped: list[str] = []
@@ -573,7 +573,7 @@ def _check_sources(today: FlowVersion, stored: FlowVersion, uri: str) -> None:
         f"source {name!r} was added" for name in today.sources if name not in stored.sources
     ]
     problems += [f"source {name!r} is gone" for name in stored.sources if name not in today.sources]
-    raise unfit(
+    raise flow_mismatch(
         uri,
         problems,
         "Spark keeps how far each source was read by the source's number, and these would change.",
@@ -594,7 +594,7 @@ def _event_time_columns(today: FlowVersion, stored: FlowVersion, uri: str) -> di
         if before.get(source, column) != column
     ]
     if problems:
-        raise unfit(
+        raise flow_mismatch(
             uri,
             problems,
             "Its watermark and the windows and timers that are open are of the other column.",
@@ -687,7 +687,7 @@ def _changed_sinks(today: FlowVersion, stored: FlowVersion) -> Iterator[str]:
         yield from differences(where, dict(stored.sinks.get(sink, columns)), dict(columns))
 
 
-def _lost_unnamed(
+def _lost_generated_names(
     today: FlowVersion, stored: FlowVersion, added: Sequence[str], removed: Sequence[str]
 ) -> Iterator[str]:
     """Yield operators with a generated name that would lose their state."""

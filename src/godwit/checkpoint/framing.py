@@ -65,7 +65,7 @@ _SOURCE_ENTRY: Final = re.compile(r"sources/\d{1,9}/\d{1,18}")
 _HEXADECIMAL: Final = re.compile(r"[0-9a-f]{0,64}")
 
 
-def _identity(identity: FlowIdentity, _number: int) -> Iterator[str]:
+def _identity_problems(identity: FlowIdentity, _number: int) -> Iterator[str]:
     """Yield problems of an identity record."""
     if not 1 <= identity.num_key_groups <= MAX_NUM_KEY_GROUPS:
         yield f"it has {identity.num_key_groups} key groups, not 1 to {MAX_NUM_KEY_GROUPS}"
@@ -74,13 +74,13 @@ def _identity(identity: FlowIdentity, _number: int) -> Iterator[str]:
         yield from _out_of_bounds(origin, epoch=_NUMBER)
 
 
-def _run(run: RunRecord, number: int) -> Iterator[str]:
+def _run_problems(run: RunRecord, number: int) -> Iterator[str]:
     """Yield problems of a record of a run."""
     if run.number != number:
         yield f"it is of run {run.number}"
 
 
-def _journal(segment: JournalSegment, number: int) -> Iterator[str]:
+def _journal_problems(segment: JournalSegment, number: int) -> Iterator[str]:
     """Yield problems of a segment of the journal."""
     if segment.number != number:
         yield f"it is of segment {segment.number}"
@@ -90,7 +90,7 @@ def _journal(segment: JournalSegment, number: int) -> Iterator[str]:
             return
 
 
-def _edit(edit: EditRecord, number: int) -> Iterator[str]:
+def _edit_problems(edit: EditRecord, number: int) -> Iterator[str]:
     """Yield problems of an edit record."""
     if edit.number != number:
         yield f"it is of edit {edit.number}"
@@ -98,7 +98,7 @@ def _edit(edit: EditRecord, number: int) -> Iterator[str]:
     yield from _not_hexadecimal(edit, "history", "record", "flow_digest", "previous")
 
 
-def _flow(flow: FlowVersion, number: int) -> Iterator[str]:
+def _flow_problems(flow: FlowVersion, number: int) -> Iterator[str]:
     """Yield problems of a flow version."""
     if not -1 <= flow.previous < number:
         yield f"it follows flow version {flow.previous}"
@@ -110,7 +110,7 @@ def _flow(flow: FlowVersion, number: int) -> Iterator[str]:
         yield from plain_problems("the type of a state", description.type)
 
 
-def _plan(plan: PhysicalPlan, _number: int) -> Iterator[str]:
+def _plan_problems(plan: PhysicalPlan, _number: int) -> Iterator[str]:
     """Yield problems of a physical plan."""
     names = [component.name for component in plan.components]
     operators = [name for component in plan.components for name in component.operators]
@@ -123,7 +123,7 @@ def _plan(plan: PhysicalPlan, _number: int) -> Iterator[str]:
         yield f"it has {len(operators)} operators"
 
 
-def _commit(record: CommitRecord, number: int) -> Iterator[str]:
+def _commit_problems(record: CommitRecord, number: int) -> Iterator[str]:
     """Yield problems of a commit record."""
     if record.epoch != number:
         yield f"it is of epoch {record.epoch}"
@@ -158,12 +158,12 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
     for segment in record.segments:
         if segment.epoch != record.epoch:
             yield f"a segment is of epoch {segment.epoch}"
-        yield from _segment(segment, MAX_NUM_KEY_GROUPS)
+        yield from _segment_problems(segment, MAX_NUM_KEY_GROUPS)
     for snapshot in record.snapshots:
-        yield from _snapshot(snapshot, MAX_NUM_KEY_GROUPS, record.epoch)
+        yield from _snapshot_problems(snapshot, MAX_NUM_KEY_GROUPS, record.epoch)
     for output in record.outputs:
         yield from _out_of_bounds(output, flow=_NUMBER, lane=_NUMBER, rows=_SIZE)
-        yield from _block(output.block)
+        yield from _block_problems(output.block)
     for sink in record.sinks.values():
         yield from _out_of_bounds(sink, before=(-1, record.epoch - 1))
     for block in record.blocks():
@@ -195,7 +195,7 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
     yield from plain_problems("an assignment", record.assignments)
 
 
-def _manifest(manifest: Manifest, number: int) -> Iterator[str]:
+def _manifest_problems(manifest: Manifest, number: int) -> Iterator[str]:
     """Yield problems of a manifest."""
     if manifest.epoch != number:
         yield f"it is of epoch {manifest.epoch}"
@@ -218,10 +218,10 @@ def _manifest(manifest: Manifest, number: int) -> Iterator[str]:
         for segment in segments:
             yield from _out_of_bounds(segment, epoch=(before, epoch))
             before = max(before, segment.epoch)
-            yield from _segment(segment, size)
+            yield from _segment_problems(segment, size)
     for state in manifest.states:
         for snapshot in state.snapshots:
-            yield from _snapshot(snapshot, size, epoch)
+            yield from _snapshot_problems(snapshot, size, epoch)
         for entry in state.entries:
             yield from _out_of_bounds(
                 entry, key_group=(0, size - 1), version=(-1, epoch), base=(-1, epoch)
@@ -234,14 +234,14 @@ def _manifest(manifest: Manifest, number: int) -> Iterator[str]:
 
 
 _CHECKS: Final[dict[type, Callable[[Any, int], Iterator[str]]]] = {
-    FlowIdentity: _identity,
-    RunRecord: _run,
-    JournalSegment: _journal,
-    FlowVersion: _flow,
-    EditRecord: _edit,
-    PhysicalPlan: _plan,
-    CommitRecord: _commit,
-    Manifest: _manifest,
+    FlowIdentity: _identity_problems,
+    RunRecord: _run_problems,
+    JournalSegment: _journal_problems,
+    FlowVersion: _flow_problems,
+    EditRecord: _edit_problems,
+    PhysicalPlan: _plan_problems,
+    CommitRecord: _commit_problems,
+    Manifest: _manifest_problems,
 }
 """Kind of record → yields what cannot be so about one, by the number in its file's name or -1."""
 
@@ -262,14 +262,14 @@ def _out_of_bounds(record: object, **bounds: tuple[int, int]) -> Iterator[str]:
             yield f"its {name} is {value}, not {minimum} to {maximum}"
 
 
-def _segment(segment: SegmentRef, num_key_groups: int) -> Iterator[str]:
+def _segment_problems(segment: SegmentRef, num_key_groups: int) -> Iterator[str]:
     """Yield problems of a reference to a segment."""
     yield from _out_of_bounds(segment, flow=_NUMBER, lane=_NUMBER)
-    yield from _block(segment.block)
+    yield from _block_problems(segment.block)
     yield from row_problems(segment, num_key_groups)
 
 
-def flat(parts: Iterable[Sequence[int]], size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def concatenate(parts: Iterable[Sequence[int]], size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Concatenate sequences of `size` integers in all."""
     return np.fromiter(chain.from_iterable(parts), np.int64, size)
 
@@ -283,8 +283,8 @@ def rows_are_sound(segments: Sequence[SegmentRef], num_key_groups: int) -> bool:
     if not count:
         return True
     try:
-        key_groups = flat((segment.key_groups for segment in segments), count)
-        ends = flat((segment.row_ends for segment in segments), count)
+        key_groups = concatenate((segment.key_groups for segment in segments), count)
+        ends = concatenate((segment.row_ends for segment in segments), count)
     except OverflowError:
         return False
     if key_groups.min() < 0 or key_groups.max() >= num_key_groups:
@@ -313,15 +313,15 @@ def row_problems(segment: SegmentRef, num_key_groups: int) -> Iterator[str]:
         yield "a segment has ends of rows that go backwards"
 
 
-def _snapshot(snapshot: SnapshotRef, num_key_groups: int, last: int) -> Iterator[str]:
+def _snapshot_problems(snapshot: SnapshotRef, num_key_groups: int, last: int) -> Iterator[str]:
     """Yield problems of a reference to a snapshot."""
     yield from _out_of_bounds(
         snapshot, flow=_NUMBER, key_group=(0, num_key_groups - 1), version=(0, last), rows=_SIZE
     )
-    yield from _block(snapshot.block)
+    yield from _block_problems(snapshot.block)
 
 
-def _block(block: BlockRef) -> Iterator[str]:
+def _block_problems(block: BlockRef) -> Iterator[str]:
     """Yield problems of a reference to a block."""
     if number_in(block.file) is None or not block.file.startswith((f"{BLOCKS}/", f"{COMMITS}/")):
         yield f"a block is in {block.file!r:.200}, which is no file of blocks"

@@ -102,8 +102,8 @@ class Hydration:
         short = needed & ~selected
         if keep_up is not None:
             selected &= needed | self._only_newest_missing()
-        self._restore({g: s for g, s in self._snapshots.items() if selected[g]})
-        self._apply(self._segments, selected)
+        self._restore_snapshots({g: s for g, s in self._snapshots.items() if selected[g]})
+        self._apply_segments(self._segments, selected)
         missing = short & self._load
         if missing.any():
             self._load_chains(np.flatnonzero(missing))
@@ -132,11 +132,13 @@ class Hydration:
         chains = self._recover(key_groups.tolist())
         selected = np.zeros(len(self._floor), np.bool_)
         selected[list(chains)] = True
-        self._restore({g: c.snapshot for g, c in chains.items() if c.snapshot is not None})
+        self._restore_snapshots(
+            {g: c.snapshot for g, c in chains.items() if c.snapshot is not None}
+        )
         distinct = {id(s): s for chain in chains.values() for s in chain.segments}
-        self._apply(sorted(distinct.values(), key=lambda s: (s.epoch, s.lane)), selected)
+        self._apply_segments(sorted(distinct.values(), key=lambda s: (s.epoch, s.lane)), selected)
 
-    def _restore(self, snapshots: Mapping[int, SnapshotRef]) -> None:
+    def _restore_snapshots(self, snapshots: Mapping[int, SnapshotRef]) -> None:
         """Replace key groups by their snapshots."""
         parts: list[Changes] = []
         for key_group, snapshot in sorted(snapshots.items()):
@@ -144,15 +146,17 @@ class Hydration:
                 continue
             rows = self._layout.read(read_batch(self._storage, snapshot.block), snapshot.flow)
             ends = np.array([len(rows.hashes)])
-            part = _changes(rows, np.array([key_group]), ends, np.array([snapshot.version]))
+            part = _to_changes(rows, np.array([key_group]), ends, np.array([snapshot.version]))
             parts.append(part.without(self._gone))
-            if _size(parts) >= _ROWS_AT_ONCE:
+            if _count_entries(parts) >= _ROWS_AT_ONCE:
                 self.local.replace(Changes.concat(parts), self._homes)
                 parts = []
         if parts:
             self.local.replace(Changes.concat(parts), self._homes)
 
-    def _apply(self, segments: Iterable[SegmentRef], selected: npt.NDArray[np.bool_]) -> None:
+    def _apply_segments(
+        self, segments: Iterable[SegmentRef], selected: npt.NDArray[np.bool_]
+    ) -> None:
         """Apply segments, in order of epochs, to the selected key groups that are behind them.
 
         Segments that change different key groups are brought in by one call, whatever their epochs:
@@ -167,25 +171,25 @@ class Hydration:
             if not takes.any():
                 continue
             some = key_groups[takes]
-            if _size(parts) >= _ROWS_AT_ONCE or gathered[some].any():
+            if _count_entries(parts) >= _ROWS_AT_ONCE or gathered[some].any():
                 self.local.apply(Changes.concat(parts), self._homes)
                 parts, gathered[:] = [], False
             rows = self._layout.read(read_segment(self._storage, segment), segment.flow)
             ends = np.array(segment.row_ends, np.int64)
             epochs = np.full(len(key_groups), segment.epoch)
-            part = _changes(rows, key_groups, ends, epochs).where(takes)
+            part = _to_changes(rows, key_groups, ends, epochs).where(takes)
             parts.append(part.without(self._gone))
             gathered[some] = True
         if parts:
             self.local.apply(Changes.concat(parts), self._homes)
 
 
-def _size(parts: Sequence[Changes]) -> int:
+def _count_entries(parts: Sequence[Changes]) -> int:
     """Return the number of entries in a list of changes."""
     return sum(len(part.hashes) for part in parts)
 
 
-def _changes(
+def _to_changes(
     rows: StateRows,
     key_groups: KeyGroups,
     ends: npt.NDArray[np.int64],
@@ -290,24 +294,24 @@ def unpack_copies(
                 body = pa.py_buffer(data)[ALIGNMENT : ALIGNMENT + pack.size_bytes]
                 rows = layout.read(decode_batch(body), 0)
                 arrays = (pack.key_groups, pack.row_ends, pack.versions)
-                changes = _changes(rows, *(np.array(array, np.int64) for array in arrays))
+                changes = _to_changes(rows, *(np.array(array, np.int64) for array in arrays))
                 changes.check(schema, f"copies of {state}")
         except _NOT_OURS as error:
-            raise _refused(state, f"what came is damaged ({error.message})") from error
+            raise _unusable_copies(state, f"what came is damaged ({error.message})") from error
         if source != (run_id, state):
-            raise _refused(state, f"what came is of {pack.state!r} in run {pack.run_id!r}")
+            raise _unusable_copies(state, f"what came is of {pack.state!r} in run {pack.run_id!r}")
         if not pack.key_groups:
             sent = pack.packs
             continue
         if not np.isin(changes.key_groups, key_groups).all():
-            raise _refused(state, "key groups came that nobody asked for")
+            raise _unusable_copies(state, "key groups came that nobody asked for")
         received += 1
         yield changes
     if received != sent:
-        raise _refused(state, "not everything came that was sent")
+        raise _unusable_copies(state, "not everything came that was sent")
 
 
-def _refused(state: str, why: str) -> MigrationError:
+def _unusable_copies(state: str, why: str) -> MigrationError:
     """Return the error that copies of a peer cannot be used."""
     return MigrationError(
         f"Copies of {state!r} cannot be taken from another executor: {why}.",

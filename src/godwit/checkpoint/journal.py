@@ -103,7 +103,7 @@ class JournalWriter:
     def flush(self) -> None:
         """Write new entries, and delete the oldest segments."""
         try:
-            self._write()
+            self._write_segments()
         except Exception as error:  # noqa: BLE001  history is not worth a query
             if not self._failing:
                 self._failing = True
@@ -111,7 +111,7 @@ class JournalWriter:
             return
         self._failing = False
 
-    def _write(self) -> None:
+    def _write_segments(self) -> None:
         """Write the segments that have new entries, and forget those that are full."""
         while self._segments:
             segment = self._segments[0]
@@ -131,7 +131,7 @@ class JournalWriter:
     def _write_segment(self, segment: _Segment) -> None:
         """Write one segment; if its file cannot be written, retry under the next number."""
         if self._numbers is None:
-            self._numbers = sorted(_segments(self._storage))
+            self._numbers = sorted(_segment_sizes(self._storage))
         if segment.number is None or segment.failures > 1:  # what is in its way may stay there
             highest = -1 if segment.number is None else segment.number
             segment.number = max([highest, *self._numbers]) + 1
@@ -167,7 +167,7 @@ class JournalReader:
 
     def tail(self, count: int) -> list[dict[str, Any]]:
         """Return the last `count` entries, oldest first; damaged segments are skipped."""
-        sizes = _segments(self._storage)
+        sizes = _segment_sizes(self._storage)
         latest = sorted(sizes)[-_SEGMENTS_KEPT:]
         tail: list[dict[str, Any]] = []
         full: dict[int, list[dict[str, Any]]] = {}
@@ -184,13 +184,13 @@ class JournalReader:
         self._full = full
         return tail[-count:] if count > 0 else []
 
-    def more(self) -> Iterator[list[dict[str, Any]]]:
+    def new_entries(self) -> Iterator[list[dict[str, Any]]]:
         """Yield the entries since the last call, oldest first, a segment at a time.
 
         Only one segment is in memory at a time. Damaged segments are skipped. If the journal was
         started again, it is read from its beginning.
         """
-        sizes = _segments(self._storage)
+        sizes = _segment_sizes(self._storage)
         latest = sorted(sizes)[-_SEGMENTS_KEPT:]
         while latest[1:] and sum(sizes[number] for number in latest) > _MOST_BYTES:
             latest.pop(0)
@@ -203,25 +203,25 @@ class JournalReader:
             segment = self._segment(number) if sizes[number] <= _LARGEST_BYTES else None
             if segment is None:
                 continue
-            entries = _entries(segment)
+            entries = _parse_entries(segment)
             if number != at or segment.run_id != run or len(entries) < given:
                 given = 0
             self._at = (number, sizes[number], segment.run_id, len(entries))
             yield entries[max(given, len(entries) - _MOST_ENTRIES) :]
 
-    def of_run(self, run: str) -> Iterator[dict[str, Any]]:
+    def entries_of_run(self, run: str) -> Iterator[dict[str, Any]]:
         """Yield the entries of one run, oldest first; damaged segments are skipped."""
-        sizes = _segments(self._storage)
+        sizes = _segment_sizes(self._storage)
         for number in sorted(sizes)[-_SEGMENTS_KEPT:]:
             segment = self._segment(number) if sizes[number] <= _LARGEST_BYTES else None
             # A journal's runs are named after their query, too.
             if segment is not None and segment.run_id.rpartition("-")[2] == run:
-                yield from _entries(segment)
+                yield from _parse_entries(segment)
 
     def _read(self, number: int) -> list[dict[str, Any]]:
         """Read the entries of a segment; empty if it is deleted or damaged."""
         segment = self._segment(number)
-        return [] if segment is None else _entries(segment)
+        return [] if segment is None else _parse_entries(segment)
 
     def _segment(self, number: int) -> JournalSegment | None:
         """Read a segment; ``None`` if it is deleted or damaged."""
@@ -240,10 +240,10 @@ def read_tail(storage: CheckpointStorage, count: int) -> list[dict[str, Any]]:
 
 def read_run(storage: CheckpointStorage, run: str) -> Iterator[dict[str, Any]]:
     """Yield the entries that are left of a run, by its id in commit records, oldest first."""
-    return JournalReader(storage).of_run(run)
+    return JournalReader(storage).entries_of_run(run)
 
 
-def recollect(
+def read_last(
     storage: CheckpointStorage, count: int, kind: str, decode: Callable[[Any], _T | None]
 ) -> list[_T]:
     """Decode the last entries of one kind, for a run that continues from them.
@@ -281,13 +281,13 @@ def recollect(
     return values
 
 
-def _entries(segment: JournalSegment) -> list[dict[str, Any]]:
+def _parse_entries(segment: JournalSegment) -> list[dict[str, Any]]:
     """Parse the entries of a segment; malformed ones are skipped."""
-    parsed = (_entry(text) for text in segment.entries)
+    parsed = (_parse_entry(text) for text in segment.entries)
     return [entry for entry in parsed if entry is not None]
 
 
-def _entry(text: bytes) -> dict[str, Any] | None:
+def _parse_entry(text: bytes) -> dict[str, Any] | None:
     """Parse an entry; ``None`` if it is no JSON object."""
     with suppress(ValueError, RecursionError):
         entry = json.loads(text)
@@ -295,7 +295,7 @@ def _entry(text: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _segments(storage: CheckpointStorage) -> dict[int, int]:
+def _segment_sizes(storage: CheckpointStorage) -> dict[int, int]:
     """Return number → size in bytes of each segment."""
     sizes = {number_in(entry.path): entry.size_bytes for entry in storage.list(JOURNAL)}
     return {n: size for n, size in sizes.items() if n is not None and n < _NUMBERS}

@@ -264,17 +264,17 @@ def acquire_lease(
 
 def lease_owner(storage: CheckpointStorage) -> LeaseOwner | None:
     """Return the owner of the lease, or its last owner; ``None`` if unknown."""
-    return look_at_lease(storage).owner
+    return inspect_lease(storage).owner
 
 
-def look_at_lease(storage: CheckpointStorage) -> LeaseSight:
+def inspect_lease(storage: CheckpointStorage) -> LeaseSight:
     """Return whether the lease is held, without waiting for it."""
     try:
         if any(entry.path == _LOCK for entry in storage.list("")):
             try:
                 lock = storage.lock(_LOCK, b"")
             except BlockingIOError:
-                return LeaseSight(held=True, owner=_lock_note(storage))
+                return LeaseSight(held=True, owner=_lock_owner(storage))
             if lock is not None:
                 lock.release()
                 return LeaseSight(held=False)
@@ -286,7 +286,7 @@ def look_at_lease(storage: CheckpointStorage) -> LeaseSight:
     return LeaseSight(held=None, owner=beat.owner, beat=(number, beat.beat))
 
 
-def _lock_note(storage: CheckpointStorage) -> LeaseOwner | None:
+def _lock_owner(storage: CheckpointStorage) -> LeaseOwner | None:
     """Read who holds the lock; ``None`` if that is unreadable."""
     with suppress(GodwitError, msgspec.DecodeError):
         return msgspec.json.decode(memoryview(storage.read(_LOCK)), type=LeaseOwner)
@@ -352,9 +352,9 @@ class LockLease:
         self.owner = owner
         self._storage, self._lock = storage, lock
 
-    def insist(self) -> None:
+    def check_held(self) -> None:
         """Raise `CheckpointInUseError` if the lease is lost to somebody else."""
-        if not self._lock.held:
+        if not self._lock.is_held:
             raise _lease_taken(self._storage, self.owner)
 
     def release(self) -> None:
@@ -371,13 +371,13 @@ class HeartbeatLease:
         self._beat = 0
         self._overtaken = False
         self._released = threading.Event()
-        storage.create_exclusive(lease_path(number), self._record())
+        storage.create_exclusive(lease_path(number), self._encode_beat())
         self._thread = threading.Thread(
-            target=self._renew, name="godwit-checkpoint-lease", daemon=True
+            target=self._run_thread, name="godwit-checkpoint-lease", daemon=True
         )
         self._thread.start()
 
-    def insist(self) -> None:
+    def check_held(self) -> None:
         """Raise `CheckpointInUseError` if the lease is lost to somebody else."""
         if self._overtaken:
             raise _lease_taken(self._storage, self.owner)
@@ -388,26 +388,26 @@ class HeartbeatLease:
             return
         self._released.set()
         self._thread.join()
-        self._write()
+        self._write_beat()
 
-    def _renew(self) -> None:
+    def _run_thread(self) -> None:
         """Renew the lease periodically until it is released; runs on a thread."""
         while not self._released.wait(RENEWAL_S):
             self._beat += 1
-            self._write()
-            self._look()
+            self._write_beat()
+            self._check_for_later_lease()
 
-    def _look(self) -> None:
+    def _check_for_later_lease(self) -> None:
         """Notice a later lease."""
-        with suppress(GodwitError, OSError):  # as of `_write`
+        with suppress(GodwitError, OSError):  # as of `_write_beat`
             numbers = numbers_in(self._storage, LEASES)
             self._overtaken = max(numbers, default=-1) > self._number
 
-    def _write(self) -> None:
+    def _write_beat(self) -> None:
         """Write the beat; a failure is logged and tried again at the next."""
         # A store that is away for a moment is tried again at the next beat.
         try:
-            self._storage.write_atomic(lease_path(self._number), self._record())
+            self._storage.write_atomic(lease_path(self._number), self._encode_beat())
         except (GodwitError, OSError) as error:
             _logger.warning(
                 "The lease on %r could not be renewed: %s. It is tried again every %.0f s, and is "
@@ -418,7 +418,7 @@ class HeartbeatLease:
                 EXPIRY_S,
             )
 
-    def _record(self) -> bytes:
+    def _encode_beat(self) -> bytes:
         """Encode the beat."""
         released = self._released.is_set()
         return encode_record(_Beat(owner=self.owner, beat=self._beat, released=released))

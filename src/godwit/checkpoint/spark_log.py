@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from godwit.checkpoint.evolution import unfit
+from godwit.checkpoint.evolution import flow_mismatch
 from godwit.checkpoint.framing import encode_record, load_record
 from godwit.model.errors import CheckpointError, CheckpointMismatchError, CorruptCheckpointError
 
@@ -103,7 +103,7 @@ def log_offset(line: bytes) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def relined(entry: bytes, old: Sequence[int], new: Sequence[int]) -> bytes | None:
+def reorder_offsets(entry: bytes, old: Sequence[int], new: Sequence[int]) -> bytes | None:
     """Rewrite an entry of the offset log for another order of sources.
 
     Returns ``None`` if the entry does not have the lines `old`, or lacks the offset of a source.
@@ -209,7 +209,7 @@ def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed
         forget_sparks_progress(storage)
         stored, problems = None, []
     if problems:
-        raise unfit(
+        raise flow_mismatch(
             storage.uri,
             problems,
             "How far a source was read means nothing of other data: rows would be left out or come "
@@ -218,7 +218,7 @@ def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed
             "checkpoint of its own. If it is the same data under another name, and what was read "
             "of it counts there as well, say so: godwit checkpoint keep-offsets PATH SOURCE.",
         )
-    entries, changed = _entries(storage, stored, layout)
+    entries, changed = _rewritten_entries(storage, stored, layout)
     lacking = [
         path
         for at in list(entries)[-1:]
@@ -234,14 +234,14 @@ def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed
             file=f"{SPARK}/{lacking[0]}",
         )
     if changed:
-        _write(storage, msgspec.structs.replace(layout, pending=entries))
+        _write_layout(storage, msgspec.structs.replace(layout, pending=entries))
         for number, entry in entries.items():
             write_entry(storage, f"{SPARK}/offsets/{number}", entry)
     if changed or stored != layout:
-        _write(storage, layout)
+        _write_layout(storage, layout)
 
 
-def _entries(
+def _rewritten_entries(
     storage: CheckpointStorage, stored: OffsetLayout | None, layout: OffsetLayout
 ) -> tuple[dict[int, bytes], bool]:
     """Return the entries that Spark reads at a start, and whether any must be rewritten."""
@@ -255,7 +255,7 @@ def _entries(
         if entry is None:
             continue
         lines = lines_of(entry, layout) if stored is None else stored.lines
-        converted = None if lines is None else relined(entry, lines, layout.lines)
+        converted = None if lines is None else reorder_offsets(entry, lines, layout.lines)
         if converted is None:
             problem = f"Spark's entry offsets/{number} has {len(offsets_in(entry))} offsets"
             raise CheckpointMismatchError(
@@ -280,7 +280,10 @@ def lines_of(entry: bytes, layout: OffsetLayout) -> tuple[int, ...] | None:
     Returns ``None`` if that is not known.
     """
     lines = offsets_in(entry)
-    if len(lines) == len(layout.lines) and relined(entry, layout.lines, layout.lines) is not None:
+    if (
+        len(lines) == len(layout.lines)
+        and reorder_offsets(entry, layout.lines, layout.lines) is not None
+    ):
         return layout.lines
     runs = [number for number, line in enumerate(lines) if not number or lines[number - 1] != line]
     if len(runs) != len(layout.readings):
@@ -291,8 +294,8 @@ def lines_of(entry: bytes, layout: OffsetLayout) -> tuple[int, ...] | None:
 
 def _differences(stored: OffsetLayout, today: OffsetLayout) -> Iterator[str]:
     """Yield sources that now read other data than their stored offsets are of."""
-    names = _sources(today)
-    if len(names) == len(_sources(stored)) == 1:  # it may have been renamed
+    names = _source_names(today)
+    if len(names) == len(_source_names(stored)) == 1:  # it may have been renamed
         (name,) = names
         stored = _renamed(stored, name)
     before = {(r.source, r.index): (n, r) for n, of in enumerate(stored.readings) for r in of}
@@ -305,7 +308,7 @@ def _differences(stored: OffsetLayout, today: OffsetLayout) -> Iterator[str]:
         for key in sorted(key for key in now if key[0] == name):
             (old, was), (new, is_) = before[key], now[key]
             if was.reads and is_.reads and was.reads != is_.reads:
-                yield f"source {name!r} read {_text(was)} and reads {_text(is_)}"
+                yield f"source {name!r} read {_reading_text(was)} and reads {_reading_text(is_)}"
             elif old != new:
                 yield (
                     f"what source {name!r} reads was Spark's source {old} and would be {new}: "
@@ -313,13 +316,13 @@ def _differences(stored: OffsetLayout, today: OffsetLayout) -> Iterator[str]:
                 )
 
 
-def _text(reading: Reading) -> str:
+def _reading_text(reading: Reading) -> str:
     """Describe a reading in words."""
     named = (f"{name} {value!r}" for name, value in reading.reads.items() if name != "format")
     return " of ".join(filter(None, [reading.reads.get("format", ""), ", ".join(named)]))
 
 
-def _sources(layout: OffsetLayout) -> set[str]:
+def _source_names(layout: OffsetLayout) -> set[str]:
     """Names of the sources that a layout names."""
     return {reading.source for of in layout.readings for reading in of}
 
@@ -336,7 +339,7 @@ def _renamed(layout: OffsetLayout, name: str) -> OffsetLayout:
 def keep_offsets(storage: CheckpointStorage, source: str) -> None:
     """Allow a source that reads other data to continue at its present offsets."""
     layout = load_layout(storage)
-    names = sorted(set() if layout is None else _sources(layout))
+    names = sorted(set() if layout is None else _source_names(layout))
     if layout is None or source not in names:
         raise CheckpointMismatchError(
             f"The checkpoint {storage.uri!r} knows no source {source!r}.",
@@ -349,7 +352,7 @@ def keep_offsets(storage: CheckpointStorage, source: str) -> None:
         tuple(msgspec.structs.replace(r, reads={}) if r.source == source else r for r in of)
         for of in layout.readings
     )
-    _write(storage, msgspec.structs.replace(layout, readings=readings))
+    _write_layout(storage, msgspec.structs.replace(layout, readings=readings))
 
 
 def forget_sparks_progress(storage: CheckpointStorage) -> None:
@@ -372,7 +375,7 @@ def write_entry(storage: CheckpointStorage, path: str, entry: bytes) -> None:
     storage.write_atomic(path, entry)
 
 
-def _write(storage: CheckpointStorage, layout: OffsetLayout) -> None:
+def _write_layout(storage: CheckpointStorage, layout: OffsetLayout) -> None:
     """Write the layout."""
     storage.write_atomic(OFFSETS, encode_record(layout))
 
@@ -413,7 +416,7 @@ def copy_spark_log(
         offsets = b""
         # Spark resumes from the last entry, and reads the one before it as well.
         for number in range(max(last.number - 1, 0), last.number + 1):
-            offsets = _offsets(source, number, recorded.get(number), layout)
+            offsets = _offset_entry(source, number, recorded.get(number), layout)
             write(f"{SPARK}/offsets/{number}", offsets)
             commit_entry = read_entry(source, f"commits/{number}")
             if commit_entry is not None:  # otherwise Spark offers it again, and it is known
@@ -424,7 +427,7 @@ def copy_spark_log(
         ends = dict(zip(places, map(log_offset, lines), strict=False))
         for number in source_numbers(source, len(ends)):
             end = ends.get(number) if layout is not None or len(ends) == 1 else None
-            for path, data in _source_log(source, number, end, interval).items():
+            for path, data in _read_source_log(source, number, end, interval).items():
                 write(path, data)
     metadata = read_entry(source, "metadata")
     if metadata is not None:
@@ -433,7 +436,7 @@ def copy_spark_log(
     return copied
 
 
-def _offsets(
+def _offset_entry(
     source: CheckpointStorage, number: int, batch: BatchRef | None, layout: OffsetLayout | None
 ) -> bytes:
     """Build the offset-log entry of a micro-batch for a layout."""
@@ -441,17 +444,17 @@ def _offsets(
         if layout is None:
             return batch.offsets
         lines = batch.lines or lines_of(batch.offsets, layout)
-        converted = None if lines is None else relined(batch.offsets, lines, layout.lines)
+        converted = None if lines is None else reorder_offsets(batch.offsets, lines, layout.lines)
         if converted is not None:
             return converted
     entry = None if layout is None else layout.pending.get(number)
     entry = read_entry(source, f"offsets/{number}") if entry is None else entry
     if entry is None:
-        raise _incomplete(source, f"{SPARK}/offsets/{number}")
+        raise _incomplete_copy(source, f"{SPARK}/offsets/{number}")
     return entry
 
 
-def _source_log(
+def _read_source_log(
     source: CheckpointStorage, number: int, end: int | None, interval: int
 ) -> dict[str, bytes]:
     """Read a source's log up to an entry, even while Spark compacts it."""
@@ -467,10 +470,10 @@ def _source_log(
         lacking = [name for name in needed if name not in names]
         if not lacking:
             return files
-    raise _incomplete(source, f"{SPARK}/sources/{number}/{lacking[0]}")
+    raise _incomplete_copy(source, f"{SPARK}/sources/{number}/{lacking[0]}")
 
 
-def _incomplete(source: CheckpointStorage, path: str) -> CheckpointError:
+def _incomplete_copy(source: CheckpointStorage, path: str) -> CheckpointError:
     """Return the error that Spark's log could not be copied whole."""
     return CheckpointError(
         f"Spark's log of {source.uri!r} could not be copied whole: {path!r} is not there.",

@@ -69,14 +69,14 @@ def decode_files(data: bytes | pa.Buffer) -> WrittenFiles:
         for path in (file.path, file.delivered):
             steps = path.split("/")
             if not all(steps) or {".", ".."} & set(steps) or "\0" in path:
-                raise _damage(f"names {path!r} as a file within the target of a sink", path)
+                raise _damaged_block(f"names {path!r} as a file within the target of a sink", path)
         if file.rows < 0 or file.size_bytes < 0:
             facts = f"{file.rows} rows and {file.size_bytes} bytes"
-            raise _damage(f"gives the file {file.path!r} of a sink {facts}", file.path)
+            raise _damaged_block(f"gives the file {file.path!r} of a sink {facts}", file.path)
     return written
 
 
-def _damage(what: str, path: str) -> CorruptCheckpointError:
+def _damaged_block(what: str, path: str) -> CorruptCheckpointError:
     """Return the error that a block of staged output is damaged."""
     return CorruptCheckpointError(
         f"A block {what}.",
@@ -100,7 +100,7 @@ class DivertedRows:
         self._storage = storage
         self._paths = {entry.path for entry in storage.list(DIVERTED)}
 
-    def keep(self, sink: str, epoch: int, rows: Iterable[pa.Table]) -> None:
+    def store(self, sink: str, epoch: int, rows: Iterable[pa.Table]) -> None:
         """Store rows that a sink rejected, replacing those of an earlier attempt."""
         (batch,) = pa.concat_tables(rows).combine_chunks().to_batches()
         record = RefusedRows(epoch=epoch, sink=sink, rows=bytes(encode_batch(batch)))
@@ -115,15 +115,15 @@ class DivertedRows:
             return ()
         return (decode_batch(pa.py_buffer(load_record(self._storage, path, RefusedRows).rows)),)
 
-    def forget(self, sink: str, epoch: int) -> None:
+    def delete(self, sink: str, epoch: int) -> None:
         """Delete the rejected rows of a sink and epoch, before another attempt."""
-        self._delete({_path(sink, epoch)})
+        self._delete_files({_path(sink, epoch)})
 
-    def forget_before(self, epoch: int) -> None:
+    def delete_before(self, epoch: int) -> None:
         """Delete the rows of epochs that cannot be delivered again."""
-        self._delete({path for path in self._paths if path < f"{DIVERTED}/{epoch:012d}"})
+        self._delete_files({path for path in self._paths if path < f"{DIVERTED}/{epoch:012d}"})
 
-    def _delete(self, paths: set[str]) -> None:
+    def _delete_files(self, paths: set[str]) -> None:
         """Delete files of diverted rows."""
         for path in paths & self._paths:
             self._storage.delete(path)

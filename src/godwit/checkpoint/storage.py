@@ -59,7 +59,7 @@ _RESTORE = "Restore it from a copy of the checkpoint, or start with a new checkp
 
 
 @contextmanager
-def translated(uri: str, path: str, doing: str) -> Iterator[None]:
+def translate_errors(uri: str, path: str, doing: str) -> Iterator[None]:
     """Translate errors of the file system into ones with a remedy.
 
     `FileExistsError` and `BlockingIOError`, which mean that another process was first, are not
@@ -72,10 +72,10 @@ def translated(uri: str, path: str, doing: str) -> Iterator[None]:
     except (FileExistsError, BlockingIOError):
         raise
     except (OSError, pa.ArrowException) as error:
-        raise _translation(error, uri, path, doing) from unless_confidential(error)
+        raise _translate_error(error, uri, path, doing) from unless_confidential(error)
 
 
-def _translation(error: Exception, uri: str, path: str, doing: str) -> GodwitError:
+def _translate_error(error: Exception, uri: str, path: str, doing: str) -> GodwitError:
     """Translate a file system's error to one with a remedy."""
     if isinstance(error, FileNotFoundError) and doing == "reading":
         return CorruptCheckpointError(
@@ -149,17 +149,17 @@ class OutputFile:
 
     def write(self, data: bytes | memoryview | pa.Buffer) -> None:
         """Append `data`."""
-        with translated(self._uri, self._path, "writing"):
+        with translate_errors(self._uri, self._path, "writing"):
             self._write(data)
 
     def close(self) -> None:
         """Make everything written durable."""
-        with translated(self._uri, self._path, "writing"):
+        with translate_errors(self._uri, self._path, "writing"):
             self._close()
 
     def abort(self) -> None:
         """Try to remove the unfinished file; errors are ignored."""
-        with translated(self._uri, self._path, "deleting"), suppress(FileNotFoundError):
+        with translate_errors(self._uri, self._path, "deleting"), suppress(FileNotFoundError):
             self._abort()
 
     def __enter__(self) -> Self:
@@ -385,7 +385,10 @@ class LocalStorage(CheckpointStorage):
     def create_exclusive(self, path: str, data: bytes) -> None:
         """Create a file atomically, by linking a temporary one; fail if the name exists."""
         target = self._root / path
-        with translated(self.uri, path, "writing"), self._temporary(target, data) as temporary:
+        with (
+            translate_errors(self.uri, path, "writing"),
+            self._temporary(target, data) as temporary,
+        ):
             try:
                 self.disk.link(temporary, target)
             except FileExistsError:
@@ -421,13 +424,16 @@ class LocalStorage(CheckpointStorage):
     def write_atomic(self, path: str, data: bytes) -> None:
         """Create or replace a file atomically, by renaming a temporary one."""
         target = self._root / path
-        with translated(self.uri, path, "writing"), self._temporary(target, data) as temporary:
+        with (
+            translate_errors(self.uri, path, "writing"),
+            self._temporary(target, data) as temporary,
+        ):
             self.disk.replace(temporary, target)
 
     def open_output(self, path: str) -> OutputFile:
         """Begin a new file."""
         full = self._root / path
-        with translated(self.uri, path, "writing"):
+        with translate_errors(self.uri, path, "writing"):
             descriptor = create_file(self.disk, full)
 
         def close() -> None:
@@ -449,7 +455,7 @@ class LocalStorage(CheckpointStorage):
     def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
         """Map a file, or a part of it, into memory."""
         full = self._root / path
-        with translated(self.uri, path, "reading"):
+        with translate_errors(self.uri, path, "reading"):
             status = full.lstat()
             if not stat.S_ISREG(status.st_mode):
                 raise CorruptCheckpointError(
@@ -469,7 +475,7 @@ class LocalStorage(CheckpointStorage):
         """Files directly in a directory, ordered by path."""
         prefix = f"{directory}/" if directory else ""
         files = []
-        with translated(self.uri, directory, "listing"):
+        with translate_errors(self.uri, directory, "listing"):
             try:
                 entries = os.scandir(self._root / directory)
             except FileNotFoundError:
@@ -485,13 +491,13 @@ class LocalStorage(CheckpointStorage):
 
     def delete(self, path: str) -> None:
         """Delete a file if it exists."""
-        with translated(self.uri, path, "deleting"), suppress(FileNotFoundError):
+        with translate_errors(self.uri, path, "deleting"), suppress(FileNotFoundError):
             self.disk.unlink(self._root / path)
 
     def lock(self, path: str, note: bytes) -> StorageLock | None:
         """Acquire the lock of a file, and write `note` into it."""
         full = self._root / path
-        with translated(self.uri, path, "locking"):
+        with translate_errors(self.uri, path, "locking"):
             create_directory(self.disk, full.parent)
             while True:
                 try:
@@ -539,7 +545,7 @@ class StorageLock:
         _locks.add(self)
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Return whether the lock is valid: its file has not been removed."""
         if self._descriptor is None:
             return False
@@ -598,13 +604,13 @@ class ObjectStoreClaims:
         if not self._probed:
             self._probe()
             self._probed = True
-        if not self._created(path, data):
+        if not self._try_create(path, data):
             raise FileExistsError(path)
 
     def _probe(self) -> None:
         """Raise if the store lets two writers create the same object."""
         path = f"{_PROBE}{uuid4().hex}"
-        first, second = self._created(path, b"1"), self._created(path, b"2")
+        first, second = self._try_create(path, b"1"), self._try_create(path, b"2")
         self._store.delete(path)
         if not first or second:
             raise CheckpointError(
@@ -614,7 +620,7 @@ class ObjectStoreClaims:
                 "be started, vouch for it with gw.Checkpointing(single_driver=True).",
             )
 
-    def _created(self, path: str, data: bytes) -> bool:
+    def _try_create(self, path: str, data: bytes) -> bool:
         """Create an object; return ``False`` if another writer has created it."""
         errors = import_module("obstore.exceptions")
         try:
@@ -638,7 +644,7 @@ def claims_for(uri: str) -> ObjectStoreClaims | None:
         return None
     scheme = "gs" if parts.scheme == "gcs" else parts.scheme
     host = parts.netloc.rpartition("@")[2] if scheme == "s3" else parts.netloc
-    config, client = _configuration(scheme, dict(parse_qsl(parts.query)))
+    config, client = _store_settings(scheme, dict(parse_qsl(parts.query)))
     if scheme == "s3" and parts.username:
         config["access_key_id"] = unquote(parts.username)
         config["secret_access_key"] = unquote(parts.password or "")
@@ -653,7 +659,7 @@ def claims_for(uri: str) -> ObjectStoreClaims | None:
     return ObjectStoreClaims(store)
 
 
-def _configuration(scheme: str, options: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _store_settings(scheme: str, options: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Translate parameters of Arrow's URI to settings of the store and its client."""
     config: dict[str, Any] = {}
     client: dict[str, Any] = {}
@@ -697,13 +703,13 @@ class RemoteStorage(CheckpointStorage):
 
     def create_exclusive(self, path: str, data: bytes) -> None:
         """Create an object by a conditional put, or a claim; fail if the name exists."""
-        with translated(self.uri, path, "writing"):
+        with translate_errors(self.uri, path, "writing"):
             if self._claims is None:
                 self._claims = claims_for(self._location)
             if self._claims is not None:
                 self._claims.create(path, data)
                 return
-            info = self._filesystem.get_file_info(self._full(path))
+            info = self._filesystem.get_file_info(self._full_path(path))
             if info.type != pyarrow.fs.FileType.NotFound:
                 raise FileExistsError(errno.EEXIST, "File exists", path)
             if not self._single_driver:
@@ -719,23 +725,23 @@ class RemoteStorage(CheckpointStorage):
 
     def write_atomic(self, path: str, data: bytes) -> None:
         """Create or replace an object."""
-        with translated(self.uri, path, "writing"):
+        with translate_errors(self.uri, path, "writing"):
             self._write_whole(path, data)
 
     def _write_whole(self, path: str, data: bytes) -> None:
         """Write a file so that no reader sees a part of it."""
         if not self._renames:
-            self._put(path, data)
+            self._write_object(path, data)
             return
         temporary = f"{path}.{uuid4().hex}.tmp"
-        self._put(temporary, data)
+        self._write_object(temporary, data)
         # Arrow deletes a file that is there and then renames.
-        self._filesystem.move(self._full(temporary), self._full(path))
+        self._filesystem.move(self._full_path(temporary), self._full_path(path))
 
     def open_output(self, path: str) -> OutputFile:
         """Begin a new object."""
-        full = self._full(path)
-        with translated(self.uri, path, "writing"):
+        full = self._full_path(path)
+        with translate_errors(self.uri, path, "writing"):
             file = _open_remote(self._filesystem, full)
 
         def abort() -> None:
@@ -749,8 +755,8 @@ class RemoteStorage(CheckpointStorage):
     def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
         """Read an object, or a part of it."""
         with (
-            translated(self.uri, path, "reading"),
-            self._filesystem.open_input_file(self._full(path)) as file,
+            translate_errors(self.uri, path, "reading"),
+            self._filesystem.open_input_file(self._full_path(path)) as file,
         ):
             count = length_to_read(self.uri, path, file.size(), offset, length)
             file.seek(offset)
@@ -758,9 +764,9 @@ class RemoteStorage(CheckpointStorage):
 
     def list(self, directory: str) -> tuple[FileEntry, ...]:
         """Files directly in a directory, ordered by path."""
-        selector = pyarrow.fs.FileSelector(self._full(directory), allow_not_found=True)
+        selector = pyarrow.fs.FileSelector(self._full_path(directory), allow_not_found=True)
         prefix = f"{directory}/" if directory else ""
-        with translated(self.uri, directory, "listing"):
+        with translate_errors(self.uri, directory, "listing"):
             return tuple(
                 sorted(
                     FileEntry(path=prefix + info.base_name, size_bytes=info.size)
@@ -771,19 +777,19 @@ class RemoteStorage(CheckpointStorage):
 
     def delete(self, path: str) -> None:
         """Delete an object if it exists."""
-        with translated(self.uri, path, "deleting"), suppress(FileNotFoundError):
-            self._filesystem.delete_file(self._full(path))
+        with translate_errors(self.uri, path, "deleting"), suppress(FileNotFoundError):
+            self._filesystem.delete_file(self._full_path(path))
 
     def lock(self, path: str, note: bytes) -> None:
         """Return None: these file systems have no locks."""
 
-    def _full(self, path: str) -> str:
+    def _full_path(self, path: str) -> str:
         """Path in the file system."""
         return f"{self._root}/{path}" if path else self._root
 
-    def _put(self, path: str, data: bytes) -> None:
+    def _write_object(self, path: str, data: bytes) -> None:
         """Write an object in one piece."""
-        with _open_remote(self._filesystem, self._full(path)) as file:
+        with _open_remote(self._filesystem, self._full_path(path)) as file:
             file.write(data)
 
 

@@ -139,12 +139,15 @@ class _Verification:
             self.num_key_groups = self.identity.num_key_groups
             self.records += 1
         except GodwitError as error:
-            self.find_error(IDENTITY, error)
-        self.all_in(RUNS, RunRecord)
-        edits = self.all_in(EDITS, EditRecord).values()
-        self.flows = self.all_in(FLOWS, FlowVersion)
-        self.plans = self.all_in(PLANS, PhysicalPlan)
-        commits, manifests = self.all_in(COMMITS, CommitRecord), self.all_in(MANIFESTS, Manifest)
+            self.add_error(IDENTITY, error)
+        self.read_all(RUNS, RunRecord)
+        edits = self.read_all(EDITS, EditRecord).values()
+        self.flows = self.read_all(FLOWS, FlowVersion)
+        self.plans = self.read_all(PLANS, PhysicalPlan)
+        commits, manifests = (
+            self.read_all(COMMITS, CommitRecord),
+            self.read_all(MANIFESTS, Manifest),
+        )
         epochs = self.check_epochs(commits, manifests)
         readable = [record for _, record in sorted(commits.items()) if record is not None]
         if readable:
@@ -161,20 +164,20 @@ class _Verification:
             collected=len(collected),
         )
 
-    def find(self, file: str, problem: str, remedy: str) -> None:
+    def add_finding(self, file: str, problem: str, remedy: str) -> None:
         """Add a finding."""
         self.findings.add(Finding(file=file, problem=problem, remedy=remedy))
 
-    def find_error(self, file: str, error: GodwitError) -> None:
+    def add_error(self, file: str, error: GodwitError) -> None:
         """Add an error as a finding."""
-        self.find(file, error.message, error.remedy)
+        self.add_finding(file, error.message, error.remedy)
 
-    def all_in(self, directory: str, kind: type[_T]) -> dict[int, _T | None]:
+    def read_all(self, directory: str, kind: type[_T]) -> dict[int, _T | None]:
         """Read all records of a directory by number; ``None``, and a finding, if unreadable."""
         try:
-            records = _load_all(self.storage, directory, kind, self.digests, self.find_error)
+            records = _load_all(self.storage, directory, kind, self.digests, self.add_error)
         except GodwitError as error:
-            self.find_error(directory, error)
+            self.add_error(directory, error)
             return {}
         self.records += sum(record is not None for record in records.values())
         return records
@@ -185,7 +188,7 @@ class _Verification:
         """Replay the records from the first manifest needed to the latest epoch."""
         last = max([*commits, *manifests], default=-1)
         if last < 0:
-            self.check_that_none_was_carried_out()
+            self.check_spark_commits()
             return None
         # The latest record that can be read says what is retained.
         readable = [record for _, record in sorted(commits.items()) if record is not None]
@@ -211,7 +214,7 @@ class _Verification:
                 self.check_segments(chains.segments())
                 self.check_snapshots(chains.snapshots())
             if epoch >= floor and record is not None:
-                self.check_named(record)
+                self.check_references(record)
                 self.check_segments(record.segments)
                 self.check_snapshots(record.snapshots)
                 self.check_outputs(record.outputs)
@@ -231,13 +234,15 @@ class _Verification:
             digest = self.digests.get(commit_path(epoch), "")
             if manifest is not None and digest not in {"", manifest.record}:
                 problem = f"It sums up another record of epoch {epoch} than the one that is here."
-                self.find(manifest_path(epoch), problem, _ONE_HISTORY)
+                self.add_finding(manifest_path(epoch), problem, _ONE_HISTORY)
             if record is None or self.identity is None:
                 continue
             noted = manifests.get(epoch - 1)
             digest = self.digests.get(commit_path(epoch - 1), "" if noted is None else noted.record)
             for problem in link_problems(self.identity, record, digest=digest):
-                self.find(commit_path(epoch), f"The record is wrong: {problem}.", _ONE_HISTORY)
+                self.add_finding(
+                    commit_path(epoch), f"The record is wrong: {problem}.", _ONE_HISTORY
+                )
 
     def check_edits(self, edits: Sequence[EditRecord]) -> None:
         """Find edits that belong to another checkpoint."""
@@ -252,21 +257,23 @@ class _Verification:
                 flow_version=self.digests.get(flow_path(edit.flow), edit.flow_digest),
                 previous=previous,
             ):
-                self.find(edit_path(edit.number), f"The edit is wrong: {problem}.", _ONE_HISTORY)
+                self.add_finding(
+                    edit_path(edit.number), f"The edit is wrong: {problem}.", _ONE_HISTORY
+                )
             previous = self.digests[edit_path(edit.number)]
 
-    def check_that_none_was_carried_out(self) -> None:
+    def check_spark_commits(self) -> None:
         """Find missing records where Spark has noted a completed micro-batch."""
         try:
             names = [entry.path.rpartition("/")[2] for entry in self.storage.list(_SPARK_COMMITS)]
         except GodwitError as error:
-            self.find_error(_SPARK_COMMITS, error)
+            self.add_error(_SPARK_COMMITS, error)
             return
         if any(name.isdecimal() for name in names):
             problem = "No record is there, though Spark has noted that micro-batches were done."
-            self.find(COMMITS, problem, _RESTORE)
+            self.add_finding(COMMITS, problem, _RESTORE)
 
-    def check_named(self, record: CommitRecord) -> None:
+    def check_references(self, record: CommitRecord) -> None:
         """Find flow versions and plans of a record that are missing, or of another history."""
         for path, digest, what in (
             (flow_path(record.flow), record.flow_digest, "flow version"),
@@ -274,10 +281,10 @@ class _Verification:
         ):
             if self.digests.get(path, digest) != digest:
                 problem = f"It is another {what} than the one that retained epochs ran under."
-                self.find(path, problem, _ONE_HISTORY)
+                self.add_finding(path, problem, _ONE_HISTORY)
         if record.plan not in self.plans:
             problem = f"It is missing; epoch {record.epoch} ran under it."
-            self.find(plan_path(record.plan), problem, _RESTORE)
+            self.add_finding(plan_path(record.plan), problem, _RESTORE)
 
     def check_records_exist(self, first: int, commits: Collection[int], last: int) -> None:
         """Find missing records from `first` on, as ranges.
@@ -292,7 +299,7 @@ class _Verification:
                     else (f"records of epochs {first} to {epoch - 1} are")
                 )
                 problem = f"The {some} missing, though epoch {last} is committed."
-                self.find(commit_path(first), problem, _RESTORE)
+                self.add_finding(commit_path(first), problem, _RESTORE)
             first = epoch + 1
 
     def check_manifests_exist(
@@ -304,18 +311,18 @@ class _Verification:
         for epoch in sorted(named - manifests.keys()):
             if epoch >= max(anchor, 0):
                 problem = f"The manifest of epoch {epoch} is missing, though records name it."
-                self.find(manifest_path(epoch), problem, _RESTORE)
+                self.add_finding(manifest_path(epoch), problem, _RESTORE)
         return anchor
 
     def advance(self, chains: Chains | None, record: CommitRecord | None) -> Chains | None:
         """Advance the chains by a record; ``None`` if it does not continue them."""
         if chains is None or record is None or record.epoch != chains.epoch + 1:
             return None
-        if not self.under_its_flow(chains, record):
+        if not self.upgrade_chains(chains, record):
             return None
         problems = list(chains.problems(record))
         for problem in problems:
-            self.find(commit_path(record.epoch), f"The record is wrong: {problem}.", _REPORT)
+            self.add_finding(commit_path(record.epoch), f"The record is wrong: {problem}.", _REPORT)
         if problems:
             return None
         chains.apply(record)
@@ -327,24 +334,24 @@ class _Verification:
         while number >= first:
             version = self.flows.get(number)
             if version is None:
-                self.find_flow(number)
+                self.add_missing_flow(number)
                 return
             number = version.previous
 
-    def find_flow(self, number: int) -> None:
+    def add_missing_flow(self, number: int) -> None:
         """Add a finding for a flow version that is missing."""
         if number not in self.flows:  # otherwise what is wrong with it was found
             problem = "The flow version is missing, though state was written under it."
-            self.find(flow_path(number), problem, _RESTORE)
+            self.add_finding(flow_path(number), problem, _RESTORE)
 
-    def under_its_flow(self, chains: Chains, record: CommitRecord) -> bool:
+    def upgrade_chains(self, chains: Chains, record: CommitRecord) -> bool:
         """Change chains to the flow version of a record; return whether that is known."""
         if record.flow != chains.flow:
             version = self.flows.get(record.flow)
             if version is None:
-                self.find_flow(record.flow)
+                self.add_missing_flow(record.flow)
                 return False
-            chains.become(record.flow, version)
+            chains.upgrade(record.flow, version)
         return True
 
     def check_manifest(self, chains: Chains | None, manifest: Manifest | None) -> Chains | None:
@@ -354,21 +361,21 @@ class _Verification:
         if chains is None:
             if self.num_key_groups in {None, manifest.num_key_groups}:
                 return Chains.restore(manifest)
-            self.find(
+            self.add_finding(
                 manifest_path(manifest.epoch),
                 f"It has {manifest.num_key_groups} key groups, not {self.num_key_groups}.",
                 _RESTORE,
             )
             return None
         if chains.manifest() != replace(manifest, record="", retained_from=0):
-            self.find(
+            self.add_finding(
                 manifest_path(manifest.epoch),
                 f"The manifest of epoch {manifest.epoch} does not agree with the records.",
                 _REPORT,
             )
         return chains
 
-    def batch(self, ref: BlockRef) -> pa.RecordBatch | None:
+    def read_unseen(self, ref: BlockRef) -> pa.RecordBatch | None:
         """Read a block; ``None`` if it was checked before, or is unreadable, which is a finding.
 
         Only its schema is kept: the retained state may be larger than memory.
@@ -380,7 +387,7 @@ class _Verification:
         try:
             batch = read_batch(self.storage, ref)
         except GodwitError as error:
-            self.find_error(ref.file, error)
+            self.add_error(ref.file, error)
             return None
         self.checked[ref] = batch.schema.remove_metadata()
         self.checked_bytes += ref.length
@@ -413,13 +420,13 @@ class _Verification:
         `filed_under`: the key group of the rows up to each of `row_ends`; ``None`` where the rows
         have no hashes.
         """
-        batch = self.batch(ref)
+        batch = self.read_unseen(ref)
         if batch is None:
             return
         ends = (0, *row_ends)
         if ends[-1] != batch.num_rows:
             problem = f"{where} has {batch.num_rows} rows, not {ends[-1]}."
-            self.find(ref.file, problem, _REPORT)
+            self.add_finding(ref.file, problem, _REPORT)
             if len(row_ends) > 1:  # whose the rows are is not known
                 return
             ends = (0, batch.num_rows)
@@ -427,7 +434,7 @@ class _Verification:
             return
         column = batch.column(0) if batch.num_columns else None
         if column is None or column.type != pa.int64() or column.null_count:
-            self.find(ref.file, f"{where} has no column of hashes.", _REPORT)
+            self.add_finding(ref.file, f"{where} has no column of hashes.", _REPORT)
             return
         if self.num_key_groups is None:
             return
@@ -435,7 +442,7 @@ class _Verification:
         actual = key_groups_of(column.to_numpy(), self.num_key_groups)
         wrong = np.flatnonzero(actual != filed)
         if len(wrong):
-            self.find(
+            self.add_finding(
                 ref.file,
                 f"{where} has {len(wrong)} rows in the wrong key group, the first in row "
                 f"{wrong[0]}: it is filed under {filed[wrong[0]]} and belongs to "
@@ -452,13 +459,13 @@ class _Verification:
                     block = read_block(self.storage, output.block)
                     rows = sum(file.rows for file in decode_files(block).files)
                 except GodwitError as error:
-                    self.find_error(output.block.file, error)
+                    self.add_error(output.block.file, error)
                     continue
             else:
-                batch = self.batch(output.block)
+                batch = self.read_unseen(output.block)
                 rows = output.rows if batch is None else batch.num_rows
             if rows != output.rows:
-                self.find(
+                self.add_finding(
                     output.block.file,
                     f"The output for {output.sink!r} at {output.block.offset} has {rows} rows, "
                     f"not {output.rows}.",
@@ -478,12 +485,12 @@ class _Verification:
             operator = version.operators.get(state.operator)
             if operator is None or state.state not in operator.states:
                 problem = f"Flow version {flow} has no state '{state}', which was written under it."
-                self.find(flow_path(flow), problem, _REPORT)
+                self.add_finding(flow_path(flow), problem, _REPORT)
                 continue
             described = operator.states[state.state]
             expected = (*operator.keys, *described.entries, *described.columns)
             if not is_entries_of(columns_of(schema), expected):
-                self.find(
+                self.add_finding(
                     block.file,
                     f"State of '{state}' at {block.offset} has other columns than flow version "
                     f"{flow} says: {schema.names}, or their types differ.",
@@ -526,7 +533,7 @@ def start_problems(storage: CheckpointStorage) -> tuple[Finding, ...]:
         blocks = {*chains.blocks(), *log.latest.blocks()}
         return tuple(
             Finding(file=block.file, problem=problem, remedy=_RESTORE)
-            for block, problem in _lacking_blocks(storage, blocks)
+            for block, problem in _missing_blocks(storage, blocks)
         )
     except GodwitError as error:
         finding = Finding(
@@ -535,7 +542,7 @@ def start_problems(storage: CheckpointStorage) -> tuple[Finding, ...]:
         return (finding,)
 
 
-def _lacking_blocks(
+def _missing_blocks(
     storage: CheckpointStorage, blocks: Iterable[BlockRef]
 ) -> Iterator[tuple[BlockRef, str]]:
     """Yield blocks whose file is missing or too short, with the problem, once per file."""
@@ -589,7 +596,7 @@ def plan_record_repair(storage: CheckpointStorage) -> RecordRepair:
     return _RecordPlan(storage, identity).plan()
 
 
-def carry_out(storage: CheckpointStorage, steps: Sequence[RepairStep]) -> None:
+def execute_repair(storage: CheckpointStorage, steps: Sequence[RepairStep]) -> None:
     """Execute the steps of a repair; may be repeated after a crash."""
     for step in steps:
         if step.action == "none":
@@ -619,35 +626,39 @@ class _RecordPlan:
 
     def plan(self) -> RecordRepair:
         """Plan the repair of records and manifests."""
-        last, chains = self._farthest()
-        genuine = [n for n, record in self.commits.items() if n > last and self._is_ours(record)]
+        last, chains = self._last_reachable()
+        genuine = [
+            n for n, record in self.commits.items() if n > last and self._belongs_here(record)
+        ]
         taken_back = tuple(range(last + 1, max(genuine, default=last) + 1))
-        problem = self._cannot_end_at(last, chains, taken_back)
+        problem = self._end_problem(last, chains, taken_back)
         if problem is not None:
-            self._step(*problem, "none")
+            self._add_step(*problem, "none")
             return RecordRepair(steps=tuple(self.steps), records=())
         if chains is None:
             return RecordRepair(steps=tuple(self.steps), records=())
         above = f"It stands above epoch {last}, the last one that leads up from what is there."
         for path_of, numbers in ((commit_path, self.commits), (manifest_path, self.manifests)):
             for number in sorted(number for number in numbers if number > last):
-                self._step(path_of(number), above, "set aside")
+                self._add_step(path_of(number), above, "set aside")
         records = [r for n, r in sorted(self.commits.items()) if n <= last and r is not None]
         unreadable = {
             n
             for n, manifest in self.manifests.items()
-            if n <= last and (manifest is None or not self._sums_up(manifest))
+            if n <= last and (manifest is None or not self._matches_record(manifest))
         }
         named = {records[-1].manifest} - {-1, *self.manifests}
         for number in sorted(unreadable | named):
-            self._give_again(number)
-        self._note_retained(chains, records[-1])
+            self._rewrite_manifest(number)
+        self._plan_manifest(chains, records[-1])
         return RecordRepair(steps=tuple(self.steps), records=tuple(records), taken_back=taken_back)
 
-    def _note_retained(self, chains: Chains, latest: CommitRecord) -> None:
+    def _plan_manifest(self, chains: Chains, latest: CommitRecord) -> None:
         """Plan a manifest with the epochs that are not readable because of removed records."""
         later = (record for number, record in self.commits.items() if number > latest.epoch)
-        retained_from = max((r.retained_from for r in later if r and self._is_ours(r)), default=0)
+        retained_from = max(
+            (r.retained_from for r in later if r and self._belongs_here(r)), default=0
+        )
         noted = self.manifests.get(latest.epoch)
         if retained_from <= max(latest.retained_from, 0 if noted is None else noted.retained_from):
             return
@@ -670,33 +681,33 @@ class _RecordPlan:
             ),
         )
 
-    def _farthest(self) -> tuple[int, Chains | None]:
+    def _last_reachable(self) -> tuple[int, Chains | None]:
         """Return the last epoch that records and manifests lead to, and its chains; -1 if none."""
         anchors = [n for n, manifest in self.manifests.items() if manifest is not None]
-        reached = [c for anchor in (*anchors, -1) if (c := self._from(anchor)) is not None]
+        reached = [c for anchor in (*anchors, -1) if (c := self._replay_from(anchor)) is not None]
         chains = max(reached, key=lambda chains: chains.epoch, default=None)
         if chains is None or chains.epoch < 0:
             return -1, None
         return chains.epoch, chains
 
-    def _cannot_end_at(
+    def _end_problem(
         self, last: int, chains: Chains | None, taken_back: tuple[int, ...]
     ) -> tuple[str, str] | None:
         """Return file and problem that keep the checkpoint from continuing after an epoch."""
         following = last + 1
         if last >= 0 and self.commits.get(last) is None:
-            return commit_path(last), self._ailment(last)
+            return commit_path(last), self._damage_of(last)
         if chains is None:
             problem = "No manifest, and no epoch 0, from which the records could be followed."
             return (COMMITS, problem) if self.commits else None
         if not taken_back:
             if self.commits.get(following, ...) is None:
-                return commit_path(following), self._ailment(following)
+                return commit_path(following), self._damage_of(following)
             return None
-        gone = [block.file for block, _ in _lacking_blocks(self.storage, chains.blocks())]
+        gone = [block.file for block, _ in _missing_blocks(self.storage, chains.blocks())]
         for file in (*gone, *self._collected_records(chains)):
             problem = (
-                f"{self._ailment(following)} To go back to epoch {last} is impossible: "
+                f"{self._damage_of(following)} To go back to epoch {last} is impossible: "
                 f"{file} has been collected."
             )
             return commit_path(following), problem
@@ -718,7 +729,7 @@ class _RecordPlan:
                 yield flow_path(number)
                 return
 
-    def _ailment(self, epoch: int) -> str:
+    def _damage_of(self, epoch: int) -> str:
         """Describe the damage of an epoch's record."""
         if epoch not in self.commits:
             return "It is missing, and what its epoch committed is known nowhere else."
@@ -726,14 +737,14 @@ class _RecordPlan:
             return "It is damaged, and what its epoch committed is known nowhere else."
         return "It does not continue the epochs before it."
 
-    def _is_ours(self, record: CommitRecord | None) -> bool:
+    def _belongs_here(self, record: CommitRecord | None) -> bool:
         """Return whether a record belongs to a committed epoch of this checkpoint."""
         if record is None:
             return False
         origin = self.identity.origin_of(record.epoch)
         return record.history == origin.history
 
-    def _give_again(self, number: int) -> None:
+    def _rewrite_manifest(self, number: int) -> None:
         """Plan to write a manifest again from the records."""
         chains = self._replayed(number, before=number)
         path = manifest_path(number)
@@ -742,7 +753,7 @@ class _RecordPlan:
             damaged = self.manifests[number] is None
             problem = "It is damaged." if damaged else "It sums up a record of another history."
         if chains is None:
-            self._step(path, f"{problem} The records before it are not there any more.", "none")
+            self._add_step(path, f"{problem} The records before it are not there any more.", "none")
             return
         self.steps.append(
             RepairStep(
@@ -761,22 +772,22 @@ class _RecordPlan:
             n for n, manifest in self.manifests.items() if manifest is not None and n < before
         ]
         for anchor in sorted((n for n in (*usable, -1) if n <= epoch), reverse=True):
-            chains = self._from(anchor, until=epoch)
+            chains = self._replay_from(anchor, until=epoch)
             if chains is not None and chains.epoch == epoch:
                 return chains
         return None
 
-    def _sums_up(self, manifest: Manifest) -> bool:
+    def _matches_record(self, manifest: Manifest) -> bool:
         """Return whether a manifest belongs to the existing record of its epoch."""
         digest = self.digests.get(commit_path(manifest.epoch), manifest.record)
         return manifest.record == digest
 
-    def _from(self, anchor: int, *, until: int | None = None) -> Chains | None:
+    def _replay_from(self, anchor: int, *, until: int | None = None) -> Chains | None:
         """Replay records from a manifest as far as possible; ``None`` if none can be."""
         manifest = self.manifests.get(anchor)
         chains = Chains(self.num_key_groups)
         if manifest is not None:
-            if manifest.num_key_groups != self.num_key_groups or not self._sums_up(manifest):
+            if manifest.num_key_groups != self.num_key_groups or not self._matches_record(manifest):
                 return None
             chains = Chains.restore(manifest)
         while until is None or chains.epoch < until:
@@ -788,7 +799,7 @@ class _RecordPlan:
                     version = load_record(self.storage, flow_path(record.flow), FlowVersion)
                 except GodwitError:
                     return chains
-                chains.become(record.flow, version)
+                chains.upgrade(record.flow, version)
             noted = manifest.record if manifest is not None and chains.epoch == anchor else ""
             digest = self.digests.get(commit_path(chains.epoch), noted)
             links = link_problems(self.identity, record, digest=digest)
@@ -797,6 +808,6 @@ class _RecordPlan:
             chains.apply(record)
         return chains
 
-    def _step(self, path: str, problem: str, action: Literal["set aside", "none"]) -> None:
+    def _add_step(self, path: str, problem: str, action: Literal["set aside", "none"]) -> None:
         """Add a step of the repair."""
         self.steps.append(RepairStep(path=path, problem=problem, action=action))

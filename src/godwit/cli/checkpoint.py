@@ -32,7 +32,7 @@ from godwit.checkpoint.spark_log import keep_offsets
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import (
     Finding,
-    carry_out,
+    execute_repair,
     plan_record_repair,
     start_problems,
     verify,
@@ -45,7 +45,7 @@ from godwit.model.events import event_from_dict
 from godwit.model.wording import counted, human_bytes, printable
 from godwit.sinks.carried_files import carry_files
 from godwit.sinks.continuity import TargetReport, check_targets
-from godwit.sources.file_position import described
+from godwit.sources.file_position import describe_position
 
 if TYPE_CHECKING:
     import argparse
@@ -261,7 +261,7 @@ def _inspect(args: argparse.Namespace) -> int:
 
 def _position(position: Any) -> str:
     """Describe a position in a line: files in words, others as JSON, shortened."""
-    shown = described(position)
+    shown = describe_position(position)
     if shown is not position:
         whole = counted(shown["files"], "file")
         return f"{whole} whole, {shown['reading']}" if "reading" in shown else whole
@@ -330,7 +330,7 @@ def _plain(summary: CheckpointSummary) -> dict[str, Any]:
         "query_id": identity.query_id,
         "num_key_groups": identity.num_key_groups,
         "sources": {
-            name: {"reads": reads, "position": json.loads(_json(described(position)))}
+            name: {"reads": reads, "position": json.loads(_json(describe_position(position)))}
             for name, (reads, position) in summary.positions.items()
         },
         **values,
@@ -533,7 +533,7 @@ def _repair(args: argparse.Namespace) -> int:
     lease = acquire_lease(storage, "godwit checkpoint repair")
     try:
         steps, taken_back = _repair_plan(storage)
-        carry_out(storage, steps)
+        execute_repair(storage, steps)
         _tell_repair(args.path, steps, taken_back, applied=True)
         left, _ = _repair_plan(storage)
         if left:
@@ -661,9 +661,9 @@ def _blocks_to_read(storage: CheckpointStorage) -> tuple[int | None, int | None]
     try:
         log = CommitLog.open_read_only(storage)
         retained = log.retained_epochs
-        blocks = set(log.replay(retained.start).blocks()) if retained else set()
+        blocks = set(log.replay_chains(retained.start).blocks()) if retained else set()
         for epoch in retained:
-            blocks.update(log.load(epoch).blocks())
+            blocks.update(log.load_record(epoch).blocks())
     except GodwitError:  # what is wrong is for the verification to say
         return None, None
     sizes = [padded(block.length) for block in blocks if block.file and not block.data]

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from godwit.columns.arrays import mask_of, numpy_type, values_of
 from godwit.columns.hashing import hash_keys
 from godwit.model.key_groups import key_groups_of
-from godwit.store.regular import differ, fixed_width, take_rows, word_at, words_in
+from godwit.store.regular import fixed_width, take_rows, values_differ, word_at, words_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -349,7 +349,7 @@ def _rows_that_differ(
     keys: pa.RecordBatch, rows: npt.NDArray[np.int64], others: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
     """Positions i where the key of ``rows[i]`` is not the key of ``others[i]``."""
-    differ = np.zeros(len(rows), np.bool_)
+    values_differ = np.zeros(len(rows), np.bool_)
     for column in keys.columns:
         if numpy_type(column.type) is not None:
             values = values_of(column)
@@ -364,8 +364,8 @@ def _rows_that_differ(
         if mask is not None:
             left_mask, right_mask = mask[rows], mask[others]
             different = (different & left_mask & right_mask) | (left_mask != right_mask)
-        differ |= different
-    return np.flatnonzero(differ)
+        values_differ |= different
+    return np.flatnonzero(values_differ)
 
 
 def _unequal(
@@ -374,7 +374,7 @@ def _unequal(
     """Compare values at ``rows[i]`` and ``others[i]``: true where they differ and none is null."""
     regular = fixed_width(column) if 4 * len(rows) >= len(column) else None
     if regular is not None:
-        return differ(regular, rows, others)
+        return values_differ(regular, rows, others)
     unequal = np.empty(len(rows), np.bool_)
     for first in range(0, len(rows), _BLOCK):
         block = slice(first, first + _BLOCK)

@@ -89,19 +89,19 @@ class SourceBatch(Generic[_RowsT_co]):
     @property
     def split_rows(self) -> int | None:
         """Number of rows in the splits; ``None`` if that is not known before they are read."""
-        return _sum(numbered.split.rows for numbered in self.splits)
+        return _sum_if_known(numbered.split.rows for numbered in self.splits)
 
     @property
     def split_bytes(self) -> int | None:
         """Size in bytes of the splits where they are stored, about; ``None`` if not known."""
-        return _sum(numbered.split.size_bytes for numbered in self.splits)
+        return _sum_if_known(numbered.split.size_bytes for numbered in self.splits)
 
     def rows_of(self, source: str) -> int | None:
         """Return the number of rows of an own source; ``None`` if that is not known yet."""
-        return _sum(n.split.rows for n in self.splits if n.source == source)
+        return _sum_if_known(n.split.rows for n in self.splits if n.source == source)
 
 
-def _sum(numbers: Iterable[int | None]) -> int | None:
+def _sum_if_known(numbers: Iterable[int | None]) -> int | None:
     """Sum of numbers; ``None`` if any of them is ``None``."""
     total = 0
     for number in numbers:

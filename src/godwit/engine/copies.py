@@ -55,7 +55,7 @@ def warm_states(
     """
     versions: _Versions = {state: held_versions(state).copy() for state in order.states}
     nothing_here = [g for g in order.key_groups if all(v[g] < 0 for v in versions.values())]
-    deliveries = list(_delivered(transfers, fetch, versions, now_s))
+    deliveries = list(_fetch_from_peers(transfers, fetch, versions, now_s))
     sent = {g for d in deliveries if not d.failure for g in d.key_groups}
     began_s = now_s()
     tables, reached = {}, []
@@ -79,7 +79,7 @@ def warm_states(
     return Warmed(tables=tables, reach=reach, deliveries=tuple(deliveries))
 
 
-def _delivered(
+def _fetch_from_peers(
     transfers: Iterable[PeerCopies],
     fetch: Callable[[PeerCopies], Mapping[StateId, Mapping[int, int]]],
     versions: _Versions,
@@ -123,7 +123,7 @@ def warm_copies(
     hydration = Hydration(
         local=local,
         layout=layout,
-        homes=_homes(num_key_groups, lanes),
+        homes=_default_tables(num_key_groups, lanes),
         storage=storage,
         segments=instruction.segments,
         snapshots=instruction.snapshots,
@@ -175,7 +175,7 @@ def receive_copies(
     versions: dict[int, int] = {}
     unpacked = unpack_copies(sent, asked, run_id=run_id, state=str(state), schema=schema)
     for copies in unpacked:
-        local.replace(copies, _homes(num_key_groups, lanes))
+        local.replace(copies, _default_tables(num_key_groups, lanes))
         versions.update(zip(copies.key_groups.tolist(), copies.epochs.tolist(), strict=True))
     return versions
 
@@ -193,7 +193,7 @@ def drop_copies(
     local.drop(np.array(sorted(key_groups), np.int64))
 
 
-def _homes(num_key_groups: int, lanes: int) -> npt.NDArray[np.int32]:
+def _default_tables(num_key_groups: int, lanes: int) -> npt.NDArray[np.int32]:
     """Return the number of the local table, one per lane, for key groups not stored yet.
 
     Round robin: which lanes will own the key groups is not known yet.

@@ -78,7 +78,7 @@ class _Front:
     resumes: bool  # whether rows of earlier epochs are among its rows, which waited above
 
     @classmethod
-    def lowest(cls, fronts: Sequence[_Front]) -> _Front:
+    def minimum(cls, fronts: Sequence[_Front]) -> _Front:
         """Return the minimum event-time progress of several streams."""
         expected = [front for front in fronts if not front.drained]
         return cls(
@@ -106,9 +106,9 @@ class EventTimes:
     ) -> None:
         self._flow, self._close_at_end = flow, close_at_end
         self._times = Times() if times is None else times
-        self._behind = {name: _behind(flow, name) for name in flow.loops}
+        self._behind = {name: _upstream_of(flow, name) for name in flow.loops}
         self._held: Mapping[str, int] = {}  # loop → least event time of the rows that wait in it
-        self._ahead_us = self._ahead()
+        self._ahead_us = self._future_limits()
         self._heard_us: dict[str, int] = {}
         self._ended = False
         self._windowed = [o for o in flow.operators if o.over_event_time]
@@ -149,7 +149,7 @@ class EventTimes:
         """Continue with the flow under another physical plan."""
         self._flow = flow
 
-    def hold(self, held: Mapping[str, int]) -> None:
+    def hold_back(self, held: Mapping[str, int]) -> None:
         """Hold back the watermark of each loop to the minimum event time of its waiting rows."""
         self._held = held
 
@@ -167,13 +167,16 @@ class EventTimes:
         `components`: component → its plan or state, which says what key groups are suspended; where
         components have been regrouped since, none of theirs is.
         """
-        suspended, resumed = self._suspended(components), self._resumed(components)
-        drained = self._drained(silence_us)
+        suspended, resumed = (
+            self._suspended_operators(components),
+            self._resumed_operators(components),
+        )
+        drained = self._idle_watermarks(silence_us)
         furthest = max((time.max_ahead_us for time in self._flow.times.values()), default=0)
         epoch_times: dict[str, EpochTime] = {}
         emitted: dict[str, _Front | None] = {}
         for operator in self._flow.operators:
-            arriving = self._arriving(operator.name, emitted, drained, suspended | resumed)
+            arriving = self._input_progress(operator.name, emitted, drained, suspended | resumed)
             if operator.name in self._follows:
                 first = self._follows[operator.name]
                 emitted[operator.name], epoch_times[operator.name] = (
@@ -190,7 +193,7 @@ class EventTimes:
                 not_after=tuple(
                     min(clock_us + ahead, END) for ahead in self._ahead_us[operator.name]
                 ),
-                spreads=self._spreads(operator, components),
+                spreads=self._hot_keys(operator, components),
             )
             if arriving is not None:
                 until = arriving.watermark
@@ -201,18 +204,18 @@ class EventTimes:
                 newest = max(arriving.newest, reached)
                 over = newest
                 if newest > BEGINNING:
-                    over, newest = operator.end_of(newest), operator.last_emitted(newest)
+                    over, newest = operator.emitted_by(newest), operator.last_emitted(newest)
                 if arriving.drained:
                     until = max(until, over)
                 closed = self._times.closed.get(state, BEGINNING)
                 sharing = self.sharing.get(operator.name)
                 time = replace(
                     time,
-                    slots=self._slots(operator, arriving.newest, components),
+                    slots=self._active_slots(operator, arriving.newest, components),
                     closed=closed,
                     until=closed if paused else max(closed, until),
                     duplicated=sharing is not None and sharing.duplicated,
-                    kept_since=self._kept_since(operator, closed),
+                    kept_since=self._retained_since(operator, closed),
                     ended=self._ended and arriving.drained and not paused,
                 )
                 arriving = replace(
@@ -223,20 +226,17 @@ class EventTimes:
                     resumes=resumes,
                 )
             emitted[operator.name] = arriving
-            epoch_times[operator.name] = self._with_timers(operator, time, paused=paused)
+            epoch_times[operator.name] = self._allow_timers(operator, time, paused=paused)
         return epoch_times
 
-    def _kept_since(self, operator: KeyedOperator, closed: int) -> int:
-        """Return the start of the retained closed windows; now, if others were retained before.
-
-        Now, if the operator retained other windows before.
-        """
+    def _retained_since(self, operator: KeyedOperator, closed: int) -> int:
+        """Return the start of the retained closed windows; now, if others were retained before."""
         if operator.kept_mark is None:
             return END
         since, which = self._times.kept.get(str(operator.states[0]), (closed, operator.kept_mark))
         return since if which == operator.kept_mark else closed
 
-    def _ahead(self) -> dict[str, list[int]]:
+    def _future_limits(self) -> dict[str, list[int]]:
         """Operator → per input, the event time beyond which rows are too far in the future.
 
         The limits are those of the sources. Rows emitted by an operator over event time have no
@@ -258,7 +258,7 @@ class EventTimes:
             emitted[operator.name] = END if operator.over_event_time else max(ends)
         return ahead
 
-    def _suspended(self, components: Mapping[str, EpochPlan | ComponentView]) -> set[str]:
+    def _suspended_operators(self, components: Mapping[str, EpochPlan | ComponentView]) -> set[str]:
         """Operators with suspended key groups; of two-phase windows, both phases."""
         suspended = {
             operator.name
@@ -268,7 +268,7 @@ class EventTimes:
         }
         return suspended | {first for other, first in self._follows.items() if other in suspended}
 
-    def _resumed(self, components: Mapping[str, EpochPlan | ComponentView]) -> set[str]:
+    def _resumed_operators(self, components: Mapping[str, EpochPlan | ComponentView]) -> set[str]:
         """Return operators that process waiting rows of earlier epochs in this epoch."""
         return {
             operator.name
@@ -277,7 +277,7 @@ class EventTimes:
             for operator in component.operators
         }
 
-    def _slots(
+    def _active_slots(
         self,
         operator: KeyedOperator,
         newest: int,
@@ -295,9 +295,9 @@ class EventTimes:
         if not isinstance(second, EpochPlan) or second.takes is None:
             return slots  # in one component with others, nothing can turn
         smooth = {g for plan in plans if isinstance(plan, EpochPlan) for g in plan.smooth}
-        return slots.become(second.takes, smooth, newest, role.grid)
+        return slots.with_second(second.takes, smooth, newest, role.grid)
 
-    def _spreads(
+    def _hot_keys(
         self, operator: KeyedOperator, components: Mapping[str, EpochPlan | ComponentView]
     ) -> Spreads | None:
         """Hot keys of an operator divided among parts in the next epoch; ``None``: never any.
@@ -313,9 +313,9 @@ class EventTimes:
         if operator.part_states and (waits or (isinstance(plan, EpochPlan) and plan.consume)):
             return spreads  # rows of the parts wait, and would come after these were merged
         reached = self._times.reached.get(str(operator.states[0]), BEGINNING)
-        return orders.carried_out(spreads, reached)
+        return orders.apply(spreads, reached)
 
-    def _arriving(
+    def _input_progress(
         self,
         operator: str,
         emitted: Mapping[str, _Front | None],
@@ -333,15 +333,15 @@ class EventTimes:
                     front = replace(front, watermark=front.watermark - of.delay_us)
                 fronts.append(front)
             elif of.source in self._flow.times and of.source in self._behind:
-                fronts.append(self._going_round(of.source, drained, waiting))
+                fronts.append(self._loop_progress(of.source, drained, waiting))
             elif of.source in self._flow.times:
-                fronts.append(self._of_source(self._flow.watermark_of(of), drained))
+                fronts.append(self._source_progress(self._flow.watermark_of(of), drained))
             else:
                 return None
         known = [front for front in fronts if front is not None]
-        return None if len(known) < len(fronts) else _Front.lowest(known)
+        return None if len(known) < len(fronts) else _Front.minimum(known)
 
-    def _of_source(self, name: str, drained: set[str]) -> _Front:
+    def _source_progress(self, name: str, drained: set[str]) -> _Front:
         """Event-time progress of a source's rows, as far as it moves the watermark."""
         return _Front(
             watermark=self._times.watermarks.get(name, BEGINNING),
@@ -351,14 +351,14 @@ class EventTimes:
             resumes=False,
         )
 
-    def _going_round(self, loop: str, drained: set[str], waiting: set[str]) -> _Front:
+    def _loop_progress(self, loop: str, drained: set[str], waiting: set[str]) -> _Front:
         """Event-time progress of a loop's rows, from the sources upstream of the loop.
 
         Rows that wait at an operator of the loop, or above it, have yet to go round: nothing that
         reads the loop closes before they have, or are among the rows that hold the watermark.
         """
         behind = self._behind[loop]
-        front = _Front.lowest([self._of_source(name, drained) for name in behind.watermarks])
+        front = _Front.minimum([self._source_progress(name, drained) for name in behind.watermarks])
         newest = max(front.newest, self._times.newest.get(loop, BEGINNING))
         front = replace(
             front,
@@ -372,7 +372,7 @@ class EventTimes:
         watermark = min(front.watermark, self._held[loop])
         return replace(front, watermark=watermark, drained=False)
 
-    def _with_timers(self, operator: KeyedOperator, time: EpochTime, *, paused: bool) -> EpochTime:
+    def _allow_timers(self, operator: KeyedOperator, time: EpochTime, *, paused: bool) -> EpochTime:
         """Return `time` with the flag that timers may fire: not while key groups are suspended."""
         due = self._due.get(operator.name)
         if due is None or paused:
@@ -399,7 +399,7 @@ class EventTimes:
     def after(self, epoch_times: Mapping[str, EpochTime], reports: Iterable[LaneReport]) -> Times:
         """Compute the event time after an epoch from its lanes' reports."""
         newest = dict(self._times.newest)
-        for name, time_us in self._heard(reports).items():
+        for name, time_us in self._max_event_times(reports).items():
             if time_us > newest.get(name, BEGINNING):
                 newest[name] = time_us
         watermarks = dict(self._times.watermarks)
@@ -413,7 +413,7 @@ class EventTimes:
             until = epoch_times[operator_.name].until
             if until > BEGINNING:
                 closed[str(operator_.states[0])] = until
-        arrived = arrivals_of(reports)
+        arrived = event_times_of(reports)
         reached = dict(self._times.reached)
         for operator_ in self._windowed:
             time_us = arrived.get(operator_.name, NO_ARRIVALS).reached
@@ -428,11 +428,11 @@ class EventTimes:
         slots = dict(self._times.slots)
         for name, time in epoch_times.items():
             if time.slots is not None and name not in self._follows:
-                slots[name] = time.slots.as_of(time.until)
+                slots[name] = time.slots.without_expired(time.until)
         spreads = dict(self._times.spreads)
         for name, time in epoch_times.items():
             if time.spreads is not None:
-                spreads[name] = time.spreads.as_of(time.until)
+                spreads[name] = time.spreads.expired_at(time.until)
         return Times(
             watermarks=watermarks,
             newest=newest,
@@ -443,7 +443,7 @@ class EventTimes:
             kept=kept,
         )
 
-    def take(
+    def after_commit(
         self,
         times: Times,
         epoch_times: Mapping[str, EpochTime],
@@ -464,19 +464,19 @@ class EventTimes:
         for name, sharing in self.sharing.items():
             parts = (name, *(other for other, first in self._follows.items() if first == name))
             works = [d.windows for r in reports for d in r.operators if d.operator in parts]
-            sharing.take(epoch_times[name], [work for work in works if work is not None])
+            sharing.add_epoch(epoch_times[name], [work for work in works if work is not None])
         for name, orders in self.spreading.items():
             orders.committed(times.spreads.get(name) or Spreads())
-        for name in self._heard(reports):
+        for name in self._max_event_times(reports):
             self._heard_us[name] = silence_us
 
-    def _heard(self, reports: Iterable[LaneReport]) -> dict[str, int]:
+    def _max_event_times(self, reports: Iterable[LaneReport]) -> dict[str, int]:
         """Name of a watermark → maximum event time of its rows in this epoch."""
-        arrivals = sum(arrivals_of(reports).values(), NO_ARRIVALS)
+        arrivals = sum(event_times_of(reports).values(), NO_ARRIVALS)
         names = self._flow.watermarks
         return {name: of for number, of in arrivals.newest.items() for name in names[number]}
 
-    def _drained(self, silence_us: int) -> set[str]:
+    def _idle_watermarks(self, silence_us: int) -> set[str]:
         """Names of watermarks whose sources are idle, or at the end of their input."""
         drained = set()
         for name in (name for names in self._flow.watermarks for name in names):
@@ -489,7 +489,7 @@ class EventTimes:
         return drained
 
 
-def arrivals_of(reports: Iterable[LaneReport]) -> dict[str, Arrivals]:
+def event_times_of(reports: Iterable[LaneReport]) -> dict[str, Arrivals]:
     """Return operator → event times of its rows, and rows left out, from the senders' reports."""
     arrivals: dict[str, Arrivals] = {}
     for report in reports:
@@ -508,7 +508,7 @@ class _Behind:
     delay_us: int  # how far rows lag the watermarks
 
 
-def _behind(flow: CompiledFlow, loop: str) -> _Behind:
+def _upstream_of(flow: CompiledFlow, loop: str) -> _Behind:
     """Return the sources and operators upstream of a loop's rows."""
     found: dict[str, None] = {}
     edges = [edge for edge in flow.feedbacks if edge.loop == loop]

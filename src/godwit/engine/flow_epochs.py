@@ -14,9 +14,9 @@ from godwit.engine.instructions import Instructor
 from godwit.engine.lane.messages import senders_that_differ
 from godwit.engine.latency import LatencyMeter
 from godwit.engine.outcomes import (
+    build_commit_record,
+    build_outcome,
     counted_inputs,
-    outcome_of,
-    record_of,
     rows_by_source,
     rows_left_out,
     rows_unreadable,
@@ -64,7 +64,7 @@ def is_pending(view: ProtocolView, times: EventTimes, *, clock_us: int, silence_
     )
 
 
-def _held(flow: CompiledFlow, record: CommitRecord | None) -> dict[str, int]:
+def _held_watermarks(flow: CompiledFlow, record: CommitRecord | None) -> dict[str, int]:
     """Loop → minimum event time of its waiting rows, which holds back its watermark."""
     held: dict[str, int] = {}
     if record is None:
@@ -76,7 +76,7 @@ def _held(flow: CompiledFlow, record: CommitRecord | None) -> dict[str, int]:
     return held
 
 
-def _insist_on_what_waits(
+def _check_loop_rows_are_read(
     flow: CompiledFlow, record: CommitRecord | None, batch: BatchRef | None
 ) -> None:
     """Refuse an epoch that does not read the rows waiting in loops: they would be lost."""
@@ -115,7 +115,7 @@ class FlowEpochs(Generic[RowsT]):
             self.flow, log, recovery.layouts, settings, on_loss=policy.on_loss, run_id=run_id
         )
         self.times = EventTimes(self.flow, recovery.times(log.latest), close_at_end=close_at_end)
-        self.times.hold(_held(self.flow, log.latest))
+        self.times.hold_back(_held_watermarks(self.flow, log.latest))
         self._counting = counted_inputs(self.flow)
         self._latency = LatencyMeter(cluster.now_us())
 
@@ -163,7 +163,7 @@ class FlowEpochs(Generic[RowsT]):
         if physical_plan == self.flow.physical_plan:
             return
         self.log.use_plan(physical_plan)
-        self.flow = self.flow.under(physical_plan)
+        self.flow = self.flow.with_plan(physical_plan)
         self.instructor.regrouped(self.flow)
         self.times.regrouped(self.flow)
         self._on_regroup(self.flow)
@@ -177,7 +177,7 @@ class FlowEpochs(Generic[RowsT]):
     ) -> None:
         """Plan an attempt at an epoch: build the lanes' instruction from the components' plans."""
         self._batch, self._plans, self._planned_us = batch, plans, self._clocks_us()
-        _insist_on_what_waits(self.flow, self.log.latest, self.batch)
+        _check_loop_rows_are_read(self.flow, self.log.latest, self.batch)
         self._epoch_times = self.times.epoch_times(**self._planned_us, components=plans)
         self._instruction = self.instructor.epoch(
             epoch,
@@ -204,7 +204,7 @@ class FlowEpochs(Generic[RowsT]):
         """Write the commit record."""
         times = self.times.after(self._epoch_times, self._reports)
         self._record = self.log.commit(
-            record_of(
+            build_commit_record(
                 self._instruction.epoch,
                 self._reports,
                 self._plans,
@@ -215,8 +215,10 @@ class FlowEpochs(Generic[RowsT]):
                 sinks=self.cluster.sink_records(),
             )
         )
-        self.times.take(times, self._epoch_times, self._reports, self.cluster.monotonic_us())
-        self.times.hold(_held(self.flow, self._record))
+        self.times.after_commit(
+            times, self._epoch_times, self._reports, self.cluster.monotonic_us()
+        )
+        self.times.hold_back(_held_watermarks(self.flow, self._record))
 
     @property
     def batch(self) -> BatchRef | None:
@@ -225,7 +227,7 @@ class FlowEpochs(Generic[RowsT]):
 
     def outcome(self, copies: Copies) -> EpochOutcome:
         """Return the outcome of the committed epoch."""
-        return outcome_of(
+        return build_outcome(
             self._record,
             self._reports,
             flow=self.flow,

@@ -95,7 +95,7 @@ def operator_instruction(
     waiting: dict[int, SegmentRef] = {}
     waiting_from: dict[int, int] = {}
     for key_group in plan.consume:
-        segments = chains.waiting(operator, key_group)
+        segments = chains.waiting_rows_of(operator, key_group)
         waiting.update((id(s), s) for s in segments)
         if segments:
             waiting_from[key_group] = min(segment.epoch for segment in segments)
@@ -126,7 +126,7 @@ def state_instruction(
     to_snapshot: Sequence[int] = (),  # key groups of which a snapshot is due
 ) -> StateInstruction:
     """Build the instruction for lanes to bring one state up to the committed version."""
-    segments, others = chains.tail(state, floor, needed)
+    segments, others = chains.segments_since(state, floor, needed)
     snapshots = {g: chain.snapshot for g, chain in others.items() if chain.snapshot is not None}
     floor = floor.copy()
     floor[list(snapshots)] = -1
@@ -147,7 +147,7 @@ def mask_of(key_groups: Iterable[int], size: int) -> npt.NDArray[np.bool_]:
     return mask
 
 
-def _common(one: npt.NDArray[integer], other: npt.NDArray[integer]) -> list[int]:
+def _intersection(one: npt.NDArray[integer], other: npt.NDArray[integer]) -> list[int]:
     """Key groups in both arrays; quick if `one` is empty, as it usually is."""
     return np.intersect1d(one, other).tolist() if len(one) else []
 
@@ -216,7 +216,7 @@ class Instructor:
                             copies.owners_versions(plan.assignment, state),
                             needed,
                             stationary,
-                            also=self._drained(operator, state, times[operator.name]),
+                            also=self._drained_slots(operator, state, times[operator.name]),
                         )
                         for state in operator.states
                     ]
@@ -229,12 +229,12 @@ class Instructor:
                         states=states,
                         # What is over in an epoch is over in all key groups, or in none.
                         always_load=component.level < self._flow.levels
-                        or bool(self._flow.fed_by(operator.name))
+                        or bool(self._flow.inputs_fed_by(operator.name))
                         or self._loads
                         or operator.needs_state(times[operator.name]),
                         time=times[operator.name],
-                        tables=self._tables(operator),
-                        left_parts=self._left_parts(operator, times[operator.name]),
+                        tables=self._missing_tables(operator),
+                        left_parts=self._parts_to_merge(operator, times[operator.name]),
                     )
         return EpochInstruction(
             epoch=epoch,
@@ -249,11 +249,11 @@ class Instructor:
             hot_keys=self._settings.hot_keys,
         )
 
-    def _tables(self, operator: KeyedOperator) -> list[StateInstruction]:
+    def _missing_tables(self, operator: KeyedOperator) -> list[StateInstruction]:
         """Build the instructions for executors without a copy of an operator's broadcast tables."""
         if not operator.broadcasts:
             return []
-        home = mask_of([operator.home(self.num_key_groups)], self.num_key_groups)
+        home = mask_of([operator.table_key_group(self.num_key_groups)], self.num_key_groups)
         names = {broadcast.state for broadcast in operator.broadcasts}
         return [
             state_instruction(
@@ -267,13 +267,13 @@ class Instructor:
             if state.state in names
         ]
 
-    def _left_parts(self, operator: KeyedOperator, time: EpochTime) -> list[KeyGroupChain]:
+    def _parts_to_merge(self, operator: KeyedOperator, time: EpochTime) -> list[KeyGroupChain]:
         """Checkpoint chains of the key groups whose parts of hot keys are merged next epoch."""
         if not operator.part_states or time.spreads is None:
             return []
         states = [StateId(operator.name, state) for state in operator.part_states]
         chains = self._log.chains
-        left = time.spreads.key_groups_left(self.num_key_groups)
+        left = time.spreads.former_key_groups(self.num_key_groups)
         return [chains.chain(state, key_group) for state in states for key_group in left]
 
     def catching_up(
@@ -310,17 +310,17 @@ class Instructor:
             chains=self._log.chains,
             floor=floor,
             needed=needed,
-            to_snapshot=list(dict.fromkeys([*chosen, *_common(also, stationary)])),
+            to_snapshot=list(dict.fromkeys([*chosen, *_intersection(also, stationary)])),
         )
 
-    def _drained(
+    def _drained_slots(
         self, operator: KeyedOperator, state: StateId, time: EpochTime
     ) -> npt.NDArray[integer]:
         """Key groups whose slot holds only expired panes, so that a snapshot empties it."""
         role = operator.two_phase
         if role is None or role.slot is None or time.slots is None:
             return _NONE
-        drained = time.slots.drained(role.slot, time.closed)
+        drained = time.slots.is_drained(role.slot, time.closed)
         return np.flatnonzero(drained & ~self._log.chains.is_empty(state))
 
     def _stationary(

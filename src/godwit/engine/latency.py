@@ -50,7 +50,7 @@ class SeenArrivals:
         self._times_us: list[float] = []
         self._rows: list[float] = []
 
-    def see(self, at_us: float, beyond: float) -> None:
+    def record_backlog(self, at_us: float, beyond: float) -> None:
         """Record that at `at_us` (Unix time) the source had `beyond` unread rows."""
         if not self._times_us:
             self._times_us.append(min(self._began_us, at_us))
@@ -62,7 +62,7 @@ class SeenArrivals:
         else:
             self._rows[-1] = rows
 
-    def take(self, rows: float) -> npt.NDArray[np.float64]:
+    def take_oldest(self, rows: float) -> npt.NDArray[np.float64]:
         """Remove the oldest rows.
 
         Return pieces, shape ``(n, 3)``: rows, first and last arrival time.
@@ -110,7 +110,9 @@ class LatencyMeter:
         }
         for name in {**dict.fromkeys(self._seen), **rows}.keys() - ages.keys():
             count, parts = rows.get(name, 0), look.arrived_us.get(name, ())
-            pieces = self._pieces(name, count, look)  # the curve goes on, whoever else knows more
+            pieces = self._arrival_pieces(
+                name, count, look
+            )  # the curve goes on, whoever else knows more
             if not count:
                 continue
             if parts:
@@ -122,16 +124,16 @@ class LatencyMeter:
             )
         return latencies
 
-    def _pieces(self, name: str, count: int, look: SourceLook) -> npt.NDArray[np.float64]:
+    def _arrival_pieces(self, name: str, count: int, look: SourceLook) -> npt.NDArray[np.float64]:
         """Rows that an epoch read of a source, in pieces whose rows arrived at an even rate."""
         curve = self._seen.setdefault(name, SeenArrivals(self._began_us))
         rows = look.rows.get(name, count)
         for at_us, beyond in look.before.get(name, ()):
-            curve.see(at_us, beyond)
+            curve.record_backlog(at_us, beyond)
         if name in look.nothing_us:
-            curve.see(min(look.nothing_us[name], look.at_us - 1), 0)
-        curve.see(look.at_us, rows)
-        pieces = curve.take(rows)
+            curve.record_backlog(min(look.nothing_us[name], look.at_us - 1), 0)
+        curve.record_backlog(look.at_us, rows)
+        pieces = curve.take_oldest(rows)
         pieces[:, 0] *= count / max(rows, 1)
         return pieces
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from godwit.checkpoint.records import CommitRecord
-from godwit.engine.event_time import arrivals_of
+from godwit.engine.event_time import event_times_of
 from godwit.engine.latency import latency_figures
 from godwit.migration import ComponentTraffic, EpochOutcome, KeyGroupLoad
 from godwit.model.key_groups import KeyGroupPairs, PerKeyGroup
@@ -58,15 +58,15 @@ def rows_by_source(
 ) -> dict[str, int]:
     """Source → rows of it, after its maps; `counting`: see `counted_inputs`."""
     rows: dict[str, int] = {}
-    for of_lane in _operators(reports):
+    for of_lane in _operator_reports(reports):
         for number, count in of_lane.rows_in.items():
             source = counting.get((of_lane.operator, number))
             if source is not None:
-                _add(rows, source, count)
+                _add_to(rows, source, count)
     return rows
 
 
-def record_of(
+def build_commit_record(
     epoch: int,
     reports: Sequence[LaneReport],
     plans: Mapping[str, EpochPlan],  # component → how it ran
@@ -80,7 +80,7 @@ def record_of(
     """Build the commit record of an epoch from its lanes' reports."""
     ordered = sorted(reports, key=lambda r: (r.level, r.place))
     consumed: dict[str, list[int]] = {}
-    for report in _operators(ordered):
+    for report in _operator_reports(ordered):
         if report.consumed:
             consumed.setdefault(report.operator, []).extend(report.consumed)
     return CommitRecord(
@@ -104,12 +104,12 @@ def record_of(
     )
 
 
-def _operators(reports: Iterable[LaneReport]) -> Iterator[OperatorReport]:
+def _operator_reports(reports: Iterable[LaneReport]) -> Iterator[OperatorReport]:
     """Iterate over the lanes' reports of operators."""
     return (of_operator for report in reports for of_operator in report.operators)
 
 
-def outcome_of(
+def build_outcome(
     record: CommitRecord,
     reports: Sequence[LaneReport],
     *,
@@ -127,7 +127,7 @@ def outcome_of(
     sink_rows: dict[str, int] = {}
     for ref in record.outputs:
         if not is_fed_back(ref.sink):
-            _add(sink_rows, ref.sink, ref.rows)
+            _add_to(sink_rows, ref.sink, ref.rows)
     of_operator = {o.name: c for c in flow.components for o in c.operators}
     for report in reports:
         here = report.executor
@@ -153,17 +153,20 @@ def outcome_of(
         rows_in=sum(rows_by_source(reports, counting).values()),
         rows_out=sum(r.rows_out for r in reports),
         sink_rows=sink_rows,
-        loads={c.name: _load(loads[c.name], sizes[c.name]) for c in flow.components},
+        loads={c.name: _sum_loads(loads[c.name], sizes[c.name]) for c in flow.components},
         total_state_bytes={name: int(size.sum()) for name, size in sizes.items()},
         traffic=traffic_to(flow, reports),
-        streams=streams_of(reports),
-        executor_cpu_ms=_by_executor(of_executor, "cpu_ms"),
-        executor_busy_ms=_by_executor(of_executor, "busy_ms"),
+        streams=traffic_between(reports),
+        executor_cpu_ms=_sum_by_executor(of_executor, "cpu_ms"),
+        executor_busy_ms=_sum_by_executor(of_executor, "busy_ms"),
         waited={name: tuple(sorted(set(key_groups))) for name, key_groups in waited.items()},
-        reach={c.name: reach_of(c.states, tables, chains, copies) for c in flow.components},
+        reach={
+            c.name: completeness_of_copies(c.states, tables, chains, copies)
+            for c in flow.components
+        },
         tables=tables,
         watermarks=dict(record.watermarks),
-        left_out=left_out_of(reports),
+        left_out=count_left_out(reports),
         hot_keys={**hot_keys_of(reports), **heavy_keys_of(key_work, lanes)},
         key_work=key_work,
         held_twice=_duplicate_partials(reports),
@@ -174,7 +177,7 @@ def outcome_of(
     )
 
 
-def _by_executor(loads: Sequence[tuple[str, KeyGroupLoad]], name: str) -> dict[str, float]:
+def _sum_by_executor(loads: Sequence[tuple[str, KeyGroupLoad]], name: str) -> dict[str, float]:
     """Add up a column of the loads of each executor's lanes."""
     number = {executor: i for i, executor in enumerate(dict.fromkeys(e for e, _ in loads))}
     if not number:
@@ -185,12 +188,12 @@ def _by_executor(loads: Sequence[tuple[str, KeyGroupLoad]], name: str) -> dict[s
     return dict(zip(number, sums.tolist(), strict=True))
 
 
-def _add(total: dict[str, Any], name: str, more: float) -> None:
+def _add_to(total: dict[str, Any], name: str, more: float) -> None:
     """Add to an entry that is 0 at first."""
     total[name] = total.get(name, 0) + more
 
 
-def streams_of(reports: Iterable[LaneReport]) -> dict[tuple[str, str], tuple[int, int]]:
+def traffic_between(reports: Iterable[LaneReport]) -> dict[tuple[str, str], tuple[int, int]]:
     """(Upstream operator, operator) → rows and bytes sent."""
     streams: dict[tuple[str, str], tuple[int, int]] = {}
     for report in reports:
@@ -204,9 +207,9 @@ def streams_of(reports: Iterable[LaneReport]) -> dict[tuple[str, str], tuple[int
 def _duplicate_partials(reports: Iterable[LaneReport]) -> dict[str, int]:
     """Return operator → number of partials of closed windows that were in both slots."""
     duplicates: dict[str, int] = {}
-    for of_lane in _operators(reports):
+    for of_lane in _operator_reports(reports):
         if of_lane.duplicate_partials:
-            _add(duplicates, of_lane.operator, of_lane.duplicate_partials)
+            _add_to(duplicates, of_lane.operator, of_lane.duplicate_partials)
     return duplicates
 
 
@@ -214,10 +217,10 @@ def hot_keys_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, float]]:
     """Return operator → hot key, as JSON → its share of the rows, by the senders' reports."""
     rows: dict[str, int] = {}
     hot: dict[str, dict[str, int]] = {}
-    for of_lane in _operators(reports):
-        _add(rows, of_lane.operator, sum(of_lane.rows_in.values()))
+    for of_lane in _operator_reports(reports):
+        _add_to(rows, of_lane.operator, sum(of_lane.rows_in.values()))
         for key, count in of_lane.hot_keys.items():
-            _add(hot.setdefault(of_lane.operator, {}), key, count)
+            _add_to(hot.setdefault(of_lane.operator, {}), key, count)
     return {
         operator: {
             key: count / rows[operator]
@@ -230,7 +233,7 @@ def hot_keys_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, float]]:
 def key_work_of(reports: Iterable[LaneReport]) -> dict[str, OperatorWork]:
     """Operator → its work in an epoch, and which keys have most."""
     works: dict[str, list[OperatorWork]] = {}
-    for of_lane in _operators(reports):
+    for of_lane in _operator_reports(reports):
         if of_lane.key_work is not None:
             works.setdefault(of_lane.operator, []).append(of_lane.key_work)
     return {operator: OperatorWork.summed(of_lanes) for operator, of_lanes in works.items()}
@@ -245,11 +248,11 @@ def heavy_keys_of(works: Mapping[str, OperatorWork], lanes: int) -> dict[str, di
     return {name: keys for name, keys in hot.items() if keys}
 
 
-def left_out_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, int]]:
+def count_left_out(reports: Iterable[LaneReport]) -> dict[str, dict[str, int]]:
     """Return operator → reason → number of rows left out, for operators that left any out."""
     counts = {
         operator: {"late": of.late, "ahead": of.ahead, "untimed": of.untimed}
-        for operator, of in arrivals_of(reports).items()
+        for operator, of in event_times_of(reports).items()
     }
     return {operator: of for operator, of in counts.items() if any(of.values())}
 
@@ -280,19 +283,21 @@ def rows_unreadable(reports: Iterable[LaneReport], flow: CompiledFlow) -> list[d
     counts: dict[str, int] = {}
     for report in reports:
         for source, rows in report.unreadable.items():
-            _add(counts, flow.sources[source], rows)
+            _add_to(counts, flow.sources[source], rows)
     sinks = {output.unreadable_of: output.name for output in flow.outputs}
     return [{"source": s, "rows": rows, "sink": sinks.get(s, "")} for s, rows in counts.items()]
 
 
 def state_bytes(states: Iterable[StateId], chains: Chains) -> npt.NDArray[np.int64]:
     """Shape ``(num_key_groups,)``: bytes to read from the checkpoint for an empty copy."""
-    sizes = [chains.of(s).snapshot_bytes + chains.of(s).changelog_bytes for s in states]
+    sizes = [
+        chains.chains_of(s).snapshot_bytes + chains.chains_of(s).changelog_bytes for s in states
+    ]
     total: npt.NDArray[np.int64] = np.sum(sizes, axis=0, dtype=np.int64)
     return total
 
 
-def _load(loads: Sequence[KeyGroupLoad], sizes: npt.NDArray[np.int64]) -> KeyGroupLoad:
+def _sum_loads(loads: Sequence[KeyGroupLoad], sizes: npt.NDArray[np.int64]) -> KeyGroupLoad:
     """Add up the loads of a component's operators, with the bytes of its states."""
     total = KeyGroupLoad.total(loads)
     return replace(total, state_bytes=sizes[total.key_groups])
@@ -337,7 +342,7 @@ def traffic_to(flow: CompiledFlow, reports: Iterable[LaneReport]) -> dict[str, C
     return traffic
 
 
-def reach_of(
+def completeness_of_copies(
     states: Sequence[StateId],
     tables: Mapping[str, Mapping[StateId, Mapping[int, int]]],
     chains: Chains,

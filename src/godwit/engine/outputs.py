@@ -30,11 +30,11 @@ import pyarrow as pa
 from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.checkpoint.records import SinkRecord
 from godwit.checkpoint.staged_output import DivertedRows, decode_files
-from godwit.engine.lane.outputs import refusal, rejected_rows
+from godwit.engine.lane.outputs import rejected_rows, rejected_rows_error
 from godwit.model.errors import GodwitError, SinkError
 from godwit.plan.staging import REJECTED, Rejections, StagedSink
 from godwit.sinks.carried_files import CarriedFiles, read_former_target
-from godwit.sinks.continuity import Position, continue_delivery, way_of
+from godwit.sinks.continuity import Position, continue_delivery, divergence_choice
 from godwit.sinks.file_systems import destination_of
 from godwit.sinks.rows import with_columns_of
 from godwit.sinks.sink import SinkContext
@@ -85,11 +85,11 @@ class Deliveries:
             if output.rejects_of is None and output.is_result
         }
         recorded = {} if latest is None else latest.sinks
-        former = _former(outputs, recorded, renamed)
+        former = _previous_names(outputs, recorded, renamed)
         writers = {name: recorded[old].writer for name, old in former.items()}
         for output in outputs:
             if output.name not in writers:
-                writers[output.name] = _unused(output.name, writers.values())
+                writers[output.name] = _unused_writer_name(output.name, writers.values())
         self._outputs = {output.name: output for output in outputs}
         self._recorded, self._latest = recorded, latest
         self.of: dict[str, SinkState] = {}
@@ -104,9 +104,9 @@ class Deliveries:
                 before=-1 if old is None else recorded[old].before,
                 stays=old is not None and recorded[old].target == _target(output) != "",
             )
-            self._emitted[output.name] = -1 if old is None else self._last(old, recorded[old])
+            self._emitted[output.name] = -1 if old is None else self._last_epoch(old, recorded[old])
 
-    def _last(self, name: str, recorded: SinkRecord) -> int:
+    def _last_epoch(self, name: str, recorded: SinkRecord) -> int:
         """Last epoch with output for a sink, by its name in the last record."""
         assert self._latest is not None
         has_rows = any(ref.sink == name and ref.rows for ref in self._latest.outputs)
@@ -132,7 +132,7 @@ class Deliveries:
             if state.complete or name in with_rows:
                 self._emitted[name] = record.epoch
 
-    def changes(self) -> Iterator[str]:
+    def describe_changes(self) -> Iterator[str]:
         """Yield a line for every sink that was added, removed or renamed."""
         for name, state in self.of.items():
             if state.former is not None and state.former != name:
@@ -145,7 +145,7 @@ class Deliveries:
                     for complete in (state.former_complete, state.complete)
                 )
                 yield f"sink {name} gets {now}; up to this epoch it got {before}"
-        for name, rows in self.left_out().items():
+        for name, rows in self.undelivered_rows().items():
             yield (
                 f"sink {name} is gone; {rows} rows that the last epoch has for it are at its "
                 "target only if that run got to deliver them"
@@ -153,7 +153,7 @@ class Deliveries:
                 else f"sink {name} is gone"
             )
 
-    def left_out(self) -> dict[str, int]:
+    def undelivered_rows(self) -> dict[str, int]:
         """Former sink that is not in this run → undelivered rows of the last epoch."""
         still = {state.former for state in self.of.values()}
         outputs = () if self._latest is None else self._latest.outputs
@@ -164,7 +164,7 @@ class Deliveries:
         }
 
 
-def _former(
+def _previous_names(
     outputs: Iterable[Output], recorded: Mapping[str, SinkRecord], renamed: Mapping[str, str]
 ) -> dict[str, str]:
     """Return sink → its name in the last record, for sinks that are in it."""
@@ -197,7 +197,7 @@ def _former(
         if target and then[target] == now[target] == 1:
             match(next(output for output in waiting if _target(output) == target), name)
     for output in list(waiting):
-        match(output, _derived(output, former, old_names))
+        match(output, _previous_derived_name(output, former, old_names))
     for output in list(waiting):
         match(output, output.name)
     return former
@@ -208,7 +208,9 @@ def _target(output: Output) -> str:
     return output.sink.destination or ""
 
 
-def _derived(output: Output, former: Mapping[str, str], old_names: Mapping[str, str]) -> str:
+def _previous_derived_name(
+    output: Output, former: Mapping[str, str], old_names: Mapping[str, str]
+) -> str:
     """Previous name of a sink that is named after another sink or an operator."""
     if output.rejects_of is not None:
         return f"{former.get(output.rejects_of, output.rejects_of)}_rejects"
@@ -220,7 +222,7 @@ def _derived(output: Output, former: Mapping[str, str], old_names: Mapping[str, 
     return f"{before}_late"
 
 
-def _unused(name: str, taken: Iterable[str]) -> str:
+def _unused_writer_name(name: str, taken: Iterable[str]) -> str:
     """Choose a writer name for a new sink that no renamed sink uses."""
     used, writer, number = set(taken), name, 1
     while writer in used:
@@ -274,7 +276,7 @@ class StagedOutput:
     def schema(self) -> pa.Schema:
         """Columns of the rows, as they were staged."""
         staged = next((ref for ref in self.refs if ref.kind == "rows"), None)
-        return self.output.schema if staged is None else self._batch(staged).schema
+        return self.output.schema if staged is None else self._read_batch(staged).schema
 
     @property
     def num_rows(self) -> int:
@@ -286,12 +288,12 @@ class StagedOutput:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read the rows on the driver, batch by batch, without files at the sink's own target."""
         if self.check is None:
-            yield from self._staged()
+            yield from self._read_staged()
             yield from self.diverted
             return
         rejected: list[pa.RecordBatch] = []
         reasons: list[str] = []
-        for batch in self._staged():
+        for batch in self._read_staged():
             try:
                 rejections = self.check(with_columns_of(self.output.schema, batch))
             except pa.ArrowException:
@@ -310,17 +312,17 @@ class StagedOutput:
         elif self.on_divert is not None:
             self.on_divert("check", REJECTED.empty_table())
 
-    def _staged(self) -> Iterator[pa.RecordBatch]:
+    def _read_staged(self) -> Iterator[pa.RecordBatch]:
         """Read rows that lanes staged, or wrote to a former target of the sink."""
         for ref in self.refs:
             if ref.kind == "rows":
-                yield self._batch(ref)
-            elif not self._is_in_target(written := self._written(ref)):
+                yield self._read_batch(ref)
+            elif not self._is_in_target(written := self._read_file_list(ref)):
                 yield from read_former_target(written, self.schema, self.output.name, self.carried)
 
     def files(self) -> Sequence[WrittenFile]:
         """Files that lanes wrote to the sink's target."""
-        written = [self._written(ref) for ref in self.refs if ref.kind == "files"]
+        written = [self._read_file_list(ref) for ref in self.refs if ref.kind == "files"]
         return [file for files in written if self._is_in_target(files) for file in files.files]
 
     def _is_in_target(self, written: WrittenFiles) -> bool:
@@ -352,7 +354,7 @@ class StagedOutput:
         keys = [key for key in self.output.keys if key in rows.schema.names]
         rejected = rejected_rows(self.output.name, keys, rows, rejections)
         if self.on_divert is None:
-            raise refusal(
+            raise rejected_rows_error(
                 self.output.name,
                 rejected,
                 keyed=bool(keys),
@@ -360,11 +362,11 @@ class StagedOutput:
             )
         self.on_divert(by, rejected)
 
-    def _batch(self, ref: OutputRef) -> pa.RecordBatch:
+    def _read_batch(self, ref: OutputRef) -> pa.RecordBatch:
         """Read staged rows."""
         return decode_batch(read_block(self.storage, ref.block))
 
-    def _written(self, ref: OutputRef) -> WrittenFiles:
+    def _read_file_list(self, ref: OutputRef) -> WrittenFiles:
         """Read the description of files that a lane wrote."""
         return decode_files(read_block(self.storage, ref.block))
 
@@ -396,7 +398,7 @@ class OpenSinks:
         self._carried = CarriedFiles(log.storage)
         self._deliveries = Deliveries(flow, log.latest, renamed)
         self._continued: list[str] = []
-        for name, rows in self._deliveries.left_out().items():
+        for name, rows in self._deliveries.undelivered_rows().items():
             if rows:
                 _logger.warning(
                     "Sink %r is gone; %d rows that the last epoch has for it are at its target "
@@ -407,7 +409,7 @@ class OpenSinks:
         try:
             for output in self._outputs:
                 self._open(output)
-                self._continue(output, way_of(on_divergence, output.name))
+                self._continue(output, divergence_choice(on_divergence, output.name))
         except BaseException:
             self.close()
             raise
@@ -453,9 +455,9 @@ class OpenSinks:
         """Describe the sinks as the record of the next epoch keeps them."""
         return self._deliveries.records()
 
-    def changes(self) -> tuple[str, ...]:
+    def describe_changes(self) -> tuple[str, ...]:
         """Return a line for every sink that was added, removed or renamed."""
-        return (*self._deliveries.changes(), *self._continued)
+        return (*self._deliveries.describe_changes(), *self._continued)
 
     @property
     def deliver_concurrently(self) -> bool:
@@ -486,26 +488,28 @@ class OpenSinks:
         if not again:
             self._deliveries.committed(record)
             self._carried.forget()
-        self._diverted.forget_before(record.epoch)
+        self._diverted.delete_before(record.epoch)
         for output in sorted(self._outputs, key=lambda o: o.rejects_of is not None):
-            staged = self._staged(output, record, again=again)
+            staged = self._read_staged(output, record, again=again)
             if staged is None:
                 continue
             if output.rejects_of is not None:
                 main = self._deliveries.of[output.rejects_of].writer
                 staged = replace(staged, diverted=self._diverted.read(main, record.epoch))
             elif again:
-                self._forget_what_did_not_count(output, record.epoch)
+                self._discard_unfinished_rejects(output, record.epoch)
             _deliver(output, staged)
 
-    def _forget_what_did_not_count(self, output: Output, epoch: int) -> None:
+    def _discard_unfinished_rejects(self, output: Output, epoch: int) -> None:
         """Discard the rejected rows of a delivery that was not completed."""
         if output.sink.keeps_epochs:
             last = output.sink.last_delivered()
             if last is None or last.epoch < epoch:
-                self._diverted.forget(self._deliveries.of[output.name].writer, epoch)
+                self._diverted.delete(self._deliveries.of[output.name].writer, epoch)
 
-    def _staged(self, output: Output, record: CommitRecord, *, again: bool) -> StagedOutput | None:
+    def _read_staged(
+        self, output: Output, record: CommitRecord, *, again: bool
+    ) -> StagedOutput | None:
         """Return an epoch's output for a sink; ``None`` if the sink is newer than the epoch."""
         rejected_by: dict[str, pa.Table] = {}
         state = self._deliveries.of.get(output.name)
@@ -517,9 +521,9 @@ class OpenSinks:
             """Store rows that `by` rejected, for the sink of rejected rows."""
             rejected_by[by] = rows
             if any(rejected.num_rows for rejected in rejected_by.values()):
-                self._diverted.keep(state.writer, record.epoch, rejected_by.values())
+                self._diverted.store(state.writer, record.epoch, rejected_by.values())
             else:  # what an attempt before this one had refused
-                self._diverted.forget(state.writer, record.epoch)
+                self._diverted.delete(state.writer, record.epoch)
 
         return StagedOutput(
             output=output,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.evolution import FlowChanges, changes_to, edited
+from godwit.checkpoint.evolution import FlowChanges, apply_edits, compare_flows
 from godwit.checkpoint.records import IDENTITY, ComponentPlan, FlowIdentity, PhysicalPlan, StateId
 from godwit.checkpoint.spark_log import insist_on_no_query
 from godwit.engine.event_time import Times
@@ -22,7 +22,7 @@ from godwit.model.errors import CheckpointMismatchError, InvalidPlanError
 from godwit.model.naming import listing
 from godwit.operators.spreading import PART, Spreads
 from godwit.operators.windows.slots import Slots
-from godwit.plan.feedback import insist_on_loops
+from godwit.plan.feedback import check_loops_exist
 from godwit.plan.grouping import regrouped
 from godwit.plan.lineage import flow_version, layouts_of
 
@@ -73,7 +73,7 @@ class Recovery:
         }
         return fields if any(fields.values()) else None
 
-    def renamed(self, recorded: Mapping[str, _T]) -> dict[str, _T]:
+    def by_present_names(self, recorded: Mapping[str, _T]) -> dict[str, _T]:
         """Replace recorded operator names by their present ones."""
         return {self.changes.renamed.get(name, name): value for name, value in recorded.items()}
 
@@ -107,14 +107,17 @@ class Recovery:
         """Event time after the last epoch, by today's names."""
         if latest is None:
             return None
-        closed, reached = self._of_states(latest.expired), self._of_states(latest.reached)
+        closed, reached = (
+            self._by_present_state_names(latest.expired),
+            self._by_present_state_names(latest.reached),
+        )
         watermarks, newest = self._watermarks(latest.watermarks), self._watermarks(latest.newest)
         slots = {  # of operators that are gone too, which may come back
             name: Slots.of(of, self.flow.num_key_groups)
             for name, of in _recorded_slots(latest, self.changes).items()
         }
         slots.update(self.slots(latest))
-        spreads = _still_there(latest.spreads, self.changes)
+        spreads = _without_dropped(latest.spreads, self.changes)
         return Times(
             watermarks=watermarks,
             newest=newest,
@@ -122,10 +125,10 @@ class Recovery:
             slots=slots,
             spreads={name: Spreads.of(keys) for name, keys in spreads.items()},
             reached=reached,
-            kept=self._of_states(latest.kept),
+            kept=self._by_present_state_names(latest.kept),
         )
 
-    def _of_states(self, times_us: Mapping[str, _T]) -> dict[str, _T]:
+    def _by_present_state_names(self, times_us: Mapping[str, _T]) -> dict[str, _T]:
         """Translate times of states to present names; leave out states that start empty."""
         times = {}
         for text, time_us in times_us.items():
@@ -144,10 +147,10 @@ def _recorded_slots(
     Those of operators that are gone from the flow are kept with their state; those of operators
     that were dropped, or start empty, are not.
     """
-    return {} if latest is None else _still_there(latest.slots, changes)
+    return {} if latest is None else _without_dropped(latest.slots, changes)
 
 
-def _still_there(recorded: Mapping[str, _T], changes: FlowChanges) -> dict[str, _T]:
+def _without_dropped(recorded: Mapping[str, _T], changes: FlowChanges) -> dict[str, _T]:
     """Translate recorded operators to present names, without those whose state is dropped."""
     dropped = () if changes.version is None else changes.version.dropped
     today = {changes.renamed.get(n, n): of for n, of in recorded.items() if n not in dropped}
@@ -185,17 +188,17 @@ def recover_flow(
     stored = None if new else CommitLog.open_read_only(storage)
     before = None if stored is None or stored.flow < 0 else stored.version(stored.flow)
     edits = () if stored is None else stored.edits()
-    without_state = _placed_as_stored(flow, None if before is None else edited(before, edits))
+    without_state = _placed_as_stored(flow, None if before is None else apply_edits(before, edits))
     if callable(components):
         components = components(flow, without_state)
     version = flow_version(flow)
     latest = None if stored is None else stored.latest
     last = None if latest is None else latest.last_batch
-    _insist_on_kind_of_sources(flow, () if before is None else before.sources, last, storage.uri)
+    _check_kind_of_sources(flow, () if before is None else before.sources, last, storage.uri)
     sources = recorded_sources(last, flow.own_sources, storage.uri)
-    insist_on_loops(latest, flow.loops, storage.uri)
+    check_loops_exist(latest, flow.loops, storage.uri)
     previous = -1 if stored is None else stored.flow
-    changes = changes_to(
+    changes = compare_flows(
         version,
         before,
         previous=previous,
@@ -206,13 +209,13 @@ def recover_flow(
     if latest is not None and before is not None:
         _insist_on_all_changes(version, before, changes)
     layouts = layouts_of(flow, stored, changes)
-    _insist_on_slots(flow, _recorded_slots(latest, changes))
-    _insist_on_merge(flow, {} if latest is None else _still_there(latest.spreads, changes))
+    _check_slots_remain(flow, _recorded_slots(latest, changes))
+    _check_merge_remains(flow, {} if latest is None else _without_dropped(latest.spreads, changes))
     stored_plan = None if stored is None else stored.physical_plan
-    flow = _carrying_on(flow, stored_plan, changes.renamed)
+    flow = _flow_under_stored_plan(flow, stored_plan, changes.renamed)
     last_plan = flow.physical_plan
     if components:
-        flow = flow.under(regrouped(flow, components))
+        flow = flow.with_plan(regrouped(flow, components))
     log = CommitLog.create_or_open(
         storage,
         identity,
@@ -243,14 +246,14 @@ def _placed_as_stored(flow: CompiledFlow, stored: FlowVersion | None) -> frozens
             before = stored.operator(operator.name) or stored.operator(former)
         if before is None:
             new.add(operator.name)
-        elif PART in operator.hashed.names:
+        elif PART in operator.hash_columns.names:
             continue  # it places rows itself, which is a change where columns placed them before
         elif not operator.partition_stated and {*before.partition_by} <= {*operator.keys.names}:
             operator.partition_by = before.partition_by
     return frozenset(new)
 
 
-def _insist_on_kind_of_sources(
+def _check_kind_of_sources(
     flow: CompiledFlow,
     frames: Sequence[str],  # sources that were DataFrames when the checkpoint was last written
     last: BatchRef | None,  # the last batch in the checkpoint
@@ -339,7 +342,7 @@ def _insist_on_all_changes(today: FlowVersion, before: FlowVersion, changes: Flo
             )
 
 
-def _insist_on_slots(flow: CompiledFlow, recorded: Collection[str]) -> None:
+def _check_slots_remain(flow: CompiledFlow, recorded: Collection[str]) -> None:
     """Refuse a flow without slots that still hold partials of open windows.
 
     `recorded`: present names of operators with slots in the checkpoint. Raises
@@ -358,7 +361,7 @@ def _insist_on_slots(flow: CompiledFlow, recorded: Collection[str]) -> None:
             )
 
 
-def _insist_on_merge(flow: CompiledFlow, recorded: Mapping[str, Sequence[SpreadKey]]) -> None:
+def _check_merge_remains(flow: CompiledFlow, recorded: Mapping[str, Sequence[SpreadKey]]) -> None:
     """Refuse a flow without ``merge=`` whose keys still have state in parts.
 
     `recorded`: present name of an operator → its divided keys. Raises `CheckpointMismatchError`,
@@ -377,17 +380,17 @@ def _insist_on_merge(flow: CompiledFlow, recorded: Mapping[str, Sequence[SpreadK
             )
 
 
-def _carrying_on(
+def _flow_under_stored_plan(
     flow: CompiledFlow, stored_plan: PhysicalPlan | None, renamed: Mapping[str, str]
 ) -> CompiledFlow:
     """Return the flow under the checkpoint's physical plan, or its own if that is impossible."""
     try:
-        return flow.under(carried_on(stored_plan, flow.physical_plan, renamed))
+        return flow.with_plan(adapt_stored_plan(stored_plan, flow.physical_plan, renamed))
     except InvalidPlanError:  # keys have changed, or an operator has come between two of them
         return flow
 
 
-def remembered_load(
+def last_loads(
     written: Sequence[LoadSummary], flow: CompiledFlow, recovery: Recovery
 ) -> LoadSummary | None:
     """Return the last run's loads from the journal's summaries, oldest first.
@@ -401,13 +404,13 @@ def remembered_load(
     here = {c.name for c in flow.components if not anew & {o.name for o in c.operators}}
     loads = {
         name: load
-        for name, load in recovery.renamed(summary.loads).items()
+        for name, load in recovery.by_present_names(summary.loads).items()
         if name in here and (load.key_groups < flow.num_key_groups).all()
     }
     return replace(summary, loads=loads)
 
 
-def carried_on(
+def adapt_stored_plan(
     stored: PhysicalPlan | None, own: PhysicalPlan, renamed: Mapping[str, str]
 ) -> PhysicalPlan:
     """Adapt a checkpoint's physical plan to the operators of today's flow.
@@ -452,12 +455,12 @@ def run_started(
     run_id: str,
 ) -> RunStarted:
     """Build the protocol's first fact: durable state, assignments and executors."""
-    recorded = {} if log.latest is None else recovery.renamed(log.latest.assignments)
+    recorded = {} if log.latest is None else recovery.by_present_names(log.latest.assignments)
     return RunStarted(
         run_id=run_id,
         executors={e.name: e.lanes for e in executors},
         assignments=first_assignments(
-            flow, _inherited(flow, recovery.before, recorded), assignments, executors
+            flow, _assignments_by_component(flow, recovery.before, recorded), assignments, executors
         ),
         committed=log.latest_epoch,
         waiting={
@@ -491,7 +494,7 @@ def _slot_pairs(
     return tuple(pairs)
 
 
-def _inherited(
+def _assignments_by_component(
     flow: CompiledFlow, before: PhysicalPlan, recorded: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Mapping[str, Any]]:
     """Component → recorded assignment of the component that held its first operator."""
@@ -524,7 +527,7 @@ def first_assignments(
     chosen = {}
     for name in components:
         if name in recorded:
-            chosen[name] = transplanted(Assignment.from_dict(recorded[name]), names, lanes)
+            chosen[name] = map_to_executors(Assignment.from_dict(recorded[name]), names, lanes)
         elif name not in assignments:
             chosen[name] = even_assignment(flow.num_key_groups, names, lanes)
         elif assignments[name].num_key_groups == flow.num_key_groups:
@@ -537,7 +540,9 @@ def first_assignments(
     return chosen
 
 
-def transplanted(recorded: Assignment, names: Sequence[str], lanes: Sequence[int]) -> Assignment:
+def map_to_executors(
+    recorded: Assignment, names: Sequence[str], lanes: Sequence[int]
+) -> Assignment:
     """Map a recorded assignment onto today's executors, whose names differ.
 
     Executors are matched in order, and what has a match stays together. Key groups of executors

@@ -37,10 +37,12 @@ def regrouping_stages(
 
     Empty if every component stays as it is; the last one leads to `after`.
     """
-    plans = [_parted(before, after), after]
+    plans = [_split_components(before, after), after]
     stages, at = [], before
     for plan in plans:
-        parts = _parts(at, plan, {name: sum(of.values()) for name, of in state_bytes.items()})
+        parts = _merged_components(
+            at, plan, {name: sum(of.values()) for name, of in state_bytes.items()}
+        )
         if parts:
             both = {c.name: c.operators for p in (at, plan) for c in p.components}
             stages.append(
@@ -53,7 +55,7 @@ def regrouping_stages(
                         if c.name in parts
                     },
                     state_bytes={
-                        name: _added(state_bytes.get(o, {}) for o in operators)
+                        name: _sum_by_key_group(state_bytes.get(o, {}) for o in operators)
                         for name, operators in both.items()
                     },
                 )
@@ -62,7 +64,7 @@ def regrouping_stages(
     return tuple(stages)
 
 
-def _parted(before: PhysicalPlan, after: PhysicalPlan) -> PhysicalPlan:
+def _split_components(before: PhysicalPlan, after: PhysicalPlan) -> PhysicalPlan:
     """Return `before` with components split where `after` separates their operators."""
     home = {name: c for c in after.components for name in c.operators}
     names_before = {c.name for c in before.components}
@@ -82,7 +84,7 @@ def _parted(before: PhysicalPlan, after: PhysicalPlan) -> PhysicalPlan:
     return PhysicalPlan(components=tuple(components))
 
 
-def _parts(
+def _merged_components(
     before: PhysicalPlan, after: PhysicalPlan, size: Mapping[str, int]
 ) -> dict[str, tuple[str, ...]]:
     """Return new component → components of `before` that it consists of, largest first."""
@@ -100,7 +102,7 @@ def _parts(
     return parts
 
 
-def _added(parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
+def _sum_by_key_group(parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
     """Sum of bytes by key group."""
     total: dict[int, int] = {}
     for part in parts:
@@ -184,7 +186,7 @@ def plan_regrouping(
     Raises `InvalidPlanError` if an operator does not exist, or operators of one component could not
     run together.
     """
-    after = flow.under(regrouped(flow, components_after))
+    after = flow.with_plan(regrouped(flow, components_after))
     sizes = {o.name: state_bytes(o.states) for o in flow.operators}
     stages = regrouping_stages(
         flow.physical_plan,
@@ -205,13 +207,13 @@ def plan_regrouping(
         before=flow.physical_plan,
         after=after.physical_plan,
         levels=(flow.levels, after.levels),
-        exchanges=(_exchanges(flow), _exchanges(after)),
+        exchanges=(_count_exchanges(flow), _count_exchanges(after)),
         moving=tuple(moving),
         stages=stages,
     )
 
 
-def _exchanges(flow: CompiledFlow) -> int:
+def _count_exchanges(flow: CompiledFlow) -> int:
     """Count the operators' inputs that come by an exchange."""
     return sum(
         not isinstance(of, UpstreamInput)

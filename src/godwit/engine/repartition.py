@@ -103,7 +103,7 @@ def _placed(
     stored = [chain for chain in every if chain.snapshot is not None or chain.segments]
     if not stored:
         return
-    of = chains.of(state)
+    of = chains.chains_of(state)
     size = int(of.snapshot_bytes.sum() + of.changelog_bytes.sum())
     width = max(1, chains.num_key_groups // (1 + size // max_bytes))
     had = {chain.key_group for chain in stored}
@@ -119,7 +119,7 @@ def _placed(
             found.append(StateRows(hashes=hashes, keys=rows.keys, values=rows.values).take(here))
         together = found[0]
         for rows in found[1:]:
-            together = together.then(rows)
+            together = together.followed_by(rows)
         key_groups = key_groups_of(together.hashes, chains.num_key_groups)
         order = np.argsort(key_groups, kind="stable")
         bounds = np.searchsorted(key_groups[order], np.arange(part.start, part.stop + 1))
@@ -132,7 +132,7 @@ def _placed(
 def _insist_on_rest(operator: KeyedOperator, log: CommitLog) -> None:
     """Refuse to move state while something else goes by the key groups that it is in."""
     name, latest = operator.name, log.latest
-    if PART in operator.hashed.names:
+    if PART in operator.hash_columns.names:
         raise CheckpointError(
             f"Operator {name!r} cannot be partitioned by other columns now: it has spread= or "
             "merge=, by which rows of one key go to several lanes.",

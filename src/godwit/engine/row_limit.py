@@ -32,7 +32,7 @@ class RowLimit:
         self.rows: int | None = None
         """The limit; ``None`` until an epoch was long enough to tell."""
 
-    def note(self, rows: int | None, took_s: float) -> None:
+    def record_epoch(self, rows: int | None, took_s: float) -> None:
         """Adjust the limit after an epoch of `rows` rows (``None``: unknown) that took `took_s`."""
         if not rows or took_s <= 0:
             return
@@ -44,6 +44,6 @@ class RowLimit:
             limit = max(limit, _LEAST * self.rows)
         self.rows = max(1, math.ceil(limit))
 
-    def of_each(self, sources: int) -> int | None:
+    def per_source(self, sources: int) -> int | None:
         """Return the limit of rows for each of `sources` sources; ``None``: no limit."""
         return None if self.rows is None else max(1, self.rows // max(sources, 1))

@@ -82,21 +82,21 @@ class PaneMeter:
         self._counts, self._epochs, self._since = WindowCounts(), 0, self._until
         self._measured = {k: (n / 2, ms / 2) for k, (n, ms) in self._measured.items()}
 
-    def take(self, time: EpochTime, works: Sequence[WindowWork]) -> None:
+    def add_epoch(self, time: EpochTime, works: Sequence[WindowWork]) -> None:
         """Add the measured window work of one epoch."""
         if self._share is not None:
             return
-        self._measure(works)
-        self._counts += self._written(time, works)
+        self._add_costs(works)
+        self._counts += self._count_written(time, works)
         if self._grid.closes(time.closed, time.until):
-            self._counts += self._closing(time)
+            self._counts += self._count_closing(time)
             gone = self._grid.first_open(time.until)
             self._missing = {p: m for p, m in self._missing.items() if p >= gone}
         self._epochs, self._until = self._epochs + 1, time.until
         if self._since == BEGINNING:
             self._since = time.until
 
-    def _measure(self, works: Sequence[WindowWork]) -> None:
+    def _add_costs(self, works: Sequence[WindowWork]) -> None:
         """Add the CPU time of an epoch's window work, by kind of work."""
         for kind in self._measured:
             count, ms = self._measured[kind]
@@ -105,7 +105,7 @@ class PaneMeter:
             ms += sum(getattr(work, f"{kind}_ms") for work in works if getattr(work, name))
             self._measured[kind] = count, ms
 
-    def _written(self, time: EpochTime, works: Sequence[WindowWork]) -> WindowCounts:
+    def _count_written(self, time: EpochTime, works: Sequence[WindowWork]) -> WindowCounts:
         """Estimate the entries that an epoch writes: with shared panes, and with own windows."""
         touched: dict[int, int] = {}
         for work in works:
@@ -129,7 +129,7 @@ class PaneMeter:
             spread=float(keys[windows.pane].sum()),
         )
 
-    def _closing(self, time: EpochTime) -> WindowCounts:
+    def _count_closing(self, time: EpochTime) -> WindowCounts:
         """Count the entries read and merged for the windows that an epoch closes."""
         panes = np.array(sorted(self._missing), np.int64)
         missing = np.array([self._missing[pane] for pane in panes.tolist()])
@@ -153,8 +153,8 @@ class PaneMeter:
         steps = pieces.plan(whole, int(self._keys), overlapping=False)
         first, end = self._grid.closing(time.closed, time.until)
         read = piece_of[(starts >= first) & (starts < end)]
-        if kept is not None and kept.any_from(first, time.kept_since, time.closed):
-            read = np.array(sorted(pieces.read(steps)))
+        if kept is not None and kept.any_retained_from(first, time.kept_since, time.closed):
+            read = np.array(sorted(pieces.pieces_read(steps)))
         # What is scanned for windows with states of their own: all that begin where it is read.
         begun, over = self._grid.windows_over(panes, BEGINNING, END)
         begins = (begun >= first) & (begun < end)

@@ -187,10 +187,10 @@ class SourcePositions:
         with _errors_of(name, "could not be opened"):
             source.open(self._position(name) if committed else None)
         if committed:
-            self._note(name)
+            self._report_commit(name)
             return
         with _errors_of(name, "could not say where it starts"):
-            self._positions[name] = _plain(name, source.start())
+            self._positions[name] = _normalised_position(name, source.start())
 
     def close(self) -> None:
         """Close the open sources; an error of one is reported, and the others are closed."""
@@ -213,7 +213,7 @@ class SourcePositions:
         """Return a copy of a position, which the caller may change."""
         return copy.deepcopy(self._positions[name])
 
-    def end_with_what_is_there(self) -> None:
+    def fix_ends(self) -> None:
         """Make the present ends of the sources the end of the input (trigger ``availableNow``)."""
         self._until = self.ends()
 
@@ -224,7 +224,7 @@ class SourcePositions:
             if name in self._rounds:
                 continue  # it ends where nothing goes round any more
             with _errors_of(name, "could not say how far its rows reach"):
-                ends[name] = _plain(name, source.end(self._position(name)))
+                ends[name] = _normalised_position(name, source.end(self._position(name)))
         return ends
 
     def reached(self, ends: Mapping[str, Position]) -> bool:
@@ -232,14 +232,14 @@ class SourcePositions:
 
         So it is once loops are dry too, or pause.
         """
-        if self._turning():
+        if self._has_active_loop():
             return False
         for name, source in self._opened.items():
             if name not in ends:
                 continue
             with _errors_of(name, "could not say how far it may be read"):
                 latest = source.latest(self._position(name), until=copy.deepcopy(ends[name]))
-            if self._moves(name, latest) is not None:
+            if self._new_end(name, latest) is not None:
                 return False
         return self._committed.issuperset(self._opened)
 
@@ -253,8 +253,8 @@ class SourcePositions:
         again without a commit in between gives the same rows, or more. The first batch of a source
         may have no rows, since its first position has to be committed.
         """
-        ends, splits = self._round(parallelism)
-        turning = self._turning()
+        ends, splits = self._plan_round(parallelism)
+        turning = self._has_active_loop()
         whole = self.ends() if everything else {}
         for name, source in self._opened.items():
             if name in self._rounds:
@@ -262,21 +262,21 @@ class SourcePositions:
             begin, until = self._position(name), copy.deepcopy(self._until.get(name))
             with _errors_of(name, "could not say how far it may be read"):
                 end = whole[name] if whole else source.latest(begin, limit=limit, until=until)
-            end = self._moves(name, end)
+            end = self._new_end(name, end)
             if end is None:
                 continue
-            self._insist_on_progress(name, source, end)
+            self._check_progress(name, source, end)
             ends[name] = end
             with _errors_of(name, "could not be cut into splits"):
                 begin = self._position(name)
                 found: object = source.splits(begin, copy.deepcopy(end), parallelism)
-            splits += _split_list(name, found, first=len(splits))
+            splits += _numbered_splits(name, found, first=len(splits))
         only_loops = ends.keys() <= self._rounds.keys()
         if only_loops and not turning and self._committed.issuperset(self._opened):
             return None
-        return self._planned(ends, splits)
+        return self._batch_up_to(ends, splits)
 
-    def _moves(self, name: str, end: object) -> Position | None:
+    def _new_end(self, name: str, end: object) -> Position | None:
         """Return the end that a source gave, in plain values; ``None`` if it equals its position.
 
         A position may be large and sources are polled often, so an unchanged one is not copied.
@@ -285,22 +285,22 @@ class SourcePositions:
         with suppress(Exception):  # whatever a user's value raises; it is compared again below
             if end == position:
                 return None
-        moved = _plain(name, end)
+        moved = _normalised_position(name, end)
         return None if moved == position else moved
 
-    def standing(self, parallelism: int = 1) -> SourceBatch[Any]:
+    def plan_loops_only(self, parallelism: int = 1) -> SourceBatch[Any]:
         """Plan a batch that reads only the rows waiting in loops; other positions stay."""
-        return self._planned(*self._round(parallelism))
+        return self._batch_up_to(*self._plan_round(parallelism))
 
-    def next_round(self, parallelism: int, *, due: bool = False) -> SourceBatch[Any] | None:
+    def plan_next_round(self, parallelism: int, *, due: bool = False) -> SourceBatch[Any] | None:
         """Plan a batch of the rows waiting in loops; ``None`` if there are none or the loops pause.
 
         `due`: an epoch runs anyway, so it reads waiting rows even if the loops pause.
         """
-        ends, splits = self._round(parallelism) if due or self._turning() else ({}, [])
-        return self._planned(ends, splits) if ends else None
+        ends, splits = self._plan_round(parallelism) if due or self._has_active_loop() else ({}, [])
+        return self._batch_up_to(ends, splits) if ends else None
 
-    def _round(self, parallelism: int) -> tuple[dict[str, Position], list[NumberedSplit]]:
+    def _plan_round(self, parallelism: int) -> tuple[dict[str, Position], list[NumberedSplit]]:
         """Return positions and splits of everything that waits in loops."""
         ends: dict[str, Position] = {}
         splits: list[NumberedSplit] = []
@@ -310,43 +310,44 @@ class SourcePositions:
             if end != begin:
                 ends[name] = end
                 found = source.splits(begin, end, parallelism)
-                splits += _split_list(name, found, first=len(splits))
+                splits += _numbered_splits(name, found, first=len(splits))
         return ends, splits
 
-    def _turning(self) -> bool:
+    def _has_active_loop(self) -> bool:
         """Return whether rows wait in a loop that has not reached its maximum of rounds."""
         return any(
-            rounds < self._loop(name).max_rounds and self._loop(name).waiting[1]
+            rounds < self._feedback_source(name).max_rounds
+            and self._feedback_source(name).waiting[1]
             for name, rounds in self._rounds.items()
         )
 
-    def _loop(self, name: str) -> FeedbackSource:
+    def _feedback_source(self, name: str) -> FeedbackSource:
         """Return a loop's source."""
         source = self.sources[name]
         assert isinstance(source, FeedbackSource), "others have no rounds"
         return source
 
-    def _insist_on_progress(self, name: str, source: Source, end: Position) -> None:
+    def _check_progress(self, name: str, source: Source, end: Position) -> None:
         """Raise `SourceError` if an end is before the position: rows would be repeated."""
         read = self._position(name)
         with _errors_of(name, "could not compare two positions"):
             if not source.precedes(copy.deepcopy(end), copy.deepcopy(read)):
                 return
         raise SourceError(
-            f"Source {name!r} goes backwards: the query has read up to {_shown(source, read)}, "
-            f"and it may be read up to {_shown(source, end)} now.",
+            f"Source {name!r} goes backwards: the query has read it to "
+            f"{_position_text(source, read)}, but it now ends at {_position_text(source, end)}.",
             remedy="Nothing was read again. If what it reads was cut off or made anew, start with "
             "a new checkpoint, or give the source another name; in a source of your own, let "
             "Source.latest and Source.end return the position itself where there are no more rows.",
             source=name,
         )
 
-    def played(self, planned: SourceBatch[Any] | None = None) -> SourceBatch[Any]:
+    def with_test_rows(self, planned: SourceBatch[Any] | None = None) -> SourceBatch[Any]:
         """Return a batch of rows that a test gives, together with the planned batch."""
-        planned = self.standing() if planned is None else planned
+        planned = self.plan_loops_only() if planned is None else planned
         return replace(planned, ref=msgspec.structs.replace(planned.ref, digest=PLAYED))
 
-    def _planned(
+    def _batch_up_to(
         self, ends: Mapping[str, Position], splits: list[NumberedSplit]
     ) -> SourceBatch[Any]:
         """Make the plan of a batch that ends at these positions."""
@@ -370,21 +371,21 @@ class SourcePositions:
         self._committed = set(batch.positions)
         for name in self._opened:
             if before.get(name) != self._positions[name]:
-                self._note(name)
+                self._report_commit(name)
         self._count_round(alone=not others and moved <= self._rounds.keys())
 
     def _count_round(self, *, alone: bool) -> None:
         """Count a batch with rows of loops alone; announce it when they pause."""
         self._rounds = {name: n + 1 if alone else 0 for name, n in self._rounds.items()}
-        pauses = alone and not self._turning()
+        pauses = alone and not self._has_active_loop()
         if pauses and not self._pauses:
             for name, rounds in self._rounds.items():
-                rows = sum(ref.rows for ref in self._loop(name).waiting[1])
+                rows = sum(ref.rows for ref in self._feedback_source(name).waiting[1])
                 if rows:
                     self._on_pause(name, rounds, rows)
         self._pauses = pauses
 
-    def _note(self, name: str) -> None:
+    def _report_commit(self, name: str) -> None:
         """Call `Source.committed` with a source's committed position, if it changed."""
         try:
             self._opened[name].committed(self._position(name))
@@ -426,7 +427,7 @@ def _errors_of(name: str, what: str) -> Iterator[None]:
         raise source_error(name, what, error) from error
 
 
-def _plain(name: str, position: object) -> Position:
+def _normalised_position(name: str, position: object) -> Position:
     """Return a position as decoded from a commit record; raise if it cannot be encoded."""
     try:
         decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(position))
@@ -443,7 +444,7 @@ def _plain(name: str, position: object) -> Position:
     )
 
 
-def _shown(source: Source, position: Position) -> str:
+def _position_text(source: Source, position: Position) -> str:
     """Describe a position in an error."""
     if isinstance(position, int | float):
         return f"{position:,}"
@@ -453,7 +454,7 @@ def _shown(source: Source, position: Position) -> str:
         return repr(position)
 
 
-def _split_list(name: str, splits: object, first: int) -> list[NumberedSplit]:
+def _numbered_splits(name: str, splits: object, first: int) -> list[NumberedSplit]:
     """Return the splits of a source with numbers from `first` on; raise if they are no splits."""
     if isinstance(splits, Sequence) and all(isinstance(split, Split) for split in splits):
         return [

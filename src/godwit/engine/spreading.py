@@ -30,10 +30,10 @@ class SpreadOrders:
         """Division of hot keys among parts, as of the last committed epoch."""
         return self._spreads
 
-    def changing(self, key_hash: int) -> bool:
+    def is_changing(self, key_hash: int) -> bool:
         """Return whether a change of a key is in progress, which excludes another."""
         with self._lock:
-            return key_hash in self._orders or self._spreads.changing(key_hash)
+            return key_hash in self._orders or self._spreads.is_changing(key_hash)
 
     def order(self, key_hash: int, key: str, grid: Grid) -> bool:
         """Request another grid for a hot key from the next epoch on.
@@ -41,13 +41,13 @@ class SpreadOrders:
         ``False`` if it cannot change now.
         """
         with self._lock:
-            taken = key_hash in self._orders or self._spreads.changing(key_hash)
+            taken = key_hash in self._orders or self._spreads.is_changing(key_hash)
             if taken or set(self._spreads.grid_of(key_hash).parts) & set(grid.parts):
                 return False
             self._orders[key_hash] = key, grid
             return True
 
-    def carried_out(self, spreads: Spreads, newest: int) -> Spreads:
+    def apply(self, spreads: Spreads, newest: int) -> Spreads:
         """Return the division of hot keys after the pending requests.
 
         `newest`: greatest event time of the rows of earlier epochs.
@@ -55,7 +55,7 @@ class SpreadOrders:
         with self._lock:
             orders = dict(self._orders)
         for key_hash, (key, grid) in orders.items():
-            spreads = spreads.become(key_hash, key, grid, self.operator.over_at(newest))
+            spreads = spreads.with_grid(key_hash, key, grid, self.operator.parts_expire_at(newest))
         return spreads
 
     def committed(self, spreads: Spreads) -> None:

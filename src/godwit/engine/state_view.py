@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.checkpoint.blocks import read_batch
-from godwit.checkpoint.collection import reading
+from godwit.checkpoint.collection import reading_while_collected
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.entries import ColumnsByName, EntryLayout, Former, in_utc, read_chain
-from godwit.checkpoint.evolution import described
+from godwit.checkpoint.evolution import description_in
 from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import values_of
 from godwit.model.errors import CheckpointError
@@ -27,7 +27,7 @@ from godwit.operators.states.declared import TIMERS
 from godwit.operators.states.stored import PAGE
 from godwit.operators.windows.compute import SPAN
 from godwit.operators.windows.grid import BEGINNING
-from godwit.operators.windows.operator import gone_before
+from godwit.operators.windows.operator import first_needed_pane
 from godwit.store.changes import EntryRange
 from godwit.store.columns import StateSchema
 from godwit.values.values import state_as_json
@@ -65,12 +65,12 @@ class StateReader:
 
     def read(self, chain: KeyGroupChain, cache: BatchCache) -> pa.RecordBatch:
         """Read the entries of one key group."""
-        with reading(self.storage):
+        with reading_while_collected(self.storage):
             rows = read_chain(self.storage, chain, self.layouts[chain.state], cache=cache)
         rows = rows if self.live is None else rows.take(self.live.positions(rows.keys))
         rows = without_derived(rows)
         if self.in_parts and PART not in rows.keys.schema.names:
-            rows = replace(rows, keys=_whole(rows.keys, self.num_keys))
+            rows = replace(rows, keys=_with_null_part(rows.keys, self.num_keys))
         return self.shown(chain.key_group, rows)
 
 
@@ -84,7 +84,7 @@ def view_state(
             f"No epoch is committed yet in the checkpoint {storage.uri!r}.",
             remedy="Read its state once the query has processed something.",
         )
-    with reading(storage):
+    with reading_while_collected(storage):
         chains = log.chains if epoch is None else log.chains_at(epoch)
     version = log.version(chains.flow)
     described_operator = version.operator(operator)
@@ -95,12 +95,12 @@ def view_state(
             remedy=f"{did_you_mean(operator, known)}Its operators are {listing(known)}.",
         )
     described = described_operator.states
-    which = _which(
-        operator, state, [name for name in described if not _is_of_parts(described[name])]
+    which = _state_id(
+        operator, state, [name for name in described if not _has_parts(described[name])]
     )
     states = [which]
     of_parts = part_state_of(which.state)
-    parts = [StateId(operator, of_parts)] if _is_of_parts(described.get(of_parts)) else []
+    parts = [StateId(operator, of_parts)] if _has_parts(described.get(of_parts)) else []
     states += [
         StateId(part, which.state)
         for part in version.parts_of(operator)
@@ -115,14 +115,14 @@ def view_state(
         )
     described_as, num_keys = described_operator.states[which.state], len(described_operator.keys)
     entries = num_keys + len(described_as.entries)
-    with reading(storage):
+    with reading_while_collected(storage):
         there = {chain.state for chain in with_state}
-        layouts = _layouts(log, chains, there - {*parts}, entries)
-        layouts |= _layouts(log, chains, there & {*parts}, entries + 1)
+        layouts = _layouts_without_flow(log, chains, there - {*parts}, entries)
+        layouts |= _layouts_without_flow(log, chains, there & {*parts}, entries + 1)
     stored = next(iter(layouts.values())).schema
     if parts and PART not in stored.keys.names:
         none = pa.RecordBatch.from_pylist([], schema=stored.keys)
-        stored = StateSchema(_whole(none, num_keys).schema, stored.values)
+        stored = StateSchema(_with_null_part(none, num_keys).schema, stored.values)
     show = _Shown.of(described_as, stored, num_keys + len(parts))
     live = _live_panes(log, chains.epoch, which, described_as, num_keys)
     return StateReader(
@@ -143,12 +143,12 @@ def without_derived(rows: StateRows) -> StateRows:
     return rows.take(np.flatnonzero(values_of(rows.keys.column(SPAN)) >= 0))
 
 
-def _is_of_parts(described_as: StateDescription | None) -> bool:
+def _has_parts(described_as: StateDescription | None) -> bool:
     """Return whether a state holds parts of keys; see `godwit.operators.parts`."""
     return described_as is not None and [name for name, _ in described_as.entries][:1] == [PART]
 
 
-def _whole(keys: pa.RecordBatch, num_keys: int) -> pa.RecordBatch:
+def _with_null_part(keys: pa.RecordBatch, num_keys: int) -> pa.RecordBatch:
     """Add the part column of undivided keys: null."""
     none = pa.nulls(keys.num_rows, PART_FIELD.type)
     columns, fields = keys.columns, list(keys.schema)
@@ -158,7 +158,7 @@ def _whole(keys: pa.RecordBatch, num_keys: int) -> pa.RecordBatch:
     )
 
 
-def _layouts(
+def _layouts_without_flow(
     log: CommitLog, chains: Chains, states: Iterable[StateId], num_keys: int
 ) -> dict[StateId, EntryLayout]:
     """Layouts for reading states without the flow: all columns ever written, as written.
@@ -173,7 +173,7 @@ def _layouts(
         written[state] = {}
         for flow, block in blocks.items():
             versions = log.versions_since(flow)
-            of = described(versions, chains.flow, state.operator, state.state, flow)
+            of = description_in(versions, chains.flow, state.operator, state.state, flow)
             assert of is not None, "what has state is described in the version that wrote it"
             written[state][flow] = of
             schemas.append((flow, of, in_utc(read_batch(log.storage, block)).schema))
@@ -207,11 +207,11 @@ def _live_panes(
 ) -> EntryRange | None:
     """Return the range of panes that open windows need; ``None`` for state without panes."""
     closed = log.record(epoch).expired.get(str(state), BEGINNING)
-    first = gone_before(described_as, closed)
+    first = first_needed_pane(described_as, closed)
     return None if first is None else EntryRange(column=keys, first=first)
 
 
-def _which(operator: str, state: str | None, states: list[str]) -> StateId:
+def _state_id(operator: str, state: str | None, states: list[str]) -> StateId:
     """Return the id of the requested state."""
     if state is None and len(states) == 1:
         return StateId(operator, states[0])

@@ -140,7 +140,7 @@ def settings_for(
     return Async() if settings is None else settings
 
 
-def calls_of(
+def caller_for(
     calls: Calls, settings: Async | None, *, state: str, tables: Collection[str]
 ) -> Calls | AsyncCalls:
     """Check the functions' arguments, and return the plain or asynchronous caller for them.

@@ -51,7 +51,7 @@ class AsyncCalls:
             """Run the calls of all keys on the lane's event loop."""
             operator, settings = self._calls.operator, self._settings
             resources = await loop.resources(self, operator, settings.resources)
-            return await self._every_key(work, {**work.named, **resources})
+            return await self._run_all_keys(work, {**work.named, **resources})
 
         gc.enable()  # other keys' rubbish must not wait for the slowest answer
         try:
@@ -62,11 +62,11 @@ class AsyncCalls:
         waits_s = np.array([key.took_s for key in finished]) - cpu_s
         # Keys wait together: the time that passed is shared out by how long each one waited.
         idle_s = max(time.perf_counter() - started_s - float(cpu_s.sum()), 0.0)
-        meter.took(cpu_s, cpu_s + idle_s * waits_s / max(float(waits_s.sum()), 1e-9))
+        meter.add_concurrent(cpu_s, cpu_s + idle_s * waits_s / max(float(waits_s.sum()), 1e-9))
         emitted = [row for key in finished for row in key.rows]
         return emitted, np.cumsum([len(key.rows) for key in finished]).tolist()
 
-    async def _every_key(self, work: KeysToCall, named: Mapping[str, Any]) -> list[_Finished]:
+    async def _run_all_keys(self, work: KeysToCall, named: Mapping[str, Any]) -> list[_Finished]:
         """Run the calls of all keys concurrently; the first error cancels the others."""
         finished = [_Finished() for _ in work.keys]
         waiting = iter(range(len(finished)))
@@ -75,7 +75,7 @@ class AsyncCalls:
             """Run keys one after another, as one of the concurrent workers."""
             for group in waiting:
                 started_s = time.perf_counter()
-                steps = _Steps(self._key(work, group, named))
+                steps = _Steps(self._run_key(work, group, named))
                 finished[group].rows = await steps
                 finished[group].cpu_s = steps.cpu_s
                 finished[group].took_s = time.perf_counter() - started_s
@@ -89,14 +89,14 @@ class AsyncCalls:
             raise
         return finished
 
-    async def _key(self, work: KeysToCall, group: int, named: Mapping[str, Any]) -> list[Any]:
+    async def _run_key(self, work: KeysToCall, group: int, named: Mapping[str, Any]) -> list[Any]:
         """Run all calls for a key, and retry where an attempt fails; return the rows."""
         settings, of_key = self._settings, work.called[group]
         timers = list(of_key.timers)
         attempt = 1
         while True:
             try:
-                rows = await self._attempt(work, group, named)
+                rows = await self._attempt_key(work, group, named)
             except _FailedCall as failed:
                 error = failed.error
                 again = isinstance(error, settings.retry_on) and not isinstance(error, GodwitError)
@@ -116,14 +116,16 @@ class AsyncCalls:
             await asyncio.sleep(self._backoff_s * 2 ** (attempt - 1))
             attempt += 1
 
-    async def _attempt(self, work: KeysToCall, group: int, named: Mapping[str, Any]) -> list[Any]:
+    async def _attempt_key(
+        self, work: KeysToCall, group: int, named: Mapping[str, Any]
+    ) -> list[Any]:
         """Run all calls for a key once; return the rows."""
         emitted: list[Any] = []
         for call in self._calls.of_key(work, group):
             limit = asyncio.timeout(self._timeout_s)
             try:
                 async with limit:
-                    emitted += await _result(call, work.keys[group], named)
+                    emitted += await _await_call(call, work.keys[group], named)
             except BaseException as error:
                 task = asyncio.current_task()
                 if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
@@ -151,7 +153,7 @@ class _Finished:
     took_s: float = 0.0
 
 
-async def _result(call: Call, key: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
+async def _await_call(call: Call, key: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
     """Call a user's function, plain or asynchronous, and return the rows."""
     result = call.function(key, call.argument, call.state, **named)
     if hasattr(result, "__aiter__"):

@@ -96,7 +96,7 @@ class BatchProcess(KeyedOperator):
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
         """Return columns that entries of an earlier schema lack, as those of a new key are."""
-        return self._new(count)
+        return self._initial_states(count)
 
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Call the function for all rows."""
@@ -104,16 +104,16 @@ class BatchProcess(KeyedOperator):
             return OperatorOutput()
         groups, keys = data.grouped(len(self.keys))
         known, prior = data.state.find(keys, groups.key_groups)
-        result = self._called(data, groups, keys, self._with_new(known, prior))
-        output, states, dropped = self._parts(result)
+        result = self._call_function(data, groups, keys, self._fill_in_new_keys(known, prior))
+        output, states, dropped = self._unpack_result(result)
         emitted = None
         if output is not None:
-            emitted = self._table(output, self.output, "rows to emit")
+            emitted = self._to_batch(output, self.output, "rows to emit")
         which, values = self._new_states(states, keys, groups)
         removed = np.zeros(groups.count, np.bool_)
         if dropped is not None:
-            removed = self._dropped(dropped, groups.count)
-            which, values = self._with_dropped(which, values, removed)
+            removed = self._keys_to_drop(dropped, groups.count)
+            which, values = self._add_dropped(which, values, removed)
         return OperatorOutput(
             output=emitted,
             groups=groups,
@@ -122,7 +122,7 @@ class BatchProcess(KeyedOperator):
             ),
         )
 
-    def _new(self, count: int) -> pa.RecordBatch:
+    def _initial_states(self, count: int) -> pa.RecordBatch:
         """Return the state of new keys."""
         columns = []
         for column in self.schema.values:
@@ -130,25 +130,29 @@ class BatchProcess(KeyedOperator):
             columns.append(pa.repeat(pa.scalar(default, column.type), count))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
 
-    def _with_new(self, known: npt.NDArray[np.bool_], prior: pa.RecordBatch) -> pa.RecordBatch:
+    def _fill_in_new_keys(
+        self, known: npt.NDArray[np.bool_], prior: pa.RecordBatch
+    ) -> pa.RecordBatch:
         """Return the states of all keys: stored ones in `prior`, initial ones where not `known`."""
         if known.all():
             return prior
-        new, mask = self._new(len(known)), pa.array(known)
+        new, mask = self._initial_states(len(known)), pa.array(known)
         columns = [
             pc.if_else(mask, old, default)
             for old, default in zip(prior.columns, new.columns, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
 
-    def _called(
+    def _call_function(
         self, data: OperatorInput, groups: Groups, keys: pa.RecordBatch, states: pa.RecordBatch
     ) -> Any:
         """Call the user's function with all rows and states of the lane."""
         as_frame = _READERS[self.frames]
-        rows = _beside(data.rows.keys, data.rows.values)
+        rows = _side_by_side(data.rows.keys, data.rows.values)
         try:
-            return self.function(as_frame(rows), as_frame(_beside(keys, states)), groups.of_row)
+            return self.function(
+                as_frame(rows), as_frame(_side_by_side(keys, states)), groups.of_row
+            )
         except BaseException as error:
             raise function_failed(
                 self.name,
@@ -158,13 +162,13 @@ class BatchProcess(KeyedOperator):
                 of=f"{len(groups.of_row)} rows of {groups.count} keys",
             ) from error
 
-    def _parts(self, result: Any) -> tuple[Any, Any, Any]:
+    def _unpack_result(self, result: Any) -> tuple[Any, Any, Any]:
         """Split the function's result into rows, new states, and keys to drop."""
         if result is None:
             return None, None, None
         if isinstance(result, tuple) and len(result) in (2, 3):
             return result[0], result[1], result[2] if len(result) == 3 else None
-        raise self._refusal(
+        raise self._wrong_result(
             f"a {type(result).__name__}"
             + (f" of {len(result)}" if isinstance(result, tuple) else ""),
             "Return two tables, rows to emit and new states, either of which may be None; and, to "
@@ -177,26 +181,26 @@ class BatchProcess(KeyedOperator):
         """Return the keys that have a new state, by position, and their states."""
         columns = self.schema.values
         if states is None:
-            return np.empty(0, np.int64), _empty(columns)
+            return np.empty(0, np.int64), _empty_batch(columns)
         table = _as_table(states)
         has_keys = table is not None and set(keys.schema.names) <= set(table.schema.names)
         if not has_keys:
-            values = self._table(table, columns, "states", of=states)
+            values = self._to_batch(table, columns, "states", of=states)
             if values.num_rows != groups.count:
-                raise self._refusal(
+                raise self._wrong_result(
                     f"{values.num_rows} states for {groups.count} keys",
                     f"Return a row for each row of `states`, in order; or add the key columns, "
                     f"{listing(keys.schema.names)}, and return those that changed.",
                 )
             return np.arange(groups.count), values
-        both = self._table(table, pa.schema([*keys.schema, *columns]), "states")
+        both = self._to_batch(table, pa.schema([*keys.schema, *columns]), "states")
         own = both.select(keys.schema.names)
         values = both.select(columns.names)
         if own.equals(keys):
             return np.arange(groups.count), values
-        return self._positions(own, keys, groups), values
+        return self._positions_of_keys(own, keys, groups), values
 
-    def _positions(
+    def _positions_of_keys(
         self, own: pa.RecordBatch, keys: pa.RecordBatch, groups: Groups
     ) -> npt.NDArray[np.int64]:
         """Return the position of each returned key among `keys`.
@@ -214,26 +218,26 @@ class BatchProcess(KeyedOperator):
             wrong, what = np.flatnonzero(at == times.argmax())[1:], "a second time"
         if len(wrong):
             key = tuple(column[int(wrong[0])].as_py() for column in own.columns)
-            raise self._refusal(
+            raise self._wrong_result(
                 f"a state {what}: {key!r}",
                 "Return at most one state for each row of `states`.",
             )
         return at
 
-    def _dropped(self, dropped: Any, count: int) -> npt.NDArray[np.bool_]:
+    def _keys_to_drop(self, dropped: Any, count: int) -> npt.NDArray[np.bool_]:
         """Return a mask of the keys whose state the function drops."""
         try:
             mask = np.asarray(dropped)
         except Exception:  # noqa: BLE001 - of another library
             mask = np.empty(0)
         if mask.dtype != np.bool_ or mask.shape != (count,):
-            raise self._refusal(
+            raise self._wrong_result(
                 f"{dropped!r:.60} for the keys to drop",
                 f"Give {count} booleans, one for each row of `states`.",
             )
         return mask
 
-    def _with_dropped(
+    def _add_dropped(
         self,
         which: npt.NDArray[np.int64],
         values: pa.RecordBatch,
@@ -245,16 +249,20 @@ class BatchProcess(KeyedOperator):
         more = np.flatnonzero(others)
         if not len(more):
             return which, values
-        return np.concatenate([which, more]), pa.concat_batches([values, self._new(len(more))])
+        return np.concatenate([which, more]), pa.concat_batches(
+            [values, self._initial_states(len(more))]
+        )
 
-    def _table(self, frame: Any, schema: pa.Schema, what: str, *, of: Any = None) -> pa.RecordBatch:
+    def _to_batch(
+        self, frame: Any, schema: pa.Schema, what: str, *, of: Any = None
+    ) -> pa.RecordBatch:
         """Convert a table returned by the function to the declared columns.
 
         `what`: its name in errors.
         """
         table = _as_table(frame)
         if table is None:
-            raise self._refusal(
+            raise self._wrong_result(
                 f"a {type(frame if of is None else of).__name__} for the {what}",
                 "Return a table: of Arrow, pandas or Polars, or None.",
             )
@@ -267,8 +275,8 @@ class BatchProcess(KeyedOperator):
                 told, hint = f"without column {missing[0]!r}", did_you_mean(missing[0], unknown)
             else:
                 told = f"with a column {unknown[0]!r}, which there is none of"
-            raise self._refusal(
-                f"a table {told} for the {what}", f"{hint}They are {_declared(schema)}."
+            raise self._wrong_result(
+                f"a table {told} for the {what}", f"{hint}They are {_columns_text(schema)}."
             )
         columns = [self._cast(table.column(f.name), f, what) for f in schema]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -281,16 +289,16 @@ class BatchProcess(KeyedOperator):
         if whole.type == column_field.type:
             return whole
         try:
-            return self._in_zone(whole, column_field.type).cast(column_field.type)
+            return self._with_zone(whole, column_field.type).cast(column_field.type)
         except pa.ArrowException as error:
-            raise self._refusal(
+            raise self._wrong_result(
                 f"{whole.type} in column {column_field.name!r} of the {what}, which is "
                 f"{column_field.type} ({error})",
                 "Convert it, or declare what it is.",
                 column=column_field.name,
             ) from error
 
-    def _in_zone(self, column: pa.Array, dtype: pa.DataType) -> pa.Array:
+    def _with_zone(self, column: pa.Array, dtype: pa.DataType) -> pa.Array:
         """Give timestamps without a time zone the session's zone."""
         is_instant = pa.types.is_timestamp(dtype) and dtype.tz is not None
         if self._zone == UTC or not is_instant or not _is_naive(column.type):
@@ -298,7 +306,7 @@ class BatchProcess(KeyedOperator):
         moments = column.cast(pa.timestamp("us")).to_pylist()
         return pa.array([in_zone(moment, dtype, self._zone) for moment in moments], dtype)
 
-    def _refusal(self, what: str, remedy: str, **context: str) -> UserFunctionError:
+    def _wrong_result(self, what: str, remedy: str, **context: str) -> UserFunctionError:
         """Build the error that the function returned something unusable: `what`."""
         return UserFunctionError(
             f"Operator {self.name!r}: {function_name(self.function)!r} returned {what}.",
@@ -308,13 +316,13 @@ class BatchProcess(KeyedOperator):
         )
 
 
-def _beside(keys: pa.RecordBatch, values: pa.RecordBatch) -> pa.Table:
+def _side_by_side(keys: pa.RecordBatch, values: pa.RecordBatch) -> pa.Table:
     """Return key columns and other columns as one table."""
     schema = pa.schema([*keys.schema, *values.schema])
     return pa.Table.from_arrays([*keys.columns, *values.columns], schema=schema)
 
 
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
+def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch without rows."""
     return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
 
@@ -324,7 +332,7 @@ def _is_naive(dtype: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(dtype) and dtype.tz is None)
 
 
-def _declared(schema: pa.Schema) -> str:
+def _columns_text(schema: pa.Schema) -> str:
     """Format the declared columns for messages."""
     return ", ".join(f"{column.name}: {column.type}" for column in schema)
 

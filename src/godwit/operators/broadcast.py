@@ -71,7 +71,7 @@ class Broadcast:
         return f"{BROADCAST}{self.name}"
 
     @property
-    def arriving(self) -> pa.Schema:
+    def input_schema(self) -> pa.Schema:
         """Columns of the table's rows as they arrive."""
         return pa.schema([*self.keys, *self.values])
 
@@ -111,22 +111,22 @@ class Broadcast:
             removed=removed if removed.any() else None,
         )
 
-    def plain(self, entries: StateRows) -> tuple[list[Any], list[Any]]:
+    def to_python(self, entries: StateRows) -> tuple[list[Any], list[Any]]:
         """Return keys and values of entries as functions see them."""
-        own = rows_as_tuples(self._own_keys(entries))
+        own = rows_as_tuples(self._table_keys(entries))
         make = row_type(tuple(self.values.names))._make
         values = rows_as_tuples(entries.values) if len(self.values) else [()] * len(own)
         return [key for (key,) in own] if len(self.keys) == 1 else own, [*map(make, values)]
 
     def sorted(self, entries: StateRows) -> StateRows:
         """Return entries in the order of the table's keys, nulls last."""
-        own = self._own_keys(entries)
+        own = self._table_keys(entries)
         names = [f"k{i}" for i in range(own.num_columns)]
         named = pa.RecordBatch.from_arrays(own.columns, names)
         order = pc.sort_indices(named, sort_keys=[(name, "ascending") for name in names])
         return entries.take(order.to_numpy())
 
-    def _own_keys(self, entries: StateRows) -> pa.RecordBatch:
+    def _table_keys(self, entries: StateRows) -> pa.RecordBatch:
         """Return the table's key columns."""
         columns = entries.keys.num_columns
         return entries.keys.select(list(range(len(self.keyed_by), columns)))
@@ -145,7 +145,7 @@ class BroadcastTable:
         """Return a table that has no rows yet."""
         return cls(of=of, rows=latest_entries([], of.schema), mapping=MappingProxyType({}))
 
-    def then(self, entries: StateRows) -> BroadcastTable:
+    def updated_with(self, entries: StateRows) -> BroadcastTable:
         """Return the table with later entries applied; raise if it becomes too large."""
         rows = latest_entries([self.rows, entries], self.of.schema)
         size = rows.keys.nbytes + rows.values.nbytes
@@ -159,7 +159,7 @@ class BroadcastTable:
                 operator=self.of.operator,
                 broadcast=self.of.name,
             )
-        keys, values = self.of.plain(entries)
+        keys, values = self.of.to_python(entries)
         mapping = dict(self.mapping)
         if all(key in mapping for key in keys):
             removed = [False] * len(keys) if entries.removed is None else entries.removed.tolist()
@@ -169,7 +169,7 @@ class BroadcastTable:
                 else:
                     mapping[key] = value  # in its place
         else:  # a new key, or not a number, which equals nothing
-            mapping = dict(zip(*self.of.plain(self.of.sorted(rows)), strict=True))
+            mapping = dict(zip(*self.of.to_python(self.of.sorted(rows)), strict=True))
         return replace(self, rows=rows, mapping=MappingProxyType(mapping))
 
 
@@ -179,7 +179,7 @@ def _null_hash(keys: pa.Schema) -> int:
     return int(hash_keys(nulls)[0])
 
 
-def _as_shown(description: StateDescription) -> StateDescription:
+def _with_user_names(description: StateDescription) -> StateDescription:
     """Replace internal column names in a table's description by the user's."""
     entries = tuple((n.removeprefix(f"{RESERVED_PREFIX}_"), t) for n, t in description.entries)
     return msgspec.structs.replace(description, entries=entries)
@@ -205,7 +205,7 @@ class BroadcastOperator(KeyedOperator):
         """Hash of the null key, under which broadcast tables are stored."""
         return _null_hash(self.keys)
 
-    def home(self, num_key_groups: int) -> int:
+    def table_key_group(self, num_key_groups: int) -> int:
         """Return the key group whose owner writes the broadcast tables."""
         return int(key_groups_of(np.array([self.null_hash]), num_key_groups)[0])
 
@@ -219,9 +219,11 @@ class BroadcastOperator(KeyedOperator):
             rows = [data.broadcast[n] for n in sorted(broadcast.inputs) if n in data.broadcast]
             if rows:
                 entries = broadcast.entries(rows)
-                table = table.then(entries)
+                table = table.updated_with(entries)
                 if data.writes_tables:
-                    home = np.full(len(entries.hashes), self.home(data.num_key_groups), np.int32)
+                    home = np.full(
+                        len(entries.hashes), self.table_key_group(data.num_key_groups), np.int32
+                    )
                     changed[broadcast.state] = (entries, home)
             named[broadcast.name] = table.mapping
         states = {name: view for name, view in data.states.items() if name not in self._by_state}
@@ -233,9 +235,9 @@ class BroadcastOperator(KeyedOperator):
         """True if the wrapped operator has timers, or state that expires."""
         return self.inner.has_timers
 
-    def reads_all(self, time: EpochTime) -> bool:
+    def reads_all_keys(self, time: EpochTime) -> bool:
         """Return whether the wrapped operator reads the state of keys without rows."""
-        return self.inner.reads_all(time)
+        return self.inner.reads_all_keys(time)
 
     @property
     def states(self) -> tuple[StateId, ...]:
@@ -255,14 +257,14 @@ class BroadcastOperator(KeyedOperator):
         origins = {f"table {of.name!r}": of.origin for of in self.broadcasts}
         return msgspec.structs.replace(table.describe(), means={ORIGINS: origins})
 
-    def insist_on_state(
+    def check_stored_state(
         self, state: str, stored: StateDescription, today: StateDescription
     ) -> None:
         """Raise if stored state does not fit the wrapped operator or the broadcast table."""
         if state in self._by_state:
-            super().insist_on_state(state, _as_shown(stored), _as_shown(today))
+            super().check_stored_state(state, _with_user_names(stored), _with_user_names(today))
         else:
-            self.inner.insist_on_state(state, stored, today)
+            self.inner.check_stored_state(state, stored, today)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
         """Return the upgrade of state columns; those of broadcast tables never need one."""

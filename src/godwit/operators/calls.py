@@ -246,7 +246,7 @@ class CalledKey:
         """Reset to the state before the first call: these timers, and nothing dropped."""
         self.timers, self.touched, self.dropped = list(timers), False, False
 
-    def drop_if(self, dropped: bool) -> None:
+    def after_call(self, dropped: bool) -> None:
         """Drop the key with its timers if a call dropped it; else mark it as used."""
         self.dropped = dropped
         if dropped:
@@ -296,18 +296,18 @@ class Calls:
         for end in meter.ends:
             for group in range(begin, end):
                 for call in self.of_key(work, group):
-                    emitted += self._call(call, work.keys[group], work.named)
+                    emitted += self._call_function(call, work.keys[group], work.named)
                 ends.append(len(emitted))
                 work.done(group)
             begin = end
-            meter.lap()
+            meter.end_key_group()
         return emitted, ends
 
     def of_key(self, work: KeysToCall, group: int) -> Iterator[Call]:
         """Yield the calls for a key in order; the caller completes each before the next."""
         key, of_key, state = work.keys[group], work.called[group], work.state_of(group)
         timers = Timers(of_key.timers, work.now)
-        yield from self._due(key, state, of_key, timers, work.now)
+        yield from self._timer_calls(key, state, of_key, timers, work.now)
         first, last = work.starts[group], work.starts[group + 1]
         if first < last:
             if of_key.dropped:
@@ -319,11 +319,11 @@ class Calls:
             )
             of_key.touched = True
             yield Call(self.function, rows, state)
-            of_key.drop_if(rows._dropped)  # noqa: SLF001 - for operators alone
+            of_key.after_call(rows._dropped)  # noqa: SLF001 - for operators alone
         timers._now = work.until  # noqa: SLF001 - for operators alone
-        yield from self._due(key, state, of_key, timers, work.until)
+        yield from self._timer_calls(key, state, of_key, timers, work.until)
 
-    def _due(
+    def _timer_calls(
         self, key: tuple[Any, ...], state: Any, of_key: CalledKey, timers: Timers, now: int
     ) -> Iterator[Call]:
         """Yield calls for due timers, earliest first, also those set meanwhile."""
@@ -345,9 +345,11 @@ class Calls:
             of_key.touched = True
             assert self.on_timer is not None, "an operator with timers has a function for them"
             yield Call(self.on_timer, fired, state)
-            of_key.drop_if(fired._dropped)  # noqa: SLF001 - for operators alone
+            of_key.after_call(fired._dropped)  # noqa: SLF001 - for operators alone
 
-    def _call(self, call: Call, key: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
+    def _call_function(
+        self, call: Call, key: tuple[Any, ...], named: Mapping[str, Any]
+    ) -> list[Any]:
         """Call a user's function; an error of it names the key."""
         try:
             result = call.function(key, call.argument, call.state, **named)
@@ -385,7 +387,7 @@ class Meter:
         self._shared_s = np.zeros((2, len(self._starts)))
         self._since = _clocks()
 
-    def lap(self) -> None:
+    def end_key_group(self) -> None:
         """Record the end of a key group's calls."""
         now = _clocks()
         self._laps.append(now - self._since)
@@ -395,12 +397,14 @@ class Meter:
         """Leave the time since the last record out of account."""
         self._since = _clocks()
 
-    def took(self, cpu_s: npt.NDArray[np.float64], busy_s: npt.NDArray[np.float64]) -> None:
+    def add_concurrent(
+        self, cpu_s: npt.NDArray[np.float64], busy_s: npt.NDArray[np.float64]
+    ) -> None:
         """Record the CPU and elapsed seconds of each key's calls, which ran concurrently."""
         self._laps = list(np.add.reduceat(np.stack([cpu_s, busy_s]), self._starts, axis=1).T)
         self._since = _clocks()
 
-    def share(self, blobs: pa.Array) -> None:
+    def add_by_bytes(self, blobs: pa.Array) -> None:
         """Divide the time since the last record among key groups by the bytes of their states."""
         now = _clocks()
         sizes = np.diff(boundaries_of(blobs)) + 1.0
@@ -411,14 +415,14 @@ class Meter:
     @property
     def cpu_ms(self) -> npt.NDArray[np.float64]:
         """Milliseconds of CPU per key group."""
-        return self._spent_ms(0)
+        return self._time_per_key_group(0)
 
     @property
     def busy_ms(self) -> npt.NDArray[np.float64]:
         """Elapsed milliseconds per key group."""
-        return self._spent_ms(1)
+        return self._time_per_key_group(1)
 
-    def _spent_ms(self, clock: int) -> npt.NDArray[np.float64]:
+    def _time_per_key_group(self, clock: int) -> npt.NDArray[np.float64]:
         """Return milliseconds per key by one clock, with a share of common time."""
         laps = np.array([lap[clock] for lap in self._laps])
         spent: npt.NDArray[np.float64] = self._shared_s[clock] + laps
@@ -431,7 +435,7 @@ def _clocks() -> npt.NDArray[np.float64]:
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
+def without_garbage_collection() -> Iterator[None]:
     """Context without garbage collection of reference cycles.
 
     States and rows by the 100,000 would set it off again and again, to no avail, for more than

@@ -26,7 +26,7 @@ from godwit.checkpoint.evolution import (
     StateDescription,
     columns_of,
     differences,
-    refuse,
+    mismatch_error,
     without_zones,
 )
 from godwit.columns.arrays import column_of
@@ -41,7 +41,7 @@ from godwit.model.frames import user_traceback
 from godwit.operators.aggregates.aggregate import Aggregate, Aggregator, BoundAggregate, BuiltIn
 from godwit.operators.aggregates.sums import SumOverflowError
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
-from godwit.operators.ordering import pairing, ranges
+from godwit.operators.ordering import expand_ranges, pairing
 from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
@@ -103,9 +103,9 @@ class ComputeOperator(KeyedOperator):
 
     def combine(self, groups: Groups, keys: pa.RecordBatch, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Aggregate raw rows into one partial state per group; `keys` are named in errors."""
-        return self.partials(rows, groups.of_row, groups.count, lambda: keys)
+        return self.aggregate_rows(rows, groups.of_row, groups.count, lambda: keys)
 
-    def partials(
+    def aggregate_rows(
         self,
         rows: pa.RecordBatch,
         of_row: IntArray,
@@ -116,12 +116,12 @@ class ComputeOperator(KeyedOperator):
 
         `of_row`: number of the state of each row.
         """
-        with _key_named(lambda: keys().select(self.keys.names)):
-            return self._joined(
+        with _naming_key(lambda: keys().select(self.keys.names)):
+            return self._side_by_side(
                 result.update(result.create(count), of_row, rows, None) for result in self._results
             )
 
-    def combined(self, data: OperatorInput) -> StateRows:
+    def as_partials(self, data: OperatorInput) -> StateRows:
         """Return an epoch's rows as partial states: one per row, or as combined upstream."""
         rows = data.rows
         if data.is_partial:
@@ -144,7 +144,7 @@ class ComputeOperator(KeyedOperator):
         if not len(several):
             return states
         # Most are alone, and stay where they are.
-        _, rows = ranges(starts[several], sizes[several])
+        _, rows = expand_ranges(starts[several], sizes[several])
         of_several = np.concatenate([[0], np.cumsum(sizes[several])])
         merged = self._merged_in_rounds(states.take(pa.array(rows)), of_several)
         which = starts[:-1].copy()
@@ -167,7 +167,7 @@ class ComputeOperator(KeyedOperator):
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         """Merge states row by row; `left` has those of the earlier rows."""
-        return self._merged(left, right, None)
+        return self._merge_naming_key(left, right, None)
 
     @property
     def commutative(self) -> bool:
@@ -185,33 +185,33 @@ class ComputeOperator(KeyedOperator):
             if not self.complete:
                 return OperatorOutput()
             cpu = time.process_time()
-            output = self._of_all_keys(data.state.scan(), data.num_key_groups)
+            output = self._complete_output(data.state.scan(), data.num_key_groups)
             return OperatorOutput(output=output, closing_ms=(time.process_time() - cpu) * 1e3)
         groups, keys = data.grouped(len(self.keys))
         rows = data.rows.values
         if data.is_partial:
             rows = self.merge_partials(groups, rows)
         known, prior = data.state.find(keys, groups.key_groups)
-        state = self.updated(groups, keys, rows, known, prior, are_partial=data.is_partial)
+        state = self.update_states(groups, keys, rows, known, prior, are_partial=data.is_partial)
         if not self.complete:
             results = self.finish(keys, state)
             if self.changes:
-                results = self._changes(known, keys, prior, results)
+                results = self._changelog_rows(known, keys, prior, results)
             return OperatorOutput.of_groups(groups, keys, state, output=results)
         cpu = time.process_time()
         changed = StateRows(hashes=groups.hashes, keys=keys, values=state)
-        output = self._of_all_keys(data.state.scan().then(changed), data.num_key_groups)
+        output = self._complete_output(data.state.scan().followed_by(changed), data.num_key_groups)
         return OperatorOutput.of_groups(
             groups, keys, state, output=output, closing_ms=(time.process_time() - cpu) * 1e3
         )
 
-    def _of_all_keys(self, entries: StateRows, num_key_groups: int) -> pa.RecordBatch:
+    def _complete_output(self, entries: StateRows, num_key_groups: int) -> pa.RecordBatch:
         """Return the result of every key (complete output); later entries replace earlier ones."""
         groups = group_rows(entries.hashes, entries.keys, num_key_groups)
         newest = pa.array(groups.order[groups.starts[1:] - 1])
         return self.finish(entries.keys.take(newest), entries.values.take(newest))
 
-    def _changes(
+    def _changelog_rows(
         self,
         known: npt.NDArray[np.bool_],
         keys: pa.RecordBatch,
@@ -235,7 +235,7 @@ class ComputeOperator(KeyedOperator):
         ]
         return pa.concat_batches(parts)
 
-    def updated(
+    def update_states(
         self,
         groups: Groups,
         keys: pa.RecordBatch,
@@ -248,10 +248,10 @@ class ComputeOperator(KeyedOperator):
         """Update the states of G groups with their raw rows or partial states."""
         if are_partial and not known.any():
             return rows
-        before = self._before(known, prior)
+        before = self._prior_states(known, prior)
         if are_partial:
-            return self._merged(before, rows, keys)
-        return self._joined(
+            return self._merge_naming_key(before, rows, keys)
+        return self._side_by_side(
             result.update(result.of(before), groups.of_row, rows, keys) for result in self._results
         )
 
@@ -288,7 +288,7 @@ class ComputeOperator(KeyedOperator):
             else:
                 upgrades[tuple(field.name for field in result.fields)] = upgrade
         if changed:
-            raise refuse(
+            raise mismatch_error(
                 f"The state of operator {self.name!r}",
                 changed,
                 "Give the changed aggregate a result name of its own, under which it starts "
@@ -299,9 +299,9 @@ class ComputeOperator(KeyedOperator):
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
         """Return the state columns that entries of an earlier schema lack: states without rows."""
-        return self._joined(result.create(count) for result in self._results)
+        return self._side_by_side(result.create(count) for result in self._results)
 
-    def _before(self, known: npt.NDArray[np.bool_], prior: pa.RecordBatch) -> pa.RecordBatch:
+    def _prior_states(self, known: npt.NDArray[np.bool_], prior: pa.RecordBatch) -> pa.RecordBatch:
         """Return the state of each key before the epoch; an empty one for new keys."""
         if known.all():
             return prior
@@ -315,15 +315,15 @@ class ComputeOperator(KeyedOperator):
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
 
-    def _merged(
+    def _merge_naming_key(
         self, left: pa.RecordBatch, right: pa.RecordBatch, keys: pa.RecordBatch | None
     ) -> pa.RecordBatch:
         """Merge states row by row; errors name one of the `keys`."""
-        return self._joined(
+        return self._side_by_side(
             result.merge(result.of(left), result.of(right), keys) for result in self._results
         )
 
-    def _joined(self, parts: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+    def _side_by_side(self, parts: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
         """Put the state columns of all results side by side."""
         columns = [column for part in parts for column in part.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
@@ -399,7 +399,7 @@ class _Result:
 
     def create(self, count: int) -> pa.RecordBatch:
         """Return new states."""
-        return self._call("create", count, None, count)
+        return self._call_aggregate("create", count, None, count)
 
     def update(
         self,
@@ -410,38 +410,40 @@ class _Result:
     ) -> pa.RecordBatch:
         """Add rows to states; errors name one of the `keys`."""
         columns = [rows.column(name) for name in self.columns]
-        return self._call("update", states.num_rows, keys, states, of_row, *columns)
+        return self._call_aggregate("update", states.num_rows, keys, states, of_row, *columns)
 
     def merge(
         self, left: pa.RecordBatch, right: pa.RecordBatch, keys: pa.RecordBatch | None
     ) -> pa.RecordBatch:
         """Merge states row by row; `left` has those of the earlier rows."""
-        return self._call("merge", left.num_rows, keys, left, right)
+        return self._call_aggregate("merge", left.num_rows, keys, left, right)
 
     def finish(self, states: pa.RecordBatch, keys: pa.RecordBatch) -> pa.Array:
         """Return the result of each state."""
-        return self._call("finish", states.num_rows, keys, states)
+        return self._call_aggregate("finish", states.num_rows, keys, states)
 
-    def _call(self, method: str, count: int, keys: pa.RecordBatch | None, *arguments: Any) -> Any:
+    def _call_aggregate(
+        self, method: str, count: int, keys: pa.RecordBatch | None, *arguments: Any
+    ) -> Any:
         """Call one of the aggregate's functions, which returns `count` rows."""
         try:
             result = getattr(self.aggregate, method)(*arguments)
         except SumOverflowError as error:
-            raise self._overflow(error, keys) from error
+            raise self._overflow_error(error, keys) from error
         except GodwitError:
             raise
         except (Exception, SystemExit) as error:
             if not isinstance(self.aggregate, Aggregator):
                 raise
-            raise self._failure(
+            raise self._contract_broken(
                 f"{method}() raised {type(error).__name__}: {error}",
                 f"Correct the function; its traceback is:\n{user_traceback(error)}",
             ) from error
         if isinstance(self.aggregate, Aggregator):
-            self._check(method, result, count)
+            self._check_result(method, result, count)
         return result
 
-    def _check(self, method: str, result: Any, count: int) -> None:
+    def _check_result(self, method: str, result: Any, count: int) -> None:
         """Check the value that a user's aggregate returned."""
         if method == "finish":
             kind, dtype = pa.Array, self.aggregate.output
@@ -450,22 +452,22 @@ class _Result:
             kind, dtype = pa.RecordBatch, self.aggregate.state
             returned = getattr(result, "schema", None)
         if not isinstance(result, kind):
-            raise self._failure(
+            raise self._contract_broken(
                 f"{method}() returned a value of type {type(result).__name__}",
                 f"Return a pyarrow.{kind.__name__}.",
             )
         if returned != dtype:
-            raise self._failure(
-                f"{method}() returned {_flat(returned)} where {_flat(dtype)} is declared",
+            raise self._contract_broken(
+                f"{method}() returned {_one_line(returned)} where {_one_line(dtype)} is declared",
                 "Cast the result, or correct the declaration.",
             )
         if len(result) != count:
-            raise self._failure(
+            raise self._contract_broken(
                 f"{method}() returned {len(result)} rows for {count} states",
                 "Return one row for every state, in their order.",
             )
 
-    def _failure(self, what: str, remedy: str) -> UserFunctionError:
+    def _contract_broken(self, what: str, remedy: str) -> UserFunctionError:
         """Return the error that a user's aggregate broke its contract."""
         kind = type(self.aggregate).__qualname__
         return UserFunctionError(
@@ -475,7 +477,9 @@ class _Result:
             aggregate=self.name,
         )
 
-    def _overflow(self, error: SumOverflowError, keys: pa.RecordBatch | None) -> EpochFailedError:
+    def _overflow_error(
+        self, error: SumOverflowError, keys: pa.RecordBatch | None
+    ) -> EpochFailedError:
         """Return the error that a sum is too large for its type."""
         key = (
             None if keys is None else tuple(column[error.group].as_py() for column in keys.columns)
@@ -493,7 +497,7 @@ class _Result:
 
 
 @contextmanager
-def _key_named(keys: Callable[[], pa.RecordBatch]) -> Iterator[None]:
+def _naming_key(keys: Callable[[], pa.RecordBatch]) -> Iterator[None]:
     """Context in which errors about a group name its key."""
     try:
         yield
@@ -554,7 +558,7 @@ def _check_distinct(operator: str, names: list[str]) -> None:
         )
 
 
-def _flat(declared: object) -> str:
+def _one_line(declared: object) -> str:
     """Format a schema on one line."""
     if isinstance(declared, pa.Schema):
         return "columns " + ", ".join(f"{field.name}: {field.type}" for field in declared)

@@ -24,7 +24,7 @@ from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.joins.matching import within
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput, changed_by_key
-from godwit.operators.ordering import run_begins
+from godwit.operators.ordering import starts_run
 from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
 from godwit.operators.windows.operator import PANE, EventTimeOperator
 from godwit.store.columns import StateSchema
@@ -62,7 +62,7 @@ class DropDuplicates(KeyedOperator):
         new = np.flatnonzero(~known)
         rows = groups.first_row[new]
         by_arrival = np.argsort(rows, kind="stable")
-        output = whole_rows(
+        output = merge_columns(
             keys.take(pa.array(new[by_arrival])),
             data.rows.values.take(pa.array(rows[by_arrival])),
             self.output,
@@ -117,7 +117,7 @@ class DropDuplicatesWithin(EventTimeOperator):
         """Return False: time alone emits nothing."""
         return False
 
-    def end_of(self, moment: int) -> int:  # noqa: ARG002
+    def emitted_by(self, moment: int) -> int:  # noqa: ARG002
         """Return no time, since rows are emitted at once."""
         return BEGINNING
 
@@ -136,10 +136,10 @@ class DropDuplicatesWithin(EventTimeOperator):
         times = self._event_times(arrived) - int(self.time.is_end)
         panes = values_of(arrived.keys.column(self.pane_position))
         distinct = own.take(pa.array(groups.first_row))
-        seen_key, seen = self._seen(groups, panes, distinct, data.state, data.time.closed)
+        seen_key, seen = self._earlier_rows(groups, panes, distinct, data.state, data.time.closed)
         reach = self.within_us
-        free = ~within(key, times - reach, times + reach, seen_key, seen).any
-        which = first_of_their_time(key, times, free, reach)
+        free = ~within(key, times - reach, times + reach, seen_key, seen).is_nonempty
+        which = first_within(key, times, free, reach)
         through = pa.array(which)
         moment_type = self.schema.values.field(0).type
         values = pa.RecordBatch.from_arrays(
@@ -148,7 +148,7 @@ class DropDuplicatesWithin(EventTimeOperator):
         return OperatorOutput(
             groups=groups,
             changed=changed_by_key(groups, key[which], arrived.keys.take(through), values),
-            output=whole_rows(own.take(through), arrived.values.take(through), self.output),
+            output=merge_columns(own.take(through), arrived.values.take(through), self.output),
         )
 
     def _event_times(self, rows: StateRows) -> IntArray:
@@ -157,7 +157,7 @@ class DropDuplicatesWithin(EventTimeOperator):
         batch = rows.keys if column in rows.keys.schema.names else rows.values
         return values_of(batch.column(batch.schema.get_field_index(column)))
 
-    def _seen(
+    def _earlier_rows(
         self,
         groups: Groups,
         panes: IntArray,
@@ -170,7 +170,7 @@ class DropDuplicatesWithin(EventTimeOperator):
         near = (panes[:, None] + np.array([-width, 0, width])).ravel()
         of = np.repeat(groups.of_row, 3)
         order = np.lexsort((near, of))
-        wanted = order[run_begins(near[order], of[order])]
+        wanted = order[starts_run(near[order], of[order])]
         wanted = wanted[near[wanted] >= self.grid.first_open(closed)]
         of, near = of[wanted], near[wanted]
         moment = self.schema.keys.field(self.pane_position).type
@@ -182,7 +182,7 @@ class DropDuplicatesWithin(EventTimeOperator):
         return of[known], values_of(values.column(0))[known]
 
 
-def first_of_their_time(
+def first_within(
     key: IntArray, times: IntArray, free: npt.NDArray[np.bool_], reach: int
 ) -> IntArray:
     """Return positions, ascending, of the rows that pass among those `free` to.
@@ -218,7 +218,9 @@ def first_of_their_time(
     return np.sort(np.concatenate(through))
 
 
-def whole_rows(keys: pa.RecordBatch, others: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def merge_columns(
+    keys: pa.RecordBatch, others: pa.RecordBatch, schema: pa.Schema
+) -> pa.RecordBatch:
     """Build rows of a schema from key columns and other columns."""
     columns = dict(zip(keys.schema.names, keys.columns, strict=True))
     columns |= dict(zip(others.schema.names, others.columns, strict=True))

@@ -63,34 +63,34 @@ class Emitted:
     def to_batch(self) -> pa.RecordBatch:
         """Convert to columns; refuse malformed rows, and values that their column cannot hold."""
         if not self.rows:
-            return _empty(self.schema)
+            return _empty_batch(self.schema)
         if self.of is not None:
-            batch = self._batch(self._columns_of(self.of))
+            batch = self._to_columns(self._fields_of_instances(self.of))
             self._refuse_nulls(self.of, batch)
             return batch
         rows = self.rows
         width = len(self.schema)
         plain = all(issubclass(kind, (tuple, list)) for kind in set(map(type, rows)))
         if not plain or set(map(len, rows)) != {width}:
-            rows = [self._normal(index, row) for index, row in enumerate(rows)]
-        return self._batch(list(zip(*rows, strict=True)) if width else [])
+            rows = [self._as_tuple(index, row) for index, row in enumerate(rows)]
+        return self._to_columns(list(zip(*rows, strict=True)) if width else [])
 
-    def _batch(self, columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+    def _to_columns(self, columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
         """Convert the values of all columns."""
         arrays = [
             self._column(field, values) for field, values in zip(self.schema, columns, strict=True)
         ]
         if not arrays:
-            return _empty(self.schema)
+            return _empty_batch(self.schema)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _columns_of(self, of: RowClass) -> Sequence[Sequence[Any]]:
+    def _fields_of_instances(self, of: RowClass) -> Sequence[Sequence[Any]]:
         """Return the values of every field of instances; refuse others."""
         name = of.cls.__qualname__
         other = of.first_other(self.rows)
         if other is not None:
             row = self.rows[other]
-            what = f"{_shown(row)}, of type {type(row).__name__}, where output={name}"
+            what = f"{_short_repr(row)}, of type {type(row).__name__}, where output={name}"
             remedy = f"Return a list of instances of {name}, or yield them one by one"
             raise self._failure(other, what, remedy=remedy)
         try:
@@ -99,7 +99,7 @@ class Emitted:
             value, hint = getattr(self.rows[error.index], error.column), of.field(error.column).hint
             raise self._failure(
                 error.index,
-                f"{_shown(value)} in {name}.{error.column}, which is {hint_text(hint)} "
+                f"{_short_repr(value)} in {name}.{error.column}, which is {hint_text(hint)} "
                 f"({error.reason})",
                 column=error.column,
             ) from error
@@ -113,14 +113,14 @@ class Emitted:
             value = getattr(self.rows[index], field.name)
             raise self._failure(
                 index,
-                f"{_shown(value)} in {of.cls.__qualname__}.{field.name}, which is "
+                f"{_short_repr(value)} in {of.cls.__qualname__}.{field.name}, which is "
                 f"{hint_text(field.hint)}" + ("" if value is None else ": an element is None"),
                 remedy="Give it a value, or declare the field as "
                 f"{field.admitting_null(column[index].as_py())}",
                 column=field.name,
             )
 
-    def _normal(self, index: int, row: Any) -> tuple[Any, ...]:
+    def _as_tuple(self, index: int, row: Any) -> tuple[Any, ...]:
         """Return a row as a tuple in the order of the output's columns."""
         names = self.schema.names
         if isinstance(row, dict):
@@ -137,10 +137,10 @@ class Emitted:
         if isinstance(row, (tuple, list)):
             if len(row) == len(names):
                 return tuple(row)
-            raise self._failure(index, f"a row of {len(row)} values, {_shown(row)}")
+            raise self._failure(index, f"a row of {len(row)} values, {_short_repr(row)}")
         raise self._failure(
             index,
-            f"{_shown(row)}, of type {type(row).__name__}, where a row should be",
+            f"{_short_repr(row)}, of type {type(row).__name__}, where a row should be",
             remedy="Return a list of rows, each a tuple or a dict, or yield them one by one",
         )
 
@@ -155,7 +155,7 @@ class Emitted:
             key = self.keys[bisect.bisect_right(self.ends, index)]
             raise self._failure(
                 index,
-                f"{_shown(values[index])} in column {field.name!r}, which is {field.type} "
+                f"{_short_repr(values[index])} in column {field.name!r}, which is {field.type} "
                 f"({reason})",
                 "The key is a tuple, also of one column: its value is key[0]. "
                 if values[index] == key and len(key) == 1
@@ -166,8 +166,8 @@ class Emitted:
         if fraction is not None:
             raise self._failure(
                 fraction,
-                f"{_shown(values[fraction])} in column {field.name!r}, which is {field.type} and "
-                "would lose the fraction",
+                f"{_short_repr(values[fraction])} in column {field.name!r}, which is {field.type} "
+                "and would lose the fraction",
                 column=field.name,
             )
         if not field.nullable and array.null_count:
@@ -197,7 +197,7 @@ class Emitted:
         )
 
 
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
+def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch without rows."""
     return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
 
@@ -247,7 +247,7 @@ def _loses_fraction(value: Any, dtype: pa.DataType) -> bool:
     return _first_fraction(list(value), dtype.value_type) is not None
 
 
-def _shown(value: object, limit: int = 80) -> str:
+def _short_repr(value: object, limit: int = 80) -> str:
     """Shorten a value's repr for messages."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[:limit]}..."

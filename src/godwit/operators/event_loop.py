@@ -83,7 +83,7 @@ class LaneLoop:
         kept = self._kept.get(owner)
         if kept is None or kept.task.done():
             kept = self._kept[owner] = _Resources(operator, factories)
-            weakref.finalize(owner, _close, weakref.ref(self), kept).atexit = False
+            weakref.finalize(owner, _close_resources, weakref.ref(self), kept).atexit = False
         return await asyncio.shield(kept.opened)
 
     def close(self) -> None:
@@ -134,17 +134,17 @@ class _Resources:
         loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[Mapping[str, Any]] = loop.create_future()
         self.over = asyncio.Event()
-        self.task = loop.create_task(self._keep(operator, dict(factories)))
+        self.task = loop.create_task(self._hold_open(operator, dict(factories)))
 
-    async def _keep(self, operator: str, factories: Mapping[str, Callable[[], Any]]) -> None:
+    async def _hold_open(self, operator: str, factories: Mapping[str, Callable[[], Any]]) -> None:
         """Create all resources, keep them until they are released, and close them."""
         async with contextlib.AsyncExitStack() as stack:
             opened = {}
             for name, factory in factories.items():
                 try:
-                    opened[name] = await _enter(factory(), stack)
+                    opened[name] = await _open_resource(factory(), stack)
                 except (Exception, SystemExit) as error:  # noqa: BLE001 - of the user's
-                    failed = _not_opened(operator, name, error)
+                    failed = _resource_error(operator, name, error)
                     failed.__cause__ = error
                     self.opened.set_exception(failed)
                     return
@@ -152,7 +152,7 @@ class _Resources:
             await self.over.wait()
 
 
-async def _enter(made: Any, stack: contextlib.AsyncExitStack) -> Any:
+async def _open_resource(made: Any, stack: contextlib.AsyncExitStack) -> Any:
     """Enter a factory's result if it is a context manager; else await it if possible."""
     if hasattr(made, "__aenter__"):
         return await stack.enter_async_context(made)
@@ -161,7 +161,7 @@ async def _enter(made: Any, stack: contextlib.AsyncExitStack) -> Any:
     return await made if hasattr(made, "__await__") else made
 
 
-def _not_opened(operator: str, name: str, error: BaseException) -> UserFunctionError:
+def _resource_error(operator: str, name: str, error: BaseException) -> UserFunctionError:
     """Return the error that a resource could not be opened."""
     return UserFunctionError(
         f"Resource {name!r} of operator {operator!r} could not be opened: {error_line(error)}.",
@@ -172,7 +172,7 @@ def _not_opened(operator: str, name: str, error: BaseException) -> UserFunctionE
     )
 
 
-def _close(loop: weakref.ref[LaneLoop], kept: _Resources) -> None:
+def _close_resources(loop: weakref.ref[LaneLoop], kept: _Resources) -> None:
     """Close the resources of an operator that was garbage-collected."""
     of = loop()
     if of is not None:

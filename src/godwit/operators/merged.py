@@ -35,7 +35,7 @@ from godwit.columns.python_values import rows_as_tuples
 from godwit.model.errors import StateEncodingError, UserFunctionError
 from godwit.model.frames import function_failed
 from godwit.model.naming import function_name, type_name
-from godwit.operators.calls import Meter, columns_of_rows, uncollected
+from godwit.operators.calls import Meter, columns_of_rows, without_garbage_collection
 from godwit.operators.emitted import emitted_batch
 from godwit.operators.operator import STATE, OperatorOutput
 from godwit.operators.parts import (
@@ -83,7 +83,7 @@ class MergedProcess(ProcessOperator):
         return self._whole.keys
 
     @property
-    def hashed(self) -> pa.Schema:
+    def hash_columns(self) -> pa.Schema:
         """Key columns and part; a null part leaves the hash that of the key."""
         return self.schema.keys
 
@@ -107,9 +107,9 @@ class MergedProcess(ProcessOperator):
         """Return whether parts are merged in the epoch, so that rows cannot wait for state."""
         return super().needs_state(time) or parts_are_left(time)
 
-    def reads_all(self, time: EpochTime) -> bool:
+    def reads_all_keys(self, time: EpochTime) -> bool:
         """Return whether parts are merged in this epoch, also of keys without rows."""
-        return super().reads_all(time) or self.needs_state(time)
+        return super().reads_all_keys(time) or self.needs_state(time)
 
     def arrange(
         self,
@@ -120,13 +120,13 @@ class MergedProcess(ProcessOperator):
         """Assign rows of hot keys to parts by their hash; other rows go to the undivided key."""
         return in_parts(rows, self.keys.names, time), None, NO_ARRIVALS
 
-    @uncollected()
+    @without_garbage_collection()
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Merge parts that are given up; call the function for every key and part with rows."""
-        merging, removed_parts = self._left(data)
-        groups, identities, (of_merging,) = data.grouped_with(len(self.hashed), [merging])
+        merging, removed_parts = self._parts_to_merge(data)
+        groups, identities, (of_merging,) = data.grouped_with(len(self.hash_columns), [merging])
         if not groups.count:
-            return OperatorOutput(changed=_with_removed({}, removed_parts, data.num_key_groups))
+            return OperatorOutput(changed=_remove_parts({}, removed_parts, data.num_key_groups))
         own = identities.select(self.keys.names)
         mask = mask_of(identities.column(PART))
         is_part = np.ones(groups.count, np.bool_) if mask is None else mask
@@ -134,20 +134,20 @@ class MergedProcess(ProcessOperator):
             (STATE, own, np.flatnonzero(~is_part)),
             (PARTS, identities, np.flatnonzero(is_part)),
         )
-        known, blobs = _found(data, groups, of_state)
+        known, blobs = _look_up_states(data, groups, of_state)
         keys = rows_as_tuples(own)
         meter = Meter(groups.key_groups)
-        states = self._read(known, blobs, keys)
+        states = self._decode_states(known, blobs, keys)
         columns = columns_of_rows(self, data.rows, groups, keys)
-        meter.share(blobs)
+        meter.add_by_bytes(blobs)
         self._merge_into(states, known, of_merging, merging, keys)
-        emitted, ends, removed = self._call(columns, groups, keys, states, meter)
+        emitted, ends, removed = self._call_for_keys(columns, groups, keys, states, meter)
         output = emitted_batch(self, emitted, ends, keys)
         if self._is_immutable:
             states = [state.value for state in states]
         meter.skip()
-        blobs, dropped = self._blobs(states, removed, keys)
-        meter.share(blobs)
+        blobs, dropped = self._encode_states(states, removed, keys)
+        meter.add_by_bytes(blobs)
         changed: dict[str, Changed] = {}
         for state, identity, which in of_state:
             if len(which):
@@ -163,13 +163,13 @@ class MergedProcess(ProcessOperator):
                 changed[state] = entries, groups.key_groups[which]
         return OperatorOutput(
             groups=groups,
-            changed=_with_removed(changed, removed_parts, data.num_key_groups),
+            changed=_remove_parts(changed, removed_parts, data.num_key_groups),
             output=output,
             cpu_ms=meter.cpu_ms,
             busy_ms=meter.busy_ms,
         )
 
-    def _left(self, data: OperatorInput) -> tuple[StateRows, StateRows]:
+    def _parts_to_merge(self, data: OperatorInput) -> tuple[StateRows, StateRows]:
         """Return states of parts to merge in this lane, and entries to remove.
 
         The former are in the order of the parts' numbers, under the undivided key.
@@ -196,7 +196,7 @@ class MergedProcess(ProcessOperator):
         """Merge states of parts into those of their keys."""
         if not of_merging:
             return
-        parts = self._read(
+        parts = self._decode_states(
             np.ones(len(of_merging), np.bool_),
             merging.values.column(0),
             [keys[group] for group in of_merging],
@@ -238,7 +238,7 @@ class MergedProcess(ProcessOperator):
         return merged
 
 
-def _found(
+def _look_up_states(
     data: OperatorInput,
     groups: Groups,
     of_state: tuple[tuple[str, pa.RecordBatch, npt.NDArray[np.intp]], ...],
@@ -258,7 +258,7 @@ def _found(
     return known, pa.concat_arrays(blobs).take(pa.array(back))
 
 
-def _with_removed(
+def _remove_parts(
     changed: dict[str, Changed], parts: StateRows, num_key_groups: int
 ) -> dict[str, Changed]:
     """Add the removal of given-up parts, which have no rows in this epoch."""

@@ -16,8 +16,8 @@ states (`KeyedOperator.mergeable`), rows may be combined at the source side, bef
 where that pays; the result is the same either way.
 
 Invariant: what an operator answers depends on nothing but rows, state and the epoch's time; and it
-asks for no entries that are gone (`KeyedOperator.gone`), since the local store may have dropped
-them or not.
+asks for no entries that are gone (`KeyedOperator.expired_entries`), since the local store may have
+dropped them or not.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ class KeyedOperator(ABC):
 
     # -- rows on their way ---------------------------------------------------------------------
 
-    def received(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:  # noqa: ARG002
+    def unify_columns(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:  # noqa: ARG002
         """Convert rows of input number `input_number` to the columns common to all inputs."""
         return rows
 
@@ -274,11 +274,11 @@ class KeyedOperator(ABC):
         return rows, None, NO_ARRIVALS
 
     @property
-    def left_out(self) -> pa.Schema | None:
+    def left_out_schema(self) -> pa.Schema | None:
         """Columns of left-out rows; ``None`` if the operator never leaves rows out."""
         return None
 
-    def over_at(self, newest: int) -> int:  # noqa: ARG002
+    def parts_expire_at(self, newest: int) -> int:  # noqa: ARG002
         """Return the watermark at which a key's former parts may be dropped; `BEGINNING`: at once.
 
         `newest`: maximum event time of the rows of earlier epochs.
@@ -295,7 +295,7 @@ class KeyedOperator(ABC):
         return False
 
     @property
-    def waiting(self) -> pa.Schema:
+    def waiting_schema(self) -> pa.Schema:
         """Columns of rows in the wait buffer: partial states, or raw rows."""
         if self.mergeable:
             return pa.schema([*self.schema.keys, *self.schema.values])
@@ -321,15 +321,15 @@ class KeyedOperator(ABC):
         """
         return time.due
 
-    def reads_all(self, time: EpochTime) -> bool:
+    def reads_all_keys(self, time: EpochTime) -> bool:
         """Return whether an epoch reads the state of keys without rows."""
         return self.complete or time.due or self.closes(time)
 
-    def gone(self, closed: int) -> EntryRange | None:  # noqa: ARG002
+    def expired_entries(self, closed: int) -> EntryRange | None:  # noqa: ARG002
         """Return the range of entries that expire once windows up to `closed` have been emitted."""
         return None
 
-    def end_of(self, moment: int) -> int:
+    def emitted_by(self, moment: int) -> int:
         """Return the watermark at which a row of this time has been emitted in all its windows."""
         return moment
 
@@ -362,7 +362,7 @@ class KeyedOperator(ABC):
         """
         return None
 
-    def home(self, num_key_groups: int) -> int:
+    def table_key_group(self, num_key_groups: int) -> int:
         """Return the key group whose owner writes the broadcast tables."""
         raise NotImplementedError
 
@@ -375,12 +375,12 @@ class KeyedOperator(ABC):
         return self.schema.keys
 
     @property
-    def own_keys(self) -> pa.Schema:
+    def user_keys(self) -> pa.Schema:
         """Key columns as users know them: without the part of a hot key."""
         return pa.schema([field for field in self.keys if field.name != PART])
 
     @property
-    def hashed(self) -> pa.Schema:
+    def hash_columns(self) -> pa.Schema:
         """Columns whose hash a row has: the key columns, and the part of a key."""
         return self.keys
 
@@ -388,17 +388,17 @@ class KeyedOperator(ABC):
     def placed_by(self) -> pa.Schema:
         """Partition attributes (paper 3, §4.3): columns whose hash decides a row's key group."""
         if not self.partition_by:
-            return self.hashed
+            return self.hash_columns
         return pa.schema([self.keys.field(name) for name in self.partition_by])
 
     def placed_in(self, keys: Sequence[str]) -> tuple[str, ...]:
         """Names that the columns of `placed_by` have in an input with these key columns."""
-        own = self.own_keys.names
+        own = self.user_keys.names
         return tuple(keys[own.index(name)] for name in self.partition_by) or tuple(keys)
 
     def hash_of(self, rows: pa.RecordBatch, num_key_groups: int) -> npt.NDArray[np.int64]:
         """Hash rows that have the columns `hashed`; key groups follow by `key_groups_of`."""
-        keys = rows.select(self.hashed.names)
+        keys = rows.select(self.hash_columns.names)
         if not self.partition_by:
             return hash_keys(keys)
         return hash_placed(keys, self.partition_by, num_key_groups)
@@ -444,9 +444,9 @@ class KeyedOperator(ABC):
         remedy.
         """
         stored, today = written.description, self.describe_states()[state]
-        self.insist_on_state(state, stored, today)
+        self.check_stored_state(state, stored, today)
         values = self.values_from(state, written)
-        live = written.live_in(today)
+        live = written.columns_kept_in(today)
         as_is = values is None and stored.columns == today.columns
         if as_is and live.issuperset(name for name, _ in today.columns):
             return None
@@ -457,7 +457,7 @@ class KeyedOperator(ABC):
             new=partial(self.new_columns, state),
         )
 
-    def insist_on_state(
+    def check_stored_state(
         self,
         state: str,  # noqa: ARG002 - for operators of several
         stored: StateDescription,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 IntArray = npt.NDArray[np.int64]
 
 
-def can_be_held(dtype: pa.DataType) -> bool:
+def is_ordered_state_type(dtype: pa.DataType) -> bool:
     """Return whether values of `dtype` can be state and are ordered."""
     return is_fixed_width(dtype) or is_variable_width(dtype)
 
@@ -64,7 +64,7 @@ def starts_of(groups: IntArray, count: int) -> IntArray:
     return starts
 
 
-def run_begins(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def starts_run(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Return which of n ordered rows begin a run: differ from the row before in any column."""
     begins = np.ones(len(columns[0]), np.bool_)
     begins[1:] = columns[0][1:] != columns[0][:-1]
@@ -73,7 +73,7 @@ def run_begins(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     return begins
 
 
-def ranges(first: IntArray, count: IntArray) -> tuple[IntArray, IntArray]:
+def expand_ranges(first: IntArray, count: IntArray) -> tuple[IntArray, IntArray]:
     """Return ``first[i] .. first[i] + count[i] - 1`` for every i, and the i of each."""
     of = np.repeat(np.arange(len(first)), count)
     before = np.repeat(np.cumsum(count) - count, count)

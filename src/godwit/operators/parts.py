@@ -17,7 +17,7 @@ from godwit.columns.arrays import values_of
 from godwit.model.key_groups import key_groups_of
 from godwit.operators.operator import STATE
 from godwit.operators.ordering import order_by
-from godwit.operators.spreading import PART, hash_of_keys
+from godwit.operators.spreading import PART, hash_undivided
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ PARTS: Final = "parts"
 
 def parts_are_left(time: EpochTime) -> bool:
     """Return whether some key leaves its parts in an epoch."""
-    return time.spreads is not None and bool(time.spreads.left)
+    return time.spreads is not None and bool(time.spreads.former_parts)
 
 
 def in_parts(rows: pa.RecordBatch, keys: Sequence[str], time: EpochTime) -> pa.RecordBatch:
@@ -46,8 +46,8 @@ def in_parts(rows: pa.RecordBatch, keys: Sequence[str], time: EpochTime) -> pa.R
     """
     at, parts = len(keys), pa.nulls(rows.num_rows, PART_FIELD.type)
     if time.spreads is not None and time.spreads.keys:
-        hashes = hash_of_keys(rows.select(keys))
-        routes = time.spreads.current.routes(hashes, 0, rows)
+        hashes = hash_undivided(rows.select(keys))
+        routes = time.spreads.current.route_rows(hashes, 0, rows)
         if routes is not None:  # every row goes to one part, so they are in their order
             parts = pa.array(routes[1], PART_FIELD.type, mask=routes[1] == 0)
     columns, names = rows.columns, rows.schema.names
@@ -65,9 +65,9 @@ def parts_left(
     """
     assert data.here is not None, "a lane says what it processes"
     assert data.time.spreads is not None, "somebody leaves parts"
-    hashes, parts = hash_of_keys(rows.keys.select(keys)), values_of(rows.keys.column(PART))
+    hashes, parts = hash_undivided(rows.keys.select(keys)), values_of(rows.keys.column(PART))
     is_left = np.zeros(len(hashes), np.bool_)
-    for key_hash, left in data.time.spreads.left.items():
+    for key_hash, left in data.time.spreads.former_parts.items():
         is_left |= (hashes == key_hash) & np.isin(parts, left)
     home = np.flatnonzero(is_left & data.here[key_groups_of(hashes, data.num_key_groups)])
     here = is_left & data.here[key_groups_of(rows.hashes, data.num_key_groups)]
@@ -79,7 +79,7 @@ def whole_of(rows: StateRows, identity: pa.Schema) -> StateRows:
     own = rows.keys.select(identity.names[:-1])
     none = pa.nulls(len(rows.hashes), PART_FIELD.type)
     keys = pa.RecordBatch.from_arrays([*own.columns, none], schema=identity)
-    return replace(rows, hashes=hash_of_keys(own), keys=keys)
+    return replace(rows, hashes=hash_undivided(own), keys=keys)
 
 
 def part_state_of(state: str) -> str:
@@ -96,7 +96,7 @@ def with_removed(changed: Changed | None, parts: StateRows, num_key_groups: int)
     if changed is not None:
         others, of_others = changed
         stay = np.zeros(len(others.hashes), np.bool_) if others.removed is None else others.removed
-        rows = replace(others.then(rows), removed=np.concatenate([stay, removed]))
+        rows = replace(others.followed_by(rows), removed=np.concatenate([stay, removed]))
         key_groups = np.concatenate([of_others, key_groups])
     order = order_by(key_groups.astype(np.int64))
     return rows.take(order), key_groups[order]

@@ -28,7 +28,7 @@ from godwit.columns.arrays import blob_bytes, boundaries_of, values_of
 from godwit.columns.python_values import UTC, KeyRows, rows_as_tuples
 from godwit.model.errors import StateEncodingError
 from godwit.model.frames import function_failed
-from godwit.operators.asynchronous import calls_of
+from godwit.operators.asynchronous import caller_for
 from godwit.operators.calls import (
     CalledKey,
     Calls,
@@ -36,7 +36,7 @@ from godwit.operators.calls import (
     Meter,
     check_arguments,
     columns_of_rows,
-    uncollected,
+    without_garbage_collection,
 )
 from godwit.operators.emitted import emitted_batch
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
@@ -108,7 +108,7 @@ class ProcessOperator(KeyedOperator):
         self._codec = make_codec(name, codec, state_type, state_classes)
         self._is_immutable = is_immutable(make_state(name, state_type))
 
-    @uncollected()
+    @without_garbage_collection()
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Call the function for every key."""
         if not len(data.rows.hashes):
@@ -117,17 +117,17 @@ class ProcessOperator(KeyedOperator):
         known, prior = data.state.find(key_columns, groups.key_groups)
         keys = rows_as_tuples(key_columns)
         meter = Meter(groups.key_groups)
-        states = self._read(known, prior.column(0), keys)
+        states = self._decode_states(known, prior.column(0), keys)
         columns = columns_of_rows(self, data.rows, groups, keys)
-        meter.share(prior.column(0))
-        emitted, ends, removed = self._call(columns, groups, keys, states, meter)
+        meter.add_by_bytes(prior.column(0))
+        emitted, ends, removed = self._call_for_keys(columns, groups, keys, states, meter)
         output = emitted_batch(self, emitted, ends, keys)
         if self._is_immutable:
             states = [state.value for state in states]
         meter.skip()
-        blobs, dropped = self._blobs(states, removed, keys)
+        blobs, dropped = self._encode_states(states, removed, keys)
         written = pa.RecordBatch.from_arrays([blobs], schema=self.schema.values)
-        meter.share(blobs)
+        meter.add_by_bytes(blobs)
         return OperatorOutput.of_groups(
             groups,
             key_columns,
@@ -138,7 +138,7 @@ class ProcessOperator(KeyedOperator):
             busy_ms=meter.busy_ms,
         )
 
-    def _call(
+    def _call_for_keys(
         self,
         columns: Columns,
         groups: Groups,
@@ -170,7 +170,7 @@ class ProcessOperator(KeyedOperator):
                     if rows._dropped:  # noqa: SLF001 - for this module alone
                         removed.append(group)
                 begin = end
-                meter.lap()
+                meter.end_key_group()
         except BaseException as error:
             # Also SystemExit and KeyboardInterrupt, which would take the executor's Python with
             # them and say nothing.
@@ -195,7 +195,7 @@ class ProcessOperator(KeyedOperator):
         """Return empty columns for what entries of an earlier schema lack."""
         return nothing_beside(self.schema.values, count)
 
-    def _read(
+    def _decode_states(
         self, known: npt.NDArray[np.bool_], blobs: pa.Array, keys: list[tuple[Any, ...]]
     ) -> list[Any]:
         """Decode the state of every key for the function."""
@@ -228,7 +228,7 @@ class ProcessOperator(KeyedOperator):
         new = self._state_type()
         return State(new) if self._is_immutable else new
 
-    def _blobs(
+    def _encode_states(
         self, states: list[Any], removed: list[int], keys: list[tuple[Any, ...]]
     ) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
         """Encode states; also return which keys have their state removed, if any."""
@@ -273,7 +273,7 @@ class TimedProcess(ProcessOperator):
     ) -> None:
         super().__init__(**options, checked=True)
         self.clock, self._ttl_us, self.repeatable = clock, ttl_us, asynchronous is None
-        self._calls = calls_of(
+        self._calls = caller_for(
             Calls(self.name, self.function, on_timer, clock),
             asynchronous,
             state="state",
@@ -298,7 +298,7 @@ class TimedProcess(ProcessOperator):
         limits = {_DUE: self._now(time), _EXPIRES: time.clock}
         return {first + names.index(name): limits[name] for name in limits if name in names}
 
-    def _due_of(self, column: int, at: int) -> Due:
+    def _earliest_due(self, column: int, at: int) -> Due:
         """Return the earliest time in a due column, on its clock."""
         name = self.schema.values.names[column - len(self.schema.keys)]
         return Due(event=at) if self.clock == "event" and name == _DUE else Due(clock=at)
@@ -309,10 +309,10 @@ class TimedProcess(ProcessOperator):
         first = len(self.schema.keys)
         for column, limit in self._due_columns(data.time).items():
             if data.time.due:
-                earliest |= self._due_of(column, data.state.min_after(column, limit))
+                earliest |= self._earliest_due(column, data.state.min_after(column, limit))
             if changed is not None and changed.num_rows:
                 times = values_of(changed.column(column - first))
-                earliest |= self._due_of(column, int(times.min()))
+                earliest |= self._earliest_due(column, int(times.min()))
         return earliest
 
     def _now(self, time: EpochTime) -> int:
@@ -326,7 +326,7 @@ class TimedProcess(ProcessOperator):
             return described
         return msgspec.structs.replace(described, means={"clock of timers": self.clock})
 
-    @uncollected()
+    @without_garbage_collection()
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Call the functions for every key with rows, due timers or expired state."""
         time = data.time
@@ -343,9 +343,9 @@ class TimedProcess(ProcessOperator):
         if self._ttl_us is not None:
             expires = np.where(known, values_of(column[_EXPIRES]), END)
             known = known & (expires > time.clock)
-        states = self._read(known, prior.column(0), keys)
+        states = self._decode_states(known, prior.column(0), keys)
         columns_read = columns_of_rows(self, data.rows, groups, keys)
-        meter.share(prior.column(0))
+        meter.add_by_bytes(prior.column(0))
         called = [CalledKey(timers) for timers in timers_of(column.get(_TIMERS), in_store)]
         begun: set[int] = set()
 
@@ -360,7 +360,9 @@ class TimedProcess(ProcessOperator):
             """Restore a key's state and timers before its calls are repeated."""
             begun.discard(group)
             one = slice(group, group + 1)
-            states[one] = self._read(known[one], prior.column(0).slice(group, 1), keys[one])
+            states[one] = self._decode_states(
+                known[one], prior.column(0).slice(group, 1), keys[one]
+            )
 
         work = KeysToCall(
             keys=keys,
@@ -383,7 +385,7 @@ class TimedProcess(ProcessOperator):
             for i, key in enumerate(called)
             if key.dropped or not (key.touched or key.timers or known[i])
         ]
-        blobs, dropped = self._blobs(states, removed, keys)
+        blobs, dropped = self._encode_states(states, removed, keys)
         columns = [blobs]
         if self.clock is not None:
             columns += packed_timers([key.timers for key in called])
@@ -391,7 +393,7 @@ class TimedProcess(ProcessOperator):
             touched = np.array([key.touched for key in called], np.bool_)
             again = time.clock + self._ttl_us
             columns.append(pa.array(np.where(touched, again, expires)))
-        meter.share(blobs)
+        meter.add_by_bytes(blobs)
         written = pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
         stays = written if dropped is None else written.take(pa.array(np.flatnonzero(~dropped)))
         return OperatorOutput.of_groups(

@@ -74,7 +74,7 @@ class Grid:
     def __post_init__(self) -> None:
         assert self.rows * self.columns == len(set(self.parts)) == len(self.parts)
 
-    def targets(self, side: int, values: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
+    def parts_of_rows(self, side: int, values: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
         """Return the parts that rows of a side are sent to, shape ``(rows, copies)``.
 
         `values`: shape ``(rows,)``: hash of each row, by which it is divided.
@@ -144,23 +144,23 @@ class Spreads:
         known = self.keys.get(key_hash)
         return WHOLE if known is None else known.grid
 
-    def changing(self, key_hash: int) -> bool:
+    def is_changing(self, key_hash: int) -> bool:
         """Return whether a former grid of a key still holds rows."""
         known = self.keys.get(key_hash)
         return known is not None and len(known.grids) > 1
 
-    def become(self, key_hash: int, key: str, grid: Grid, over: int) -> Spreads:
+    def with_grid(self, key_hash: int, key: str, grid: Grid, over: int) -> Spreads:
         """Return the keys with another grid for one; unchanged if it cannot change yet.
 
         `over`: watermark that is past all rows that earlier rows of the key can match.
         """
         now = self.grid_of(key_hash)
-        if self.changing(key_hash) or set(now.parts) & set(grid.parts):
+        if self.is_changing(key_hash) or set(now.parts) & set(grid.parts):
             return self
         changed = HotKey(key=key, grids=(replace(now, over=over), grid))
         return Spreads(keys={**self.keys, key_hash: changed})
 
-    def as_of(self, closed: int) -> Spreads:
+    def expired_at(self, closed: int) -> Spreads:
         """Drop grids whose rows can match no further rows, and keys that are undivided again."""
         keys = {}
         for key_hash, of in self.keys.items():
@@ -175,7 +175,7 @@ class Spreads:
         return Spreads(keys={h: replace(of, grids=of.grids[-1:]) for h, of in self.keys.items()})
 
     @property
-    def left(self) -> dict[int, tuple[int, ...]]:
+    def former_parts(self) -> dict[int, tuple[int, ...]]:
         """Hash of a hot key → parts of its former grids; part 0 stands for the undivided key."""
         left = {
             key_hash: tuple(part for grid in of.grids[:-1] for part in grid.parts if part)
@@ -183,15 +183,15 @@ class Spreads:
         }
         return {key_hash: parts for key_hash, parts in left.items() if parts}
 
-    def key_groups_left(self, num_key_groups: int) -> list[int]:
+    def former_key_groups(self, num_key_groups: int) -> list[int]:
         """Return the key groups of parts that keys give up, ascending."""
         found = [
             key_group_of_part(key_hash, np.array(parts, np.int64), num_key_groups)
-            for key_hash, parts in self.left.items()
+            for key_hash, parts in self.former_parts.items()
         ]
         return sorted({int(key_group) for groups in found for key_group in groups})
 
-    def routes(
+    def route_rows(
         self, hashes: IntArray, side: int, rows: pa.RecordBatch
     ) -> tuple[IntArray, npt.NDArray[np.int32], npt.NDArray[np.bool_]] | None:
         """Return the routing of rows: row numbers ascending, their parts, and a mask of probes.
@@ -212,7 +212,7 @@ class Spreads:
             which = np.flatnonzero(hashes == key_hash)
             values = _hashes_of_values(rows.take(pa.array(which)))
             for grid in (grids := self.keys[key_hash].grids):
-                targets = grid.targets(side, values)
+                targets = grid.parts_of_rows(side, values)
                 taken.append(np.repeat(which, targets.shape[1]))
                 parts.append(targets.ravel())
                 probes.append(np.full(targets.size, grid is not grids[-1]))
@@ -227,13 +227,13 @@ class EvenSpread:
 
     parts: int
 
-    def routes(
+    def route_rows(
         self, hashes: IntArray, side: int, rows: pa.RecordBatch
     ) -> tuple[IntArray, npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-        """Return the routing of rows; see `Spreads.routes`."""
+        """Divide the rows of every key evenly; see `Spreads.route_rows`."""
         grid = Grid(rows=self.parts, columns=1, parts=tuple(range(self.parts)))
         values = np.zeros(len(hashes), np.uint64) if side else _hashes_of_values(rows)
-        targets = grid.targets(side, values)
+        targets = grid.parts_of_rows(side, values)
         row = np.repeat(np.arange(len(hashes)), targets.shape[1])
         return row, targets.ravel(), np.zeros(len(row), np.bool_)
 
@@ -253,7 +253,7 @@ def key_group_of_part(
     return key_groups_of(hashes, num_key_groups)
 
 
-def hash_of_keys(keys: pa.RecordBatch) -> IntArray:
+def hash_undivided(keys: pa.RecordBatch) -> IntArray:
     """Return the hashes by which keys are spread: of their key columns alone."""
     return hash_keys(canonical_keys(keys))
 
@@ -276,7 +276,7 @@ _MIN_SHARE: Final = 0.05  # of a lane's work: of twenty keys at most
 _MIN_TIME_US: Final = 10_000  # of a lane in an epoch; below it no key is named
 
 
-def work_of(
+def measure_work(
     own: pa.RecordBatch,  # n rows: key columns of each key and part, without the part
     is_part: npt.NDArray[np.bool_],  # shape ``(n,)``: whether the key is spread
     left: IntArray,  # shape ``(n,)``, like those that follow; see `KeyWork`
@@ -285,7 +285,7 @@ def work_of(
     *,
     at: IntArray | None = None,  # shape ``(n,)``: row of each key in `own`, where it has others
     named: npt.NDArray[np.bool_] | None = None,  # shape ``(n,)``: keys to name, in place of these
-    hash_of: Callable[[pa.RecordBatch], IntArray] = hash_of_keys,
+    hash_of: Callable[[pa.RecordBatch], IntArray] = hash_undivided,
 ) -> OperatorWork:
     """Add up a lane's work, by key for keys that have much of it and those that are spread."""
     each = left + right + pairs
@@ -315,7 +315,7 @@ def work_by_time(
     groups: Groups,  # of the rows, and of others behind them
     load: KeyGroupLoad,  # what each key group took
     *,
-    hash_of: Callable[[pa.RecordBatch], IntArray] = hash_of_keys,  # that a key is known by
+    hash_of: Callable[[pa.RecordBatch], IntArray] = hash_undivided,  # that a key is known by
 ) -> OperatorWork:
     """Divide the time of key groups among their keys by rows, to find hot keys.
 
@@ -335,7 +335,7 @@ def work_by_time(
         keys = keys.drop_columns(PART)
     none = np.zeros(len(there), np.int64)
     names = is_part if each.sum() < _MIN_TIME_US else None
-    return work_of(keys, is_part, each, none, none, at=first, named=names, hash_of=hash_of)
+    return measure_work(keys, is_part, each, none, none, at=first, named=names, hash_of=hash_of)
 
 
 def keys_as_json(keys: pa.RecordBatch) -> list[str]:

@@ -22,7 +22,7 @@ from godwit.operators.windows.process import SessionProcess, WindowedProcess
 from godwit.operators.windows.sessions import SessionCompute
 from godwit.operators.windows.spec import Hopping, Session, grid_of
 from godwit.plan.event_times import event_time_of
-from godwit.plan.lineage import digest_of_way
+from godwit.plan.lineage import digest_of_branches
 from godwit.plan.nodes import ComputeNode, branches_of, sources_of
 from godwit.store.columns import is_fixed_width, is_variable_width
 
@@ -95,7 +95,7 @@ def keyed_operator(
     return TimedProcess(clock=node.timers, on_timer=node.on_timer, ttl_us=node.ttl_us, **options)
 
 
-def insist_on_kept(
+def check_storable(
     operator: str, columns: Iterable[pa.Field], keeps: str = "keeps rows until they are due"
 ) -> None:
     """Refuse columns of types that state cannot hold, where rows are kept in state."""
@@ -127,7 +127,7 @@ def windowed_operator(
     if node.function is None:
         options |= {"inputs": inputs, "aggregates": node.aggregates}
     else:
-        insist_on_kept(node.name, arriving)
+        check_storable(node.name, arriving)
         options |= {"function": node.function, "output": node.output, "zone": zone}
         options |= {"output_class": node.output_class}
     session = node.windows[0]
@@ -174,8 +174,8 @@ def join_operator(
     _insist_on_same_keys(node, keys, left[1], right)
     of_left = [field for field in left[0] if field.name not in node.keys]
     of_right = [field for field in right[0] if field.name not in node.right_keys]
-    insist_on_kept(node.name, [*of_left, *of_right])
-    named = _named(node, [*keys, *of_left], of_right, left[1], right[1])
+    check_storable(node.name, [*of_left, *of_right])
+    named = _right_columns(node, [*keys, *of_left], of_right, left[1], right[1])
     does = "joins by event time"
     sides = [
         JoinSide(
@@ -184,7 +184,7 @@ def join_operator(
             named=columns,
             time=event_time_of(stream, schema, origin, operator=node.name, does=does),
             inputs=frozenset(numbers),
-            origin=origin_of(stream),
+            origin=describe_origin(stream),
         )
         for names, fields, columns, stream, (schema, origin), numbers in (
             (node.keys, of_left, pa.schema(of_left), node.upstream, left, range(inputs[0])),
@@ -241,7 +241,7 @@ def _insist_on_same_keys(
             )
 
 
-def _named(
+def _right_columns(
     node: JoinNode,
     taken: Sequence[pa.Field],
     columns: Sequence[pa.Field],
@@ -264,12 +264,12 @@ def _named(
     )
 
 
-def origin_of(stream: StreamNode) -> dict[str, Any]:
+def describe_origin(stream: StreamNode) -> dict[str, Any]:
     """Describe the origin of a stream's rows; see `JoinSide.origin`."""
     branches = branches_of(stream)
     return {
         "sources": sorted(source.name for source in sources_of(stream)),
-        "way": digest_of_way(
+        "way": digest_of_branches(
             (branch.feed.name, [step.function for step in branch.maps]) for branch in branches
         ),
     }

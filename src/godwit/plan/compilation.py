@@ -23,10 +23,10 @@ from godwit.operators.broadcast import Broadcast, BroadcastOperator
 from godwit.operators.duplicates import DropDuplicates, DropDuplicatesWithin
 from godwit.operators.spreading import PART
 from godwit.plan.binding import (
-    insist_on_kept,
+    check_storable,
+    describe_origin,
     join_operator,
     keyed_operator,
-    origin_of,
     windowed_operator,
 )
 from godwit.plan.compiled import (
@@ -38,9 +38,9 @@ from godwit.plan.compiled import (
     UpstreamInput,
 )
 from godwit.plan.event_times import (
+    check_event_time,
     delay_us,
     event_time_of,
-    insist_on_event_time,
     insist_on_timestamps,
     time_columns,
 )
@@ -58,8 +58,8 @@ from godwit.plan.nodes import (
     WindowedNode,
     branches_of,
     levels_of,
-    read_by,
     sources_of,
+    streams_read_by,
     tables_of,
 )
 from godwit.plan.staging import REJECTED
@@ -76,11 +76,11 @@ if TYPE_CHECKING:
 
 def compile_flow(flow: FlowGraph, resolve: Resolver, retimed: Retimed, zone: str) -> CompiledFlow:
     """Validate `flow` and bind its operators; see `godwit.api.flow.LogicalFlow.compile`."""
-    _insist_on_use(flow)
+    _check_all_used(flow)
     return _Compilation(flow, resolve, retimed, zone).run()
 
 
-def _insist_on_use(flow: FlowGraph) -> None:
+def _check_all_used(flow: FlowGraph) -> None:
     """Refuse a flow without a sink, and operators and sources without a path to one."""
     if not flow.sinks:
         raise InvalidFlowError(
@@ -96,7 +96,7 @@ def _insist_on_use(flow: FlowGraph) -> None:
         for branch in branches_of(pending.pop()):
             if not isinstance(branch.feed, SourceNode) and branch.feed.name not in used:
                 used.add(branch.feed.name)
-                pending += read_by(branch.feed)
+                pending += streams_read_by(branch.feed)
                 tables += tables_of(branch.feed)
     idle = [node.name for node in flow.operators if node.name not in used]
     if idle:
@@ -153,7 +153,7 @@ class _Compilation:
             feedbacks=tuple(feedbacks_of(self.flow, self.columns, self.timed)),
             outputs=self.own_sinks(tuple(self.outputs())),
             actions={node.name: action_of(node) for node in self.flow.operators},
-            formerly=self.formerly(),
+            formerly=self.former_names(),
             unnamed=frozenset(node.name for node in self.flow.operators if not node.named),
             times={name: time for name, time in self.times.items() if name in self.timed},
         )
@@ -206,7 +206,7 @@ class _Compilation:
                 column=column,
             )
 
-    def formerly(self) -> dict[str, str]:
+    def former_names(self) -> dict[str, str]:
         """Operator → former name; two operators cannot have one."""
         found: dict[str, str] = {}
         for node in self.flow.operators:
@@ -234,7 +234,9 @@ class _Compilation:
         if isinstance(node, ComputeNode) or (isinstance(node, WindowedNode) and node.aggregates):
             inputs = pa.schema(
                 {
-                    column: _column(schema, column, f"{where}, result {result!r}, reads", origin)
+                    column: _checked_column(
+                        schema, column, f"{where}, result {result!r}, reads", origin
+                    )
                     for result, aggregate in node.aggregates.items()
                     for column in aggregate.columns
                 }.values()
@@ -264,7 +266,7 @@ class _Compilation:
         else:
             self.operators[node.name] = keyed_operator(node, pa.schema(keys), inputs, self.zone)
         if isinstance(node, ProcessNode) and node.timers == "event":
-            insist_on_event_time(node.upstream, node.name, "has timers of event time")
+            check_event_time(node.upstream, node.name, "has timers of event time")
             self.timed.update(source.name for source in sources_of(node))
         column = time.column if isinstance(node, WindowedNode) else None
         found = self.inputs(node.name, node.upstream, node.keys, exchanged, time=column)
@@ -282,7 +284,7 @@ class _Compilation:
             where = f"table {name!r} of operator {node.name!r}"
             keys = _keys_of(node.name, table.keys, schema, origin)
             columns = _keys_first(schema, table.keys)
-            insist_on_kept(node.name, columns, f"has the {where}, which lanes keep")
+            check_storable(node.name, columns, f"has the {where}, which lanes keep")
             inputs = self.inputs(
                 node.name, table.stream, table.keys, columns, first=first + len(found)
             )
@@ -297,7 +299,7 @@ class _Compilation:
                     keys=pa.schema(keys),
                     values=pa.schema([f for f in columns if f.name not in table.keys]),
                     inputs=frozenset(feed.number for feed in inputs),
-                    origin=origin_of(table.stream),
+                    origin=describe_origin(table.stream),
                 )
             )
         self.operators[node.name] = BroadcastOperator(self.operators[node.name], tables)
@@ -417,8 +419,8 @@ class _Compilation:
                 and node.late is not None
             ):
                 name = f"{node.name}_late"
-                self.insist_on_new(name)
-                left_out = self.operators[node.name].left_out
+                self.check_sink_name(name)
+                left_out = self.operators[node.name].left_out_schema
                 assert left_out is not None, "operators over event time leave rows out"
                 check_column_names(left_out.names, f"What is late for {node.name!r}")
                 yield Output(
@@ -439,7 +441,7 @@ class _Compilation:
     def unreadable_of(self, source: str, own: Source) -> Iterable[Output]:
         """Yield the output of the rows that a source cannot read."""
         name = f"{source}_unreadable"
-        self.insist_on_new(name)
+        self.check_sink_name(name)
         if own.unreadable is None or getattr(own.rejects, "deliver", None) is None:
             raise InvalidFlowError(
                 f"Source {source!r} has rejects={own.rejects!r}, "
@@ -448,7 +450,7 @@ class _Compilation:
                 "may have rows it cannot read.",
                 source=source,
             )
-        reads = (o for o in self.flow.operators if source in self.feeds_of(o))
+        reads = (o for o in self.flow.operators if source in self.sources_read_by(o))
         operator = next(reads).name
         yield Output(
             name=name,
@@ -461,9 +463,9 @@ class _Compilation:
         )
         yield from self.rejects_of(name, operator, own.rejects)
 
-    def feeds_of(self, node: OperatorNode) -> set[str]:
+    def sources_read_by(self, node: OperatorNode) -> set[str]:
         """Return the sources whose rows an operator reads without another one in between."""
-        branches = [branch for stream in read_by(node) for branch in branches_of(stream)]
+        branches = [branch for stream in streams_read_by(node) for branch in branches_of(stream)]
         return {b.feed.name for b in branches if isinstance(b.feed, SourceNode)}
 
     def own_sinks(self, outputs: tuple[Output, ...]) -> tuple[Output, ...]:
@@ -491,7 +493,7 @@ class _Compilation:
         """Yield the output of the rows that a sink rejects, if it has a sink for them."""
         rejects = getattr(value, "rejects", None)
         if rejects is not None:
-            self.insist_on_new(f"{sink}_rejects")
+            self.check_sink_name(f"{sink}_rejects")
             yield Output(
                 name=f"{sink}_rejects",
                 operator=operator,
@@ -502,14 +504,14 @@ class _Compilation:
                 rejects_of=sink,
             )
 
-    def insist_on_new(self, sink: str) -> None:
+    def check_sink_name(self, sink: str) -> None:
         """Refuse a derived sink name that the user has given to another sink."""
         check_unique("sink", sink, {other.name for other in self.flow.sinks}, self.flow.name)
 
 
 def _partition(operator: KeyedOperator, node: OperatorNode) -> None:
     """Let the key columns of a node place its operator's rows; refuse what places them itself."""
-    if node.partition_by and PART in operator.hashed.names:
+    if node.partition_by and PART in operator.hash_columns.names:
         raise InvalidFlowError(
             f"Operator {node.name!r} has partition_by={listing(node.partition_by)}, and spread= or "
             "merge=, by which rows of one key go to several lanes.",
@@ -524,7 +526,9 @@ def _keys_of(
     operator: str, keys: tuple[str, ...], schema: pa.Schema, origin: str
 ) -> list[pa.Field]:
     """Return the key columns of an operator, or refuse a type that cannot be a key."""
-    found = [_column(schema, key, f"Operator {operator!r} is keyed by", origin) for key in keys]
+    found = [
+        _checked_column(schema, key, f"Operator {operator!r} is keyed by", origin) for key in keys
+    ]
     for field in found:
         if not is_key_type(field.type):
             raise InvalidFlowError(
@@ -543,7 +547,7 @@ def _keys_first(schema: pa.Schema, keys: tuple[str, ...]) -> pa.Schema:
     return pa.schema([*(schema.field(key) for key in keys), *others])
 
 
-def _column(schema: pa.Schema, name: str, subject: str, origin: str) -> pa.Field:
+def _checked_column(schema: pa.Schema, name: str, subject: str, origin: str) -> pa.Field:
     """Return a column, or refuse one that the stream does not have."""
     if name not in schema.names:
         raise InvalidFlowError(

@@ -217,7 +217,7 @@ class CompiledFlow:
             )
         )
 
-    def under(self, plan: PhysicalPlan) -> CompiledFlow:
+    def with_plan(self, plan: PhysicalPlan) -> CompiledFlow:
         """Return the flow under another physical plan; results are the same.
 
         Each operator keeps state of its own, so only what cannot run together is refused
@@ -246,10 +246,13 @@ class CompiledFlow:
                     if receiver != sender:
                         fed_by[receiver].add(sender)
                     else:
-                        _insist_on_staying(self, feed, receiver)
-        levels = _levels(fed_by)
+                        _check_same_lane(self, feed, receiver)
+        levels = _levels_of(fed_by)
         components = sorted(
-            (_component(self, component, levels[component.name]) for component in plan.components),
+            (
+                _bind_component(self, component, levels[component.name])
+                for component in plan.components
+            ),
             key=lambda component: component.level,
         )
         return replace(self, components=tuple(components))
@@ -272,7 +275,7 @@ class CompiledFlow:
                     pending.append(feed.upstream)
         return tuple(found)
 
-    def fed_by(self, operator: str) -> tuple[UpstreamInput, ...]:
+    def inputs_fed_by(self, operator: str) -> tuple[UpstreamInput, ...]:
         """Return the inputs that take the output of the operator of that name."""
         found = self.operator(operator).name
         return tuple(
@@ -319,10 +322,10 @@ class CompiledFlow:
         return tuple(output for output in self.outputs if output.operator == found)
 
 
-def _component(flow: CompiledFlow, plan: ComponentPlan, level: int) -> Component:
+def _bind_component(flow: CompiledFlow, plan: ComponentPlan, level: int) -> Component:
     """Build a component of a plan, or refuse keys of different types."""
     operators = tuple(o for o in flow.operators if o.name in plan.operators)
-    spread = [operator.name for operator in operators if PART in operator.hashed.names]
+    spread = [operator.name for operator in operators if PART in operator.hash_columns.names]
     if spread and len(operators) > 1:
         raise InvalidPlanError(
             f"Operator {spread[0]!r} may spread rows of a key over key groups, so it cannot share "
@@ -344,7 +347,7 @@ def _component(flow: CompiledFlow, plan: ComponentPlan, level: int) -> Component
     return Component(name=plan.name, operators=operators, level=level)
 
 
-def _insist_on_staying(flow: CompiledFlow, feed: UpstreamInput, component: str) -> None:
+def _check_same_lane(flow: CompiledFlow, feed: UpstreamInput, component: str) -> None:
     """Refuse to fuse operators whose rows belong to different lanes."""
     sender, receiver = flow.operator(feed.upstream), flow.operator(feed.operator)
     if feed.others:
@@ -369,7 +372,7 @@ def _insist_on_staying(flow: CompiledFlow, feed: UpstreamInput, component: str) 
         )
 
 
-def _levels(fed_by: Mapping[str, set[str]]) -> dict[str, int]:
+def _levels_of(fed_by: Mapping[str, set[str]]) -> dict[str, int]:
     """Component → its level: 1, or 1 more than the highest that feeds it."""
     levels: dict[str, int] = {}
     while len(levels) < len(fed_by):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from godwit.plan.explain import action_of
-from godwit.plan.nodes import SourceNode, branches_of, levels_of, read_by, tables_of
+from godwit.plan.nodes import SourceNode, branches_of, levels_of, streams_read_by, tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,12 +47,12 @@ class Edge:
 
 def flow_svg(graph: FlowGraph) -> str:
     """Draw the sources, operators and sinks of a flow."""
-    boxes, edges = _boxes(graph), list(_edges(graph))
-    places = _rows(boxes, edges)
+    boxes, edges = _nodes(graph), list(_edges(graph))
+    places = _arrange_rows(boxes, edges)
     columns = sorted({box.column for box in boxes})
     widths = {
         column: _CHARACTER
-        * max(len(text) for b in boxes if b.column == column for text in _texts(b))
+        * max(len(text) for b in boxes if b.column == column for text in _short_texts(b))
         + 24
         for column in columns
     }
@@ -65,8 +65,8 @@ def flow_svg(graph: FlowGraph) -> str:
     loops = any(edge.back for edge in edges)
     tall = 8 + (max(places.values(), default=-1) + 1) * (_HEIGHT + _GAP) + (24 if loops else 0)
     wide = max(left - _SPACE + 8, 16)
-    parts = [_edge(edge, corner, size, tall) for edge in edges]
-    parts += [_box(box, *corner[box.id], size[box.id]) for box in boxes]
+    parts = [_draw_edge(edge, corner, size, tall) for edge in edges]
+    parts += [_draw_node(box, *corner[box.id], size[box.id]) for box in boxes]
     name = html.escape(f"Flow {graph.name!r}")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{tall}" '
@@ -76,13 +76,13 @@ def flow_svg(graph: FlowGraph) -> str:
     )
 
 
-def _boxes(graph: FlowGraph) -> list[Box]:
+def _nodes(graph: FlowGraph) -> list[Box]:
     """Return all nodes, in the order in which they were declared."""
     levels = levels_of(graph.operators)
     loops = {edge.loop.name for edge in graph.feedbacks}
     boxes = [
         Box(
-            id=_id(node, loops),
+            id=_node_id(node, loops),
             column=0,
             label="loop" if node.name in loops else "source",
             about=f"source {node.name}" + (f": {node.own.identity}" if node.own else ""),
@@ -118,11 +118,11 @@ def _edges(graph: FlowGraph) -> Iterator[Edge]:
     def of(stream: StreamNode, end: tuple[str, str], *, back: bool = False) -> Iterator[Edge]:
         """Yield the edges from the branches of a stream to a node."""
         for branch in branches_of(stream):
-            start = _id(branch.feed, loops)
+            start = _node_id(branch.feed, loops)
             yield Edge(start=start, end=end, maps=len(branch.maps), back=back)
 
     for node in graph.operators:
-        for stream in (*read_by(node), *(table.stream for table in tables_of(node))):
+        for stream in (*streams_read_by(node), *(table.stream for table in tables_of(node))):
             yield from of(stream, ("operator", node.name))
     for sink in graph.sinks:
         yield from of(sink.upstream, ("sink", sink.name))
@@ -130,14 +130,14 @@ def _edges(graph: FlowGraph) -> Iterator[Edge]:
         yield from of(edge.upstream, ("loop", edge.loop.name), back=True)
 
 
-def _id(node: SourceNode | OperatorNode, loops: set[str]) -> tuple[str, str]:
+def _node_id(node: SourceNode | OperatorNode, loops: set[str]) -> tuple[str, str]:
     """Identify a node: its kind and its name."""
     if not isinstance(node, SourceNode):
         return "operator", node.name
     return "loop" if node.name in loops else "source", node.name
 
 
-def _rows(boxes: list[Box], edges: list[Edge]) -> dict[tuple[str, str], int]:
+def _arrange_rows(boxes: list[Box], edges: list[Edge]) -> dict[tuple[str, str], int]:
     """Return the row of every box: in each column by the mean row of what the boxes read."""
     places: dict[tuple[str, str], int] = {}
     for column in sorted({box.column for box in boxes}):
@@ -149,7 +149,7 @@ def _rows(boxes: list[Box], edges: list[Edge]) -> dict[tuple[str, str], int]:
     return places
 
 
-def _texts(box: Box) -> tuple[str, str]:
+def _short_texts(box: Box) -> tuple[str, str]:
     """Return name and label, cut where they are long."""
     name, label = (
         text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
@@ -158,9 +158,9 @@ def _texts(box: Box) -> tuple[str, str]:
     return name, label
 
 
-def _box(box: Box, x: int, y: int, width: int) -> str:
+def _draw_node(box: Box, x: int, y: int, width: int) -> str:
     """Draw a node."""
-    name, label = map(html.escape, _texts(box))
+    name, label = map(html.escape, _short_texts(box))
     middle = x + width // 2
     about = html.escape(f"{box.id[0]} {box.id[1]}: {box.about}")
     return (
@@ -172,7 +172,7 @@ def _box(box: Box, x: int, y: int, width: int) -> str:
     )
 
 
-def _edge(
+def _draw_edge(
     edge: Edge,
     corner: dict[tuple[str, str], tuple[int, int]],
     size: dict[tuple[str, str], int],

@@ -30,8 +30,8 @@ from godwit.plan.nodes import (
     SourceNode,
     WindowedNode,
     branches_of,
-    read_by,
     sources_of,
+    streams_read_by,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def source_time(
     )
 
 
-def insist_on_event_time(stream: StreamNode, operator: str, does: str) -> None:
+def check_event_time(stream: StreamNode, operator: str, does: str) -> None:
     """Refuse a stream if one of its sources has no event time, which the operator needs."""
     for source in sources_of(stream):
         if source.time is None:
@@ -99,9 +99,9 @@ def event_time_of(
     not there or is no timestamp.
     """
     where = f"Operator {operator!r}"
-    insist_on_event_time(stream, operator, does)
+    check_event_time(stream, operator, does)
     feeds = [branch.feed for branch in branches_of(stream)]
-    after_windows = _has_ends(stream)
+    after_windows = _has_only_windows(stream)
     column = time
     if column is None:
         follow = time_columns(stream)
@@ -137,12 +137,12 @@ def event_time_of(
     )
 
 
-def _has_ends(stream: StreamNode) -> bool:
+def _has_only_windows(stream: StreamNode) -> bool:
     """Return whether all rows of a stream are results of windows, also through joins."""
     feeds = [branch.feed for branch in branches_of(stream)]
     return all(
         (isinstance(feed, WindowedNode) and feed.function is None)
-        or (isinstance(feed, DropDuplicatesNode | JoinNode) and _has_ends(feed.upstream))
+        or (isinstance(feed, DropDuplicatesNode | JoinNode) and _has_only_windows(feed.upstream))
         for feed in feeds
     )
 
@@ -209,10 +209,10 @@ def time_columns(stream: StreamNode) -> list[str]:
 
 def _follows_watermark(stream: StreamNode, column: str) -> bool:
     """Return whether a column's progress follows watermarks; else lanes report it."""
-    return all(_follows(branch, column) for branch in branches_of(stream))
+    return all(_branch_follows_watermark(branch, column) for branch in branches_of(stream))
 
 
-def _follows(branch: Branch, column: str) -> bool:
+def _branch_follows_watermark(branch: Branch, column: str) -> bool:
     """Return whether a column's progress follows watermarks in one branch."""
     feed = branch.feed
     if isinstance(feed, SourceNode):
@@ -256,7 +256,7 @@ def delay_us(
             return 0
         lengths = [spec.longest_us for spec in feed.windows if isinstance(spec, Hopping)]
         if not lengths:
-            raise _no_bound(operator, column, feed, "sessions are as long as rows make them")
+            raise _unbounded_delay(operator, column, feed, "sessions are as long as rows make them")
         return max(lengths)
     if isinstance(feed, ComputeNode | ProcessNode):
         return of(feed.upstream, column)
@@ -271,17 +271,17 @@ def delay_us(
         if feed.between_us is not None:
             return 0
         if feed.within_us is None:
-            raise _no_bound(operator, column, feed, "the newest row may be however old")
+            raise _unbounded_delay(operator, column, feed, "the newest row may be however old")
         return feed.within_us
     sides = [
         of(stream, name)
-        for stream, name in zip(read_by(feed), (column, of_right), strict=True)
+        for stream, name in zip(streams_read_by(feed), (column, of_right), strict=True)
         if name in columns_of(stream)
     ]
-    return max(sides, default=max(map(of, read_by(feed), (column, of_right))))
+    return max(sides, default=max(map(of, streams_read_by(feed), (column, of_right))))
 
 
-def _no_bound(operator: str, column: str, feed: OperatorNode, why: str) -> InvalidFlowError:
+def _unbounded_delay(operator: str, column: str, feed: OperatorNode, why: str) -> InvalidFlowError:
     """Return the error that an event time has no bounded lag behind the watermark."""
     return InvalidFlowError(
         f"Operator {operator!r} reads {column!r} of {feed.name!r} as event time, and nothing says "

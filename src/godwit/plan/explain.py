@@ -84,13 +84,13 @@ class UserNames:
         if not self._of:
             return event
         changed = {
-            field.name: self._value(field.name, getattr(event, field.name))
+            field.name: self._with_user_names(field.name, getattr(event, field.name))
             for field in fields(event)
             if field.name in _ONE | _BY_COMPONENT | {"what"}
         }
         return replace(event, **changed)
 
-    def _value(self, field: str, value: Any) -> Any:
+    def _with_user_names(self, field: str, value: Any) -> Any:
         """Return the value of an event's field with users' names."""
         if field in _ONE and isinstance(value, str):
             return self[value]
@@ -116,20 +116,23 @@ def explain(flow: CompiledFlow) -> str:
     operators = len(names.each(operator.name for operator in flow.operators))
     lines = [
         *_wrap(
-            f"Flow {flow.name!r}: {_count(len(flow.sources) - len(flow.loops), 'source')}, "
-            f"{_count(len(flow.loops), 'loop') + ', ' if flow.loops else ''}"
-            f"{_count(operators, 'keyed operator')} on {_count(flow.levels, 'level')}, "
-            f"{_count(len(flow.outputs), 'sink')}"
+            f"Flow {flow.name!r}: {_count_text(len(flow.sources) - len(flow.loops), 'source')}, "
+            f"{_count_text(len(flow.loops), 'loop') + ', ' if flow.loops else ''}"
+            f"{_count_text(operators, 'keyed operator')} on {_count_text(flow.levels, 'level')}, "
+            f"{_count_text(len(flow.outputs), 'sink')}"
         ),
         *_wrap(
-            f"The keys of every operator fall into {_count(flow.num_key_groups, 'key group')}; "
-            "an exchange sends each row to the lane that owns its key group.",
+            "The keys of every operator fall into "
+            f"{_count_text(flow.num_key_groups, 'key group')}; an exchange sends each row to the "
+            "lane that owns its key group.",
         ),
-        *_wrap(_physical(flow, names)),
+        *_wrap(_physical_plan_text(flow, names)),
         *(
             line
             for name, time in flow.times.items()
-            for line in _wrap(_held(flow, name) if name in flow.loops else _watermark(name, time))
+            for line in _wrap(
+                _loop_hold_text(flow, name) if name in flow.loops else _watermark_text(name, time)
+            )
         ),
     ]
     for level in range(1, flow.levels + 1):
@@ -150,7 +153,7 @@ def explain(flow: CompiledFlow) -> str:
     return "\n".join(lines)
 
 
-def _watermark(source: str, time: SourceTime) -> str:
+def _watermark_text(source: str, time: SourceTime) -> str:
     """Describe the watermark of a source."""
     slack = f"less the slack of {spelled(time.slack_us)}"
     if not time.slack_us:
@@ -158,7 +161,7 @@ def _watermark(source: str, time: SourceTime) -> str:
     return f"Watermark of source {source!r}: the greatest {time.column!r} that was seen, {slack}."
 
 
-def _held(flow: CompiledFlow, loop: str) -> str:
+def _loop_hold_text(flow: CompiledFlow, loop: str) -> str:
     """Describe the effect of a loop's waiting rows on watermarks."""
     if not flow.loops[loop].holds_watermark:
         return f"Rows that wait in loop {loop!r} hold no watermark, and may be late."
@@ -175,10 +178,10 @@ def _fed_by(flow: CompiledFlow, level: int) -> str:
     return "operators and sources" if mixed else "operators"
 
 
-def _physical(flow: CompiledFlow, names: UserNames) -> str:
+def _physical_plan_text(flow: CompiledFlow, names: UserNames) -> str:
     """Describe the physical plan."""
     shared = [
-        f"{', '.join(shared)} share component {names[component.name]!r} ({_shared(component)})"
+        f"{', '.join(shared)} share component {names[component.name]!r} ({_shared_text(component)})"
         for component in flow.components
         for shared in [names.each(operator.name for operator in component.operators)]
         if len(shared) > 1
@@ -188,7 +191,7 @@ def _physical(flow: CompiledFlow, names: UserNames) -> str:
     return f"Key groups of one component move together: {'; '.join(shared)}."
 
 
-def _shared(component: Component) -> str:
+def _shared_text(component: Component) -> str:
     """Describe a shared component: its partition attributes, flexible or rigid."""
     by = f"by {', '.join(component.keys)}, " if component.keys else ""
     return by + ("flexible" if component.is_flexible else "rigid")
@@ -198,29 +201,29 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator, names: UserName
     """Yield the lines of an operator, one label after another."""
     inputs = flow.inputs_of(operator.name)
     yield from _labelled("does", [flow.actions[operator.name]])
-    reads = [_reads(flow, feed, names) for feed in inputs]
+    reads = [_input_text(flow, feed, names) for feed in inputs]
     yield from _labelled("reads", list(dict.fromkeys(reads)))
-    yield from _labelled("key", [_columns(operator.own_keys)])
+    yield from _labelled("key", [_columns_text(operator.user_keys)])
     if operator.partition_by:
         yield from _labelled("placed", [f"by {', '.join(operator.partition_by)}"])
     if isinstance(operator, WindowedCompute | WindowedProcess | SessionCompute):
         yield from _labelled("time", [_event_time(operator)])
-    exchanges = [_exchange(flow, feed, operator, names) for feed in inputs]
+    exchanges = [_exchange_text(flow, feed, operator, names) for feed in inputs]
     yield from _labelled("exchange", list(dict.fromkeys(exchanges)))
     yield from _labelled("state", ["none"] if operator.consolidates else list(_states(operator)))
-    yield from _labelled("kind", [_kind(operator)])
-    yield from _labelled("emits", [f"{_emits(operator)}: {_columns(operator.output)}"])
-    consumers = [_sink(output) for output in flow.outputs_of(operator.name)]
+    yield from _labelled("kind", [_kind_text(operator)])
+    yield from _labelled("emits", [f"{_emission_text(operator)}: {_columns_text(operator.output)}"])
+    consumers = [_sink_text(output) for output in flow.outputs_of(operator.name)]
     consumers += [
-        f"loop {edge.loop!r} in the next epoch{_arrow_maps(edge.maps)}"
+        f"loop {edge.loop!r} in the next epoch{_arrow_maps_text(edge.maps)}"
         for edge in flow.feedbacks
         if edge.operator == operator.name
     ]
     consumers += [
         "its windows"
-        if _computes(operator)
-        else f"operator {names[fed.operator]!r}{_arrow_maps(fed.maps)}"
-        for fed in flow.fed_by(operator.name)
+        if _is_partial_phase(operator)
+        else f"operator {names[fed.operator]!r}{_arrow_maps_text(fed.maps)}"
+        for fed in flow.inputs_fed_by(operator.name)
     ]
     yield from _labelled("feeds", list(dict.fromkeys(consumers)))
 
@@ -235,16 +238,16 @@ def _states(operator: KeyedOperator) -> Iterator[str]:
     """Yield the columns of each state."""
     states = [state.state for state in operator.states]
     for state in states:
-        columns = _columns(operator.schema_of(state).values)
+        columns = _columns_text(operator.schema_of(state).values)
         yield columns if len(states) == 1 else f"{state}: {columns}"
 
 
-def _computes(operator: KeyedOperator) -> bool:
+def _is_partial_phase(operator: KeyedOperator) -> bool:
     """Return true for the partial phase of a two-phase window."""
     return operator.two_phase is not None and not operator.consolidates
 
 
-def _reads(flow: CompiledFlow, feed: Input, names: UserNames) -> str:
+def _input_text(flow: CompiledFlow, feed: Input, names: UserNames) -> str:
     """Describe an input: source or operator, and maps."""
     if isinstance(feed, SourceInput):
         maps = _source_maps(feed)
@@ -255,12 +258,14 @@ def _reads(flow: CompiledFlow, feed: Input, names: UserNames) -> str:
             rounds = flow.loops[feed.source].max_rounds
             return f"loop {feed.source!r}, at most {rounds} rounds without other rows{maps}"
         return f"source {feed.source!r}{'' if own is None else f' ({own.identity})'}{maps}"
-    if _computes(flow.operator(feed.upstream)):
+    if _is_partial_phase(flow.operator(feed.upstream)):
         return f"partial states of {names[feed.upstream]!r}"
-    return f"operator {names[feed.upstream]!r}{_arrow_maps(feed.maps)}"
+    return f"operator {names[feed.upstream]!r}{_arrow_maps_text(feed.maps)}"
 
 
-def _exchange(flow: CompiledFlow, feed: Input, operator: KeyedOperator, names: UserNames) -> str:
+def _exchange_text(
+    flow: CompiledFlow, feed: Input, operator: KeyedOperator, names: UserNames
+) -> str:
     """Describe the exchange between an input and its operator."""
     if not isinstance(feed, SourceInput):
         above = flow.component_of(feed.upstream)
@@ -274,7 +279,7 @@ def _exchange(flow: CompiledFlow, feed: Input, operator: KeyedOperator, names: U
     return f"every row, uncombined and in arrival order: {', '.join(feed.columns)}"
 
 
-def _kind(operator: KeyedOperator) -> str:
+def _kind_text(operator: KeyedOperator) -> str:
     """Describe how an operator can be moved: stateful or stateless, flexible or rigid."""
     if operator.mergeable:
         return "stateful and flexible: its state can be made of partial states"
@@ -283,7 +288,7 @@ def _kind(operator: KeyedOperator) -> str:
     return "stateful and rigid: rows have to come to their state"
 
 
-def _emits(operator: KeyedOperator) -> str:
+def _emission_text(operator: KeyedOperator) -> str:
     """Describe when an operator emits rows."""
     if operator.complete:
         return "all keys, in every epoch"
@@ -298,38 +303,38 @@ def _emits(operator: KeyedOperator) -> str:
     return operator.emits
 
 
-def _sink(output: Output) -> str:
+def _sink_text(output: Output) -> str:
     """Name a sink, its type, and the maps before it."""
-    return f"sink {output.name!r} ({type(output.sink).__name__}){_arrow_maps(output.maps)}"
+    return f"sink {output.name!r} ({type(output.sink).__name__}){_arrow_maps_text(output.maps)}"
 
 
-def _arrow_maps(maps: Sequence[ArrowMap], where: str = "in the lane") -> str:
+def _arrow_maps_text(maps: Sequence[ArrowMap], where: str = "in the lane") -> str:
     """Describe maps over Arrow tables."""
-    return f", after {_maps([m.function for m in maps], where)}" if maps else ""
+    return f", after {_maps_text([m.function for m in maps], where)}" if maps else ""
 
 
 def _source_maps(feed: SourceInput) -> str:
     """Describe the maps between a source and an operator."""
     arrow = [m for m in feed.maps if isinstance(m, ArrowMap)]
     if arrow or not feed.maps:
-        return _arrow_maps(arrow, "on the source side")
-    return f", after {_maps(feed.maps, 'in Catalyst')}"
+        return _arrow_maps_text(arrow, "on the source side")
+    return f", after {_maps_text(feed.maps, 'in Catalyst')}"
 
 
-def _maps(functions: Sequence[Callable[..., object]], where: str) -> str:
+def _maps_text(functions: Sequence[Callable[..., object]], where: str) -> str:
     """Count maps, and name them if they have names."""
     names = [function_name(function) for function in functions]
     named = "" if "<lambda>" in names else f" ({', '.join(names)})"
-    return f"{_count(len(names), 'map')} {where}{named}"
+    return f"{_count_text(len(names), 'map')} {where}{named}"
 
 
-def _columns(schema: pa.Schema) -> str:
+def _columns_text(schema: pa.Schema) -> str:
     """List columns with their types."""
     names = (field.name.removeprefix(f"{RESERVED_PREFIX}_") for field in schema)
     return ", ".join(f"{name}{_TIE}{field.type}" for name, field in zip(names, schema, strict=True))
 
 
-def _count(number: int, noun: str) -> str:
+def _count_text(number: int, noun: str) -> str:
     """Write a number with its noun, in the plural if need be."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
@@ -354,7 +359,7 @@ def _wrap(text: str, head: str = "") -> list[str]:
     return [line.replace(_TIE, " ") for line in lines]
 
 
-def _called(node: ProcessNode) -> str:
+def _function_name(node: ProcessNode) -> str:
     """Return the name of an operator's function, with the capacity of an async one."""
     name = function_name(node.function)
     if node.asynchronous is None:
@@ -366,16 +371,16 @@ def action_of(node: OperatorNode) -> str:
     """Describe an operator's action, such as ``compute total = sum(delay)``."""
     if isinstance(node, ProcessNode) and node.states:
         states = "states" if len(node.states) > 1 else "state"
-        named = ", ".join(f"{name} ({_declared(of)})" for name, of in node.states.items())
-        return f"process with {_called(node)}, {states} {named}"
+        named = ", ".join(f"{name} ({_declared_text(of)})" for name, of in node.states.items())
+        return f"process with {_function_name(node)}, {states} {named}"
     if isinstance(node, ProcessNode) and node.frames is not None:
-        state = _columns(node.state_type.columns)
+        state = _columns_text(node.state_type.columns)
         name = function_name(node.function)
         return f"process batches of {node.frames} tables with {name}, state {state}"
     if isinstance(node, ProcessNode):
         merge = node.merge
         hot = "" if merge is None else f"; hot keys in parts, merged by {function_name(merge)}"
-        return f"process with {_called(node)}, state {function_name(node.state_type)}{hot}"
+        return f"process with {_function_name(node)}, state {function_name(node.state_type)}{hot}"
     windows = ""
     if isinstance(node, WindowedNode):
         windows = f" per window: {', '.join(map(str, node.windows))}"
@@ -402,7 +407,7 @@ def _aggregate_text(aggregate: Aggregate) -> str:
     return f"{name}({', '.join(aggregate.columns)})"
 
 
-def _declared(state: Declared) -> str:
+def _declared_text(state: Declared) -> str:
     """Describe a named state, such as ``list of int``."""
     kind = type(state).__name__.removesuffix("State").lower()
     of = _type_text(state.of)
@@ -422,11 +427,11 @@ def _join_in_words(node: JoinNode) -> str:
         old = "" if node.within_us is None else f", at most {spelled(node.within_us)} old"
         spread = f"; every key in {node.spread} parts" if node.spread else ""
         return f"join ({node.how}) with the newest row of the right{old}{spread}"
-    earliest, latest = (_signed(moment) for moment in node.between_us)
+    earliest, latest = (_signed_duration(moment) for moment in node.between_us)
     spread = f"; hot keys in up to {node.spread} parts" if node.spread else ""
     return f"join ({node.how}) with rows of the right from {earliest} to {latest} later{spread}"
 
 
-def _signed(length_us: int) -> str:
+def _signed_duration(length_us: int) -> str:
     """Write a length of time with its sign."""
     return f"-{spelled(-length_us)}" if length_us < 0 else spelled(length_us)

@@ -144,10 +144,11 @@ class FeedbackSource(Source):
         assert epoch == end, "nothing was committed since the epoch was planned"
         share = -(-len(refs) // max(parallelism, 1))
         return [
-            self._split(end, refs[first : first + share]) for first in range(0, len(refs), share)
+            self._make_split(end, refs[first : first + share])
+            for first in range(0, len(refs), share)
         ]
 
-    def _split(self, epoch: int, refs: Sequence[OutputRef]) -> Split:
+    def _make_split(self, epoch: int, refs: Sequence[OutputRef]) -> Split:
         """Make the split of some lanes' staged rows."""
         assert self._log is not None, "see above"
         return Split(
@@ -164,14 +165,14 @@ class FeedbackSource(Source):
             batch = decode_batch(read_block(storage, block))
             schema = pa.schema([self._schema.field(name) for name in columns])
             if {*batch.schema.names} != {*self._schema.names}:
-                raise self._other_columns(f"they have {listing(batch.schema.names)}")
+                raise self._columns_error(f"they have {listing(batch.schema.names)}")
             try:
                 rows = batch.select(list(columns)).cast(schema)
             except pa.ArrowException as error:
-                raise self._other_columns(error_line(error)) from error
+                raise self._columns_error(error_line(error)) from error
             yield rows
 
-    def _other_columns(self, how: str) -> SourceError:
+    def _columns_error(self, how: str) -> SourceError:
         """Return the error for waiting rows whose columns differ from the loop's."""
         return SourceError(
             f"Rows that wait in the loop {self.name!r} have not the columns "
@@ -198,7 +199,7 @@ def waiting_in(record: CommitRecord, loop: str) -> tuple[OutputRef, ...]:
     return tuple(ref for ref in record.outputs if ref.sink == name and ref.rows)
 
 
-def insist_on_loops(record: CommitRecord | None, loops: Container[str], uri: str) -> None:
+def check_loops_exist(record: CommitRecord | None, loops: Container[str], uri: str) -> None:
     """Raise if rows wait in a loop that the flow does not have: they would be lost."""
     for ref in () if record is None else record.outputs:
         loop = ref.sink.removeprefix(FED_BACK)

@@ -58,7 +58,7 @@ def graph_of(flow: CompiledFlow) -> dict[str, Any]:
         "keyGroups": flow.num_key_groups,
         "sources": list(flow.sources[:_MAX_NODES]),
         "operators": list(operators.values()),
-        "sinks": [{"name": o.name, "takes": _takes(o)} for o in flow.outputs[:_MAX_NODES]],
+        "sinks": [{"name": o.name, "takes": _rows_of_sink(o)} for o in flow.outputs[:_MAX_NODES]],
         "edges": [
             {"from": list(start), "to": list(end), "exchange": exchange}
             for (start, end), exchange in edges.items()
@@ -66,7 +66,7 @@ def graph_of(flow: CompiledFlow) -> dict[str, Any]:
     }
 
 
-def _takes(output: Output) -> str:
+def _rows_of_sink(output: Output) -> str:
     """Name the rows that a sink gets."""
     if output.rejects_of is not None:
         return "rejected"

@@ -1,7 +1,8 @@
 """Operators that may share a component, and physical plans asked for by users and policies.
 
 Whoever regroups names the components that they want, and their operators; the others stay as they
-are, less the operators that were taken from them.  `CompiledFlow.under` refuses what cannot run.
+are, less the operators that were taken from them.  `CompiledFlow.with_plan` refuses what cannot
+run.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def keeps_keys(sender: KeyedOperator, feed: UpstreamInput) -> bool:
     return (sender.mergeable or sender.consolidates) and not feed.maps
 
 
-def rows_stay(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
+def in_lane_inputs(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
     """Return inputs whose rows stay in their lane if both operators share a component.
 
     The same columns place the rows of both (`KeyedOperator.placed_by`), and no function of the
@@ -37,7 +38,7 @@ def rows_stay(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
     """
     found = []
     for operator in flow.operators:
-        for feed in flow.fed_by(operator.name):
+        for feed in flow.inputs_fed_by(operator.name):
             receiver = flow.operator(feed.operator)
             if feed.others or receiver.consolidates:
                 continue
@@ -48,7 +49,7 @@ def rows_stay(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
 
 def _placed_alike(sender: KeyedOperator, receiver: KeyedOperator, feed: UpstreamInput) -> bool:
     """Return whether the same columns place the rows of both operators."""
-    if PART in sender.hashed.names or PART in receiver.hashed.names:
+    if PART in sender.hash_columns.names or PART in receiver.hash_columns.names:
         return False
     same = tuple(sender.placed_by.names) == receiver.placed_in(feed.keys)
     return same and sender.placed_by.types == receiver.placed_by.types
@@ -112,11 +113,11 @@ def regrouped(flow: CompiledFlow, components: Mapping[str, Iterable[str]]) -> Ph
         if left:
             name = left[0] if len(left) == 1 and len(component.operators) > 1 else component.name
             plans.append(ComponentPlan(name=name, operators=left))
-    _insist_on_names(flow, plans)
+    _check_names(flow, plans)
     return PhysicalPlan(components=tuple(plans))
 
 
-def _insist_on_names(flow: CompiledFlow, components: list[ComponentPlan]) -> None:
+def _check_names(flow: CompiledFlow, components: list[ComponentPlan]) -> None:
     """Refuse two components of one name, and the name of an operator elsewhere."""
     names = [component.name for component in components]
     operators = {operator.name for operator in flow.operators}

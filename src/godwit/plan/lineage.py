@@ -8,10 +8,9 @@ Rows that wait for an operator that aggregates are partial states, and are broug
 same way; those of any other operator are its input rows, matched by name, on their way to entries
 that must mean the same.
 
-Names tell operators and sides apart, and a program may give two of them each other's.  Where what
-stands behind one name now is what stood behind the other, and the other way about, they have
-changed places: that shows by `digest_of_way`.  A digest that is another than it was shows nothing,
-since code changes.
+Names tell operators and sides apart, and a program may swap two names.  The digests of
+`digest_of_branches` show that: each name then has the digest that the other had.  A digest that is
+merely new shows nothing, since code changes.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from godwit.checkpoint.evolution import (
     changed_columns,
     changed_meaning,
     columns_of,
-    described,
-    refuse,
+    description_in,
+    mismatch_error,
 )
 from godwit.checkpoint.records import StateId
 from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
@@ -69,7 +68,7 @@ def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVe
         keys=columns_of(operator.keys),
         states=operator.describe_states(),
         partition_by=operator.partition_by,
-        waiting=columns_of(operator.waiting),
+        waiting=columns_of(operator.waiting_schema),
         formerly=flow.formerly.get(operator.name, ""),
         named=operator.name not in flow.unnamed,
         part_of=operator.part_of,
@@ -96,7 +95,7 @@ def _origin(operator: KeyedOperator, flow: CompiledFlow) -> str:
         else (feed.upstream, feed.maps)
         for feed in flow.inputs_of(operator.name)
     ]
-    return digest_of_way([*inputs, ("", [operator.function])])
+    return digest_of_branches([*inputs, ("", [operator.function])])
 
 
 def layouts_of(flow: CompiledFlow, stored: CommitLog | None, changes: FlowChanges) -> Layouts:
@@ -128,11 +127,11 @@ def _state_layout(
     former: dict[int, Former] = {}
     if log is not None:
         stored = StateId(before, state.state)
-        former = _former(operator, stored, log, log.chains.flows_of(stored))
+        former = _former_layouts(operator, stored, log, log.chains.flows_of(stored))
     return EntryLayout(name=str(state), schema=operator.schema_of(state.state), former=former)
 
 
-def _former(
+def _former_layouts(
     operator: KeyedOperator, stored: StateId, log: CommitLog, flows: Iterable[int]
 ) -> dict[int, Former]:
     """Flow version → layout of a state written under it, where it differs from today's."""
@@ -140,19 +139,19 @@ def _former(
     versions = log.versions_since(min(flows, default=log.flow))
     today = columns_of(operator.schema_of(stored.state).values)
     for flow in sorted(flows):
-        with _of_version(flow, stored):
-            written = _written(versions, log, stored, flow)
+        with _naming_version(flow, stored):
+            written = _written_state(versions, log, stored, flow)
             upgrade = operator.upgrade_state_from(stored.state, written)
         if upgrade is not None or written.description.columns != today:
             found[flow] = Former(columns=written.description.columns, upgrade=upgrade)
     return found
 
 
-def _written(
+def _written_state(
     versions: Mapping[int, FlowVersion], log: CommitLog, stored: StateId, flow: int
 ) -> WrittenState:
     """Return a state as a flow version described it."""
-    written = described(versions, log.flow, stored.operator, stored.state, flow)
+    written = description_in(versions, log.flow, stored.operator, stored.state, flow)
     if written is None:
         raise CheckpointMismatchError(
             f"State of '{stored}' was written under flow version {flow}, which does not have it.",
@@ -164,7 +163,7 @@ def _written(
 
 
 @contextmanager
-def _of_version(flow: int, stored: StateId) -> Iterator[None]:
+def _naming_version(flow: int, stored: StateId) -> Iterator[None]:
     """Context that turns errors about stored descriptions into `CorruptCheckpointError`."""
     try:
         yield
@@ -186,7 +185,7 @@ def _waiting_layout(operator: KeyedOperator, before: str, log: CommitLog | None)
         flows = {segment.flow for segment in waiting}
         if operator.mergeable:
             (state,) = operator.states
-            states = _former(operator, StateId(before, state.state), log, flows)
+            states = _former_layouts(operator, StateId(before, state.state), log, flows)
             keys = len(operator.schema.keys)
             former = {
                 flow: Former(
@@ -199,7 +198,7 @@ def _waiting_layout(operator: KeyedOperator, before: str, log: CommitLog | None)
             }
         else:
             former = _former_rows(operator, before, waiting, log)
-    return WaitingLayout(operator=operator.name, schema=operator.waiting, former=former)
+    return WaitingLayout(operator=operator.name, schema=operator.waiting_schema, former=former)
 
 
 def _former_rows(
@@ -207,7 +206,7 @@ def _former_rows(
 ) -> dict[int, Former]:
     """Flow version → layout of rows that waited under it, where it differs."""
     found = {}
-    today = columns_of(operator.waiting)
+    today = columns_of(operator.waiting_schema)
     states = operator.describe_states()
     written_by = {segment.flow: segment.operator for segment in waiting}
     versions = log.versions_since(min(written_by))
@@ -217,19 +216,21 @@ def _former_rows(
         changed = list(changed_columns(columns, today, are_rows=True))
         for state, description in states.items():
             stored = StateId(before, state)
-            with _of_version(flow, stored):
-                written = described(versions, log.flow, before, state, flow)
+            with _naming_version(flow, stored):
+                written = description_in(versions, log.flow, before, state, flow)
                 if written is not None:
                     changed += changed_meaning(written.description, description)
         if changed:
-            raise refuse(
+            raise mismatch_error(
                 f"What waits for operator {operator.name!r}",
                 dict.fromkeys(changed),
                 "Start the flow as it was until nothing waits, and change it then.",
                 operator=operator.name,
             )
         if columns != today:
-            found[flow] = Former(columns=columns, upgrade=ColumnsByName(schema=operator.waiting))
+            found[flow] = Former(
+                columns=columns, upgrade=ColumnsByName(schema=operator.waiting_schema)
+            )
     return found
 
 
@@ -250,7 +251,7 @@ class _BehindKeys:
         )
 
 
-def digest_of_way(branches: Iterable[tuple[str, Iterable[Any]]]) -> str:
+def digest_of_branches(branches: Iterable[tuple[str, Iterable[Any]]]) -> str:
     """Digest of branches: equal for equal names and code.
 
     A way is the name of the source or operator that makes the rows, and the functions behind it.

@@ -20,7 +20,7 @@ from godwit.plan.nodes import (
     SourceNode,
     WindowedNode,
     branches_of,
-    read_by,
+    streams_read_by,
     tables_of,
 )
 from godwit.plan.stream_columns import differences
@@ -89,7 +89,7 @@ def _body_of(edge: FeedbackNode, flow: str) -> _Body:
     """Return the operators of a loop; raise if the edge does not lead upstream."""
     operators: dict[int, OperatorNode] = {}
     sources: dict[int, SourceNode] = {}
-    _collect(edge.upstream, operators, sources)
+    _collect_upstream(edge.upstream, operators, sources)
     if id(edge.loop) not in sources:
         raise InvalidFlowError(
             f"What is fed back to the loop {edge.loop.name!r} of flow {flow!r} does not descend "
@@ -102,13 +102,13 @@ def _body_of(edge: FeedbackNode, flow: str) -> _Body:
     on_the_way = []
     for node in operators.values():
         above: dict[int, SourceNode] = {}
-        _collect(node, {}, above)
+        _collect_upstream(node, {}, above)
         if id(edge.loop) in above:
             on_the_way.append(node)
     return _Body(operators=tuple(on_the_way), sources=tuple(sources.values()))
 
 
-def _collect(
+def _collect_upstream(
     stream: StreamNode, operators: dict[int, OperatorNode], sources: dict[int, SourceNode]
 ) -> None:
     """Collect the operators and sources that a stream descends from, by way of tables too."""
@@ -117,8 +117,11 @@ def _collect(
             sources[id(branch.feed)] = branch.feed
         elif id(branch.feed) not in operators:
             operators[id(branch.feed)] = branch.feed
-            for above in (*read_by(branch.feed), *(t.stream for t in tables_of(branch.feed))):
-                _collect(above, operators, sources)
+            for above in (
+                *streams_read_by(branch.feed),
+                *(t.stream for t in tables_of(branch.feed)),
+            ):
+                _collect_upstream(above, operators, sources)
 
 
 def _insist_on_columns(edge: FeedbackNode, columns: StreamColumns) -> None:

@@ -45,15 +45,15 @@ class ArrowMap:
         Columns may come back in another order, and in types that cast to the right ones without
         loss.
         """
-        where = f"Map {self.name!r} {_behind(self.feed, self.is_source)}"
-        context = _context(self.function, self.feed, self.is_source)
+        where = f"Map {self.name!r} {_position_text(self.feed, self.is_source)}"
+        context = _error_context(self.function, self.feed, self.is_source)
         try:
             result = self.function(table)
         except (Exception, SystemExit) as error:
             text = user_traceback(error)
             raise UserFunctionError(
                 f"{where} raised {_error_text(error)}.",
-                remedy=f"Correct the function{_about_exit(error)}; its traceback is:\n{text}",
+                remedy=f"Correct the function{_exit_hint(error)}; its traceback is:\n{text}",
                 **context,
             ) from error
         if not isinstance(result, pa.Table):
@@ -95,18 +95,18 @@ def bind_map(
     Without a `schema`, calling it on a table of `inputs` without rows tells them.
     """
     if schema is None:
-        where = f"The map {function_name(function)!r} {_behind(feed, is_source)}"
-        schema = _schema_of_nothing(function, where, _context(function, feed, is_source), inputs)
+        where = f"The map {function_name(function)!r} {_position_text(feed, is_source)}"
+        schema = _infer_schema(function, where, _error_context(function, feed, is_source), inputs)
     check_column_names(schema.names, f"The result of the map {function_name(function)!r}")
     return ArrowMap(feed=feed, is_source=is_source, function=function, schema=plain_schema(schema))
 
 
-def _behind(feed: str, is_source: bool) -> str:
+def _position_text(feed: str, is_source: bool) -> str:
     """Describe in an error whether a map follows a source or an operator."""
     return f"on source {feed!r}" if is_source else f"after operator {feed!r}"
 
 
-def _context(function: Callable[..., object], feed: str, is_source: bool) -> dict[str, str]:
+def _error_context(function: Callable[..., object], feed: str, is_source: bool) -> dict[str, str]:
     """Return the context of errors of a map."""
     kind = "source" if is_source else "operator"
     return {kind: feed, "function": function_name(function)}
@@ -124,7 +124,7 @@ def map_dataframe(
         except (Exception, SystemExit) as error:
             raise InvalidFlowError(
                 f"{where} raised {error_line(error)}.",
-                remedy=f"Correct the map{_about_exit(error)}; it gets a DataFrame of columns "
+                remedy=f"Correct the map{_exit_hint(error)}; it gets a DataFrame of columns "
                 f"{listing(dataframe.columns)}.",
                 **context,
             ) from error
@@ -144,7 +144,7 @@ def map_dataframe(
     return dataframe
 
 
-def _schema_of_nothing(
+def _infer_schema(
     function: Callable[[pa.Table], pa.Table],
     where: str,
     context: dict[str, str],
@@ -190,7 +190,7 @@ def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _about_exit(error: BaseException) -> str:
+def _exit_hint(error: BaseException) -> str:
     """Return a hint about ``sys.exit``, if that is what the function called."""
     return (
         " (query.stop() ends a query, and not sys.exit())" if isinstance(error, SystemExit) else ""

@@ -253,11 +253,11 @@ def sources_of(node: StreamNode) -> tuple[SourceNode, ...]:
         elif isinstance(node, MapNode):
             pending.append(node.upstream)
         else:
-            pending += reversed(read_by(node))
+            pending += reversed(streams_read_by(node))
     return tuple(found)
 
 
-def read_by(node: OperatorNode) -> tuple[StreamNode, ...]:
+def streams_read_by(node: OperatorNode) -> tuple[StreamNode, ...]:
     """Return the streams that an operator reads: one, or the left and right of a join."""
     return (node.upstream, node.right) if isinstance(node, JoinNode) else (node.upstream,)
 
@@ -274,7 +274,7 @@ def levels_of(operators: Iterable[OperatorNode]) -> dict[str, int]:
     """
     levels: dict[str, int] = {}
     for node in operators:
-        feeds = [branch.feed for stream in read_by(node) for branch in branches_of(stream)]
+        feeds = [branch.feed for stream in streams_read_by(node) for branch in branches_of(stream)]
         above = (0 if isinstance(feed, SourceNode) else levels[feed.name] for feed in feeds)
         levels[node.name] = 1 + max(above)
     return levels

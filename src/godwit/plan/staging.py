@@ -79,7 +79,7 @@ class StagedSink:
     time: str | None = None  # column of event time of which the least is recorded with the rows
 
 
-def fed_back(edge: Feedback) -> StagedSink:
+def loop_sink(edge: Feedback) -> StagedSink:
     """Describe the end of a loop as lanes see it: rows that are staged in the checkpoint."""
     return StagedSink(
         name=edge.staged_as,

@@ -39,7 +39,7 @@ Retimed: TypeAlias = Callable[[str, DataFrameMaps, str], int]
 anew."""
 
 
-def never_retimed(_source: str, _maps: DataFrameMaps, _column: str) -> int:
+def no_retimed_map(_source: str, _maps: DataFrameMaps, _column: str) -> int:
     """Count no map as one that computes the event time anew."""
     return 0
 
@@ -54,28 +54,28 @@ class StreamColumns:
 
     def of(self, node: StreamNode) -> tuple[pa.Schema, str]:
         """Return the columns of a stream, and a description of the stream for messages."""
-        self._insist_on_alike(node)
-        found = [self._of_branch(branch) for branch in branches_of(node)]
+        self._check_union(node)
+        found = [self._branch_columns(branch) for branch in branches_of(node)]
         schema, _ = found[0]
         return schema, " and ".join(dict.fromkeys(origin for _, origin in found))
 
-    def _insist_on_alike(self, node: StreamNode) -> None:
+    def _check_union(self, node: StreamNode) -> None:
         """Refuse a union of streams whose columns differ, here or further up."""
         while isinstance(node, MapNode):
             node = node.upstream
         if isinstance(node, UnionNode):
             first, *others = (self.of(upstream) for upstream in node.upstreams)
             for other in others:
-                _insist_on_same_columns(first, other)
+                _check_same_columns(first, other)
 
-    def _of_branch(self, branch: Branch) -> tuple[pa.Schema, str]:
+    def _branch_columns(self, branch: Branch) -> tuple[pa.Schema, str]:
         """Return the columns of one branch, and a description of it for messages."""
         feed = branch.feed
         if isinstance(feed, SourceNode):
             names = ", ".join(repr(function_name(m.function)) for m in branch.maps)
             origin = f"source {feed.name!r}" + (f" (after its maps {names})" if names else "")
             maps = self.source_maps(branch)
-            return self._of_source(feed, maps, origin), origin
+            return self._source_columns(feed, maps, origin), origin
         bound = self.arrow_maps(branch)
         if not bound:
             return plain_schema(self._operators[feed.name].output), f"operator {feed.name!r}"
@@ -92,7 +92,7 @@ class StreamColumns:
         bound: list[ArrowMap] = []
         feed = branch.feed
         if isinstance(feed, SourceNode):
-            schema = self._of_source(feed, (), f"source {feed.name!r}")
+            schema = self._source_columns(feed, (), f"source {feed.name!r}")
         else:
             schema = plain_schema(self._operators[feed.name].output)
         for number, m in enumerate(branch.maps, 1):
@@ -109,7 +109,7 @@ class StreamColumns:
             schema = bound[-1].schema
         return tuple(bound)
 
-    def _of_source(self, feed: SourceNode, maps: SourceMaps, origin: str) -> pa.Schema:
+    def _source_columns(self, feed: SourceNode, maps: SourceMaps, origin: str) -> pa.Schema:
         """Return the columns of a source after maps; asks once for each chain of maps."""
         if (feed.name, maps) in self.of_sources:
             return self.of_sources[feed.name, maps]
@@ -153,7 +153,7 @@ def _own_columns(feed: SourceNode, source: Source) -> pa.Schema:
     return schema
 
 
-def _insist_on_same_columns(one: tuple[pa.Schema, str], other: tuple[pa.Schema, str]) -> None:
+def _check_same_columns(one: tuple[pa.Schema, str], other: tuple[pa.Schema, str]) -> None:
     """Refuse streams (columns, and what to call each) that differ in name, type or order."""
     (first, here), (second, there) = one, other
     found = list(differences(first, here, second, there))

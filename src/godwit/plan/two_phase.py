@@ -120,4 +120,4 @@ def split_windows(
         actions=actions,
         formerly={**flow.formerly, **formerly},
     )
-    return parted.under(parted.physical_plan)
+    return parted.with_plan(parted.physical_plan)

@@ -216,7 +216,7 @@ def postgres(
     try:
         from godwit.sinks.postgres_sink import PostgresSink  # noqa: PLC0415 - psycopg is optional
     except ImportError as error:
-        raise _missing("PostgreSQL", "psycopg", "postgres", error) from error
+        raise _not_installed("PostgreSQL", "psycopg", "postgres", error) from error
     if not isinstance(dsn, str | Mapping):
         raise _wrong_kind("PostgreSQL", "connection", dsn, '"host=... dbname=..." or a mapping')
     if not isinstance(table, str):
@@ -289,7 +289,7 @@ def delta(
     try:
         from godwit.sinks.delta_sink import DeltaSink  # noqa: PLC0415 - deltalake is optional
     except ImportError as error:
-        raise _missing("Delta", "deltalake", "delta", error) from error
+        raise _not_installed("Delta", "deltalake", "delta", error) from error
     _check_path("Delta", path)
     _check_columns("Delta", keys=keys, partition_by=partition_by)
     return DeltaSink(
@@ -355,7 +355,7 @@ def iceberg(
     try:
         from godwit.sinks.iceberg_sink import IcebergSink  # noqa: PLC0415 - pyiceberg is optional
     except ImportError as error:
-        raise _missing("Iceberg", "pyiceberg", "iceberg", error) from error
+        raise _not_installed("Iceberg", "pyiceberg", "iceberg", error) from error
     if not isinstance(table, str) or not table:
         raise _wrong_kind("Iceberg", "table", table, '"namespace.table"')
     if not isinstance(catalog, str | Mapping):
@@ -445,7 +445,7 @@ def kafka(
     try:
         from godwit.sinks.kafka_sink import KafkaSink  # noqa: PLC0415 - confluent-kafka is optional
     except ImportError as error:
-        raise _missing("Kafka", "confluent-kafka", "kafka", error) from error
+        raise _not_installed("Kafka", "confluent-kafka", "kafka", error) from error
     _check_columns("Kafka", key=key)
     return KafkaSink(
         servers,
@@ -570,7 +570,7 @@ def console(limit: int = 20, *, file: IO[str] | None = None) -> ConsoleSink:
     try:
         import rich  # noqa: F401, PLC0415 - rich is optional
     except ImportError as error:
-        raise _missing("console", "rich", "cli", error) from error
+        raise _not_installed("console", "rich", "cli", error) from error
     return ConsoleSink(limit, file=file)
 
 
@@ -585,7 +585,7 @@ def noop() -> NoopSink:
     return NoopSink()
 
 
-def _missing(sink: str, package: str, extra: str, error: ImportError) -> SinkError:
+def _not_installed(sink: str, package: str, extra: str, error: ImportError) -> SinkError:
     """Return the error that a sink's package is not installed."""
     return SinkError(
         f"The {sink} sink needs {package}, which cannot be imported: {error}.",

@@ -57,13 +57,13 @@ def carry_files(
             for file in written.files:
                 data = carried.read(written.target, file)
                 if data is None:
-                    data = _read(*open_file_system(written.target), file)
+                    data = _read_file(*open_file_system(written.target), file)
                 storage.write_atomic(_path(written.target, file), data.to_pybytes())
         except (OSError, SinkError, pa.ArrowInvalid) as error:
             yield f"{ref.rows} rows for sink {ref.sink!r}, in files at {written.target}: {error}"
 
 
-def _read(filesystem: pafs.FileSystem, root: str, file: WrittenFile) -> pa.Buffer:
+def _read_file(filesystem: pafs.FileSystem, root: str, file: WrittenFile) -> pa.Buffer:
     """Read a lane's file from the target."""
     delivered = f"{root}/{file.delivered}"
     path = delivered if exists(filesystem, delivered) else f"{root}/{file.path}"
@@ -115,7 +115,7 @@ def read_former_target(
     copies = [None if carried is None else carried.read(written.target, f) for f in written.files]
     if copies and all(copy is not None for copy in copies):
         for file, copy in zip(written.files, copies, strict=True):
-            yield from _rows(pa.BufferReader(copy), file, schema)
+            yield from _read_rows(pa.BufferReader(copy), file, schema)
         return
     try:
         if HIDDEN in written.target:
@@ -151,10 +151,12 @@ def rows_of_file(
     """Yield the rows of a lane's file."""
     path = file.delivered if exists(filesystem, f"{root}/{file.delivered}") else file.path
     with filesystem.open_input_file(f"{root}/{path}") as stream:
-        yield from _rows(stream, file, schema)
+        yield from _read_rows(stream, file, schema)
 
 
-def _rows(stream: pa.NativeFile, file: WrittenFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _read_rows(
+    stream: pa.NativeFile, file: WrittenFile, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     """Read a Parquet file that was carried along, in today's columns."""
     for batch in pq.ParquetFile(stream).iter_batches():
         columns = [

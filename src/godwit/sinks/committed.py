@@ -25,5 +25,5 @@ class CommittedEpochs(Protocol):
     def relation(self, point: HistoryPoint) -> Relation:
         """Compare a point with this history."""
 
-    def shared_with(self, point: HistoryPoint) -> int:
+    def last_shared_epoch(self, point: HistoryPoint) -> int:
         """Last epoch shared with the history of a point; -1 if none is known."""

@@ -35,7 +35,7 @@ from godwit.checkpoint.verification import Finding
 from godwit.model.errors import GodwitError, SinkError
 from godwit.sinks.carried_files import CarriedFiles
 from godwit.sinks.parquet_directory import ParquetDirectory
-from godwit.sinks.target_sink import is_shared, point_at
+from godwit.sinks.target_sink import is_shared, point_of_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +60,7 @@ class Position:
     copied: bool  # whether another query committed the latest epoch
 
 
-def way_of(on_divergence: OnDivergence, sink: str) -> Way:
+def divergence_choice(on_divergence: OnDivergence, sink: str) -> Way:
     """Return the user's choice for a sink whose target has diverged."""
     if isinstance(on_divergence, Mapping):
         return on_divergence.get(sink, "refuse")
@@ -87,17 +87,17 @@ def continue_delivery(
             f"{position.before} had rows for it; it gets the last epoch and what comes after"
         )
     if way == "refuse":
-        raise _refused(name, problem, sink)
+        raise _diverged_error(name, problem, sink)
     if way == "new_writer":
         after = problem.resume_after
-        sink.continue_after(point_at(epochs, after))
+        sink.continue_after(point_of_epoch(epochs, after))
         return f"sink {name}: {problem.what}; it goes on as a new writer after epoch {after}"
     if problem.kind not in {"ahead", "diverged"} or sink.cannot_roll_back() is not None:
-        raise _refused(name, problem, sink)
+        raise _diverged_error(name, problem, sink)
     sink.roll_back(epochs, _min_epoch(problem, sink, epochs, position))
     left = _problem(sink, epochs, position)
     if left is not None:
-        raise _refused(name, left, sink)
+        raise _diverged_error(name, left, sink)
     now = sink.last_delivered()
     return (
         f"sink {name}: {problem.what}; it was rolled back to "
@@ -126,7 +126,7 @@ def _problem(sink: Sink, epochs: CommittedEpochs, position: Position) -> _Proble
         return None
     if not is_shared(point, epochs):
         ahead = not point.digest or epochs.relation(point) == "ahead"
-        shared = latest if ahead else epochs.shared_with(point)
+        shared = latest if ahead else epochs.last_shared_epoch(point)
         return _Problem(
             kind="ahead" if ahead else "diverged",
             what=f"its target has epochs up to {point.epoch}"
@@ -153,7 +153,7 @@ def _min_epoch(problem: _Problem, sink: Sink, epochs: CommittedEpochs, position:
     point = sink.last_delivered()
     if problem.kind != "diverged" or point is None or not position.stays:
         return -1
-    return position.before if epochs.shared_with(point) < position.before else -1
+    return position.before if epochs.last_shared_epoch(point) < position.before else -1
 
 
 _CAUSES: Final[dict[str, str]] = {
@@ -173,7 +173,7 @@ _EFFECTS: Final[dict[str, str]] = {  # of going on all the same
 }
 
 
-def _refused(name: str, problem: _Problem, sink: Sink) -> SinkError:
+def _diverged_error(name: str, problem: _Problem, sink: Sink) -> SinkError:
     """Return the error that target and checkpoint have diverged, with ways out."""
     if problem.kind == "behind":
         back = (
@@ -228,7 +228,7 @@ def check_targets(storage: CheckpointStorage) -> TargetReport:
     unseen = []
     for name, sink in sorted(sinks.items()):
         try:
-            points[name] = None if before is None else _delivered(before, sink)
+            points[name] = None if before is None else _last_delivered(before, sink)
         except _UnseenError as error:
             unseen.append(f"{name} ({sink.target or 'known to the flow only'}{error})")
     # The targets first: those of a running query are never ahead of what it has committed by then.
@@ -237,7 +237,7 @@ def check_targets(storage: CheckpointStorage) -> TargetReport:
     refused: list[Finding] = []
     for name, point in points.items():
         if log.latest is not None and name in log.latest.sinks:
-            findings += _lacking(log, log.latest, name, point)
+            findings += _missing_lane_files(log, log.latest, name, point)
             refused += _not_continued(log, log.latest, name, point)
     return TargetReport(findings=tuple(findings), refused=tuple(refused), unseen=tuple(unseen))
 
@@ -246,7 +246,7 @@ class _UnseenError(Exception):
     """A target that cannot be read from here."""
 
 
-def _delivered(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | None:
+def _last_delivered(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | None:
     """Find the last epoch that a target holds; ``None`` if it holds none."""
     root = Path(sink.target)
     if not root.is_absolute():
@@ -254,13 +254,13 @@ def _delivered(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | None:
     if (root / _MARKER).is_file():
         return ParquetDirectory(pafs.LocalFileSystem(), str(root)).last_point()
     if (root / _DELTA).is_dir():
-        return _delivered_to_delta(record, sink)
+        return _last_delivered_to_delta(record, sink)
     if root.exists() or not root.parent.exists():
         raise _UnseenError
     return None
 
 
-def _delivered_to_delta(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | None:
+def _last_delivered_to_delta(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | None:
     """Last epoch that a Delta table has of a sink's writer."""
     try:
         from deltalake import DeltaTable  # noqa: PLC0415  an extra
@@ -297,7 +297,7 @@ def _not_continued(
         )
 
 
-def _lacking(
+def _missing_lane_files(
     log: CommitLog, record: CommitRecord, name: str, point: HistoryPoint | None
 ) -> Iterator[Finding]:
     """Yield a finding for each missing file of an epoch that is not delivered yet."""
@@ -305,7 +305,7 @@ def _lacking(
     if point is not None and point.epoch >= record.epoch:
         return
     for target, path in _lane_files_gone(log, record, name):
-        now = _delivered(record, sink)
+        now = _last_delivered(record, sink)
         if now is not None and now.epoch >= record.epoch:
             return  # a running query has delivered it meanwhile
         yield Finding(

@@ -50,16 +50,16 @@ from godwit.sinks.parquet_files import (
     are_worth_files,
     file_row_check,
     files_there,
+    is_target_replaced,
     partitioned,
-    went_with_target,
     write_file,
 )
 from godwit.sinks.rows import (
+    cast_batches,
     check_mode,
     column_names,
-    fit,
-    gather,
-    is_whole,
+    is_complete_result,
+    join_small_batches,
     require_columns,
     storable_schema,
     upsert_keys,
@@ -67,7 +67,7 @@ from godwit.sinks.rows import (
     without_replaced_rows,
 )
 from godwit.sinks.sink import LANE_BYTES, MAX_PARTITIONS
-from godwit.sinks.target_sink import TargetSink, is_shared, without_history
+from godwit.sinks.target_sink import TargetSink, is_shared, point_without_history
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -142,7 +142,7 @@ class DeltaSink(TargetSink):
 
     @property
     def target(self) -> str | None:
-        """URI of the table, to which lanes write data files."""
+        """URI that lanes write data files to; ``None`` if they write none."""
         if self._merge_keys:
             return None
         uri = str(self._table.table_uri)
@@ -152,11 +152,11 @@ class DeltaSink(TargetSink):
         """Return the writer of data files in lanes, where appending is all that is needed."""
         if self._merge_keys or not takes_plain_files(self._table):
             return None
-        with self._explaining(
+        with self._translating_errors(
             f"cannot write to {self._shown_path}",
             "Check the path, its permissions and the credentials.",
         ):
-            mark(self._table.table_uri, self._storage_options, self._marker)
+            write_marker(self._table.table_uri, self._storage_options, self._marker)
         return self._file_writer()
 
     def _file_writer(self) -> DeltaLaneWriter:
@@ -187,19 +187,19 @@ class DeltaSink(TargetSink):
         self._merge_keys = upsert_keys(context, self._keys) if self._mode == "upsert" else ()
         for key in self._merge_keys:
             if pa.types.is_nested(context.schema.field(key).type):
-                raise self._error(
+                raise self._target_error(
                     f"column {key!r} of type {context.schema.field(key).type} cannot be a key",
                     "Identify rows by columns of primitive types (keys=[...]).",
                 )
             if "`" in key:
-                raise self._error(
+                raise self._target_error(
                     f"column {key!r} cannot be a key, since it has a backtick in its name, which "
                     "deltalake's merge cannot read",
                     "Rename the column before the sink.",
                 )
         require_columns(context, self._partition_by, "partition_by")
         self._schema = with_plain_types(storable_schema(context.schema), as_delta_stores)
-        with self._explaining(
+        with self._translating_errors(
             f"cannot open {self._shown_path}",
             "Check the path, the credentials and the types of the columns.",
         ):
@@ -215,12 +215,12 @@ class DeltaSink(TargetSink):
             self._table = DeltaTable(self._path, storage_options=self._storage_options)
         self._check_columns(merges=bool(self._merge_keys) and not context.complete)
         self._check_constraints()
-        self._look()
+        self._read_last_epoch()
 
     def _check_columns(self, *, merges: bool) -> None:
         """Refuse a table whose columns cannot take the rows."""
         if differences := _differences(self._table, self._schema, merges=merges):
-            raise self._error(
+            raise self._target_error(
                 f"the table has other columns: {', '.join(differences)}",
                 "Use another path, or cast and rename the columns before the sink.",
             )
@@ -228,15 +228,15 @@ class DeltaSink(TargetSink):
     def _check_constraints(self) -> None:
         """Refuse a table with constraints: what one refused would have been committed already."""
         if names := _constraints(self._table):
-            raise self._error(
+            raise self._target_error(
                 f"the table has constraints ({', '.join(sorted(names))})",
                 "Drop them (ALTER TABLE ... DROP CONSTRAINT ...) and filter in a map before the "
                 "sink, or write to another table.",
             )
 
-    def _look(self) -> None:
+    def _read_last_epoch(self) -> None:
         """Read the last epoch in the table, and the application id to continue with."""
-        with self._explaining(
+        with self._translating_errors(
             f"cannot read the log of {self._shown_path}", "Check the path and the credentials."
         ):
             self._table.update_incremental()
@@ -259,7 +259,9 @@ class DeltaSink(TargetSink):
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
         """Restore the table's version of the last epoch of a history."""
-        with self._explaining("cannot be rolled back", "Check the path and the credentials."):
+        with self._translating_errors(
+            "cannot be rolled back", "Check the path and the credentials."
+        ):
             version, left, stranger = version_to_restore(
                 self._table,
                 lambda point: is_shared(point, epochs),
@@ -267,30 +269,30 @@ class DeltaSink(TargetSink):
                 self._context.writer,
             )
         if stranger is not None:
-            raise self._error(
+            raise self._target_error(
                 f"cannot be rolled back: version {stranger['version']} "
                 f"({stranger.get('operation')}) is somebody else's, and would be undone too",
                 "Delete the rows of later epochs by hand and start with "
                 'on_divergence="new_writer"; or use another table.',
             )
         if not self._context.complete and left < min_epoch:
-            raise self._too_few_left(left, min_epoch)
+            raise self._rollback_error(left, min_epoch)
         if version is None or version < 0:
-            raise self._error(
+            raise self._target_error(
                 "cannot be rolled back: its log does not say which versions are of this query",
                 "Restore it by hand, RESTORE TABLE ... TO VERSION AS OF ..., or use another table.",
             )
-        with self._explaining(
+        with self._translating_errors(
             f"cannot be rolled back to version {version}",
             "Its files may have been vacuumed; restore the table from a copy, or use another.",
         ):
             self._table.restore(version)
-        self._look()
+        self._read_last_epoch()
 
     def continue_after(self, point: HistoryPoint) -> None:
         """Record in the table that all epochs up to `point` are delivered."""
         self._generation = uuid.uuid4().hex[:8]
-        with self._explaining("cannot be written", "Check the path and the credentials."):
+        with self._translating_errors("cannot be written", "Check the path and the credentials."):
             self._table.create_write_transaction(
                 [],
                 mode="append",
@@ -298,11 +300,11 @@ class DeltaSink(TargetSink):
                 partition_by=list(self._table.metadata().partition_columns),
                 commit_properties=self._properties(point, first=True),
             )
-        self._look()
+        self._read_last_epoch()
 
     def deliver(self, output: EpochOutput) -> None:
         """Commit the epoch's rows with its number, unless the table has it."""
-        if output.num_rows == 0 and not is_whole(output, self._context):
+        if output.num_rows == 0 and not is_complete_result(output, self._context):
             return
         files: list[WrittenFile] | None = None
         for attempt in range(_ATTEMPTS):
@@ -311,21 +313,25 @@ class DeltaSink(TargetSink):
                 self._table.update_incremental()
                 if self._recorded_epoch() >= output.epoch:
                     return
-                self._insist_on_what_was_delivered(output.epoch)
+                self._check_not_restored(output.epoch)
                 self._check_columns(
-                    merges=bool(self._merge_keys) and not is_whole(output, self._context)
+                    merges=bool(self._merge_keys) and not is_complete_result(output, self._context)
                 )
                 if not self._merge_keys:  # a merge looks at them itself
                     self._check_constraints()
                 if output.files() and not self._has_files(output):
                     return
                 if output.files() and takes_plain_files(self._table):
-                    files = files or [*output.files(), *self._write_rest(rows, output.epoch)]
-                    self._add(files, output.point, complete=is_whole(output, self._context))
+                    files = files or [*output.files(), *self._write_remaining(rows, output.epoch)]
+                    self._commit_files(
+                        files, output.point, complete=is_complete_result(output, self._context)
+                    )
                 else:
                     rows = _Rows(itertools.chain(self._rows_of_files(output), rows))
                     reader = pa.RecordBatchReader.from_batches(self._schema, rows)
-                    self._commit(reader, output.point, complete=is_whole(output, self._context))
+                    self._commit_rows(
+                        reader, output.point, complete=is_complete_result(output, self._context)
+                    )
             except SinkError:
                 raise
             except Exception as error:  # noqa: BLE001  as above
@@ -334,7 +340,7 @@ class DeltaSink(TargetSink):
                     raise rows.error from None
                 if isinstance(error, CommitFailedError) and attempt < _ATTEMPTS - 1:
                     continue
-                raise self._error(
+                raise self._target_error(
                     f"epoch {output.epoch} cannot be committed to {self._shown_path}: "
                     f"{error_text(error)}",
                     "It is in the table whole or not at all; mend the cause and start the query "
@@ -348,12 +354,12 @@ class DeltaSink(TargetSink):
         version = self._table.transaction_version(self._app_id(self._generation))
         return self._base if version is None else max(version, self._base)
 
-    def _insist_on_what_was_delivered(self, epoch: int) -> None:
+    def _check_not_restored(self, epoch: int) -> None:
         """Refuse to continue if delivered epochs were removed from the table in this run."""
         context, last = self._context, self._last_epoch
         version = -1 if last is None else last.version
         if restored_since(self._table, self._seen, version, context.query_id, context.writer):
-            raise self._error(
+            raise self._target_error(
                 f"{self._shown_path} was restored to a version before the last epoch that was "
                 "delivered to it in this run",
                 "Restore it to its newest version; or start from a backup of the checkpoint that "
@@ -365,16 +371,16 @@ class DeltaSink(TargetSink):
     def _rows(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
         """Yield the rows that are not in lanes' files; one per key where rows are merged."""
         if not self._merge_keys:
-            return gather(fit(output, self._schema, self._context.name))
+            return join_small_batches(cast_batches(output, self._schema, self._context.name))
         # A merge refuses to change a row twice, and inserts a new one as often as it comes.
-        return gather(
+        return join_small_batches(
             without_replaced_rows(output, self._schema, self._merge_keys, self._context.name)
         )
 
-    def _write_rest(self, rows: Iterable[pa.RecordBatch], epoch: int) -> Iterator[WrittenFile]:
+    def _write_remaining(self, rows: Iterable[pa.RecordBatch], epoch: int) -> Iterator[WrittenFile]:
         """Write rows that lanes left to the driver as data files."""
         writer = self._file_writer()
-        for batch in gather(rows, rows=_REST_ROWS, size_bytes=_REST_BYTES):
+        for batch in join_small_batches(rows, rows=_REST_ROWS, size_bytes=_REST_BYTES):
             parts = partitioned(pa.Table.from_batches([batch]), writer.partition_by)
             yield from writer.write_files(parts, f"{epoch}-rest")
 
@@ -383,13 +389,13 @@ class DeltaSink(TargetSink):
         filesystem, root = table_files(self._table.table_uri, self._storage_options)
         _, gone = files_there(filesystem, root, output.files())
         opening = self._opening if self._is_new else ""
-        if gone and went_with_target(self._context.name, self._shown_path, output, gone, opening):
-            self._commit(
+        if gone and is_target_replaced(self._context.name, self._shown_path, output, gone, opening):
+            self._commit_rows(
                 pa.RecordBatchReader.from_batches(self._schema, []), output.point, complete=False
             )
             return False
         if gone:
-            raise self._error(
+            raise self._target_error(
                 f"epoch {output.epoch}: {len(gone)} of the files that lanes wrote are gone, among "
                 f"them {gone[0]}",
                 "Restore them; or remove the table to begin it anew.",
@@ -403,7 +409,9 @@ class DeltaSink(TargetSink):
         for file in output.files():
             yield from rows_of_file(filesystem, root, file, self._schema)
 
-    def _add(self, files: Sequence[WrittenFile], point: HistoryPoint, *, complete: bool) -> None:
+    def _commit_files(
+        self, files: Sequence[WrittenFile], point: HistoryPoint, *, complete: bool
+    ) -> None:
         """Commit data files that are in place."""
         self._table.create_write_transaction(
             [add_action(file) for file in files],
@@ -423,7 +431,9 @@ class DeltaSink(TargetSink):
             app_transactions=transactions,
         )
 
-    def _commit(self, reader: pa.RecordBatchReader, point: HistoryPoint, *, complete: bool) -> None:
+    def _commit_rows(
+        self, reader: pa.RecordBatchReader, point: HistoryPoint, *, complete: bool
+    ) -> None:
         """Write rows and commit them."""
         properties = self._properties(point)
         if complete or not self._merge_keys:
@@ -675,8 +685,12 @@ def last_epoch_of(table: DeltaTable, query_id: str, writer: str) -> TableEpoch |
     is_complete = log[-1:] == [oldest] and oldest["operation"] != "RESTORE"
     if restore < 0 or (is_complete and not any(_own_epoch(c, query_id, writer) for c in log)):
         # By an earlier version, whose commits do not say so; or before the log begins.
-        return TableEpoch(point=without_history(recorded, query_id), generation="", version=-1)
-    return TableEpoch(point=without_history(-1, query_id), generation=f"r{restore}", version=-1)
+        return TableEpoch(
+            point=point_without_history(recorded, query_id), generation="", version=-1
+        )
+    return TableEpoch(
+        point=point_without_history(-1, query_id), generation=f"r{restore}", version=-1
+    )
 
 
 def version_to_restore(
@@ -801,7 +815,7 @@ def table_files(uri: str, storage_options: Mapping[str, str] | None) -> tuple[pa
     return pafs.PyFileSystem(DeltaStorageHandler(uri, options)), ""
 
 
-def mark(uri: str, storage_options: Mapping[str, str] | None, marker: str) -> None:
+def write_marker(uri: str, storage_options: Mapping[str, str] | None, marker: str) -> None:
     """Write the file by which lanes recognise the table."""
     filesystem, root = table_files(uri, storage_options)
     filesystem.create_dir(f"{root}/{Path(marker).parent}", recursive=True)
@@ -833,7 +847,7 @@ def _statistics(rows: pa.Table) -> dict[str, dict[str, Any]]:
         if not _is_plain(column.type):
             continue
         extremes = pc.min_max(column)
-        low, high = (_plain(extremes[end].as_py()) for end in ("min", "max"))
+        low, high = (_statistics_value(extremes[end].as_py()) for end in ("min", "max"))
         if low is not None and high is not None:
             least[name], greatest[name] = low, high
     return {"minValues": least, "maxValues": greatest, "nullCount": nulls}
@@ -849,7 +863,7 @@ def _is_plain(dtype: pa.DataType) -> bool:
     )
 
 
-def _plain(value: Any) -> Any:
+def _statistics_value(value: Any) -> Any:
     """Return a value for a file's statistics; ``None`` if it has none."""
     if isinstance(value, str):
         return value if len(value.encode()) <= _LONGEST_TEXT else None

@@ -35,10 +35,10 @@ from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.parquet_files import file_row_check
 from godwit.sinks.rows import (
+    cast_batches,
     check_mode,
-    fit,
-    gather,
-    is_whole,
+    is_complete_result,
+    join_small_batches,
     last_of_each_key,
     storable_schema,
     upsert_keys,
@@ -46,7 +46,7 @@ from godwit.sinks.rows import (
     without_replaced_rows,
 )
 from godwit.sinks.sink import MAX_PARTITIONS
-from godwit.sinks.target_sink import TargetSink, is_shared, without_history
+from godwit.sinks.target_sink import TargetSink, is_shared, point_without_history
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -110,12 +110,12 @@ class IcebergSink(TargetSink):
         self._merge_keys = upsert_keys(context, self._keys) if self._mode == "upsert" else ()
         for key in self._merge_keys:
             if pa.types.is_nested(context.schema.field(key).type):
-                raise self._error(
+                raise self._target_error(
                     f"column {key!r} of type {context.schema.field(key).type} cannot be a key",
                     "Identify rows by columns of primitive types (keys=[...]).",
                 )
         schema = with_plain_types(storable_schema(context.schema), as_iceberg_stores)
-        with self._explaining(
+        with self._translating_errors(
             "cannot be opened",
             "Check the catalog's properties (catalog=...), the name of the table, credentials, and "
             "the types of the columns.",
@@ -124,12 +124,12 @@ class IcebergSink(TargetSink):
             self._create(schema)
             table = self._catalog.load_table(self._table_name)
         if table.metadata.format_version == 1:  # whose snapshots have no numbers
-            raise self._error(
+            raise self._target_error(
                 "the table is of format version 1, of which a roll-back could not be noticed",
                 "Upgrade it: ALTER TABLE ... SET TBLPROPERTIES ('format-version' = '2').",
             )
         self._own_schema, self._schema = schema, self._fitted(schema, table)
-        self._last = self._last_in(table.metadata)
+        self._last = self._last_epoch_in(table.metadata)
 
     def _create(self, schema: pa.Schema) -> None:
         """Create the table if it is absent."""
@@ -150,7 +150,7 @@ class IcebergSink(TargetSink):
             if _shape_of(schema, name) != _shape_of(there, name)
         ]
         if differences:
-            raise self._error(
+            raise self._target_error(
                 f"the table has other columns: {', '.join(differences)}",
                 "Use another table, or cast and rename the columns before the sink.",
             )
@@ -161,7 +161,7 @@ class IcebergSink(TargetSink):
             ]
         )
 
-    def _last_in(self, metadata: TableMetadata) -> HistoryPoint | None:
+    def _last_epoch_in(self, metadata: TableMetadata) -> HistoryPoint | None:
         """Last epoch of this writer in the table."""
         return last_epoch_of(metadata, self._context.query_id, self._context.writer)
 
@@ -174,20 +174,26 @@ class IcebergSink(TargetSink):
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
         """Return to the snapshot of the last epoch of a history."""
-        with self._explaining("cannot be rolled back", "Check the catalog and the credentials."):
+        with self._translating_errors(
+            "cannot be rolled back", "Check the catalog and the credentials."
+        ):
             table = self._catalog.load_table(self._table_name)
         target, left = self._snapshot_to_keep(
             table.metadata, lambda point: is_shared(point, epochs)
         )
         if not self._context.complete and left < min_epoch:
-            raise self._too_few_left(left, min_epoch)
-        with self._explaining("cannot be rolled back", "Check the catalog and the credentials."):
+            raise self._rollback_error(left, min_epoch)
+        with self._translating_errors(
+            "cannot be rolled back", "Check the catalog and the credentials."
+        ):
             if target is not None:
                 table.manage_snapshots().rollback_to_snapshot(target.snapshot_id).commit()
             else:  # there was nothing before; a table cannot return to having no snapshot
-                nothing = without_history(-1, self._context.query_id)
-                self._commit(table, self._schema.empty_table(), nothing, complete=True, once=False)
-            self._last = self._last_in(self._catalog.load_table(self._table_name).metadata)
+                nothing = point_without_history(-1, self._context.query_id)
+                self._commit_rows(
+                    table, self._schema.empty_table(), nothing, complete=True, once=False
+                )
+            self._last = self._last_epoch_in(self._catalog.load_table(self._table_name).metadata)
 
     def _snapshot_to_keep(
         self, metadata: TableMetadata, is_kept: Callable[[HistoryPoint], bool]
@@ -212,7 +218,7 @@ class IcebergSink(TargetSink):
                 break
             oldest = snapshot
         if undone:
-            raise self._error(
+            raise self._target_error(
                 f"cannot be rolled back: snapshot {undone[-1].snapshot_id} is somebody else's, and "
                 "would be undone too",
                 'Delete the rows of later epochs by hand and start with on_divergence="new_writer"'
@@ -221,7 +227,7 @@ class IcebergSink(TargetSink):
         if keep is None and oldest is not None and oldest.parent_snapshot_id is not None:
             keep = metadata.snapshot_by_id(oldest.parent_snapshot_id)
         if keep is None and (oldest is None or not _is_first(oldest)):
-            raise self._error(
+            raise self._target_error(
                 "cannot be rolled back: the snapshots of the epochs to return to have expired",
                 "Restore the table from a copy, or use another.",
             )
@@ -229,29 +235,31 @@ class IcebergSink(TargetSink):
 
     def continue_after(self, point: HistoryPoint) -> None:
         """Record in the table that all epochs up to `point` are delivered."""
-        with self._explaining("cannot be written", "Check the catalog and the credentials."):
+        with self._translating_errors(
+            "cannot be written", "Check the catalog and the credentials."
+        ):
             table = self._catalog.load_table(self._table_name)
             nothing = self._schema.empty_table()
-            self._commit(table, nothing, point, complete=False, once=False)
+            self._commit_rows(table, nothing, point, complete=False, once=False)
 
     def deliver(self, output: EpochOutput) -> None:
         """Commit the epoch's rows with its number, unless the table has it."""
-        complete = is_whole(output, self._context)
+        complete = is_complete_result(output, self._context)
         if output.num_rows == 0 and not complete:
             return
-        with self._explaining(
+        with self._translating_errors(
             f"epoch {output.epoch} cannot be committed",
             "It is in the table whole or not at all; mend the cause and start the query again.",
             epoch=output.epoch,
         ):
             for attempt in range(_ATTEMPTS):
                 table = self._catalog.load_table(self._table_name)
-                if self._has(table.metadata, output.epoch):
+                if self._has_epoch(table.metadata, output.epoch):
                     return
                 if self._merge_keys:  # rows are written anew, without columns that others added
                     self._fitted(self._own_schema, table)
                 try:
-                    self._commit(table, self._rows(output), output.point, complete=complete)
+                    self._commit_rows(table, self._rows(output), output.point, complete=complete)
                 except _EpochIsThereError:
                     self._last = output.point
                 except (CommitFailedException, ValidationException):
@@ -260,11 +268,11 @@ class IcebergSink(TargetSink):
                     continue
                 return
 
-    def _has(self, metadata: TableMetadata, epoch: int) -> bool:
+    def _has_epoch(self, metadata: TableMetadata, epoch: int) -> bool:
         """Return whether the table has an epoch; refuse a table that lost some in this run."""
-        there = self._last_in(metadata)
+        there = self._last_epoch_in(metadata)
         if self._last is not None and (there is None or there.epoch < self._last.epoch):
-            raise self._error(
+            raise self._target_error(
                 "was rolled back to a snapshot before the last epoch that was delivered to it in "
                 "this run",
                 "Return to its newest snapshot; or start from a backup of the checkpoint that is "
@@ -279,11 +287,11 @@ class IcebergSink(TargetSink):
         batches: Iterator[pa.RecordBatch] = (
             without_replaced_rows(output, self._schema, self._merge_keys, name)
             if self._merge_keys
-            else fit(output, self._schema, name)
+            else cast_batches(output, self._schema, name)
         )
-        return pa.Table.from_batches(gather(batches), schema=self._schema)
+        return pa.Table.from_batches(join_small_batches(batches), schema=self._schema)
 
-    def _commit(
+    def _commit_rows(
         self,
         table: Table,
         rows: pa.Table,
@@ -432,8 +440,8 @@ def last_epoch_of(metadata: TableMetadata, query_id: str, writer: str) -> Histor
     # Its snapshots have expired, unless there are older ones: the table was rolled back to these.
     recorded, sequence = _read_point(text, query_id, writer), _sequence_in(text)
     if recorded is None or any((s.sequence_number or 0) < sequence for s in ancestors):
-        return without_history(-1, query_id)
-    return recorded if ancestors else without_history(-1, query_id)
+        return point_without_history(-1, query_id)
+    return recorded if ancestors else point_without_history(-1, query_id)
 
 
 def _ancestors(metadata: TableMetadata) -> Iterator[Snapshot]:

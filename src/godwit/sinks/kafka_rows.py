@@ -62,8 +62,8 @@ class MessageLayout:
         """Yield a message for each row; raise `UnwritableError` if one cannot be encoded."""
         values = self.value.encode(rows.select(self.value_columns(rows.schema.names)))
         none = [None] * rows.num_rows
-        keys = self._keys(rows) if self.key else none
-        headers = map(_headers, rows[self.headers].to_pylist()) if self.headers else none
+        keys = self._message_keys(rows) if self.key else none
+        headers = map(_message_headers, rows[self.headers].to_pylist()) if self.headers else none
         topics = rows[self.topics].to_pylist() if self.topics else none
         partitions = rows[self.partitions].to_pylist() if self.partitions else none
         for topic, partition, key, value, header in zip(
@@ -77,7 +77,7 @@ class MessageLayout:
                 header,
             )
 
-    def _keys(self, rows: pa.RecordBatch) -> list[Value]:
+    def _message_keys(self, rows: pa.RecordBatch) -> list[Value]:
         """Encode the key of each message; ``None`` without a key."""
         if self.key_format is not None:
             return self.key_format.encode(rows.select(list(self.key)))
@@ -116,7 +116,7 @@ def _is_bytes(dtype: pa.DataType) -> bool:
     )
 
 
-def _headers(given: Any) -> list[tuple[str, bytes | None]] | None:
+def _message_headers(given: Any) -> list[tuple[str, bytes | None]] | None:
     """Headers of a row, from a map (pairs) or a list of structs."""
     if given is None:
         return None
@@ -142,10 +142,10 @@ class SizeCheck:
             large = np.flatnonzero(np.asarray(sizes, np.int64) > self.max_bytes)
             if not large.size:
                 return None
-            reasons = [self._reason(sizes[row]) for row in large]
+            reasons = [self._too_large_reason(sizes[row]) for row in large]
             return Rejections(rows=large, reasons=reasons)
         except UnwritableError:
-            return self._each(batch)
+            return self._rejections(batch)
 
     def _takes_any(self, batch: pa.RecordBatch) -> bool:
         """Return whether the formats can encode any rows of these columns."""
@@ -154,7 +154,7 @@ class SizeCheck:
             return False
         return not any(_is_beyond(column) for column in batch.columns)
 
-    def _each(self, batch: pa.RecordBatch) -> Rejections | None:
+    def _rejections(self, batch: pa.RecordBatch) -> Rejections | None:
         """Return the rows of a batch whose messages are too large or cannot be encoded."""
         rows, reasons = [], []
         for row in range(batch.num_rows):
@@ -166,10 +166,10 @@ class SizeCheck:
             else:
                 if message.size_bytes > self.max_bytes:
                     rows.append(row)
-                    reasons.append(self._reason(message.size_bytes))
+                    reasons.append(self._too_large_reason(message.size_bytes))
         return Rejections(rows=np.asarray(rows, np.int64), reasons=reasons) if rows else None
 
-    def _reason(self, size_bytes: int) -> str:
+    def _too_large_reason(self, size_bytes: int) -> str:
         return (
             f"its message would have {size_bytes} bytes, and the topic takes {self.max_bytes} "
             "(max.message.bytes)"
@@ -178,11 +178,11 @@ class SizeCheck:
 
 def _bound_bytes(batch: pa.RecordBatch) -> int:
     """Return an upper bound of the bytes of a message of the batch."""
-    fields = sum(_text_bytes(c) + 6 * len(f.name) + 4 for c, f in _columns(batch))
+    fields = sum(_text_bytes(c) + 6 * len(f.name) + 4 for c, f in _batch_columns(batch))
     return 2 * fields + _OVERHEAD_BYTES  # as key and as value
 
 
-def _columns(batch: pa.RecordBatch) -> Iterator[tuple[pa.Array, pa.Field]]:
+def _batch_columns(batch: pa.RecordBatch) -> Iterator[tuple[pa.Array, pa.Field]]:
     """Yield the columns of a batch, with their fields."""
     yield from zip(batch.columns, batch.schema, strict=True)
 

@@ -27,7 +27,14 @@ from godwit.model.errors import InvalidFlowError, SinkError
 from godwit.model.wording import counted
 from godwit.plan.staging import Rejections
 from godwit.sinks.kafka_rows import MessageLayout, SizeCheck
-from godwit.sinks.rows import column_names, fit, gather, halved, require_columns, storable_schema
+from godwit.sinks.rows import (
+    cast_batches,
+    column_names,
+    join_small_batches,
+    require_columns,
+    split_batch,
+    storable_schema,
+)
 from godwit.sinks.target_sink import TargetSink
 from godwit.sources.kafka_client import (
     ClusterAdmin,
@@ -160,13 +167,13 @@ class KafkaSink(TargetSink):
         self._schema = storable_schema(context.schema)
         self._check_columns()
         self._last = -1
-        with self._explaining(
+        with self._translating_errors(
             "cannot be opened",
             "Check the servers, the credentials in config, and the user's rights.",
         ):
             admin = ClusterAdmin(self._settings)
             if admin.topics([self._topic])[self._topic] is None:
-                raise self._error(
+                raise self._target_error(
                     f"has no topic {self._topic!r}: the cluster does not know it",
                     "Create it, with as many partitions as its readers need.",
                 )
@@ -184,10 +191,10 @@ class KafkaSink(TargetSink):
         """Return the epoch that the sink's group has."""
         if not self._exactly_once:
             return None
-        with self._explaining(
+        with self._translating_errors(
             "cannot be asked for its epochs", "Check the cluster, and start the query again."
         ):
-            group = self._own_group()
+            group = self._open_group_consumer()
             (place,) = group.committed([Place(self._topic, 0)], timeout=self._settings.timeout_s)
             if place.error is not None:
                 raise KafkaException(place.error)
@@ -201,7 +208,9 @@ class KafkaSink(TargetSink):
 
     def continue_after(self, point: HistoryPoint) -> None:
         """Record in the sink's consumer group that all epochs up to `point` are delivered."""
-        with self._explaining("cannot be told its epochs", "Check the cluster, and start again."):
+        with self._translating_errors(
+            "cannot be told its epochs", "Check the cluster, and start again."
+        ):
             self._in_transaction(point, lambda _: None)
         self._last = point.epoch
 
@@ -209,7 +218,7 @@ class KafkaSink(TargetSink):
         """Write the epoch's messages and its number in one transaction, unless it is recorded."""
         if output.epoch <= self._last:
             return
-        with self._explaining(
+        with self._translating_errors(
             f"epoch {output.epoch} cannot be written",
             "Readers of committed messages see it whole or not at all; mend the cause and start "
             "the query again."
@@ -219,10 +228,10 @@ class KafkaSink(TargetSink):
             epoch=output.epoch,
         ):
             if self._exactly_once:
-                self._in_transaction(output.point, lambda to: self._send(output, to))
+                self._in_transaction(output.point, lambda to: self._send_messages(output, to))
             else:
                 producer = self._connect()
-                self._send(output, producer)
+                self._send_messages(output, producer)
                 self._flush(producer)
         self._last = output.epoch
 
@@ -260,21 +269,21 @@ class KafkaSink(TargetSink):
                 producer.begin_transaction()
                 try:
                     write(producer)
-                    self._raise_undelivered()
+                    self._check_delivered()
                 except BaseException:
                     self._abort(producer)
                     raise
-                self._record(producer, place)
-                self._commit(producer)
+                self._record_epoch(producer, place)
+                self._commit_transaction(producer)
             except KafkaException as error:
-                self._recover(error, start_s, last=attempt == _ATTEMPTS)
+                self._prepare_retry(error, start_s, last=attempt == _ATTEMPTS)
                 recorded = self.last_delivered()
                 if recorded is not None and recorded == point:
                     return  # the answer to the commit was lost, the commit was not
             else:
                 return
 
-    def _record(self, producer: Producer, place: Place) -> None:
+    def _record_epoch(self, producer: Producer, place: Place) -> None:
         """Have the transaction commit the epoch's number, an offset of the group.
 
         librdkafka waits here without end, whatever time it is given, for a coordinator of the group
@@ -282,7 +291,7 @@ class KafkaSink(TargetSink):
         waits for it, and a producer that does not answer is given up for a new one, which fences
         it.
         """
-        metadata, timeout_s = self._metadata_of_group(), self._settings.timeout_s
+        metadata, timeout_s = self._read_group_metadata(), self._settings.timeout_s
         answers: SimpleQueue[BaseException | None] = SimpleQueue()
 
         def send() -> None:
@@ -303,7 +312,7 @@ class KafkaSink(TargetSink):
         if error is not None:
             raise error
 
-    def _commit(self, producer: Producer) -> None:
+    def _commit_transaction(self, producer: Producer) -> None:
         """Commit; repeat it without an answer, which is idempotent."""
         start_s = time.monotonic()
         while True:
@@ -316,39 +325,39 @@ class KafkaSink(TargetSink):
             else:
                 return
 
-    def _recover(self, error: KafkaException, start_s: float, *, last: bool) -> None:
+    def _prepare_retry(self, error: KafkaException, start_s: float, *, last: bool) -> None:
         """Prepare a second attempt; raise if `last`, or if the error is not recoverable."""
         met: KafkaError = error.args[0]
         undelivered = self._undelivered
         if met.code() in _FENCED or (met.fatal() and not last):
-            self._forget_producer()
+            self._drop_producer()
             if met.code() in _FENCED:
-                raise self._fenced(time.monotonic() - start_s, error) from None
+                raise self._fenced_error(time.monotonic() - start_s, error) from None
             return
         if met.txn_requires_abort() and self._producer is not None:
             self._abort(self._producer)
         else:
-            self._forget_producer()
+            self._drop_producer()
         first = undelivered[0][1] if undelivered else met
         if first.code() in _PERMANENT:
             on = f" (topic {undelivered[0][0]!r})" if undelivered else ""
-            raise self._error(
+            raise self._target_error(
                 f"messages are refused: {self.text_of(KafkaException(first))}{on}",
                 _PERMANENT[first.code()],
             ) from None
         if last:
             raise error
 
-    def _fenced(self, took_s: float, error: KafkaException) -> SinkError:
+    def _fenced_error(self, took_s: float, error: KafkaException) -> SinkError:
         """Build the error that another producer has taken over the transactional id."""
         if took_s >= self._transaction_s:
-            return self._error(
+            return self._target_error(
                 f"the transaction took {took_s:.0f} s, and the broker ended it after "
                 f"{self._transaction_s:g} s: {self.text_of(error)}",
                 "Give more time, transaction_timeout=...; the broker's bound is "
                 "transaction.max.timeout.ms.",
             )
-        return self._error(
+        return self._target_error(
             f"another process has taken this sink over: {self.text_of(error)}",
             "Two runs of one checkpoint write to it; let one go on.",
         )
@@ -359,10 +368,10 @@ class KafkaSink(TargetSink):
         try:
             producer.abort_transaction(self._settings.timeout_s)
         except KafkaException:
-            self._forget_producer()
+            self._drop_producer()
         self._undelivered = []
 
-    def _forget_producer(self) -> None:
+    def _drop_producer(self) -> None:
         """Drop the producer; the next use connects a new one."""
         if self._producer is not None:
             self._producer.purge()
@@ -383,7 +392,7 @@ class KafkaSink(TargetSink):
             ours["transactional_id"] = self._own_name
             ours["transaction_timeout_ms"] = round(self._transaction_s * 1000)
             if _KNOWS_RECOVERY:
-                # Else it forgets all brokers whenever none can be reached: see `_record`.
+                # Else it forgets all brokers whenever none can be reached: see `_record_epoch`.
                 chosen["metadata.recovery.strategy"] = "none"
         else:
             chosen["message.timeout.ms"] = round(self._settings.timeout_s * 1000)
@@ -393,7 +402,7 @@ class KafkaSink(TargetSink):
             if self._exactly_once:
                 producer.init_transactions(self._settings.timeout_s)
         except (KafkaException, ValueError, TypeError) as error:
-            raise self._settings.failed(error, self._log, start_s) from None
+            raise self._settings.to_error(error, self._log, start_s) from None
         self._undelivered = []
         self._producer = producer
         return producer
@@ -403,13 +412,13 @@ class KafkaSink(TargetSink):
         """Transactional id and group of this sink of this query."""
         return f"godwit-{self._context.query_id}-{self._context.writer}"
 
-    def _metadata_of_group(self) -> Any:
+    def _read_group_metadata(self) -> Any:
         """Metadata of the sink's consumer group, for a transaction."""
         if self._group_metadata is None:
-            self._group_metadata = self._own_group().consumer_group_metadata()
+            self._group_metadata = self._open_group_consumer().consumer_group_metadata()
         return self._group_metadata
 
-    def _own_group(self) -> Consumer:
+    def _open_group_consumer(self) -> Consumer:
         """Return a consumer for reading the group's offsets, which never joins the group."""
         if self._group is None:
             ours = self._settings.client(
@@ -423,12 +432,12 @@ class KafkaSink(TargetSink):
 
     # Messages
 
-    def _send(self, output: EpochOutput, producer: Producer) -> None:
+    def _send_messages(self, output: EpochOutput, producer: Producer) -> None:
         """Pass an epoch's messages to the producer."""
         refused: list[pa.RecordBatch] = []
         reasons: list[str] = []
         sent = 0
-        for batch in self._parts(output):
+        for batch in self._batches(output):
             rows = batch
             rejections = self._check(batch)
             if rejections is not None:
@@ -438,7 +447,7 @@ class KafkaSink(TargetSink):
                 keep[rejections.rows] = False
                 rows = batch.filter(pa.array(keep))
             for message in self._layout.messages(rows):
-                self._produce(producer, message)
+                self._produce_message(producer, message)
                 sent += 1
                 if sent % 1_000 == 0:
                     producer.poll(0)
@@ -449,7 +458,7 @@ class KafkaSink(TargetSink):
                 Rejections(rows=np.arange(len(reasons)), reasons=reasons),
             )
 
-    def _produce(self, producer: Producer, message: Any) -> None:
+    def _produce_message(self, producer: Producer, message: Any) -> None:
         """Pass one message to the producer; wait while its queue is full."""
         start_s = None
         while True:
@@ -464,7 +473,7 @@ class KafkaSink(TargetSink):
             except BufferError:  # the broker is slower than we are
                 start_s = start_s or time.monotonic()
                 if time.monotonic() - start_s > self._settings.timeout_s:
-                    raise self._settings.failed(
+                    raise self._settings.to_error(
                         TimeoutError("the broker has not taken messages for too long"),
                         self._log,
                         start_s,
@@ -473,17 +482,19 @@ class KafkaSink(TargetSink):
             else:
                 return
 
-    def _parts(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in batches of bounded size."""
-        for gathered in gather(fit(output, self._schema, self._context.name), rows=_ROWS):
-            yield from halved(gathered, rows=_ROWS, size_bytes=_BYTES)
+    def _batches(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in batches, one row per key where rows are upserts."""
+        for gathered in join_small_batches(
+            cast_batches(output, self._schema, self._context.name), rows=_ROWS
+        ):
+            yield from split_batch(gathered, rows=_ROWS, size_bytes=_BYTES)
 
     def _not_delivered(self, error: KafkaError | None, message: Any) -> None:
         """Record a message that the broker refused; called while the producer is polled."""
         if error is not None:
             self._undelivered.append((message.topic() or "", error))
 
-    def _raise_undelivered(self) -> None:
+    def _check_delivered(self) -> None:
         """Raise if the broker refused a message."""
         if self._undelivered:
             raise KafkaException(self._undelivered[0][1])
@@ -495,14 +506,14 @@ class KafkaSink(TargetSink):
         undelivered, self._undelivered = self._undelivered, []
         if undelivered:
             topic, error = undelivered[0]
-            raise self._error(
+            raise self._target_error(
                 f"{counted(len(undelivered), 'message')} not written, the first to topic "
                 f"{topic!r}: {self.text_of(KafkaException(error))}",
                 _PERMANENT.get(error.code(), "Check the cluster."),
             )
         if left:
             waited = TimeoutError(f"{counted(left, 'message')} not acknowledged in time")
-            raise self._settings.failed(waited, self._log, start_s)
+            raise self._settings.to_error(waited, self._log, start_s)
 
     def _check_columns(self) -> None:
         """Raise if messages cannot be made from the columns."""
@@ -515,11 +526,11 @@ class KafkaSink(TargetSink):
         ):
             require_columns(self._context, names, option)
         if layout.topics and not _is_text(schema.field(layout.topics).type):
-            raise self._not_such_a_column("topic_column", layout.topics, "text")
+            raise self._column_error("topic_column", layout.topics, "text")
         if layout.partitions and not pa.types.is_integer(schema.field(layout.partitions).type):
-            raise self._not_such_a_column("partition_column", layout.partitions, "integers")
+            raise self._column_error("partition_column", layout.partitions, "integers")
         if layout.headers and not _are_headers(schema.field(layout.headers).type):
-            raise self._not_such_a_column(
+            raise self._column_error(
                 "headers",
                 layout.headers,
                 "maps of text to text or bytes (or lists of structs of key and value)",
@@ -535,9 +546,9 @@ class KafkaSink(TargetSink):
         except InvalidFlowError as error:
             raise SinkError(error.message, remedy=error.remedy, sink=self._context.name) from None
 
-    def _not_such_a_column(self, option: str, name: str, wanted: str) -> SinkError:
+    def _column_error(self, option: str, name: str, wanted: str) -> SinkError:
         """Build the error that a column is missing or of the wrong type."""
-        return self._error(
+        return self._target_error(
             f"{option} names {name!r}, which holds {self._schema.field(name).type}",
             f"Give a column of {wanted}.",
         )

@@ -20,7 +20,7 @@ from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.frames import user_call
 from godwit.sinks.file_systems import exists, force_file, force_names, local_path, open_file_system
 from godwit.sinks.parquet_files import escaped_in_paths
-from godwit.sinks.target_sink import without_history
+from godwit.sinks.target_sink import point_without_history
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -53,7 +53,7 @@ def check_columns(schema: pa.Schema, partition_by: Sequence[str], error: _MakeEr
                 f"column {name!r} cannot name directories",
                 "Rename the column before the sink.",
             )
-        if not _names_a_directory(schema.field(name).type):
+        if not _can_partition(schema.field(name).type):
             raise error(
                 f"column {name!r} of type {schema.field(name).type} cannot name directories",
                 "Partition by strings, integers, dates or booleans.",
@@ -118,7 +118,9 @@ class ParquetDirectory:
             marker = {"columns": {}}
         columns = {**marker["columns"], **mine["columns"]}
         if columns != marker["columns"]:
-            _put_in_place(self.filesystem, self._write_beside({**mine, "columns": columns}))
+            _publish_marker(
+                self.filesystem, self._write_temporary_marker({**mine, "columns": columns})
+            )
 
     def _read_marker(self, mine: dict[str, Any], error: _MakeError) -> dict[str, Any] | None:
         """Read the owner file; ``None`` if there is none. Raise if it names another sink."""
@@ -135,13 +137,13 @@ class ParquetDirectory:
                 "Use another path, or remove the directory to write it anew.",
             ) from cause
         if not isinstance(theirs, dict) or not isinstance(theirs.get("columns"), dict):
-            raise _refusal({}, mine, error)
+            raise _foreign_directory({}, mine, error)
         then, now = theirs["columns"], mine["columns"]
         if {**theirs, "columns": now} != mine or any(then.get(n, t) != t for n, t in now.items()):
-            raise _refusal(theirs, mine, error)
+            raise _foreign_directory(theirs, mine, error)
         return theirs
 
-    def folds_case(self) -> bool:
+    def ignores_case(self) -> bool:
         """Return whether the file system ignores case in names."""
         return exists(self.filesystem, f"{self.root}/{_MARKER.upper()}")
 
@@ -152,13 +154,13 @@ class ParquetDirectory:
         of its own before it looks for those of others: of two that come at once, one sees the
         other, and gives way.
         """
-        own = self._write_beside(mine)
+        own = self._write_temporary_marker(mine)
         here = local_path(self.filesystem, own)
         if here is not None:
             try:
                 with contextlib.suppress(FileExistsError):
                     os.link(here, here.with_name(_MARKER))
-                _force_names_above(here.parent)
+                _force_parents(here.parent)
             except OSError as error:
                 if error.errno not in _CANNOT_LINK:
                     raise
@@ -167,16 +169,16 @@ class ParquetDirectory:
                 return None
         rivals = [
             path
-            for path, marker in self._written_beside()
+            for path, marker in self._temporary_markers()
             if not belongs_to(json.dumps(marker).encode(), mine["query_id"], mine["sink"])
         ]
         if rivals or exists(self.filesystem, f"{self.root}/{_MARKER}"):
             self.filesystem.delete_file(own)
             return next(iter(rivals), None)
-        _put_in_place(self.filesystem, own)
+        _publish_marker(self.filesystem, own)
         return None
 
-    def _write_beside(self, mine: dict[str, Any]) -> str:
+    def _write_temporary_marker(self, mine: dict[str, Any]) -> str:
         """Write a marker under a temporary name, so that it appears whole."""
         path = f"{self.root}/{_MARKER}.{uuid.uuid4().hex}"
         with self.filesystem.open_output_stream(path) as stream:
@@ -185,7 +187,7 @@ class ParquetDirectory:
             force_file(here)
         return path
 
-    def _written_beside(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _temporary_markers(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield markers under temporary names."""
         for info in self.filesystem.get_file_info(pafs.FileSelector(self.root)):
             if not info.base_name.startswith(f"{_MARKER}."):
@@ -199,8 +201,8 @@ class ParquetDirectory:
 
     def _finish_marker(self) -> bool:
         """Rename an owner file that a crashed writer left; return whether there was one."""
-        for path, _ in self._written_beside():
-            _put_in_place(self.filesystem, path)
+        for path, _ in self._temporary_markers():
+            _publish_marker(self.filesystem, path)
             return True
         return False
 
@@ -227,7 +229,7 @@ class ParquetDirectory:
         """Read history and digest of a delivered epoch from its ``_SUCCESS``."""
         point = read_point(self.filesystem, f"{self.root}/epoch={epoch}/_SUCCESS")
         if point is None or point.epoch != epoch:  # it was damaged
-            return without_history(epoch)
+            return point_without_history(epoch)
         return point
 
     def last_point(self) -> HistoryPoint | None:
@@ -243,7 +245,7 @@ class ParquetDirectory:
                 return self.epoch_point(epoch)
         return noted
 
-    def note_last(self, point: HistoryPoint) -> None:
+    def record_last(self, point: HistoryPoint) -> None:
         """Record the last delivered epoch.
 
         A note that a crash tore says nothing, and is not forced to the disk: the epochs' own
@@ -278,7 +280,7 @@ def belongs_to(marker: bytes, query_id: str, sink: str) -> bool:
     return isinstance(fields, dict) and (fields.get("query_id"), fields.get("sink")) == owner
 
 
-def _put_in_place(filesystem: pafs.FileSystem, path: str) -> None:
+def _publish_marker(filesystem: pafs.FileSystem, path: str) -> None:
     """Rename a written marker to its final name."""
     marker = f"{path.rsplit('/', 1)[0]}/{_MARKER}"
     for attempt in range(_ATTEMPTS):
@@ -292,17 +294,19 @@ def _put_in_place(filesystem: pafs.FileSystem, path: str) -> None:
             with contextlib.suppress(FileNotFoundError):
                 filesystem.delete_file(marker)
     if here := local_path(filesystem, marker):
-        _force_names_above(here.parent)
+        _force_parents(here.parent)
 
 
-def _force_names_above(path: Path) -> None:
+def _force_parents(path: Path) -> None:
     """Force the names of a directory and those above it to the disk."""
     # The directories above may be new. They need not be readable, but those that are not were not
     # made here.
     force_names(above for above in (path, *path.parents) if os.access(above, os.R_OK))
 
 
-def _refusal(theirs: dict[str, Any], mine: dict[str, Any], error: _MakeError) -> SinkError:
+def _foreign_directory(
+    theirs: dict[str, Any], mine: dict[str, Any], error: _MakeError
+) -> SinkError:
     """Return the error that the directory belongs to another sink or query."""
     changed = [field for field in mine if theirs.get(field) != mine[field]]
     if "sink" in changed and "query_id" not in changed:
@@ -332,7 +336,7 @@ def _refusal(theirs: dict[str, Any], mine: dict[str, Any], error: _MakeError) ->
     )
 
 
-def _names_a_directory(dtype: pa.DataType) -> bool:
+def _can_partition(dtype: pa.DataType) -> bool:
     """Return whether values of a type can name directories of partitions."""
     return bool(
         pa.types.is_string(dtype)

@@ -99,17 +99,17 @@ class EpochFiles:
         """Append `rows` to their partitions' files, one row group each."""
         columns = rows.select(self._columns)
         if not self._partition_by:
-            self._append("", columns)
+            self._append_rows("", columns)
             return
         keys = rows.select(list(self._partition_by))
         for inner, positions in partition_directories(keys, folds=self._folds):
-            self._append(inner, columns.take(pa.array(positions)))
+            self._append_rows(inner, columns.take(pa.array(positions)))
 
-    def _append(self, inner: str, rows: pa.RecordBatch) -> None:
+    def _append_rows(self, inner: str, rows: pa.RecordBatch) -> None:
         """Append rows to a partition's file; begin a new file if it is full."""
         if self._bytes[inner] >= FILE_BYTES and inner in self._open:
             self._open.pop(inner).close()
-        writer = self._writer(inner)
+        writer = self._open_writer(inner)
         self._bytes[inner] += rows.nbytes
         writer.write_batch(rows)
 
@@ -118,9 +118,9 @@ class EpochFiles:
 
         Files at different depths would stop Spark from reading any.
         """
-        self._writer("/".join(f"{name}={NULL_PARTITION}" for name in self._partition_by))
+        self._open_writer("/".join(f"{name}={NULL_PARTITION}" for name in self._partition_by))
 
-    def _writer(self, inner: str) -> pq.ParquetWriter:
+    def _open_writer(self, inner: str) -> pq.ParquetWriter:
         """Return a partition's open file; close the oldest if there are too many."""
         if inner in self._open:
             return self._open[inner]
@@ -231,12 +231,12 @@ def partitioned(
     for directory, parts_of_directory in places.items():
         positions = np.sort(np.concatenate(parts_of_directory))
         values = keys.slice(int(positions[0]), 1)
-        texts = {name: _text(values.column(name)[0]) for name in partition_by}
+        texts = {name: _partition_text(values.column(name)[0]) for name in partition_by}
         parts.append(Partition(directory, texts, rows.select(columns).take(pa.array(positions))))
     return parts
 
 
-def _text(value: pa.Scalar) -> str | None:
+def _partition_text(value: pa.Scalar) -> str | None:
     """Write a partition's value as its directory spells it."""
     # An empty text counts as null, as in Spark.
     plain = value.as_py()
@@ -296,7 +296,7 @@ def files_there(
     return there, [info.path for info in infos if info.type == pafs.FileType.NotFound]
 
 
-def went_with_target(
+def is_target_replaced(
     sink: str, target: str, output: EpochOutput, gone: Sequence[str], opening: str
 ) -> bool:
     """Return whether to skip an epoch because the whole target was removed.

@@ -64,20 +64,20 @@ from godwit.sinks.parquet_files import (
     file_slices,
     files_there,
     folded,
+    is_target_replaced,
     partitioned,
-    went_with_target,
     write_file,
 )
 from godwit.sinks.rows import (
+    cast_batches,
     column_names,
-    fit,
-    gather,
-    is_whole,
+    is_complete_result,
+    join_small_batches,
     require_columns,
     storable_schema,
 )
 from godwit.sinks.sink import LANE_BYTES, MAX_PARTITIONS
-from godwit.sinks.target_sink import TargetSink, is_shared, without_history
+from godwit.sinks.target_sink import TargetSink, is_shared, point_without_history
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -256,15 +256,15 @@ class ParquetSink(TargetSink):
         self._directory = ParquetDirectory(self._fs, self._root)
         self._renames = renames_directories(self._fs)
         self._opening = uuid.uuid4().hex[:12]
-        with self._explaining(
+        with self._translating_errors(
             f"cannot write to {self._shown_path}",
             "Check the path, its permissions and the credentials.",
         ):
             self._fs.create_dir(self._root, recursive=True)
-            self._is_new = self._directory.claim(self._marker(), self._error)
-            self._folds = self._directory.folds_case() if self._partition_by else False
+            self._is_new = self._directory.claim(self._marker(), self._target_error)
+            self._folds = self._directory.ignores_case() if self._partition_by else False
             # The last run may have died before it made the name of its last epoch durable.
-            self._force_names_in_root()
+            self._force_root()
             # Not what lanes wrote: an epoch of the last run may be delivered only now.
             self._directory.remove_staged(lambda name: name.startswith("_"))
             self._last_point = self._directory.last_point()
@@ -281,7 +281,7 @@ class ParquetSink(TargetSink):
         """Remove epochs' directories that are not of a history, newest first."""
         last: HistoryPoint | None = None
         gone: list[int] = []
-        with self._explaining(
+        with self._translating_errors(
             "cannot be rolled back", "Check the permissions, and start the query again."
         ):
             for epoch in reversed(self._directory.delivered_epochs()):
@@ -292,14 +292,14 @@ class ParquetSink(TargetSink):
                 gone.append(epoch)
             left = -1 if last is None else last.epoch
             if self._keep is None and left < min_epoch:
-                raise self._too_few_left(left, min_epoch)
+                raise self._rollback_error(left, min_epoch)
             for epoch in gone:
                 self._fs.delete_file(f"{self._root}/epoch={epoch}/_SUCCESS")
                 self._fs.delete_dir(f"{self._root}/epoch={epoch}")
             if last is None or (self._keep is not None and last.epoch < epochs.latest_epoch):
                 # Results that were not kept are gone: the next one is whole again.
                 last = epochs.point(epochs.latest_epoch) if self._keep is not None else last
-            self._note_last(last or without_history(-1))
+            self._record_last(last or point_without_history(-1))
 
     def continue_after(self, point: HistoryPoint) -> None:
         """Record epochs as delivered.
@@ -309,16 +309,16 @@ class ParquetSink(TargetSink):
         """
         newest = max(self._directory.delivered_epochs(), default=-1)
         if newest > point.epoch:
-            raise self._error(
+            raise self._target_error(
                 f"a new writer begins with epoch {point.epoch + 1}, and the directory has epochs "
                 f"up to {newest}",
                 'Give the sink another path, or start with on_divergence="roll_back".',
             )
-        self._note_last(point)
+        self._record_last(point)
 
-    def _note_last(self, point: HistoryPoint) -> None:
+    def _record_last(self, point: HistoryPoint) -> None:
         """Record in the directory that an epoch is delivered."""
-        self._directory.note_last(point)
+        self._directory.record_last(point)
         self._last_point, self._last, self._noted = point, point.epoch, point.epoch
 
     def deliver(self, output: EpochOutput) -> None:
@@ -328,35 +328,35 @@ class ParquetSink(TargetSink):
         not count.
         """
         final = f"{self._root}/epoch={output.epoch}"
-        empty = output.num_rows == 0 and not is_whole(output, self._context)
-        with self._explaining(
+        empty = output.num_rows == 0 and not is_complete_result(output, self._context)
+        with self._translating_errors(
             f"epoch {output.epoch} cannot be written to {self._shown_path}",
             "It counts only if it has its _SUCCESS; mend the cause and start the query again.",
             epoch=output.epoch,
         ):
-            if not empty and not self._is_settled(output.epoch):
-                self._deliver(output, final)
+            if not empty and not self._was_delivered(output.epoch):
+                self._assemble_epoch(output, final)
                 if output.epoch > self._noted:
-                    self._directory.note_last(output.point)
+                    self._directory.record_last(output.point)
                     self._noted = output.epoch
             if self._keep is not None:
-                self._forget_old_epochs(self._keep)
+                self._remove_old_epochs(self._keep)
             if not empty:
                 # Also what attempts left that were given up.
                 epoch = output.epoch
-                self._directory.remove_staged(lambda name: _written_in(name) <= epoch)
+                self._directory.remove_staged(lambda name: _attempt_time(name) <= epoch)
 
-    def _deliver(self, output: EpochOutput, final: str) -> None:
+    def _assemble_epoch(self, output: EpochOutput, final: str) -> None:
         """Assemble the epoch's directory."""
-        self._directory.check(self._marker(), self._error)
+        self._directory.check(self._marker(), self._target_error)
         written, gone = files_there(self._fs, self._root, output.files())
         if gone:
             opening = self._opening if self._is_new else ""
-            if went_with_target(self._context.name, self._shown_path, output, gone, opening):
+            if is_target_replaced(self._context.name, self._shown_path, output, gone, opening):
                 return
             if self._is_delivered(output.epoch):
                 return  # by another driver, which removed them afterwards
-            raise self._error(
+            raise self._target_error(
                 f"epoch {output.epoch}: {len(gone)} of the files that lanes wrote are gone, among "
                 f"them {gone[0]}",
                 "They belong under _staging until the epoch is delivered: restore them; or remove "
@@ -382,7 +382,7 @@ class ParquetSink(TargetSink):
         name = f"_{output.epoch}-{uuid.uuid4().hex}"
         staging = f"{self._root}/_staging/{name}"
         try:
-            self._write(output, staging)
+            self._write_remaining(output, staging)
             for inner, source in lane_files.items():
                 link_or_copy(self._fs, source, f"{staging}/{inner}")
             write_point(self._fs, f"{staging}/_SUCCESS", output.point)
@@ -394,7 +394,7 @@ class ParquetSink(TargetSink):
                 # The rows of the other delivery are the same.
                 if not self._is_delivered(output.epoch):
                     raise
-            self._force_names_in_root()
+            self._force_root()
         finally:
             for left in (staging, f"{final}/{name}"):
                 with contextlib.suppress(OSError):
@@ -410,7 +410,7 @@ class ParquetSink(TargetSink):
         """
         staging = f"{self._root}/_staging/_{output.epoch}-{uuid.uuid4().hex}"
         try:
-            self._write(output, staging)
+            self._write_remaining(output, staging)
             staged = files_under(self._fs, staging)
             files = {**lane_files, **{inner: f"{staging}/{inner}" for inner in staged}}
             for inner, source in files.items():
@@ -424,7 +424,7 @@ class ParquetSink(TargetSink):
             with contextlib.suppress(OSError):
                 self._fs.delete_dir(staging)
 
-    def _write(self, output: EpochOutput, directory: str) -> None:
+    def _write_remaining(self, output: EpochOutput, directory: str) -> None:
         """Write the rows that are not in lanes' files, streaming."""
         self._fs.create_dir(directory, recursive=True)
         files = EpochFiles(
@@ -437,7 +437,7 @@ class ParquetSink(TargetSink):
             folds=self._folds,
         )
         with files:
-            for rows in gather(fit(output, self._schema, self._context.name)):
+            for rows in join_small_batches(cast_batches(output, self._schema, self._context.name)):
                 files.write(rows)
             if output.num_rows == 0:
                 files.write_empty()
@@ -446,7 +446,7 @@ class ParquetSink(TargetSink):
         """Return whether an epoch's directory is complete."""
         return exists(self._fs, f"{self._root}/epoch={epoch}/_SUCCESS")
 
-    def _is_settled(self, epoch: int) -> bool:
+    def _was_delivered(self, epoch: int) -> bool:
         """Return whether the epoch was delivered, also if its directory was removed since."""
         if epoch <= self._last or self._is_delivered(epoch):
             return True
@@ -455,7 +455,7 @@ class ParquetSink(TargetSink):
             other > epoch for other in self._directory.delivered_epochs()
         )
 
-    def _forget_old_epochs(self, keep: int) -> None:
+    def _remove_old_epochs(self, keep: int) -> None:
         """Remove the directories of all but the newest epochs."""
         newest = self._directory.delivered_epochs()[-keep:]
         # Also what a removal that was cut short has left without its _SUCCESS.
@@ -476,20 +476,20 @@ class ParquetSink(TargetSink):
     def _check_columns(self) -> None:
         """Refuse options that do not fit the columns or the output mode."""
         if self._keep is not None and not self._context.complete:
-            raise self._error(
+            raise self._target_error(
                 "keep is for complete mode; here every epoch holds rows that no other does",
                 "Leave keep out, or make the operator complete.",
             )
         require_columns(self._context, self._partition_by, "partition_by")
-        check_columns(self._schema, self._partition_by, self._error)
+        check_columns(self._schema, self._partition_by, self._target_error)
 
-    def _force_names_in_root(self) -> None:
+    def _force_root(self) -> None:
         """Make the names in the sink's directory durable."""
         if path := local_path(self._fs, self._root):
             force_names([path])
 
 
-def _written_in(name: str) -> float:
+def _attempt_time(name: str) -> float:
     """Epoch in the name of a lane attempt's directory; infinite for other names."""
     epoch = name.partition("-")[0]
     return int(epoch) if epoch.isdecimal() else math.inf

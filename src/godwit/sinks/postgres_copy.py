@@ -52,7 +52,7 @@ class UnwritableRowsError(Exception):
     """Rows have values without a text form."""
 
 
-def may_be_about_a_row(error: psycopg.Error | UnwritableRowsError) -> bool:
+def may_concern_rows(error: psycopg.Error | UnwritableRowsError) -> bool:
     """Return whether an error may be caused by a row's values, so that other rows may pass."""
     if isinstance(error, UnwritableRowsError):
         return True
@@ -74,7 +74,7 @@ def find_refused(
     refused: list[pa.RecordBatch] = []
     reasons: list[str] = []
     for part in parts:
-        for row, reason in _refused(connection, part, load):
+        for row, reason in _bisect_refused(connection, part, load):
             refused.append(row)
             reasons.append(reason)
     if not refused:
@@ -83,7 +83,7 @@ def find_refused(
     return rows, Rejections(rows=np.arange(rows.num_rows), reasons=reasons)
 
 
-def _refused(
+def _bisect_refused(
     connection: Connection, rows: pa.RecordBatch, load: Callable[[pa.RecordBatch | None], None]
 ) -> Iterator[tuple[pa.RecordBatch, str]]:
     """Load rows; yield those that the server refuses, with its reasons."""
@@ -91,19 +91,19 @@ def _refused(
         with connection.transaction():  # a savepoint
             load(rows)
     except (psycopg.Error, UnwritableRowsError) as error:
-        if not may_be_about_a_row(error):
+        if not may_concern_rows(error):
             raise
         if rows.num_rows == 1:
-            yield rows, _reason(error)
+            yield rows, _refusal_reason(error)
             return
     else:
         return
     half = rows.num_rows // 2
-    yield from _refused(connection, rows.slice(0, half), load)
-    yield from _refused(connection, rows.slice(half), load)
+    yield from _bisect_refused(connection, rows.slice(0, half), load)
+    yield from _bisect_refused(connection, rows.slice(half), load)
 
 
-def _reason(error: psycopg.Error | UnwritableRowsError) -> str:
+def _refusal_reason(error: psycopg.Error | UnwritableRowsError) -> str:
     """Reason for a refusal by the server, or by the writer."""
     if isinstance(error, UnwritableRowsError):
         return f"cannot be written as text: {error_text(error)}"
@@ -226,13 +226,13 @@ def _csv_field(values: pa.Array) -> pa.Array:
         return values.cast(pa.time64("us"))  # PostgreSQL would round without a word
     if pa.types.is_timestamp(dtype) and dtype.tz is not None:
         # In UTC: offsets of old local times have seconds, which the text form would lose.
-        return _joined(values.cast(pa.timestamp(dtype.unit)), "Z")
+        return _concatenated(values.cast(pa.timestamp(dtype.unit)), "Z")
     if pa.types.is_duration(dtype):
-        return _joined(values.cast(pa.duration("us")).cast(pa.int64()), " microseconds")
+        return _concatenated(values.cast(pa.duration("us")).cast(pa.int64()), " microseconds")
     if _is_array(dtype):
         return _array_literals(values)
     if pa.types.is_nested(dtype):
-        return _json(values)
+        return _as_json(values)
     return values
 
 
@@ -245,7 +245,7 @@ def _hexadecimal(values: pa.Array) -> pa.Array:
     text = pa.LargeStringArray.from_buffers(
         len(binary), pa.py_buffer((ends - ends[0]) * 2), pa.py_buffer(digits.encode())
     )
-    prefixed = _joined("\\x", text)
+    prefixed = _concatenated("\\x", text)
     return pc.if_else(binary.is_valid(), prefixed, pa.scalar(None, pa.large_string()))
 
 
@@ -254,16 +254,16 @@ def _array_literals(values: pa.Array) -> pa.Array:
     lists = values.cast(pa.large_list(values.type.value_type))
     elements = _csv_field(lists.flatten()).cast(pa.large_string())
     escaped = pc.replace_substring(pc.replace_substring(elements, "\\", "\\\\"), '"', '\\"')
-    quoted = _joined('"', escaped, '"').fill_null("NULL")
+    quoted = _concatenated('"', escaped, '"').fill_null("NULL")
     # flatten() leaves out what null lists cover, so offsets are counted anew from lengths.
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
     texts = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), quoted.cast(pa.string()))
-    literals = _joined("{", pc.binary_join(texts, ","), "}")
+    literals = _concatenated("{", pc.binary_join(texts, ","), "}")
     return pc.if_else(lists.is_valid(), literals, pa.scalar(None, pa.large_string()))
 
 
-def _joined(*parts: pa.Array | str) -> pa.Array:
+def _concatenated(*parts: pa.Array | str) -> pa.Array:
     """Concatenate texts row by row; null where a part is."""
     texts = [
         pa.scalar(part, pa.large_string())
@@ -274,9 +274,9 @@ def _joined(*parts: pa.Array | str) -> pa.Array:
     return pc.binary_join_element_wise(*texts, pa.scalar("", pa.large_string()))
 
 
-def _json(values: pa.Array) -> pa.Array:
+def _as_json(values: pa.Array) -> pa.Array:
     """Nested values as JSON: decimals as numbers, times in ISO 8601, binary in base 64."""
-    schema = with_plain_types(pa.schema([("values", values.type)]), _as_python_knows)
+    schema = with_plain_types(pa.schema([("values", values.type)]), _in_microseconds)
     values = values.cast(schema.field(0).type)
     encoder = msgspec.json.Encoder(decimal_format="number")
     return pa.array(
@@ -288,7 +288,7 @@ def _json(values: pa.Array) -> pa.Array:
     )
 
 
-def _as_python_knows(dtype: pa.DataType) -> pa.DataType:
+def _in_microseconds(dtype: pa.DataType) -> pa.DataType:
     """Return a duration type in microseconds, as Python's."""
     return pa.duration("us") if pa.types.is_duration(dtype) else dtype
 

@@ -32,7 +32,7 @@ from godwit.sinks.postgres_copy import (
     csv_rows,
     error_text,
     find_refused,
-    may_be_about_a_row,
+    may_concern_rows,
     scalar,
 )
 from godwit.sinks.postgres_table import (
@@ -44,15 +44,15 @@ from godwit.sinks.postgres_table import (
     shown_dsn,
 )
 from godwit.sinks.rows import (
+    cast_batches,
     check_mode,
-    fit,
-    gather,
-    halved,
-    is_whole,
+    is_complete_result,
+    join_small_batches,
+    split_batch,
     storable_schema,
     upsert_keys,
 )
-from godwit.sinks.target_sink import TargetSink, point_at
+from godwit.sinks.target_sink import TargetSink, point_of_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -127,11 +127,11 @@ class DeliveredEpochs:
         here = (self._schema, self._table, self.oid)
         if row is not None and (row.schema, row.target, row.oid) != here:
             self._delete(connection, row)
-            self.put(connection, row.point)
+            self.overwrite(connection, row.point)
 
     def _own_row(self, connection: Connection) -> _Row | None:
         """Find this table's row, by object id or else by name."""
-        rows = self._rows(connection, self._schema)
+        rows = self._read_rows(connection, self._schema)
         for row in rows:
             if row.oid == self.oid:
                 return row
@@ -143,7 +143,7 @@ class DeliveredEpochs:
                 return row
             # Another table had this name: the row is that one's.
             self._delete(connection, row)
-            self.put(connection, row.point, target=other, oid=row.oid)
+            self.overwrite(connection, row.point, target=other, oid=row.oid)
         return self._row_elsewhere(connection)
 
     def _row_elsewhere(self, connection: Connection) -> _Row | None:
@@ -157,10 +157,10 @@ class DeliveredEpochs:
             """,
             [EPOCHS, self._schema],
         ).fetchall()
-        rows = (row for (schema,) in schemas for row in self._rows(connection, schema))
+        rows = (row for (schema,) in schemas for row in self._read_rows(connection, schema))
         return next((row for row in rows if row.oid == self.oid), None)
 
-    def _rows(self, connection: Connection, schema: str) -> list[_Row]:
+    def _read_rows(self, connection: Connection, schema: str) -> list[_Row]:
         """Return the rows of this query and sink."""
         statement: LiteralString = (
             "SELECT target, target_oid::bigint, epoch, history, digest FROM {epochs} "
@@ -200,12 +200,12 @@ class DeliveredEpochs:
                 )
             )
 
-    def last(self, connection: Connection) -> HistoryPoint | None:
+    def last_point(self, connection: Connection) -> HistoryPoint | None:
         """Return the last epoch; ``None`` if there is none."""
-        rows = self._rows(connection, self._schema)
+        rows = self._read_rows(connection, self._schema)
         return next((row.point for row in rows if row.target == self._table), None)
 
-    def put(
+    def overwrite(
         self,
         connection: Connection,
         point: HistoryPoint,
@@ -216,7 +216,7 @@ class DeliveredEpochs:
         """Record a point as the last epoch of a table, unconditionally."""
         connection.execute(self._recording(_RECORD, point, target, oid))
 
-    def claim(self, connection: Connection, point: HistoryPoint) -> tuple[bool, int]:
+    def record_once(self, connection: Connection, point: HistoryPoint) -> tuple[bool, int]:
         """Record an epoch, unless it or a later one is recorded already.
 
         Waits while another transaction has the row locked. Returns ``True`` if the epoch was not
@@ -245,7 +245,7 @@ class DeliveredEpochs:
             digest=point.digest,
         )
 
-    def other_writers(self, connection: Connection) -> bool:
+    def has_other_writers(self, connection: Connection) -> bool:
         """Return whether another query or sink has written to the table too."""
         statement = self._statement(
             "SELECT EXISTS (SELECT FROM {epochs} WHERE target = {target} "
@@ -325,7 +325,7 @@ class PostgresSink(TargetSink):
         self._schema = self._rows_schema = storable_schema(context.schema)
         if self._epoch_column is not None:
             if self._epoch_column in self._schema.names:
-                raise self._error(
+                raise self._target_error(
                     f"cannot put epochs into column {self._epoch_column!r}, which the rows have",
                     "Give epoch_column another name.",
                 )
@@ -343,7 +343,7 @@ class PostgresSink(TargetSink):
             self._row_number += "_"
         with (
             contextlib.ExitStack() as on_failure,
-            self._explaining(
+            self._translating_errors(
                 "cannot be opened",
                 "Check the server, the connection string and the privileges of its user.",
             ),
@@ -356,14 +356,14 @@ class PostgresSink(TargetSink):
                 self._target.prepare(connection, create=self._create)
                 self._epochs = DeliveredEpochs(connection, self._target, context)
                 self._check = self._target.row_check(connection)
-                last = self._epochs.last(connection)
+                last = self._epochs.last_point(connection)
                 self._last = -1 if last is None else last.epoch
             on_failure.pop_all()
 
     def last_delivered(self) -> HistoryPoint | None:
         """Return the last epoch that the table got from this sink."""
-        with self._asking_for_epochs():
-            return self._epochs.last(self._connect())
+        with self._reading_epochs():
+            return self._epochs.last_point(self._connect())
 
     def cannot_roll_back(self) -> str | None:
         """Return why rows cannot be removed from the table; None if they can."""
@@ -373,8 +373,8 @@ class PostgresSink(TargetSink):
             return "rows that were replaced by later ones are gone (what comes replaces them again)"
         if self._epoch_column is None:
             return "rows of the table do not say which epoch they are of, as with epoch_column="
-        with self._asking_for_epochs():
-            others = self._epochs.other_writers(self._connect())
+        with self._reading_epochs():
+            others = self._epochs.has_other_writers(self._connect())
         return "others write to the table too, and count epochs of their own" if others else None
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
@@ -383,19 +383,19 @@ class PostgresSink(TargetSink):
         assert point is not None
         shared = min(point.epoch, epochs.latest_epoch)
         if point.digest:
-            shared = epochs.shared_with(point)
+            shared = epochs.last_shared_epoch(point)
         if self._context.complete:
             shared = epochs.latest_epoch - 1
         elif shared < 0:
-            raise self._error(
+            raise self._target_error(
                 "cannot be rolled back: nobody knows since which epoch its rows are of another "
                 "history",
                 f"Delete rows by their column {self._epoch_column!r}, then start with "
                 'on_divergence="new_writer".',
             )
         elif shared < min_epoch:
-            raise self._too_few_left(shared, min_epoch)
-        with self._asking_for_epochs():
+            raise self._rollback_error(shared, min_epoch)
+        with self._reading_epochs():
             connection = self._connect()
             with connection.transaction():
                 if not self._context.complete:
@@ -406,18 +406,18 @@ class PostgresSink(TargetSink):
                             sql.Literal(shared),
                         )
                     )
-                self._epochs.put(connection, point_at(epochs, shared))
+                self._epochs.overwrite(connection, point_of_epoch(epochs, shared))
         self._last = shared
 
     def continue_after(self, point: HistoryPoint) -> None:
         """Record in the database that all epochs up to `point` are delivered."""
-        with self._asking_for_epochs():
-            self._epochs.put(self._connect(), point)
+        with self._reading_epochs():
+            self._epochs.overwrite(self._connect(), point)
         self._last = point.epoch
 
-    def _asking_for_epochs(self) -> contextlib.AbstractContextManager[None]:
+    def _reading_epochs(self) -> contextlib.AbstractContextManager[None]:
         """Context that translates errors of reading the table of epochs."""
-        return self._explaining(
+        return self._translating_errors(
             "cannot be asked for its epochs",
             "Check the server and the privileges of its user, and start the query again.",
         )
@@ -431,7 +431,7 @@ class PostgresSink(TargetSink):
         Raises `SinkError` if the epoch cannot be written. All of it is in the table then if the
         answer to the commit was lost, and otherwise nothing.
         """
-        with self._explaining(
+        with self._translating_errors(
             f"epoch {output.epoch} cannot be written",
             "It is in the table whole or not at all; mend the cause and start the query again.",
             epoch=output.epoch,
@@ -471,20 +471,22 @@ class PostgresSink(TargetSink):
     def _write_or_divert(self, output: EpochOutput) -> None:
         """Write an epoch; if rows are refused, divert those."""
         try:
-            self._write(self._connect(), output)
+            self._write_epoch(self._connect(), output)
         except (psycopg.Error, UnwritableRowsError) as error:
-            if not may_be_about_a_row(error):
+            if not may_concern_rows(error):
                 raise
-            self._write(self._connect(), output, divert=True)
+            self._write_epoch(self._connect(), output, divert=True)
 
-    def _write(self, connection: Connection, output: EpochOutput, *, divert: bool = False) -> None:
+    def _write_epoch(
+        self, connection: Connection, output: EpochOutput, *, divert: bool = False
+    ) -> None:
         """Write an epoch; with `divert`, divert rows that the server refuses."""
         with connection.transaction():
-            claimed, before = self._epochs.claim(connection, output.point)
+            claimed, before = self._epochs.record_once(connection, output.point)
             if not claimed:
                 return
             if before < self._last:
-                raise self._error(
+                raise self._target_error(
                     f"has epochs up to {before}, and epochs up to {self._last} were delivered to "
                     "it in this run: the server has gone back, as after a failover to a replica "
                     "that did not have everything",
@@ -492,18 +494,18 @@ class PostgresSink(TargetSink):
                     'or go on without the epochs in between, start(on_divergence="new_writer").',
                     epoch=output.epoch,
                 )
-            if is_whole(output, self._context):
+            if is_complete_result(output, self._context):
                 # Not TRUNCATE: readers go on seeing the old rows until the commit.
                 connection.execute(sql.SQL("DELETE FROM {}").format(self._target.identifier))
             refused = None
             if divert:
                 refused = find_refused(
                     connection,
-                    self._parts(output),
-                    lambda part: self._load(connection, [] if part is None else [part]),
+                    self._batches(output),
+                    lambda part: self._load_rows(connection, [] if part is None else [part]),
                 )
             else:
-                self._load(connection, self._parts(output))
+                self._load_rows(connection, self._batches(output))
             # Before the commit: an epoch that is recorded has all its rows somewhere, and none that
             # an attempt before this one refused, and this one took, is elsewhere too.
             if refused is not None:
@@ -512,12 +514,12 @@ class PostgresSink(TargetSink):
                 nothing = pa.RecordBatch.from_pylist([], self._schema)
                 output.divert(nothing, Rejections(rows=np.empty(0, np.int64), reasons=()))
 
-    def _load(self, connection: Connection, parts: Iterable[pa.RecordBatch]) -> None:
+    def _load_rows(self, connection: Connection, parts: Iterable[pa.RecordBatch]) -> None:
         """Append or upsert rows."""
         if self._target.keys:
             self._upsert(connection, parts)
         else:
-            self._copy(connection, parts, self._target.identifier)
+            self._copy_rows(connection, parts, self._target.identifier)
         # What is deferred to the commit would refuse the epoch there without naming a row.
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
@@ -547,7 +549,7 @@ class PostgresSink(TargetSink):
                 "SELECT 0::bigint AS {row}, {columns} FROM {target} WITH NO DATA"
             ).format(**names)
         )
-        self._copy(connection, parts, sql.Identifier(_STAGE), numbered=True)
+        self._copy_rows(connection, parts, sql.Identifier(_STAGE), numbered=True)
         # One statement cannot change a row twice: of rows with the same keys, the last counts.
         # Going in order of keys keeps two queries on one table from locking each other out.
         connection.execute(
@@ -558,7 +560,7 @@ class PostgresSink(TargetSink):
         )
         connection.execute(sql.SQL("DROP TABLE {stage}").format(**names))
 
-    def _copy(
+    def _copy_rows(
         self,
         connection: Connection,
         parts: Iterable[pa.RecordBatch],
@@ -588,12 +590,12 @@ class PostgresSink(TargetSink):
                 copy.write(text)
                 row += part.num_rows
 
-    def _parts(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
+    def _batches(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
         """Yield the rows in batches of bounded size, with ``epoch_column`` if asked for."""
-        rows = fit(output, self._rows_schema, self._context.name, self._target.keys)
-        for gathered in gather(rows, rows=_COPIED_ROWS):
+        rows = cast_batches(output, self._rows_schema, self._context.name, self._target.keys)
+        for gathered in join_small_batches(rows, rows=_COPIED_ROWS):
             batch = gathered
             if self._epoch_column is not None:
                 epochs = pa.repeat(pa.scalar(output.epoch, pa.int64()), batch.num_rows)
                 batch = pa.RecordBatch.from_arrays([*batch.columns, epochs], schema=self._schema)
-            yield from halved(batch, rows=_COPIED_ROWS, size_bytes=_COPIED_BYTES)
+            yield from split_batch(batch, rows=_COPIED_ROWS, size_bytes=_COPIED_BYTES)

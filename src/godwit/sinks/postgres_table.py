@@ -67,7 +67,7 @@ _REMEDY: Final = (
 
 def check_dsn(dsn: str | Mapping[str, Any]) -> None:
     """Refuse a malformed connection string."""
-    problem = _problem(dsn)
+    problem = _dsn_problem(dsn)
     if problem is not None:  # raised where no other error is being handled that would be shown
         raise SinkError(
             f"PostgreSQL sink: the connection string cannot be used: {problem}.", remedy=_REMEDY
@@ -82,7 +82,7 @@ def shown_dsn(dsn: str | Mapping[str, Any]) -> str:
     >>> shown_dsn("postgresql://me:secret@host/db")
     'user=me password=*** dbname=db host=host'
     """
-    parameters = _parameters(dsn)
+    parameters = _connection_parameters(dsn)
     hidden = {
         name: HIDDEN if str(value) in Secrets.of_values({name: value}).parts else value
         for name, value in parameters.items()
@@ -98,7 +98,7 @@ def server_of_dsn(dsn: str | Mapping[str, Any]) -> str:
     >>> server_of_dsn("postgresql://me:secret@host/db")
     'host=host dbname=db'
     """
-    parameters = _parameters(dsn)
+    parameters = _connection_parameters(dsn)
     server = {
         name: str(parameters[name])
         for name in ("host", "hostaddr", "port", "dbname", "service", "options")
@@ -109,27 +109,27 @@ def server_of_dsn(dsn: str | Mapping[str, Any]) -> str:
 
 def secrets_of_dsn(dsn: str | Mapping[str, Any]) -> Secrets:
     """Find the secrets in a valid connection string."""
-    parameters = _parameters(dsn)
+    parameters = _connection_parameters(dsn)
     # A user with a colon is most likely a password in the wrong place.
     misplaced = str(parameters.get("user") or "").partition(":")[2]
     secrets = Secrets.of_values({**parameters, "user's password": misplaced})
     return secrets | Secrets.of_uri(dsn) if isinstance(dsn, str) else secrets
 
 
-def _parameters(dsn: str | Mapping[str, Any]) -> dict[str, Any]:
+def _connection_parameters(dsn: str | Mapping[str, Any]) -> dict[str, Any]:
     """Return a connection's parameters, without those of psycopg itself."""
     if isinstance(dsn, str):
         return dict(conninfo_to_dict(dsn))
     return {name: value for name, value in dsn.items() if name not in _OF_PSYCOPG}
 
 
-def _problem(dsn: str | Mapping[str, Any]) -> str | None:
+def _dsn_problem(dsn: str | Mapping[str, Any]) -> str | None:
     """Return the problem of a connection string, without quoting it; ``None`` if it is valid."""
     texts = [dsn] if isinstance(dsn, str) else [str(value) for value in dsn.values()]
     if any("\0" in text for text in texts):
         return "it holds a zero byte"
     try:
-        parameters = _parameters(dsn)
+        parameters = _connection_parameters(dsn)
         parameters = dict(conninfo_to_dict(make_conninfo(**parameters)))
     except psycopg.Error as error:
         text = str(error)
@@ -189,13 +189,13 @@ class TargetTable:
         if not self._exists(connection):
             statement = self._create_statement(connection)
             if not create:
-                raise self._error(
+                raise self._table_error(
                     "does not exist",
                     f"Create it, or pass create=True: {statement.as_string(connection)};",
                 )
             connection.execute(statement)
             return
-        columns = self._columns(connection)
+        columns = self._read_columns(connection)
         self._check_columns(columns)
         needed = ["INSERT"]
         if self.keys:
@@ -228,7 +228,7 @@ class TargetTable:
                     or pa.types.is_boolean(keys)
                     or pa.types.is_decimal(keys)
                 ):
-                    raise self._error(
+                    raise self._table_error(
                         f"would keep column {field.name!r}, a map with keys of type {keys}, as "
                         "JSON, whose objects do not have such keys",
                         "Cast the keys to text in a map before the sink.",
@@ -238,7 +238,7 @@ class TargetTable:
         """Refuse a table with row security, which COPY cannot write."""
         if scalar(connection, "SELECT row_security_active(to_regclass(%s)::oid)", self._name):
             user = connection.info.user
-            raise self._error(
+            raise self._table_error(
                 f"has row-level security that holds for {user}, under which rows cannot be copied "
                 "into it",
                 f'Use mode="upsert", which inserts; or ALTER ROLE {_quoted(user)} BYPASSRLS;',
@@ -249,12 +249,12 @@ class TargetTable:
         limit = scalar(connection, "SELECT current_setting('max_identifier_length')::int")
         for name in (*self.table.split("."), *self.schema.names):
             if "\0" in name:
-                raise self._error(
+                raise self._table_error(
                     f"or its columns cannot have the name {name!r}, which holds a zero byte",
                     "Choose another name; columns can be renamed before the sink.",
                 )
             if len(name.encode()) > limit:
-                raise self._error(
+                raise self._table_error(
                     f"or its columns cannot have the name {name!r}, which is longer than the "
                     f"{limit} bytes that the server keeps of a name",
                     "Choose a shorter name; columns can be renamed before the sink.",
@@ -266,7 +266,7 @@ class TargetTable:
         What else the table asks of rows (the form of an ``inet``, its constraints and triggers)
         only the server knows.
         """
-        columns = self._columns(connection)
+        columns = self._read_columns(connection)
         labels: dict[str, tuple[str, ...]] = {
             name: tuple(definition)
             for name, definition in connection.execute(
@@ -300,7 +300,7 @@ class TargetTable:
             connection, "SELECT c.relkind FROM pg_class c WHERE c.oid = to_regclass(%s)", self._name
         )
         if kind not in {None, "r", "p"}:
-            raise self._error("is no table", "Name a table; views cannot be copied into.")
+            raise self._table_error("is no table", "Name a table; views cannot be copied into.")
         return kind is not None
 
     @property
@@ -327,7 +327,7 @@ class TargetTable:
             parts.append(sql.SQL("{} ({})").format(sql.SQL(unique), comma_separated(self.keys)))
         return sql.SQL("CREATE TABLE {} ({})").format(self.identifier, sql.SQL(", ").join(parts))
 
-    def _columns(self, connection: Connection) -> dict[str, _Column]:
+    def _read_columns(self, connection: Connection) -> dict[str, _Column]:
         """Read the table's columns from the catalogue."""
         rows = connection.execute(
             """
@@ -352,19 +352,19 @@ class TargetTable:
             fitting = postgres_type(field.type)
             column = columns.get(field.name)
             if column is None:
-                raise self._error(
+                raise self._table_error(
                     f"has no column {field.name!r}",
                     f"{alter} ADD COLUMN {_quoted(field.name)} {fitting.name};",
                 )
             if column.generated:
-                raise self._error(
+                raise self._table_error(
                     f"computes column {field.name!r} itself",
                     "Leave the column out of the flow's rows, or make it a plain column.",
                 )
             takes_text = column.is_enum and "text" in fitting.accepted
             accepted = column.type_name in fitting.accepted or takes_text
             if not accepted or _loses_digits(field.type, column):
-                raise self._error(
+                raise self._table_error(
                     f"has column {field.name!r} of type {column.shown_type}, which does not hold "
                     f"every value of {field.type}",
                     f"{alter} ALTER COLUMN {_quoted(field.name)} TYPE {fitting.name};",
@@ -372,7 +372,7 @@ class TargetTable:
         for column in columns.values():
             supplied = column.name in self.schema.names or column.has_default or column.generated
             if column.not_null and not supplied:
-                raise self._error(
+                raise self._table_error(
                     f"needs a value for column {column.name!r}, which the rows do not have",
                     f"{alter} ALTER COLUMN {_quoted(column.name)} DROP NOT NULL;",
                 )
@@ -386,7 +386,7 @@ class TargetTable:
             allowed = "SELECT has_table_privilege(to_regclass(%s), %s)"
             if not scalar(connection, allowed, name, privilege):
                 which = "" if table == self.identifier else f"needs table {name}, which "
-                raise self._error(
+                raise self._table_error(
                     f"{which}may not be written by {user}",
                     f"GRANT {', '.join(needed)} ON {name} TO {_quoted(user)};",
                 )
@@ -396,7 +396,7 @@ class TargetTable:
         allowed = "SELECT has_database_privilege(current_database(), 'TEMPORARY')"
         if not scalar(connection, allowed):
             user, database = connection.info.user, connection.info.dbname
-            raise self._error(
+            raise self._table_error(
                 f"cannot be upserted by {user}, who may not create temporary tables",
                 f"GRANT TEMPORARY ON DATABASE {_quoted(database)} TO {_quoted(user)};",
             )
@@ -427,18 +427,18 @@ class TargetTable:
         keys = ", ".join(_quoted(name) for name in self.keys)
         if not fitting:
             nulls = " NULLS NOT DISTINCT" if nullable else ""
-            raise self._error(
+            raise self._table_error(
                 f"has no unique constraint on ({keys}), which upserts need",
                 f"ALTER TABLE {self._name} ADD UNIQUE{nulls} ({keys});",
             )
         if nullable and not any(fitting):
-            raise self._error(
+            raise self._table_error(
                 f"has a unique constraint on ({keys}) that lets a null key come twice",
                 f"ALTER TABLE {self._name} ADD UNIQUE NULLS NOT DISTINCT ({keys}); (PostgreSQL 15 "
                 f"or newer) beside it or instead, or SET NOT NULL on the key columns.",
             )
 
-    def _error(self, what: str, remedy: str) -> SinkError:
+    def _table_error(self, what: str, remedy: str) -> SinkError:
         """Return an error about the table."""
         return SinkError(
             f"PostgreSQL sink {self.sink!r}: table {self.table} {what}.",
@@ -454,7 +454,7 @@ def _loses_digits(dtype: pa.DataType, column: _Column) -> bool:
         return False
     type_name = column.type_name.removeprefix("_")  # of an array; its modifier is its elements'
     if type_name == "numeric":
-        precision, scale = _digits(element_type(dtype))
+        precision, scale = _decimal_digits(element_type(dtype))
         column_precision = (column.modifier - 4) >> 16 & 0xFFFF
         # 11 bits with a sign: a numeric(5, -3) holds thousands.
         column_scale = (((column.modifier - 4) & 0x7FF) ^ 0x400) - 0x400
@@ -464,7 +464,7 @@ def _loses_digits(dtype: pa.DataType, column: _Column) -> bool:
     return False
 
 
-def _digits(dtype: pa.DataType) -> tuple[int, int]:
+def _decimal_digits(dtype: pa.DataType) -> tuple[int, int]:
     """Decimal digits in all, and after the point."""
     if pa.types.is_decimal(dtype):
         return decimal_digits(dtype)

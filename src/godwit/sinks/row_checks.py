@@ -43,7 +43,7 @@ def _with_zero_byte(values: pa.Array) -> pa.BooleanArray | None:
     return pc.match_substring(values, "\0") if _is_text(values.type) else None
 
 
-def _of_other_years(values: pa.Array) -> pa.BooleanArray | None:
+def _beyond_calendar(values: pa.Array) -> pa.BooleanArray | None:
     """Mask of dates and times that the target's calendar does not have."""
     dtype = values.type
     if not (pa.types.is_date(dtype) or pa.types.is_timestamp(dtype)):
@@ -59,7 +59,7 @@ def _of_other_years(values: pa.Array) -> pa.BooleanArray | None:
 def _with_nanoseconds(values: pa.Array) -> pa.BooleanArray | None:
     """Mask of timestamps that are not whole microseconds."""
     is_timestamp = pa.types.is_timestamp(values.type)
-    return _fractions(values) if is_timestamp and values.type.unit == "ns" else None
+    return _has_nanoseconds(values) if is_timestamp and values.type.unit == "ns" else None
 
 
 def _beyond_microseconds(values: pa.Array) -> pa.BooleanArray | None:
@@ -67,13 +67,13 @@ def _beyond_microseconds(values: pa.Array) -> pa.BooleanArray | None:
     if not (pa.types.is_duration(values.type) or pa.types.is_time64(values.type)):
         return None
     if values.type.unit == "ns":
-        return _fractions(values)
+        return _has_nanoseconds(values)
     numbers = values.cast(pa.int64())
     bound = (2**63 - 1) * _PER_SECOND[values.type.unit] // 10**6
     return pc.or_(pc.less(numbers, -bound), pc.greater(numbers, bound))
 
 
-def _fractions(nanoseconds: pa.Array) -> pa.BooleanArray:
+def _has_nanoseconds(nanoseconds: pa.Array) -> pa.BooleanArray:
     """Mark times that are not whole microseconds."""
     numbers = nanoseconds.cast(pa.int64())
     return pc.not_equal(pc.multiply(pc.divide(numbers, 1000), 1000), numbers)
@@ -83,8 +83,8 @@ def _with_key_twice(values: pa.Array) -> pa.BooleanArray | None:
     """Mask of maps with a key twice."""
     if not pa.types.is_map(values.type):
         return None
-    entries = _entries(values)
-    rows = np.repeat(np.arange(len(values)), _lengths(entries))
+    entries = _map_entries(values)
+    rows = np.repeat(np.arange(len(values)), _list_lengths(entries))
     keys = pa.table({"row": rows, "key": entries.flatten().field(0)})
     counts = keys.group_by(["row", "key"]).aggregate([([], "count_all")])
     bad = np.zeros(len(values), np.bool_)
@@ -94,7 +94,7 @@ def _with_key_twice(values: pa.Array) -> pa.BooleanArray | None:
 
 NO_ZERO_BYTES: Final = Rule("holds a zero byte, which the target's text cannot", _with_zero_byte)
 # Dates and times that every engine reads alike.
-KNOWN_YEARS: Final = Rule("is of a year that is not one of 1 to 9999", _of_other_years)
+KNOWN_YEARS: Final = Rule("is of a year that is not one of 1 to 9999", _beyond_calendar)
 NO_NANOSECONDS: Final = Rule(
     "has a fraction of a microsecond, which the target would drop", _with_nanoseconds
 )
@@ -143,14 +143,14 @@ class ColumnCheck:
     def find(self, values: pa.Array) -> Iterator[tuple[npt.NDArray[np.int64], str]]:
         """Yield positions of values that break a rule, and the reason."""
         rows = np.arange(len(values))
-        damaged = _damaged(values)
+        damaged = _invalid_values(values)
         if len(damaged):
             yield damaged, _DAMAGED
             rows = np.setdiff1d(rows, damaged)
             values = values.take(pa.array(rows))
         if not self.nullable and values.null_count:
             yield rows[_positions(values.is_null())], _NULL
-        for leaf, parents in _leaves(values):
+        for leaf, parents in _nested_arrays(values):
             for rule in self.rules:
                 bad = rule.bad(leaf)
                 if bad is not None and pc.any(bad).as_py():
@@ -195,7 +195,7 @@ def within_years(dtype: pa.DataType) -> tuple[int, int] | None:
     return _FIRST_DAY * 86_400 * per_second, (_LAST_DAY + 1) * 86_400 * per_second - 1
 
 
-def _damaged(values: pa.Array) -> npt.NDArray[np.int64]:
+def _invalid_values(values: pa.Array) -> npt.NDArray[np.int64]:
     """Positions of invalid values of a type, found by bisection."""
     try:
         values.validate(full=True)
@@ -203,36 +203,38 @@ def _damaged(values: pa.Array) -> npt.NDArray[np.int64]:
         if len(values) == 1:
             return np.zeros(1, np.int64)
         half = len(values) // 2
-        return np.concatenate([_damaged(values[:half]), _damaged(values[half:]) + half])
+        return np.concatenate(
+            [_invalid_values(values[:half]), _invalid_values(values[half:]) + half]
+        )
     return np.zeros(0, np.int64)
 
 
-def _leaves(
+def _nested_arrays(
     values: pa.Array, parents: npt.NDArray[np.int64] | None = None
 ) -> Iterator[tuple[pa.Array, npt.NDArray[np.int64] | None]]:
     """Yield the arrays nested in an array, with the row of each value."""
     dtype = values.type
     if pa.types.is_dictionary(dtype):
-        yield from _leaves(values.dictionary_decode(), parents)
+        yield from _nested_arrays(values.dictionary_decode(), parents)
     elif pa.types.is_struct(dtype):
         for child in values.flatten():
-            yield from _leaves(child, parents)
+            yield from _nested_arrays(child, parents)
     elif _is_list(dtype):
         if pa.types.is_map(dtype):
             yield values, parents
-            values = _entries(values)
+            values = _map_entries(values)
         rows = np.arange(len(values)) if parents is None else parents
-        yield from _leaves(values.flatten(), np.repeat(rows, _lengths(values)))
+        yield from _nested_arrays(values.flatten(), np.repeat(rows, _list_lengths(values)))
     else:
         yield values, parents
 
 
-def _entries(maps: pa.Array) -> pa.Array:
+def _map_entries(maps: pa.Array) -> pa.Array:
     """Return the entries of maps as lists."""
     return maps.cast(pa.list_(pa.struct([maps.type.key_field, maps.type.item_field])))
 
 
-def _lengths(lists: pa.Array) -> npt.NDArray[np.int64]:
+def _list_lengths(lists: pa.Array) -> npt.NDArray[np.int64]:
     """Lengths of lists; 0 for null."""
     lengths = pc.list_value_length(lists).fill_null(0)
     return lengths.to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]

@@ -27,7 +27,7 @@ GATHERED_ROWS = 131_072
 GATHERED_BYTES = 32 * 2**20
 
 
-def is_whole(output: EpochOutput, context: SinkContext) -> bool:
+def is_complete_result(output: EpochOutput, context: SinkContext) -> bool:
     """Return whether an epoch's rows are the whole result, replacing earlier ones."""
     return context.complete if output.complete is None else output.complete
 
@@ -120,21 +120,21 @@ def with_plain_types(schema: pa.Schema, change: _Change) -> pa.Schema:
     """Return `schema` with all leaf types changed by a function."""
     return pa.schema(
         [
-            pa.field(field.name, _changed(field.type, change), nullable=field.nullable)
+            pa.field(field.name, _with_leaves_changed(field.type, change), nullable=field.nullable)
             for field in schema
         ]
     )
 
 
-def _changed(dtype: pa.DataType, change: _Change) -> pa.DataType:
+def _with_leaves_changed(dtype: pa.DataType, change: _Change) -> pa.DataType:
     """Return a type with its leaf types changed; a dictionary type becomes that of its values."""
 
     def inner(field: pa.Field) -> pa.Field:
         """Change the type of a nested field."""
-        return field.with_type(_changed(field.type, change))
+        return field.with_type(_with_leaves_changed(field.type, change))
 
     if pa.types.is_dictionary(dtype):
-        return _changed(dtype.value_type, change)
+        return _with_leaves_changed(dtype.value_type, change)
     if pa.types.is_list(dtype):
         return pa.list_(inner(dtype.value_field))
     if pa.types.is_large_list(dtype):
@@ -150,7 +150,7 @@ def _changed(dtype: pa.DataType, change: _Change) -> pa.DataType:
     return change(dtype)
 
 
-def fit(
+def cast_batches(
     output: EpochOutput, schema: pa.Schema, sink: str, needed: Sequence[str] = ()
 ) -> Iterator[pa.RecordBatch]:
     """Yield the batches of `output`, cast to `schema` without losing a value.
@@ -173,7 +173,7 @@ def fit(
             yield batch
             continue
         try:
-            yield _brought_to(schema, batch, output.schema.names)
+            yield _checked_cast(schema, batch, output.schema.names)
         except (pa.ArrowInvalid, ValueError) as error:
             raise SinkError(
                 f"Sink {sink!r}, epoch {output.epoch}: the rows do not fit the columns they were "
@@ -184,7 +184,7 @@ def fit(
             ) from error
 
 
-def _brought_to(schema: pa.Schema, batch: pa.RecordBatch, announced: list[str]) -> pa.RecordBatch:
+def _checked_cast(schema: pa.Schema, batch: pa.RecordBatch, announced: list[str]) -> pa.RecordBatch:
     """Return a batch in a schema, after checking the names that were announced."""
     if batch.schema.names != announced:
         raise ValueError(f"columns {batch.schema.names} where {announced} were announced")
@@ -202,7 +202,7 @@ def with_columns_of(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def gather(
+def join_small_batches(
     batches: Iterable[pa.RecordBatch],
     *,
     rows: int = GATHERED_ROWS,
@@ -232,14 +232,14 @@ def gather(
         yield pa.concat_batches(batches_held)
 
 
-def halved(batch: pa.RecordBatch, *, rows: int, size_bytes: int) -> Iterator[pa.RecordBatch]:
+def split_batch(batch: pa.RecordBatch, *, rows: int, size_bytes: int) -> Iterator[pa.RecordBatch]:
     """Cut a batch into parts of at most `rows` rows and about `size_bytes`."""
     if batch.num_rows <= rows and (batch.nbytes <= size_bytes or batch.num_rows <= 1):
         yield batch
         return
     half = batch.num_rows // 2
     for part in (batch.slice(0, half), batch.slice(half)):
-        yield from halved(part, rows=rows, size_bytes=size_bytes)
+        yield from split_batch(part, rows=rows, size_bytes=size_bytes)
 
 
 def last_of_each_key(keys: pa.Table) -> npt.NDArray[np.bool_]:
@@ -256,13 +256,13 @@ def last_of_each_key(keys: pa.Table) -> npt.NDArray[np.bool_]:
     mask = np.zeros(keys.num_rows, np.bool_)
     names = [str(position) for position in range(keys.num_columns)]
     numbered = pa.array(np.arange(keys.num_rows))
-    rows = _canonical(keys).rename_columns(names).append_column("row", numbered)
+    rows = _normalised_floats(keys).rename_columns(names).append_column("row", numbered)
     last = rows.group_by(names, use_threads=False).aggregate([("row", "max")])
     mask[last.column("row_max").to_numpy()] = True
     return mask
 
 
-def _canonical(rows: _Rows, names: Iterable[str] | None = None) -> _Rows:
+def _normalised_floats(rows: _Rows, names: Iterable[str] | None = None) -> _Rows:
     """Normalise floats that are equal as keys."""
     for name in rows.schema.names if names is None else names:
         position = rows.schema.get_field_index(name)
@@ -284,12 +284,12 @@ def without_replaced_rows(
     key columns are in memory at once.
     """
     key_schema = pa.schema([schema.field(name) for name in keys])
-    key_batches = [batch.select(list(keys)) for batch in fit(output, schema, sink, keys)]
+    key_batches = [batch.select(list(keys)) for batch in cast_batches(output, schema, sink, keys)]
     mask = last_of_each_key(pa.Table.from_batches(key_batches, schema=key_schema))
     del key_batches
     start = 0
-    for batch in fit(output, schema, sink):
+    for batch in cast_batches(output, schema, sink):
         part = mask[start : start + batch.num_rows]
         start += batch.num_rows
-        alike = _canonical(batch, keys)
+        alike = _normalised_floats(batch, keys)
         yield alike if part.all() else alike.filter(pa.array(part))

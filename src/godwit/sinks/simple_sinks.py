@@ -17,7 +17,13 @@ import pyarrow as pa
 from godwit.model.errors import GodwitError, SinkError, UserFunctionError
 from godwit.model.markup import table, text_block
 from godwit.model.naming import function_name
-from godwit.sinks.rows import column_names, fit, instants_in_utc, last_of_each_key, require_columns
+from godwit.sinks.rows import (
+    cast_batches,
+    column_names,
+    instants_in_utc,
+    last_of_each_key,
+    require_columns,
+)
 from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 if TYPE_CHECKING:
@@ -65,7 +71,7 @@ class MemorySink(Sink):
         with self._lock:
             if self._context is not None:
                 was_ours = self._context.query_id == context.query_id
-                self._epochs = self._recast(context.schema) if was_ours else {}
+                self._epochs = self._matching_rows(context.schema) if was_ours else {}
             self._context = context
         self._refresh_view()
 
@@ -77,8 +83,8 @@ class MemorySink(Sink):
         """
         if output.epoch in self._epochs and self._points.get(output.epoch) == output.point:
             return
-        context = self._opened()
-        batches = list(fit(output, context.schema, context.name))
+        context = self._require_context()
+        batches = list(cast_batches(output, context.schema, context.name))
         rows = pa.Table.from_batches(batches, schema=context.schema)
         with self._lock:
             if output.epoch in self._epochs:
@@ -132,7 +138,7 @@ class MemorySink(Sink):
         ...     print(error.message)
         This memory sink belongs to no query yet.
         """
-        context = self._opened()
+        context = self._require_context()
         tables = list(self.epochs.values())
         if context.complete:
             tables = tables[-1:]
@@ -144,13 +150,13 @@ class MemorySink(Sink):
             return rows
         return rows.filter(pa.array(last_of_each_key(rows.select(list(chosen)))))
 
-    def _recast(self, schema: pa.Schema) -> dict[int, pa.Table]:
+    def _matching_rows(self, schema: pa.Schema) -> dict[int, pa.Table]:
         """Return the stored rows in the session's time zone; none of other columns."""
-        if instants_in_utc(self._opened().schema) != instants_in_utc(schema):
+        if instants_in_utc(self._require_context().schema) != instants_in_utc(schema):
             return {}
         return {epoch: rows.cast(schema) for epoch, rows in self._epochs.items()}
 
-    def _opened(self) -> SinkContext:
+    def _require_context(self) -> SinkContext:
         """Return the context; raise if the sink belongs to no query yet."""
         if self._context is None:
             raise SinkError(
@@ -163,7 +169,7 @@ class MemorySink(Sink):
         """Update the temporary view of the rows."""
         if self._name is None:
             return
-        context = self._opened()
+        context = self._require_context()
         try:
             context.views.show(self._name, self.table())
         except Exception as error:
@@ -195,7 +201,7 @@ class ForeachSink(Sink):
         """Remember the sink's name, for errors, and its columns."""
         self._name, self._schema = context.name, context.schema
 
-    def rows_of(self, output: EpochOutput) -> Any:
+    def argument_of(self, output: EpochOutput) -> Any:
         """Return an epoch's rows as the function gets them."""
         return output.dataframe()
 
@@ -204,7 +210,7 @@ class ForeachSink(Sink):
 
         Raises `UserFunctionError` if the function raised; carries its traceback.
         """
-        rows = self.rows_of(output)
+        rows = self.argument_of(output)
         try:
             self._fn(rows, output.epoch)
         except GodwitError:
@@ -226,9 +232,11 @@ class ForeachTableSink(ForeachSink):
 
     rows_are = "an Arrow table"
 
-    def rows_of(self, output: EpochOutput) -> pa.Table:
+    def argument_of(self, output: EpochOutput) -> pa.Table:
         """Return an epoch's rows, with the columns that the flow has today."""
-        return pa.Table.from_batches(fit(output, self._schema, self._name), schema=self._schema)
+        return pa.Table.from_batches(
+            cast_batches(output, self._schema, self._name), schema=self._schema
+        )
 
 
 class ConsoleSink(Sink):
@@ -268,7 +276,7 @@ class ConsoleSink(Sink):
             table.add_column(
                 Text(field.name), justify="right" if _is_number(field.type) else "left"
             )
-        for row in islice(_rows(output), self._limit):
+        for row in islice(_row_tuples(output), self._limit):
             table.add_row(*(Text("null" if value is None else str(value)) for value in row))
         self._console.print(title, table, sep="\n")
         hidden = output.num_rows - self._limit
@@ -295,7 +303,7 @@ class NoopSink(Sink):
         """Do nothing."""
 
 
-def _rows(output: EpochOutput) -> Iterator[tuple[object, ...]]:
+def _row_tuples(output: EpochOutput) -> Iterator[tuple[object, ...]]:
     """Yield rows as tuples, converted in small parts."""
     for batch in output.batches():
         for start in range(0, batch.num_rows, 100):

@@ -51,18 +51,18 @@ class TargetSink(Sink):
         return str(error)
 
     @contextlib.contextmanager
-    def _explaining(self, what: str, remedy: str, **context: Any) -> Iterator[None]:
+    def _translating_errors(self, what: str, remedy: str, **context: Any) -> Iterator[None]:
         """Context that turns errors of the target's library into `SinkError`, without secrets."""
         try:
             yield
         except SinkError:
             raise
         except self.failures as error:
-            raise self._error(
+            raise self._target_error(
                 f"{what}: {self.text_of(error)}", remedy, **context
             ) from self._secrets.cause(error)
 
-    def _error(self, what: str, remedy: str, **context: Any) -> SinkError:
+    def _target_error(self, what: str, remedy: str, **context: Any) -> SinkError:
         """Return an error about the target, without secrets."""
         on_table = f" on table {self._place['table']}" if "table" in self._place else ""
         return SinkError(
@@ -73,9 +73,9 @@ class TargetSink(Sink):
             **context,
         )
 
-    def _too_few_left(self, last_epoch: int, min_epoch: int) -> SinkError:
+    def _rollback_error(self, last_epoch: int, min_epoch: int) -> SinkError:
         """Return the error that a roll-back would remove delivered epochs."""
-        return self._error(
+        return self._target_error(
             f"cannot be rolled back: it would have epochs up to {last_epoch}, and epochs up to "
             f"{min_epoch} were delivered to it and do not come again",
             "Restore the target as it was with this checkpoint; start from a backup of the "
@@ -105,11 +105,11 @@ def is_shared(point: HistoryPoint, epochs: CommittedEpochs) -> bool:
     return not point.digest or epochs.relation(point) in {"shared", "unknown"}
 
 
-def point_at(epochs: CommittedEpochs, epoch: int) -> HistoryPoint:
+def point_of_epoch(epochs: CommittedEpochs, epoch: int) -> HistoryPoint:
     """Return the point of an epoch; without digest if the record is gone."""
-    return epochs.point(epoch) if epoch in epochs.retained_epochs else without_history(epoch)
+    return epochs.point(epoch) if epoch in epochs.retained_epochs else point_without_history(epoch)
 
 
-def without_history(epoch: int, query_id: str = "") -> HistoryPoint:
+def point_without_history(epoch: int, query_id: str = "") -> HistoryPoint:
     """Return the point of an epoch of unknown history; -1 for no epoch."""
     return HistoryPoint(query_id=query_id, history="", epoch=epoch, digest="")

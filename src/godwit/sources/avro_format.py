@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from godwit.model.errors import InvalidFlowError, SourceError
 from godwit.model.secrets import Secrets
-from godwit.sources.message_formats import MessageFormat, UnwritableError, Value, with_dicts
+from godwit.sources.message_formats import MessageFormat, UnwritableError, Value, maps_to_dicts
 from godwit.sources.schema_registry import (
-    frame,
+    frame_header,
+    parse_frame,
     registered_id,
     schema_of_id,
     schema_text,
-    unframed,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class AvroMessages(MessageFormat):
         registry: str | Mapping[int, str | Mapping[str, Any]] | None,
         subject: str | None,
     ) -> None:
-        self._text = _checked_schema(schema)
+        self._text = _schema_text(schema)
         if isinstance(registry, str):
             if not registry.startswith(("http://", "https://")):
                 raise InvalidFlowError(
@@ -69,12 +69,12 @@ class AvroMessages(MessageFormat):
                 )
             Secrets.of_uri(registry)  # so that no error, event or log shows them
         self._registry: str | dict[int, str] | None = (
-            {int(i): _checked_schema(s) for i, s in registry.items()}
+            {int(i): _schema_text(s) for i, s in registry.items()}
             if isinstance(registry, Mapping)
             else registry
         )
         self._subject = subject
-        self._schema = _arrow_schema(self._text)
+        self._schema = _to_arrow_schema(self._text)
 
     def __repr__(self) -> str:
         return f"gw.formats.avro({json.loads(self._text).get('name')!r})"
@@ -86,28 +86,31 @@ class AvroMessages(MessageFormat):
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
         """Decode messages into the columns of `schema`."""
-        reader = _parsed(self._text)
-        records = [None if value is None else self._record(value, reader) for value in values]
+        reader = _parse_schema(self._text)
+        records = [
+            None if value is None else self._decode_record(value, reader) for value in values
+        ]
         return [
-            pa.array([_given(r and r[field.name]) for r in records], field.type) for field in schema
+            pa.array([_to_arrow_value(r and r[field.name]) for r in records], field.type)
+            for field in schema
         ]
 
-    def _record(self, value: bytes, reader: Any) -> Any:
+    def _decode_record(self, value: bytes, reader: Any) -> Any:
         """Decode one message by its writer's schema, resolved to the reader's."""
         stream = io.BytesIO(value)
         writer = reader
         if self._registry is not None:
-            schema_id, begin = unframed(value)
+            schema_id, begin = parse_frame(value)
             stream.seek(begin)
-            writer = _parsed(self._schema_of(schema_id))
+            writer = _parse_schema(self._writer_schema(schema_id))
         record = fastavro.schemaless_reader(stream, writer, reader)
         if stream.read(1):
             msg = "it goes on after the record"
             raise ValueError(msg)
         return record
 
-    def _schema_of(self, schema_id: int) -> str:
-        """Return the writer's schema of an id, as JSON text."""
+    def _writer_schema(self, schema_id: int) -> str:
+        """Return the writer's schema of an id, as JSON text; cached."""
         if isinstance(self._registry, str):
             return schema_of_id(self._registry, schema_id)
         assert self._registry is not None
@@ -118,11 +121,11 @@ class AvroMessages(MessageFormat):
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
         """Encode each row as an Avro record, framed if there is a registry."""
-        parsed = _parsed(self._text)
-        begin = b"" if self._registry is None else frame(self._own_id())
+        parsed = _parse_schema(self._text)
+        begin = b"" if self._registry is None else frame_header(self._registered_id())
         names = [field.name for field in self._schema]
         columns = [
-            [with_dicts(v, rows[n].type) for v in rows[n].to_pylist()]
+            [maps_to_dicts(v, rows[n].type) for v in rows[n].to_pylist()]
             if n in rows.schema.names
             else None
             for n in names
@@ -148,7 +151,7 @@ class AvroMessages(MessageFormat):
                 remedy=f"Its fields are {', '.join(self._schema.names)}.",
             )
 
-    def _own_id(self) -> int:
+    def _registered_id(self) -> int:
         """Return the id that the registry has for this schema."""
         if isinstance(self._registry, str):
             if self._subject is None:
@@ -167,7 +170,7 @@ class AvroMessages(MessageFormat):
         return max(same)
 
 
-def _checked_schema(schema: object) -> str:
+def _schema_text(schema: object) -> str:
     """Return a user's schema as JSON text, or refuse it."""
     try:
         text = schema_text(schema)
@@ -186,35 +189,37 @@ def _checked_schema(schema: object) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _parsed(text: str) -> Any:
-    """Parse a schema's JSON text."""
+def _parse_schema(text: str) -> Any:
+    """Parse a schema's JSON text; cached."""
     return fastavro.parse_schema(json.loads(text))
 
 
-def _arrow_schema(text: str) -> pa.Schema:
+def _to_arrow_schema(text: str) -> pa.Schema:
     """Convert an Avro record schema to columns."""
     record = json.loads(text)
     known: dict[str, Any] = {}
-    dtype = _arrow_type(record, known, record.get("name", "record"), ())
+    dtype = _to_arrow_type(record, known, record.get("name", "record"), ())
     return pa.schema(list(dtype))
 
 
-def _arrow_type(schema: Any, known: dict[str, Any], where: str, within: tuple[str, ...]) -> Any:
+def _to_arrow_type(schema: Any, known: dict[str, Any], where: str, within: tuple[str, ...]) -> Any:
     """Convert an Avro type to Arrow's; `within`: enclosing records, to refuse recursion."""
     if isinstance(schema, list):
         others = [part for part in schema if part != "null"]
         if len(others) != 1:
-            raise _no_type(where, f"a union of {len(others)} types")
-        return _arrow_type(others[0], known, where, within)
+            raise _unsupported_type(where, f"a union of {len(others)} types")
+        return _to_arrow_type(others[0], known, where, within)
     if isinstance(schema, str):
         if schema in _PLAIN:
             return _PLAIN[schema]
         if schema not in known or schema in within:
-            raise _no_type(where, f"the type {schema!r}, which is not known there or holds itself")
-        return _arrow_type(known[schema], known, where, within)
+            raise _unsupported_type(
+                where, f"the type {schema!r}, which is not known there or holds itself"
+            )
+        return _to_arrow_type(known[schema], known, where, within)
     kind, logical = schema["type"], schema.get("logicalType")
     if isinstance(kind, dict | list):
-        return _arrow_type(kind, known, where, within)
+        return _to_arrow_type(kind, known, where, within)
     if "name" in schema:
         known[schema["name"]] = schema
     if logical == "decimal":
@@ -224,21 +229,24 @@ def _arrow_type(schema: Any, known: dict[str, Any], where: str, within: tuple[st
     if kind == "fixed":
         return pa.binary()
     if kind == "array":
-        return pa.list_(_arrow_type(schema["items"], known, where, within))
+        return pa.list_(_to_arrow_type(schema["items"], known, where, within))
     if kind == "map":
-        return pa.map_(pa.string(), _arrow_type(schema["values"], known, where, within))
+        return pa.map_(pa.string(), _to_arrow_type(schema["values"], known, where, within))
     if kind == "record":
         name = schema.get("name", "")
         return pa.struct(
             [
-                (f["name"], _arrow_type(f["type"], known, f"{where}.{f['name']}", (*within, name)))
+                (
+                    f["name"],
+                    _to_arrow_type(f["type"], known, f"{where}.{f['name']}", (*within, name)),
+                )
                 for f in schema["fields"]
             ]
         )
-    return _arrow_type(kind, known, where, within)
+    return _to_arrow_type(kind, known, where, within)
 
 
-def _no_type(where: str, what: str) -> InvalidFlowError:
+def _unsupported_type(where: str, what: str) -> InvalidFlowError:
     """Build the error that an Avro type has no counterpart."""
     return InvalidFlowError(
         f"The Avro schema has {what} at {where}, and Arrow has no type for it.",
@@ -246,6 +254,6 @@ def _no_type(where: str, what: str) -> InvalidFlowError:
     )
 
 
-def _given(value: Any) -> Any:
+def _to_arrow_value(value: Any) -> Any:
     """Convert a decoded Avro value to one that Arrow takes."""
     return str(value) if isinstance(value, uuid.UUID) else value

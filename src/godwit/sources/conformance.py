@@ -105,155 +105,167 @@ class _Check:
     def run(self) -> None:
         """Check all rules, and close the source in any case."""
         try:
-            self._describes_itself()
-            self._can_be_copied()
-            self._call("open", self._source.open, None)
-            start = self._stored("start", self._call("start", self._source.start))
-            first = self._has_rows(start)
-            self._splits_partition(first)
-            self._splits_repeat(first)
-            self._columns_are_as_asked(first)
-            self._limits(first)
-            self._ends(start)
-            self._goes_on(first)
-            self._reports(first)
+            self._check_description()
+            self._check_pickling()
+            self._call_method("open", self._source.open, None)
+            start = self._after_storage("start", self._call_method("start", self._source.start))
+            first = self._read_sample(start)
+            self._check_split_counts(first)
+            self._check_repeated_reads(first)
+            self._check_columns(first)
+            self._check_limits(first)
+            self._check_end(start)
+            self._check_resume(first)
+            self._check_reports(first)
         finally:
             self._source.close()
-        self._closes()
+        self._check_closing()
 
     # -- rules ------------------------------------------------------------------------------------
 
-    def _describes_itself(self) -> None:
+    def _check_description(self) -> None:
         """Check schema, identity and arrival time, before it is opened."""
-        schema = self._call("schema", lambda: self._source.schema)
+        schema = self._call_method("schema", lambda: self._source.schema)
         if not isinstance(schema, pa.Schema):
-            self._broken("schema", f"schema is a value of type {type_name(schema)}, no pa.Schema")
+            self._fail_rule(
+                "schema", f"schema is a value of type {type_name(schema)}, no pa.Schema"
+            )
         if not schema.names or len(set(schema.names)) < len(schema.names):
-            self._broken("schema", f"its columns are {schema.names}: none, or one of them twice")
+            self._fail_rule("schema", f"its columns are {schema.names}: none, or one of them twice")
         if not schema.equals(self._source.schema):
-            self._broken("schema", "it gives another schema when it is asked again")
+            self._fail_rule("schema", "it gives another schema when it is asked again")
         self._schema = schema
-        identity = self._call("identity", lambda: self._source.identity)
+        identity = self._call_method("identity", lambda: self._source.identity)
         if not isinstance(identity, str) or not identity:
-            self._broken("identity", f"its identity is {identity!r}, no text")
+            self._fail_rule("identity", f"its identity is {identity!r}, no text")
         if identity != self._source.identity:
-            self._broken("identity", "it gives another identity when it is asked again")
+            self._fail_rule("identity", "it gives another identity when it is asked again")
         arrival = self._source.arrival_time
         if arrival is not None and (
             arrival not in schema.names or not pa.types.is_timestamp(schema.field(arrival).type)
         ):
-            self._broken("arrival time", f"{arrival!r} is no column of type timestamp")
+            self._fail_rule("arrival time", f"{arrival!r} is no column of type timestamp")
 
-    def _can_be_copied(self) -> None:
+    def _check_pickling(self) -> None:
         """Check that the source can be pickled, since executors get copies."""
         try:
             self._unopened = pickle.dumps(self._source)
             copy = pickle.loads(self._unopened)  # noqa: S301  pickled a line above
         except Exception as error:
-            raise self._error("copies", f"it cannot be pickled: {error_line(error)}") from error
+            raise self._rule_error(
+                "copies", f"it cannot be pickled: {error_line(error)}"
+            ) from error
         if copy.identity != self._source.identity:
-            self._broken("identity", f"a pickled copy has another identity, {copy.identity!r}")
+            self._fail_rule("identity", f"a pickled copy has another identity, {copy.identity!r}")
         if not copy.schema.equals(self._schema):
-            self._broken("schema", "a pickled copy has another schema")
+            self._fail_rule("schema", "a pickled copy has another schema")
 
-    def _has_rows(self, start: Position) -> _Range:
+    def _read_sample(self, start: Position) -> _Range:
         """Read the rows that all rules are checked by; refuse a source without rows."""
-        end = self._latest(start, limit=self._max_rows)
-        rows = self._read(self._source, self._cut(start, end, 1))
+        end = self._call_latest(start, limit=self._max_rows)
+        rows = self._read_splits(self._source, self._call_splits(start, end, 1))
         if not rows.num_rows:
-            self._broken("rows", "there is nothing to read from its start", "Give it some rows.")
+            self._fail_rule("rows", "there is nothing to read from its start", "Give it some rows.")
         return _Range(begin=start, end=end, rows=rows)
 
-    def _splits_partition(self, of: _Range) -> None:
+    def _check_split_counts(self, of: _Range) -> None:
         """Check that any number of splits gives the same rows, in the same order."""
         for parallelism in _PARALLELISMS:
-            splits = self._cut(of.begin, of.end, parallelism)
-            rows = self._read(self._source, splits)
-            self._same(
+            splits = self._call_splits(of.begin, of.end, parallelism)
+            rows = self._read_splits(self._source, splits)
+            self._check_equal(
                 "splits", of.rows, rows, f"{len(splits)} splits give other rows than a single one"
             )
             for split in splits:
-                self._is_split(split)
-        none = self._cut(of.end, of.end, 2)
-        if self._read(self._source, none).num_rows:
-            self._broken("splits", "between a position and itself there are rows")
+                self._check_split(split)
+        none = self._call_splits(of.end, of.end, 2)
+        if self._read_splits(self._source, none).num_rows:
+            self._fail_rule("splits", "between a position and itself there are rows")
 
-    def _is_split(self, split: Split) -> None:
+    def _check_split(self, split: Split) -> None:
         """Check the name, the number of rows and the size that a split states."""
         if not split.what:
-            self._broken("splits", "a split has no name (what=) for errors and plans")
+            self._fail_rule("splits", "a split has no name (what=) for errors and plans")
         if split.rows is not None:
-            count = self._read(self._source, [split]).num_rows
+            count = self._read_splits(self._source, [split]).num_rows
             if count > split.rows or (split.exact and count != split.rows):
-                self._broken(
+                self._fail_rule(
                     "splits",
                     f"{split.what!r} says {counted(split.rows, 'row')} and gives {count}",
                     "Say exact=False where it may have fewer, or rows=None where that is not "
                     "known.",
                 )
         if split.size_bytes is not None and split.size_bytes < 0:
-            self._broken("splits", f"{split.what!r} says {split.size_bytes} bytes")
+            self._fail_rule("splits", f"{split.what!r} says {split.size_bytes} bytes")
 
-    def _splits_repeat(self, of: _Range) -> None:
+    def _check_repeated_reads(self, of: _Range) -> None:
         """Check that a split gives the same rows again, in any order, in any copy."""
-        splits = self._cut(of.begin, of.end, 3)
+        splits = self._call_splits(of.begin, of.end, 3)
         try:
             shipped = pickle.loads(pickle.dumps(splits))  # noqa: S301  pickled right here
         except Exception as error:
-            raise self._error(
+            raise self._rule_error(
                 "splits", f"they cannot be pickled: {error_line(error)}", "Mind payload=."
             ) from error
         for split, again in zip(splits, shipped, strict=True):
-            rows = self._read(self._source, [split])
-            self._same("the rule", rows, self._read(self._source, [split]), "read twice, differs")
-            self._same(
+            rows = self._read_splits(self._source, [split])
+            self._check_equal(
+                "the rule", rows, self._read_splits(self._source, [split]), "read twice, differs"
+            )
+            self._check_equal(
                 "the rule",
                 rows,
-                self._read(self._copy(), [again]),
+                self._read_splits(self._pickled_copy(), [again]),
                 "read by a pickled copy that was never opened, differs",
             )
-        backwards = [self._read(self._source, [split]) for split in reversed(splits)]
+        backwards = [self._read_splits(self._source, [split]) for split in reversed(splits)]
         rows = pa.concat_tables([*reversed(backwards), self._schema.empty_table()])
-        self._same("the rule", of.rows, rows, "splits read from the last to the first differ")
+        self._check_equal(
+            "the rule", of.rows, rows, "splits read from the last to the first differ"
+        )
         opened = pickle.loads(pickle.dumps(self._source))  # noqa: S301  pickled right here
-        self._same("copies", of.rows, self._read(opened, splits), "a copy made while open differs")
+        self._check_equal(
+            "copies", of.rows, self._read_splits(opened, splits), "a copy made while open differs"
+        )
 
-    def _columns_are_as_asked(self, of: _Range) -> None:
+    def _check_columns(self, of: _Range) -> None:
         """Check that `read` returns the requested columns, with unchanged values."""
         names = list(self._schema.names)
         asked = [names[::-1], *([name] for name in names)]
-        splits = self._cut(of.begin, of.end, 1)
+        splits = self._call_splits(of.begin, of.end, 1)
         for columns in asked:
-            rows = self._read(self._source, splits, columns)
-            self._same(
+            rows = self._read_splits(self._source, splits, columns)
+            self._check_equal(
                 "columns", of.rows.select(columns), rows, f"asked for {columns}, differs from all"
             )
 
-    def _limits(self, of: _Range) -> None:
+    def _check_limits(self, of: _Range) -> None:
         """Check that a limit makes an epoch smaller but not empty, with the same rows."""
         total = of.rows.num_rows
         for limit in dict.fromkeys((1, max(1, total // 3))):
-            end = self._latest(of.begin, limit=limit, until=of.end)
-            splits = self._cut(of.begin, end, 2)
-            rows = self._read(self._source, splits)
+            end = self._call_latest(of.begin, limit=limit, until=of.end)
+            splits = self._call_splits(of.begin, end, 2)
+            rows = self._read_splits(self._source, splits)
             # Where splits do not know their rows, a gap may be all that is within the limit.
             has_gap = end != of.begin and any(not split.exact for split in splits)
             if not rows.num_rows and not has_gap:
-                self._broken(
+                self._fail_rule(
                     "limits",
                     f"of {counted(total, 'row')} a limit of {limit} gives none, so a query would "
                     "never go on",
                     "Let latest go on by at least one row where there is one.",
                 )
             if self._exact and rows.num_rows > limit:
-                self._broken(
+                self._fail_rule(
                     "limits",
                     f"a limit of {limit} gives {counted(rows.num_rows, 'row')}",
                     "Cut the rows there, or say exact_limits=False.",
                 )
-            expected = self._ordered(self._first_rows(of.rows, rows))
-            self._same("limits", expected, self._ordered(rows), f"a limit of {limit}: other rows")
-        self._in_steps(of, max(1, total // 4))
+            expected = self._sorted_rows(self._first_rows(of.rows, rows))
+            self._check_equal(
+                "limits", expected, self._sorted_rows(rows), f"a limit of {limit}: other rows"
+            )
+        self._check_ranges(of, max(1, total // 4))
 
     def _first_rows(self, whole: pa.Table, part: pa.Table) -> pa.Table:
         """Return the first rows of `whole`, as many as `part` has."""
@@ -267,87 +279,92 @@ class _Check:
                 first.append(row)
         return whole.take(pa.array(first, pa.int64()))
 
-    def _ordered(self, rows: pa.Table) -> pa.Table:
+    def _sorted_rows(self, rows: pa.Table) -> pa.Table:
         """Bring rows into the order that epochs of any size have in common."""
         if self._within is None:
             return rows
         return rows.take(pc.sort_indices(rows.column(self._within)))  # which is stable
 
-    def _in_steps(self, of: _Range, limit: int) -> None:
+    def _check_ranges(self, of: _Range, limit: int) -> None:
         """Read range after range up to an end; nothing is left out or read twice."""
         position, steps = of.begin, []
         for _ in range(self._max_rows + 1):
-            after = self._latest(position, limit=limit, until=of.end)
+            after = self._call_latest(position, limit=limit, until=of.end)
             if after == position:
                 break
             for later, earlier in ((after, position), (after, after)):
-                if self._call("precedes", self._source.precedes, later, earlier):
-                    self._broken("positions", f"latest goes back from {earlier!r} to {later!r}")
-            steps.append(self._read(self._source, self._cut(position, after, 2)))
+                if self._call_method("precedes", self._source.precedes, later, earlier):
+                    self._fail_rule("positions", f"latest goes back from {earlier!r} to {later!r}")
+            steps.append(self._read_splits(self._source, self._call_splits(position, after, 2)))
             position = after
         rows = pa.concat_tables([*steps, self._schema.empty_table()])
-        self._same(
+        self._check_equal(
             "going on",
-            self._ordered(of.rows),
-            self._ordered(rows),
+            self._sorted_rows(of.rows),
+            self._sorted_rows(rows),
             "epoch by epoch, rows differ from those of one",
         )
         if position != of.end:
-            self._broken(
+            self._fail_rule(
                 "until",
                 f"read up to the end, the position is {position!r} and the end {of.end!r}",
                 "Return a value equal to until= where it was reached.",
             )
-        if self._latest(position, until=of.end) != position:
-            self._broken("until", "latest goes beyond the end that until= says")
+        if self._call_latest(position, until=of.end) != position:
+            self._fail_rule("until", "latest goes beyond the end that until= says")
 
-    def _ends(self, start: Position) -> None:
+    def _check_end(self, start: Position) -> None:
         """Check that an end holds when more rows arrive, and that earlier rows stay the same."""
-        end = self._stored("end", self._call("end", self._source.end, start))
-        until = self._latest(start, limit=self._max_rows, until=end)
-        before = self._read(self._source, self._cut(start, until, 2))
+        end = self._after_storage("end", self._call_method("end", self._source.end, start))
+        until = self._call_latest(start, limit=self._max_rows, until=end)
+        before = self._read_splits(self._source, self._call_splits(start, until, 2))
         if self._add is not None:
             self._add()
-            again = self._read(self._source, self._cut(start, until, 3))
-            self._same("the rule", before, again, "after more rows arrived, earlier ones differ")
-            held = self._latest(start, limit=self._max_rows, until=end)
+            again = self._read_splits(self._source, self._call_splits(start, until, 3))
+            self._check_equal(
+                "the rule", before, again, "after more rows arrived, earlier ones differ"
+            )
+            held = self._call_latest(start, limit=self._max_rows, until=end)
             if held != until:
-                self._broken("until", "rows that arrived later are within an earlier end")
-            self._new_rows_come(end)
+                self._fail_rule("until", "rows that arrived later are within an earlier end")
+            self._check_new_rows(end)
 
-    def _new_rows_come(self, end: Position) -> None:
+    def _check_new_rows(self, end: Position) -> None:
         """Check that added rows are found."""
         position = end
         for _ in range(self._max_rows):
-            after = self._latest(position, limit=self._max_rows)
+            after = self._call_latest(position, limit=self._max_rows)
             if after == position:
                 break
-            if self._read(self._source, self._cut(position, after, 2)).num_rows:
+            if self._read_splits(self._source, self._call_splits(position, after, 2)).num_rows:
                 return
             position = after
-        self._broken("latest", "rows that were added after an end are not found from there on")
+        self._fail_rule("latest", "rows that were added after an end are not found from there on")
 
-    def _goes_on(self, of: _Range) -> None:
+    def _check_resume(self, of: _Range) -> None:
         """Check that a new process goes on from a stored position with the rows after it."""
-        middle = self._latest(of.begin, limit=max(1, of.rows.num_rows // 2), until=of.end)
-        rest = self._read(self._source, self._cut(middle, of.end, 1))
-        if not self._survives_a_process():
+        middle = self._call_latest(of.begin, limit=max(1, of.rows.num_rows // 2), until=of.end)
+        rest = self._read_splits(self._source, self._call_splits(middle, of.end, 1))
+        if not self._is_outside_process():
             return
-        other = self._copy()
+        other = self._pickled_copy()
         try:
-            self._call("open", other.open, self._stored("latest", middle))
-            splits = self._call("splits", other.splits, middle, of.end, 2)
-            self._same(
-                "going on", rest, self._read(other, splits), "after a restart, other rows come"
+            self._call_method("open", other.open, self._after_storage("latest", middle))
+            splits = self._call_method("splits", other.splits, middle, of.end, 2)
+            self._check_equal(
+                "going on",
+                rest,
+                self._read_splits(other, splits),
+                "after a restart, other rows come",
             )
             if other.latest(middle, limit=self._max_rows, until=of.end) == middle != of.end:
-                self._broken("going on", "after a restart, latest finds nothing more to read")
+                self._fail_rule("going on", "after a restart, latest finds nothing more to read")
         finally:
             other.close()
 
-    def _survives_a_process(self) -> bool:
+    def _is_outside_process(self) -> bool:
         """Return ``False`` for sources whose rows are in the memory of this process."""
-        probe = self._copy()
+        probe = self._pickled_copy()
         try:
             probe.open(None)
             start = probe.start()
@@ -355,70 +372,72 @@ class _Check:
         finally:
             probe.close()
 
-    def _reports(self, of: _Range) -> None:
+    def _check_reports(self, of: _Range) -> None:
         """Check that what is reported about a position can be shown and stored."""
         for position in (of.begin, of.end):
-            lag = self._call("lag", self._source.lag, position)
+            lag = self._call_method("lag", self._source.lag, position)
             if not isinstance(lag, Lag):
-                self._broken("lag", f"it is a value of type {type_name(lag)}")
+                self._fail_rule("lag", f"it is a value of type {type_name(lag)}")
             if min(lag.rows or 0, lag.size_bytes or 0) < 0:
-                self._broken("lag", f"it is negative: {lag}")
-            shown = self._call("describe", self._source.describe, position)
+                self._fail_rule("lag", f"it is negative: {lag}")
+            shown = self._call_method("describe", self._source.describe, position)
             if not isinstance(shown, dict):
-                self._broken("describe", f"it returns a value of type {type_name(shown)}, no dict")
-            self._stored("describe", shown)
+                self._fail_rule(
+                    "describe", f"it returns a value of type {type_name(shown)}, no dict"
+                )
+            self._after_storage("describe", shown)
             for _ in range(2):  # again at a restart
-                self._call("committed", self._source.committed, position)
+                self._call_method("committed", self._source.committed, position)
 
-    def _closes(self) -> None:
+    def _check_closing(self) -> None:
         """Check that closing twice, and closing what was never opened, is harmless."""
-        self._call("close", self._source.close)
-        self._call("close", self._copy().close)
-        identity: Any = self._call("identity", lambda: self._source.identity)
+        self._call_method("close", self._source.close)
+        self._call_method("close", self._pickled_copy().close)
+        identity: Any = self._call_method("identity", lambda: self._source.identity)
         if not isinstance(identity, str):
-            self._broken("identity", "it is gone once the source is closed")
+            self._fail_rule("identity", "it is gone once the source is closed")
 
     # -- calls, checked ---------------------------------------------------------------------------
 
-    def _copy(self) -> Any:
+    def _pickled_copy(self) -> Any:
         """Return a copy that was never opened."""
         return pickle.loads(self._unopened)  # noqa: S301  pickled by this check
 
-    def _latest(self, position: Position, **options: Any) -> Position:
+    def _call_latest(self, position: Position, **options: Any) -> Position:
         """Call `Source.latest`; the arguments must stay as they are."""
         before = pickle.dumps(position)
-        result = self._call("latest", lambda: self._source.latest(position, **options))
+        result = self._call_method("latest", lambda: self._source.latest(position, **options))
         if pickle.dumps(position) != before:
-            self._broken("positions", "latest changes the position that it is given")
-        return self._stored("latest", result)
+            self._fail_rule("positions", "latest changes the position that it is given")
+        return self._after_storage("latest", result)
 
-    def _stored(self, method: str, value: Any) -> Any:
+    def _after_storage(self, method: str, value: Any) -> Any:
         """Return a value as it comes back from a commit record."""
         try:
             stored = msgspec.msgpack.decode(msgspec.msgpack.encode(value))
         except Exception as error:
-            raise self._error(
+            raise self._rule_error(
                 "positions",
                 f"{method} returns what cannot be stored: {error_line(error)}",
                 "Use numbers, text, bytes, None, and lists and dicts of them.",
             ) from error
         if stored != value:
-            self._broken(
+            self._fail_rule(
                 "positions",
                 f"{method} returns {value!r}, which is {stored!r} once it was stored",
                 "Use numbers, text, bytes, None, and lists (no tuples) and dicts of them.",
             )
         return stored
 
-    def _cut(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
+    def _call_splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
         """Cut rows into splits; refuse anything but `Split` values."""
-        splits = self._call("splits", self._source.splits, begin, end, parallelism)
+        splits = self._call_method("splits", self._source.splits, begin, end, parallelism)
         for split in splits:
             if not isinstance(split, Split):
-                self._broken("splits", f"one of them is a value of type {type_name(split)}")
+                self._fail_rule("splits", f"one of them is a value of type {type_name(split)}")
         return list(splits)
 
-    def _read(
+    def _read_splits(
         self, source: Source, splits: Iterable[Split], columns: Sequence[str] | None = None
     ) -> pa.Table:
         """Read splits, one after the other; every batch has the columns, in types of the schema."""
@@ -426,29 +445,29 @@ class _Check:
         expected = pa.schema([(name, self._schema.field(name).type) for name in names])
         batches = []
         for split in splits:
-            for batch in self._call("read", lambda s=split: list(source.read(s, names))):
+            for batch in self._call_method("read", lambda s=split: list(source.read(s, names))):
                 if isinstance(batch, Unreadable):
                     if batch.rows.schema != source.unreadable:
-                        self._broken("unreadable rows", "their columns are not those it says")
+                        self._fail_rule("unreadable rows", "their columns are not those it says")
                     continue
                 if not isinstance(batch, pa.RecordBatch):
-                    self._broken(
+                    self._fail_rule(
                         "columns", f"read gives a value of type {type_name(batch)}, no RecordBatch"
                     )
                 seen = pa.schema([(field.name, field.type) for field in batch.schema])
                 if seen != expected:
-                    self._broken(
+                    self._fail_rule(
                         "columns",
                         f"asked for {expected.names}, read gives\n{seen}\nin place of\n{expected}",
                     )
                 batches.append(pa.RecordBatch.from_arrays(batch.columns, schema=expected))
         return pa.Table.from_batches(batches, schema=expected)
 
-    def _same(self, rule: str, expected: pa.Table, actual: pa.Table, what: str) -> None:
+    def _check_equal(self, rule: str, expected: pa.Table, actual: pa.Table, what: str) -> None:
         """Refuse rows that are not those expected; NaN equals itself."""
         if expected.num_rows != actual.num_rows:
             rows = counted(expected.num_rows, "row")
-            self._broken(rule, f"{what} ({actual.num_rows} in place of {rows})")
+            self._fail_rule(rule, f"{what} ({actual.num_rows} in place of {rows})")
         for name in expected.schema.names:
             left, right = expected.column(name), actual.column(name)
             if left.equals(right):
@@ -456,26 +475,26 @@ class _Check:
             pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
             for number, (one, other) in enumerate(pairs):
                 if repr(one) != repr(other):
-                    self._broken(
+                    self._fail_rule(
                         rule, f"{what} (row {number}, column {name!r}: {other!r} for {one!r})"
                     )
 
-    def _call(self, method: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _call_method(self, method: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a method of the source; what it raises names the method."""
         try:
             return function(*arguments)
         except GodwitError:
             raise
         except Exception as error:
-            raise self._error(
+            raise self._rule_error(
                 method, f"{method} raised {error_line(error)}", "See the error that caused this."
             ) from error
 
-    def _broken(self, rule: str, what: str, remedy: str = "") -> None:
+    def _fail_rule(self, rule: str, what: str, remedy: str = "") -> None:
         """Raise the error of a broken rule."""
-        raise self._error(rule, what, remedy)
+        raise self._rule_error(rule, what, remedy)
 
-    def _error(self, rule: str, what: str, remedy: str = "") -> SourceError:
+    def _rule_error(self, rule: str, what: str, remedy: str = "") -> SourceError:
         """Make the error of a broken rule."""
         return SourceError(
             f"{type(self._source).__name__} breaks the contract of sources ({rule}): {what}.",

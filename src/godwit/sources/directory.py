@@ -61,7 +61,7 @@ class Listing:
         order = sorted(range(len(files)), key=lambda n: (files[n].modified_ns, files[n].path))
         self.files = [files[n] for n in order]
         self.keys = keys[order]
-        self.versions = versions_of(self.files)
+        self.versions = hash_versions(self.files)
         self._sorter = np.argsort(self.keys, kind="stable")
         alike = np.flatnonzero(np.diff(self.keys[self._sorter]) == 0)
         if len(alike):
@@ -88,7 +88,7 @@ class _Look:
     modified_ns: Mapping[str, int]  # of every directory in it, before it was listed
     at_s: float  # monotonic
 
-    def still_holds(self) -> bool:
+    def is_current(self) -> bool:
         """Return ``True`` if no file was added or removed since."""
         if time.monotonic() - self.at_s > _TRUSTED_S:
             return False
@@ -132,10 +132,10 @@ class Directory:
     @property
     def filesystem(self) -> pafs.FileSystem:
         """File system of the directory."""
-        return self._at[0]
+        return self._open_directory[0]
 
     @property
-    def _at(self) -> tuple[pafs.FileSystem, str]:
+    def _open_directory(self) -> tuple[pafs.FileSystem, str]:
         """Return file system and path, opened on first use."""
         if self._opened is None:
             self._opened = open_file_system(self._text, None, error=SourceError)
@@ -144,7 +144,7 @@ class Directory:
     @property
     def _root(self) -> str:
         """Path of the directory on its file system."""
-        return self._at[1]
+        return self._open_directory[1]
 
     def list(self) -> Listing:
         """List the files that may be read; empty ones may not yet.
@@ -154,29 +154,29 @@ class Directory:
 
         Raises `SourceError` if the directory does not exist or cannot be listed.
         """
-        if self._look is not None and self._look.still_holds():
+        if self._look is not None and self._look.is_current():
             return self._look.listing
         for attempt in range(_ATTEMPTS):
             try:
-                return self._listed()
+                return self._list_files()
             except FileNotFoundError as error:  # a directory within it may have vanished meanwhile
                 if attempt == _ATTEMPTS - 1:
-                    raise self._no_listing(error, "Create it before the start.") from error
+                    raise self._listing_error(error, "Create it before the start.") from error
             except (OSError, pa.ArrowException) as error:
-                raise self._no_listing(
+                raise self._listing_error(
                     error, "Check that it is reachable, and that it may be listed."
                 ) from error
         raise AssertionError
 
-    def _no_listing(self, error: Exception, remedy: str) -> SourceError:
+    def _listing_error(self, error: Exception, remedy: str) -> SourceError:
         """Build the error that the directory cannot be listed."""
         return SourceError(
-            f"The directory {self.shown!r} cannot be listed: {_line(error)}.",
+            f"The directory {self.shown!r} cannot be listed: {_first_line(error)}.",
             remedy=remedy,
             path=self.shown,
         )
 
-    def _listed(self) -> Listing:
+    def _list_files(self) -> Listing:
         known, self._keys = self._keys, {}
         self._look, self._directories = None, {}
         files, waits = [], False
@@ -184,7 +184,7 @@ class Directory:
         is_local = isinstance(self.filesystem, pafs.LocalFileSystem)
         for file in self._local_files() if is_local else self._remote_files():
             path = file.path
-            if path and not self._is_read(path):
+            if path and not self._matches(path):
                 continue
             if not file.size:
                 waits = True
@@ -235,7 +235,7 @@ class Directory:
                 self._directories[directory] = os.stat(directory).st_mtime_ns  # noqa: PTH116
                 with os.scandir(directory) as entries:
                     for entry in entries:
-                        if entry.is_symlink() and self._is_read_elsewhere(entry.path):
+                        if entry.is_symlink() and self._is_link_inside(entry.path):
                             continue
                         if entry.is_dir():
                             waiting.append(entry.path)
@@ -256,16 +256,16 @@ class Directory:
             ) from error
         return File(path=path, size=found.st_size, modified_ns=found.st_mtime_ns)
 
-    def _is_read_elsewhere(self, link: str) -> bool:
+    def _is_link_inside(self, link: str) -> bool:
         """Return true for a link to a place within the directory, or to one that it lies within."""
         root, target = os.path.realpath(self._root), os.path.realpath(link)
         parent = os.path.realpath(os.path.dirname(link))  # noqa: PTH120
         if f"{parent}/".startswith(f"{target}/"):
             return True  # it leads round in a circle
         within = f"{target}/".startswith(f"{root}/") and target != root
-        return within and self._is_read(target[len(root.rstrip("/")) + 1 :])
+        return within and self._matches(target[len(root.rstrip("/")) + 1 :])
 
-    def _is_read(self, path: str) -> bool:
+    def _matches(self, path: str) -> bool:
         """Return false for names that are by custom no data, and for those of another pattern."""
         *directories, name = path.split("/")
         if path[0] in "._" or "/." in path or "/_" in path:
@@ -278,58 +278,58 @@ class Directory:
             return False
         return self._pattern is None or fnmatch.fnmatchcase(name, self._pattern)
 
-    def full(self, path: str) -> str:
+    def full_path(self, path: str) -> str:
         """Return the path of a file on its file system."""
         return f"{self._root.rstrip('/')}/{path}" if path else self._root
 
-    def named(self, file: File) -> str:
+    def file_name(self, file: File) -> str:
         """Return a file's name for errors."""
         return f"{self.shown.rstrip('/')}/{file.path}" if file.path else self.shown
 
-    def check(self, file: File) -> None:
+    def check_unchanged(self, file: File) -> None:
         """Raise if a file has changed since it was listed."""
         try:
-            info = self.filesystem.get_file_info(self.full(file.path))
+            info = self.filesystem.get_file_info(self.full_path(file.path))
         except (OSError, pa.ArrowException) as error:
-            raise self.unreadable(file, error) from error
+            raise self.unreadable_error(file, error) from error
         if info.type != pafs.FileType.File:
             raise SourceError(
-                f"The file {self.named(file)!r} was to be read, and is not there any more.",
+                f"The file {self.file_name(file)!r} was to be read, and is not there any more.",
                 remedy="Files may go once they were read. Start the query again to go on without "
                 "its rows, or put the file back before.",
-                file=self.named(file),
+                file=self.file_name(file),
             )
         if (info.size, info.mtime_ns or 0) != (file.size, file.modified_ns):
-            raise self.changed(file)
+            raise self.changed_error(file)
 
-    def changed(self, file: File) -> SourceError:
+    def changed_error(self, file: File) -> SourceError:
         """Return the error of a file that changed while it was to be read."""
         return SourceError(
-            f"The file {self.named(file)!r} changed while it was to be read: a file must stay as "
-            "it is from the time that it is listed.",
+            f"The file {self.file_name(file)!r} changed while it was being read. A listed "
+            "file must not change.",
             remedy=f"Start the query again to read it as it is now. {_WRITE_ELSEWHERE}",
-            file=self.named(file),
+            file=self.file_name(file),
         )
 
-    def changed_after(self, file: File) -> SourceError:
+    def changed_after_error(self, file: File) -> SourceError:
         """Return the error of a file that changed after it was read."""
         return SourceError(
-            f"The file {self.named(file)!r} changed after it was read, so its rows are not those "
-            "that were processed.",
+            f"The file {self.file_name(file)!r} changed after it was read: its rows are not "
+            "those that were processed.",
             remedy="Write new rows to new files. To go on without what has changed, move the file "
             "out of the directory and start the query again.",
-            file=self.named(file),
+            file=self.file_name(file),
         )
 
-    def unreadable(self, file: File, error: Exception) -> SourceError:
+    def unreadable_error(self, file: File, error: Exception) -> SourceError:
         """Return the error of a file that cannot be read."""
         if isinstance(error, SourceError):
             return error
         return SourceError(
-            f"The file {self.named(file)!r} cannot be read: {_line(error)}.",
+            f"The file {self.file_name(file)!r} cannot be read: {_first_line(error)}.",
             remedy="Mend it, or move it out of the directory, and start the query again. "
             f"{_WRITE_ELSEWHERE} pattern= says which files are read.",
-            file=self.named(file),
+            file=self.file_name(file),
         )
 
 
@@ -373,7 +373,7 @@ def key_of(path: str) -> int:
     return int.from_bytes(hashlib.blake2b(path.encode(), digest_size=8).digest(), "little")
 
 
-def versions_of(files: Sequence[File]) -> npt.NDArray[np.uint32]:
+def hash_versions(files: Sequence[File]) -> npt.NDArray[np.uint32]:
     """Hash sizes and modification times of files."""
     modified_ns = np.array([file.modified_ns for file in files], np.int64).astype(np.uint64)
     sizes = np.array([file.size for file in files], np.int64).astype(np.uint64)
@@ -400,6 +400,6 @@ def partitions_of(file: File) -> dict[str, str | None]:
     return _partition_values(directory) if slash else {}
 
 
-def _line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     """Return the first line of an error's text."""
     return (str(error).splitlines() or [type(error).__name__])[0].removesuffix(".")

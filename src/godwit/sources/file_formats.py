@@ -96,7 +96,7 @@ class FileFormat(ABC):
         """Return the offset at the end of a file."""
 
     @abstractmethod
-    def cuts(
+    def cut_offsets(
         self, file: File, layout: FileLayout | None, start: int, stop: int, num_bytes: float
     ) -> list[int]:
         """Return offsets that divide a range into parts of about `num_bytes` bytes."""
@@ -142,7 +142,7 @@ class _RowFormat(FileFormat):
         assert layout is not None, "asked for files whose layout is known"
         return layout.rows
 
-    def cuts(
+    def cut_offsets(
         self, file: File, layout: FileLayout | None, start: int, stop: int, num_bytes: float
     ) -> list[int]:
         """Return edges of row groups that cut a range into parts of about `num_bytes` bytes."""
@@ -172,7 +172,7 @@ class ParquetFormat(_RowFormat):
     ) -> pq.ParquetFile:
         """Open a Parquet file; read columns of repeated text as dictionaries."""
         is_local = isinstance(directory.filesystem, pafs.LocalFileSystem)
-        stream = directory.filesystem.open_input_file(directory.full(file.path))
+        stream = directory.filesystem.open_input_file(directory.full_path(file.path))
         return pq.ParquetFile(
             stream,
             metadata=metadata,
@@ -194,9 +194,9 @@ class ParquetFormat(_RowFormat):
     def layout(self, directory: Directory, file: File) -> FileLayout:
         """Rows at which the row groups begin, and their end, by the footer."""
         with self._open(directory, file) as opened:
-            return self._layout(opened.metadata)
+            return self._layout_of(opened.metadata)
 
-    def _layout(self, metadata: pq.FileMetaData) -> FileLayout:
+    def _layout_of(self, metadata: pq.FileMetaData) -> FileLayout:
         """Compute the rows at which row groups begin, from the footer."""
         rows = [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
         return FileLayout(edges=np.cumsum([0, *rows], dtype=np.int64))
@@ -206,12 +206,12 @@ class ParquetFormat(_RowFormat):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range of a Parquet file."""
         with self._open(directory, part.file) as opened:
-            edges = self._layout(opened.metadata).edges
+            edges = self._layout_of(opened.metadata).edges
             start, stop = part.start, int(edges[-1]) if part.stop is None else part.stop
             groups = np.flatnonzero((edges[:-1] < stop) & (edges[1:] > start)).tolist()
             if not groups:
                 return
-            names = [f.name for f in fields if _has(opened.schema_arrow, f.name)]
+            names = [f.name for f in fields if _has_column(opened.schema_arrow, f.name)]
             instants = self._instants(opened) & set(names)
             schema = pa.schema([opened.schema_arrow.field(name) for name in names])
             repeated = _repeated_text(opened.metadata, schema, groups)
@@ -229,7 +229,7 @@ class ParquetFormat(_RowFormat):
                 rows = batch.slice(max(start - at, 0), stop - max(start, at))
                 at += batch.num_rows
                 if rows.num_rows:
-                    rows = _as_text(rows, schema) if repeated else rows
+                    rows = _decode_dictionaries(rows, schema) if repeated else rows
                     yield _with_instants(rows, instants) if instants else rows
 
 
@@ -243,7 +243,7 @@ class ArrowFormat(_RowFormat):
     ) -> pa.ipc.RecordBatchFileReader:
         """Open an Arrow IPC file, for some of its columns."""
         options = pa.ipc.IpcReadOptions(included_fields=list(columns), use_threads=False)
-        stream = directory.filesystem.open_input_file(directory.full(file.path))
+        stream = directory.filesystem.open_input_file(directory.full_path(file.path))
         return pa.ipc.open_file(stream, options=options)
 
     def schema(self, directory: Directory, file: File) -> pa.Schema:
@@ -268,7 +268,7 @@ class ArrowFormat(_RowFormat):
         file = part.file
         with self._open(directory, file) as opened:
             schema = opened.schema
-        columns = [schema.get_field_index(f.name) for f in fields if _has(schema, f.name)]
+        columns = [schema.get_field_index(f.name) for f in fields if _has_column(schema, f.name)]
         edges = self.layout(directory, file).edges if part.is_cut else None
         with self._open(directory, file, columns or [0]) as opened:
             for number in range(opened.num_record_batches):
@@ -305,7 +305,7 @@ def _repeated_text(
     return found
 
 
-def _as_text(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _decode_dictionaries(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Replace dictionary columns by their values."""
     columns = [
         column.cast(field.type) if pa.types.is_dictionary(column.type) else column
@@ -322,7 +322,7 @@ def _large_batch_rows(metadata: pq.FileMetaData, groups: Sequence[int]) -> int:
     return max(_BATCH_ROWS, min(few, _LARGE_BATCH_ROWS))
 
 
-def _has(schema: pa.Schema, name: str) -> bool:
+def _has_column(schema: pa.Schema, name: str) -> bool:
     """Return true if a file has a column; refuse two of one name."""
     count = len(schema.get_all_field_indices(name))
     if count > 1:

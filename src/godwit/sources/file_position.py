@@ -91,7 +91,7 @@ class FilePosition:
             },
         }
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Describe it for people."""
         shown: dict[str, Any] = {"files": len(self.keys)}
         if (partly := self.partly) is not None:
@@ -100,12 +100,12 @@ class FilePosition:
             shown["reading"] = f"{partly.file.path} at {place}{whole}"
         return shown
 
-    def has(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    def has_read(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Return a mask of the files, by key, that were read to their end."""
         return np.isin(keys, self.keys)
 
 
-def described(position: Position) -> Position:
+def describe_position(position: Position) -> Position:
     """Describe a position of files for people; return that of another source as it is."""
     is_of_files = isinstance(position, dict) and position.keys() == {"keys", "versions", "file"}
-    return FilePosition.of(position).described() if is_of_files else position
+    return FilePosition.of(position).describe() if is_of_files else position

@@ -78,7 +78,7 @@ def _integer_widens(source: pa.DataType, target: pa.DataType) -> bool:
     return False
 
 
-def conformed(column: pa.Array, field: pa.Field, file: str) -> pa.Array:
+def cast_column(column: pa.Array, field: pa.Field, file: str) -> pa.Array:
     """Return a column of a file in the type of the schema.
 
     Raises `SourceError` if not every value of its type, or one that it has, is one of the schema's
@@ -87,14 +87,14 @@ def conformed(column: pa.Array, field: pa.Field, file: str) -> pa.Array:
     if column.type.equals(field.type):
         return column
     if not widens(column.type, field.type):
-        raise _refused(column, field, file, "values of that type may not fit")
+        raise _type_error(column, field, file, "values of that type may not fit")
     try:
         return column.cast(field.type)
     except pa.ArrowException as error:
-        raise _refused(column, field, file, str(error).splitlines()[0]) from error
+        raise _type_error(column, field, file, str(error).splitlines()[0]) from error
 
 
-def _refused(column: pa.Array, field: pa.Field, file: str, reason: str) -> SourceError:
+def _type_error(column: pa.Array, field: pa.Field, file: str, reason: str) -> SourceError:
     """Build the error that a file's column does not fit the schema."""
     return SourceError(
         f"Column {field.name!r} of the file {file!r} is of type {column.type}, and of type "
@@ -106,7 +106,7 @@ def _refused(column: pa.Array, field: pa.Field, file: str, reason: str) -> Sourc
     )
 
 
-def from_text(column: pa.Array, dtype: pa.DataType) -> pa.Array:
+def parse_instants(column: pa.Array, dtype: pa.DataType) -> pa.Array:
     """Read instants; those without an offset, and days, are UTC."""
     marked = pc.match_substring_regex(column, r"(?:[Zz]|[+-]\d\d:?\d\d)\s*$")
     none = pa.scalar(None, column.type)

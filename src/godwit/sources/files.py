@@ -25,10 +25,10 @@ from godwit.columns.types import plain_schema, to_schema
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import insist_on_number
 from godwit.model.wording import counted
-from godwit.sources.directory import Directory, File, Listing, key_of, partitions_of, versions_of
+from godwit.sources.directory import Directory, File, Listing, hash_versions, key_of, partitions_of
 from godwit.sources.file_formats import BadLine, FileRange
 from godwit.sources.file_position import FilePosition, PartlyRead
-from godwit.sources.file_types import conformed, from_text
+from godwit.sources.file_types import cast_column, parse_instants
 from godwit.sources.source import Lag, Source, Split, Unreadable, check_on_bad
 
 if TYPE_CHECKING:
@@ -126,14 +126,14 @@ class FileSource(Source):
         try:
             schema = self._format.schema(self._directory, first)
         except (OSError, ValueError, pa.ArrowException, GodwitError) as error:
-            raise self._directory.unreadable(first, error) from error
+            raise self._directory.unreadable_error(first, error) from error
         values: dict[str, list[str | None]] = {}
         for file in listing.files:
             for name, value in partitions_of(file).items():
                 values.setdefault(name, []).append(value)
         fields = {field.name: field.type for field in schema}
         fields.update({name: _type_of_values(texts) for name, texts in values.items()})
-        where = f"The file {self._directory.named(first)!r}"
+        where = f"The file {self._directory.file_name(first)!r}"
         return to_schema(pa.schema(list(fields.items())), where=where)
 
     # -- what there is to read --------------------------------------------------------------------
@@ -160,9 +160,9 @@ class FileSource(Source):
         still = at >= 0
         changed = listing.versions[at[still]] != read.versions[still]
         if changed.any():
-            raise self._directory.changed_after(listing.files[int(at[still][changed][0])])
+            raise self._directory.changed_after_error(listing.files[int(at[still][changed][0])])
         if read.partly is not None:
-            self._directory.check(read.partly.file)
+            self._directory.check_unchanged(read.partly.file)
 
     def end(self, position: Position) -> Position:
         """Return the position after all files that are listed now."""
@@ -206,16 +206,16 @@ class FileSource(Source):
         self, listing: Listing, read: FilePosition, bound: FilePosition | None
     ) -> Iterator[FileRange]:
         """Yield unread ranges of files, in order; only those up to `bound`, if given."""
-        is_new = ~read.has(listing.keys)
+        is_new = ~read.has_read(listing.keys)
         last = None if bound is None else bound.partly
         if bound is not None:
-            within = bound.has(listing.keys)
+            within = bound.has_read(listing.keys)
             if last is not None:
                 within |= listing.keys == np.uint64(last.key)
             is_new &= within
         if (partly := read.partly) is not None:
             is_new &= listing.keys != np.uint64(partly.key)
-            if bound is None or bound.has(np.array([partly.key], np.uint64))[0]:
+            if bound is None or bound.has_read(np.array([partly.key], np.uint64))[0]:
                 yield FileRange(file=partly.file, start=partly.offset)
             elif last is not None and last.file == partly.file and partly.offset < last.offset:
                 yield FileRange(file=partly.file, start=partly.offset, stop=last.offset)
@@ -261,7 +261,7 @@ class FileSource(Source):
         whole = taken if cut is None else taken[:-1]
         files = [piece.file for piece in whole]
         keys = np.array([key_of(file.path) for file in files], np.uint64)
-        versions = versions_of(files)
+        versions = hash_versions(files)
         still = listing.find(read.keys) >= 0
         versioned = zip(versions.tolist(), files, strict=True)
         self._taken = dict(zip(keys.tolist(), versioned, strict=True))
@@ -287,7 +287,7 @@ class FileSource(Source):
             if len(pieces) <= _FEW_FILES or piece.file.size > target or piece.is_cut
         ]
         layouts.update(zip(known, self._layouts_of(known), strict=True))
-        parts = [part for piece in pieces for part in self._parts(piece, layouts, target / 8)]
+        parts = [part for piece in pieces for part in self._cut_range(piece, layouts, target / 8)]
         num_bytes = sum((size for _, size in parts), 0.0)
         target = max(num_bytes / max(parallelism, 1), _MIN_SPLIT_BYTES)
         grouped: dict[int, list[tuple[FileRange, float]]] = {}
@@ -296,11 +296,11 @@ class FileSource(Source):
             grouped.setdefault(int((before + size / 2) / target), []).append((part, size))
             before += size
         few = num_bytes <= _FEW_BYTES and len(pieces) <= _FEW_FILES
-        return [self._split(group, layouts, few=few) for group in grouped.values()]
+        return [self._make_split(group, layouts, few=few) for group in grouped.values()]
 
     def _between(self, begin: FilePosition, end: FilePosition) -> list[FileRange]:
         """Return the ranges of files between two positions, oldest first."""
-        new = ~begin.has(end.keys)
+        new = ~begin.has_read(end.keys)
         first, last = begin.partly, end.partly
         files = self._resolve(end.keys[new], end.versions[new])
         files.sort(key=lambda file: (file.modified_ns, file.path))
@@ -334,12 +334,12 @@ class FileSource(Source):
                     remedy="Start the query again to go on without its rows.",
                 )
             elif self._listing.versions[at] != version:
-                raise self._directory.changed(self._listing.files[at])
+                raise self._directory.changed_error(self._listing.files[at])
             else:
                 files.append(self._listing.files[at])
         return files
 
-    def _parts(
+    def _cut_range(
         self, piece: FileRange, layouts: dict[File, FileLayout | None], target: float
     ) -> Iterator[tuple[FileRange, float]]:
         """Yield parts of a range, each of about `target` bytes, with their bytes."""
@@ -350,12 +350,12 @@ class FileSource(Source):
         layout = layouts[file]
         end = self._format.end(file, layout)
         stop = end if piece.stop is None else piece.stop
-        cuts = self._format.cuts(file, layout, piece.start, stop, target)
+        cuts = self._format.cut_offsets(file, layout, piece.start, stop, target)
         for start, upto in itertools.pairwise([piece.start, *cuts, stop]):
             part = replace(piece, start=start, stop=piece.stop if upto == stop else upto)
             yield part, file.size * (upto - start) / max(end, 1)
 
-    def _split(
+    def _make_split(
         self,
         group: list[tuple[FileRange, float]],
         layouts: dict[File, FileLayout | None],
@@ -369,7 +369,7 @@ class FileSource(Source):
                 pieces[-1] = replace(pieces[-1], stop=part.stop)
             else:
                 pieces.append(part)
-        counts = [self._rows(piece, layouts.get(piece.file), few=few) for piece in pieces]
+        counts = [self._count_rows(piece, layouts.get(piece.file), few=few) for piece in pieces]
         known = [count for count in counts if count is not None]
         first = pieces[0]
         if len(pieces) > 1:
@@ -387,7 +387,7 @@ class FileSource(Source):
             arrived_us=tuple(p.file.modified_ns // 1000 for p in pieces if p.file.modified_ns),
         )
 
-    def _rows(self, piece: FileRange, layout: FileLayout | None, *, few: bool) -> int | None:
+    def _count_rows(self, piece: FileRange, layout: FileLayout | None, *, few: bool) -> int | None:
         """Return the number of rows of a range; ``None`` if it is not cheap to find."""
         if layout is not None:
             return (layout.rows if piece.stop is None else piece.stop) - piece.start
@@ -403,13 +403,13 @@ class FileSource(Source):
             self._layouts = {file: self._layouts[file] for file in files if file in self._layouts}
         if len(wanted) > 2:
             with ThreadPoolExecutor(min(len(wanted), _LAYOUTS_AT_ONCE)) as pool:
-                self._layouts.update(zip(wanted, pool.map(self._layout, wanted), strict=True))
+                self._layouts.update(zip(wanted, pool.map(self._layout_of, wanted), strict=True))
         else:
-            self._layouts.update({file: self._layout(file) for file in wanted})
+            self._layouts.update({file: self._layout_of(file) for file in wanted})
         return [self._layouts[file] for file in files]
 
-    def _layout(self, file: File) -> FileLayout | None:
-        """Return the layout of one file."""
+    def _layout_of(self, file: File) -> FileLayout | None:
+        """Return the layout of one file; cached."""
         with _naming(self._directory, file):
             return self._format.layout(self._directory, file)
 
@@ -420,10 +420,12 @@ class FileSource(Source):
         schema = pa.schema([self.schema.field(name) for name in columns])
         for piece in split.payload:
             with _naming(self._directory, piece.file):
-                yield from self._read(piece, schema)
-                self._directory.check(piece.file)
+                yield from self._read_range(piece, schema)
+                self._directory.check_unchanged(piece.file)
 
-    def _read(self, piece: FileRange, schema: pa.Schema) -> Iterator[pa.RecordBatch | Unreadable]:
+    def _read_range(
+        self, piece: FileRange, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch | Unreadable]:
         """Read one range of a file, in columns and types of the schema."""
         file = piece.file
         partitions = partitions_of(file)
@@ -431,7 +433,7 @@ class FileSource(Source):
         parsed = schema if self._on_bad == "refuse" else self.schema
         fields = [field for field in parsed if field.name not in partitions]
         batches = self._format.read(self._directory, piece, fields)
-        named = self._directory.named(file)
+        named = self._directory.file_name(file)
         bad: list[BadLine] = []
         for batch in batches:
             if isinstance(batch, BadLine):
@@ -441,9 +443,11 @@ class FileSource(Source):
             for field in schema:
                 at = batch.schema.get_field_index(field.name)
                 if field.name in partitions:
-                    columns.append(_repeated(partitions[field.name], field, batch.num_rows, named))
+                    columns.append(
+                        _constant_column(partitions[field.name], field, batch.num_rows, named)
+                    )
                 elif at >= 0:
-                    columns.append(conformed(batch.column(at), field, named))
+                    columns.append(cast_column(batch.column(at), field, named))
                 else:
                     columns.append(pa.nulls(batch.num_rows, field.type))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -485,7 +489,7 @@ class FileSource(Source):
 
     def describe(self, position: Position) -> dict[str, Any]:
         """Count the files read, and name the one that is partly read, for people."""
-        return FilePosition.of(position).described()
+        return FilePosition.of(position).describe()
 
 
 class _naming:  # noqa: N801  reads as a function
@@ -495,11 +499,11 @@ class _naming:  # noqa: N801  reads as a function
         self._directory, self._file = directory, file
 
     def __enter__(self) -> None:
-        self._directory.check(self._file)
+        self._directory.check_unchanged(self._file)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError | ValueError | KeyError | pa.ArrowException):
-            raise self._directory.unreadable(self._file, error) from error
+            raise self._directory.unreadable_error(self._file, error) from error
 
 
 def _type_of_values(texts: Sequence[str | None]) -> pa.DataType:
@@ -511,14 +515,14 @@ def _type_of_values(texts: Sequence[str | None]) -> pa.DataType:
     return pa.int64() if numbers else pa.string()
 
 
-def _repeated(text: str | None, field: pa.Field, rows: int, file: str) -> pa.Array:
+def _constant_column(text: str | None, field: pa.Field, rows: int, file: str) -> pa.Array:
     """Repeat a partition's value, as text of the path, over all rows of a file."""
     if text is None:
         return pa.nulls(rows, field.type)
     value = pa.array([text])
     try:
         is_instant = pa.types.is_timestamp(field.type) and field.type.tz is not None
-        value = from_text(value, field.type) if is_instant else value.cast(field.type)
+        value = parse_instants(value, field.type) if is_instant else value.cast(field.type)
     except pa.ArrowException as error:
         raise SourceError(
             f"The directory of the file {file!r} says {field.name}={text}, which is no "

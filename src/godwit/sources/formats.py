@@ -105,7 +105,7 @@ def avro(
     try:
         from godwit.sources.avro_format import AvroMessages  # noqa: PLC0415 - fastavro is optional
     except ImportError as error:
-        raise _missing("Avro", "fastavro", error) from error
+        raise _not_installed("Avro", "fastavro", error) from error
     return AvroMessages(schema, registry=registry, subject=subject)
 
 
@@ -146,11 +146,11 @@ def protobuf(
     try:
         from godwit.sources.protobuf_format import ProtobufMessages  # noqa: PLC0415 - optional too
     except ImportError as error:
-        raise _missing("Protobuf", "protobuf", error) from error
+        raise _not_installed("Protobuf", "protobuf", error) from error
     return ProtobufMessages(message, descriptors=descriptors, framed=framed, schema_id=schema_id)
 
 
-def _missing(name: str, package: str, error: ImportError) -> InvalidFlowError:
+def _not_installed(name: str, package: str, error: ImportError) -> InvalidFlowError:
     """Build the error that a format's package is not installed."""
     return InvalidFlowError(
         f"The {name} format needs {package}, which cannot be imported: {error}.",

@@ -89,7 +89,7 @@ class GeneratedSource(Source):
     ) -> dict[str, pa.Array]:
         """Make these columns of the rows of these numbers."""
 
-    def moment_of(self, number: int, start_us: int) -> int:
+    def event_time_us(self, number: int, start_us: int) -> int:
         """Event time of a row, by its number, in microseconds of Unix time."""
         return start_us + int(number * 1e6 / self._rows_per_s)
 
@@ -111,19 +111,19 @@ class GeneratedSource(Source):
         """Return the rows that are due, or all; one epoch's where there is no end."""
         if not self._paced and self._num_rows is None:
             return self.latest(position)
-        return {**position, "rows": max(position["rows"], self._there(position["start_us"]))}
+        return {**position, "rows": max(position["rows"], self._num_due(position["start_us"]))}
 
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
         """Return the position after the rows that are due, within the limit and `until`."""
         rows = position["rows"]
-        ends = [self._there(position["start_us"])]
+        ends = [self._num_due(position["start_us"])]
         ends += [rows + most for most in (limit, self._max_rows) if most is not None]
         ends += [] if until is None else [until["rows"]]
         return {**position, "rows": max(rows, min(ends))}
 
-    def _there(self, start_us: int) -> int:
+    def _num_due(self, start_us: int) -> int:
         """Return the number of rows that have arrived by now."""
         most = (1 << 62) if self._num_rows is None else self._num_rows
         if not self._paced:
@@ -136,7 +136,7 @@ class GeneratedSource(Source):
         first, stop = begin["rows"], end["rows"]
         parts = max(1, min(parallelism, stop - first))
         edges = [first + (stop - first) * part // parts for part in range(parts + 1)]
-        row_bytes = sum(map(_about_bytes, self.schema.types))
+        row_bytes = sum(map(_approximate_bytes, self.schema.types))
         return [
             Split(
                 rows=upto - at,
@@ -161,8 +161,8 @@ class GeneratedSource(Source):
         """Rows that are due and not read, and the age of the oldest of them."""
         if not self._paced and self._num_rows is None:
             return Lag()
-        rows = max(0, self._there(position["start_us"]) - position["rows"])
-        oldest_us = self.moment_of(position["rows"], position["start_us"])
+        rows = max(0, self._num_due(position["start_us"]) - position["rows"])
+        oldest_us = self.event_time_us(position["rows"], position["start_us"])
         return Lag(rows=rows, oldest_us=oldest_us if rows and self._paced else None)
 
     def describe(self, position: Position) -> dict[str, Any]:
@@ -199,7 +199,7 @@ class RateSource(GeneratedSource):
         """Generate columns of rows by their numbers."""
         made = {"value": pa.array(numbers)}
         if "timestamp" in columns:
-            made["timestamp"] = moments_of(numbers, start_us, self._rows_per_s)
+            made["timestamp"] = event_times_of(numbers, start_us, self._rows_per_s)
         if "key" in columns and self._num_keys is not None:
             drawn = draw(numbers, self._seed, "key") % np.uint64(self._num_keys)
             made["key"] = pa.array(drawn.astype(np.int64))
@@ -208,8 +208,8 @@ class RateSource(GeneratedSource):
 
 def draw(numbers: npt.NDArray[np.int64], seed: int, column: str) -> Words:
     """Draw a random word for every row: the same for a row, whichever rows it is made with."""
-    stream = _mixed(np.array([_stream(seed, column)], np.uint64))
-    return _mixed(stream + numbers.astype(np.uint64) * np.uint64(_GOLDEN))
+    stream = _mix_bits(np.array([_stream(seed, column)], np.uint64))
+    return _mix_bits(stream + numbers.astype(np.uint64) * np.uint64(_GOLDEN))
 
 
 def fractions(words: Words) -> npt.NDArray[np.float64]:
@@ -217,8 +217,8 @@ def fractions(words: Words) -> npt.NDArray[np.float64]:
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def moments_of(numbers: npt.NDArray[np.int64], start_us: int, rows_per_s: float) -> pa.Array:
-    """Return when rows of these numbers happen; see `GeneratedSource.moment_of`."""
+def event_times_of(numbers: npt.NDArray[np.int64], start_us: int, rows_per_s: float) -> pa.Array:
+    """Return when rows of these numbers happen; see `GeneratedSource.event_time_us`."""
     after = (numbers * 1e6 / rows_per_s).astype(np.int64)
     return pa.array(start_us + after).cast(_INSTANT)
 
@@ -231,7 +231,7 @@ def _stream(seed: int, column: str) -> int:
     return mixed
 
 
-def _mixed(words: Words) -> Words:
+def _mix_bits(words: Words) -> Words:
     """Mix the bits of words, as splitmix64 does; sums and products wrap around."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -260,6 +260,6 @@ def _iso(moment_us: int) -> str:
     return moment.isoformat()
 
 
-def _about_bytes(kind: pa.DataType) -> int:
+def _approximate_bytes(kind: pa.DataType) -> int:
     """Bytes of a value, about: enough to tell whether rows are few."""
     return 8 if pa.types.is_primitive(kind) else 32

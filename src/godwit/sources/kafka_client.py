@@ -1,7 +1,7 @@
 """A Kafka cluster as source and sink see it: settings without secrets, errors, topics and offsets.
 
 librdkafka connects in the background and tries for ever; the reason why it cannot comes beside the
-call that waits, not through it.  So `ErrorLog` listens to a client, and `KafkaSettings.waiting`
+call that waits, not through it.  So `ErrorLog` listens to a client, and `KafkaSettings.wait_for`
 tells a call that ran out of time why.  Wrong credentials end the wait at once.
 """
 
@@ -160,7 +160,7 @@ class KafkaSettings:
     @property
     def key(self) -> tuple[str, ...]:
         """Value that identifies the settings, secrets included."""
-        return (self.servers, *(f"{n}={_stable(v)}" for n, v in sorted(self.config.items())))
+        return (self.servers, *(f"{n}={_stable_text(v)}" for n, v in sorted(self.config.items())))
 
     def client(self, log: ErrorLog, **ours: Any) -> dict[str, Any]:
         """Return the settings for one client; Godwit's override the user's."""
@@ -183,7 +183,7 @@ class KafkaSettings:
             return self.secrets.hide(f"{error.str()} ({error.name()})")
         return self.secrets.hide(str(error))
 
-    def failed(self, error: Exception, log: ErrorLog, start_s: float) -> KafkaFailedError:
+    def to_error(self, error: Exception, log: ErrorLog, start_s: float) -> KafkaFailedError:
         """Return a `KafkaFailedError` for a library error, with the errors logged meanwhile."""
         code = error.args[0].code() if _is_kafka(error) else None
         told = [self.text_of(error)]
@@ -193,7 +193,7 @@ class KafkaSettings:
         refused = code in _REFUSED or any(e.code() in _REFUSED for e in log.since(start_s))
         return KafkaFailedError("; ".join(told[:3]), code=code, refused=refused)
 
-    def waiting(
+    def wait_for(
         self, future: Future[T], log: ErrorLog, start_s: float, poll: Callable[[float], object]
     ) -> T:
         """Wait for an answer of the cluster; raise `KafkaFailedError` if there is none.
@@ -207,18 +207,18 @@ class KafkaSettings:
                 poll(0)
                 met = [e for e in log.since(start_s) if e.code() in _REFUSED]
                 if met:
-                    raise self.failed(KafkaException(met[0]), log, start_s) from None
+                    raise self.to_error(KafkaException(met[0]), log, start_s) from None
                 if time.monotonic() - start_s > self.timeout_s + 5:
-                    raise self.failed(error, log, start_s) from None
+                    raise self.to_error(error, log, start_s) from None
             except KafkaException as error:
-                raise self.failed(error, log, start_s) from None
+                raise self.to_error(error, log, start_s) from None
 
 
 def _is_kafka(error: BaseException) -> bool:
     return isinstance(error, KafkaException) and isinstance(error.args[0], KafkaError)
 
 
-def _stable(value: object) -> str:
+def _stable_text(value: object) -> str:
     """Return a text of a setting's value that is the same in every process."""
     if callable(value):
         return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
@@ -287,7 +287,7 @@ class ClusterAdmin:
         try:
             self._admin = AdminClient(settings.client(self.log))
         except (KafkaException, ValueError, TypeError) as error:
-            raise settings.failed(error, self.log, time.monotonic()) from None
+            raise settings.to_error(error, self.log, time.monotonic()) from None
 
     def topics(self, names: Iterable[str]) -> dict[str, TopicState | None]:
         """Look up topics; ``None`` for a missing one. Creates none."""
@@ -296,16 +296,16 @@ class ClusterAdmin:
         while True:
             asked = self._admin.describe_topics(wanted, request_timeout=self._settings.timeout_s)
             try:
-                return {name: self._topic(future, start_s) for name, future in asked.items()}
+                return {name: self._topic_state(future, start_s) for name, future in asked.items()}
             except KafkaFailedError as error:
-                if error.code not in _AWAY or self._is_over(start_s):
+                if error.code not in _AWAY or self._is_timed_out(start_s):
                     raise
             time.sleep(_OFTEN_S)
 
-    def _topic(self, future: Future[Any], start_s: float) -> TopicState | None:
+    def _topic_state(self, future: Future[Any], start_s: float) -> TopicState | None:
         """Return the state of a topic from its description; ``None`` if it is missing."""
         try:
-            topic = self._waiting(future, start_s)
+            topic = self._wait_for(future, start_s)
         except KafkaFailedError as error:
             if error.code in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}:  # noqa: SLF001
                 return None
@@ -334,7 +334,7 @@ class ClusterAdmin:
             stale = None
             for place, future in asked.items():
                 try:
-                    answer: Any = self._waiting(future, start_s)
+                    answer: Any = self._wait_for(future, start_s)
                 except KafkaFailedError as error:
                     if error.code not in _STALE | _AWAY:
                         raise
@@ -346,24 +346,24 @@ class ClusterAdmin:
                         continue
                     found[place.topic, place.partition] = answer.offset
             if stale is not None:
-                if self._is_over(start_s):
+                if self._is_timed_out(start_s):
                     raise stale
                 self._refresh({topic for topic, _ in places})
         return found
 
-    def _is_over(self, start_s: float) -> bool:
+    def _is_timed_out(self, start_s: float) -> bool:
         """Return whether the time-out for an answer of the cluster has passed."""
         return time.monotonic() - start_s > self._settings.timeout_s
 
-    def ends(self, places: Iterable[tuple[str, int]], *, committed: bool) -> dict[Any, int]:
+    def end_offsets(self, places: Iterable[tuple[str, int]], *, committed: bool) -> dict[Any, int]:
         """Look up the end offsets of partitions."""
         return self.offsets({p: OffsetSpec.latest() for p in places}, committed=committed)
 
-    def beginnings(self, places: Iterable[tuple[str, int]]) -> dict[Any, int]:
+    def first_offsets(self, places: Iterable[tuple[str, int]]) -> dict[Any, int]:
         """Look up the first offsets that partitions still have."""
         return self.offsets({p: OffsetSpec.earliest() for p in places}, committed=False)
 
-    def at_time(self, places: Iterable[tuple[str, int]], time_ms: int) -> dict[Any, int]:
+    def offsets_at_time(self, places: Iterable[tuple[str, int]], time_ms: int) -> dict[Any, int]:
         """Look up the first messages that are no older than a time; -1 where there are none."""
         spec = OffsetSpec.for_timestamp(time_ms)
         return self.offsets(dict.fromkeys(places, spec), committed=False)
@@ -377,7 +377,7 @@ class ClusterAdmin:
         )
         try:
             (future,) = asked.values()
-            settings: Any = self._waiting(future, time.monotonic())
+            settings: Any = self._wait_for(future, time.monotonic())
         except KafkaFailedError:  # who may write need not be allowed to ask
             return None
         value = settings[name].value if name in settings else None
@@ -390,8 +390,8 @@ class ClusterAdmin:
             try:
                 self._admin.list_topics(topic, timeout=self._settings.timeout_s)
             except KafkaException as error:
-                raise self._settings.failed(error, self.log, time.monotonic()) from None
+                raise self._settings.to_error(error, self.log, time.monotonic()) from None
 
-    def _waiting(self, future: Future[T], start_s: float) -> T:
+    def _wait_for(self, future: Future[T], start_s: float) -> T:
         """Wait for an answer of the cluster, within the time-out."""
-        return self._settings.waiting(future, self.log, start_s, self._admin.poll)
+        return self._settings.wait_for(future, self.log, start_s, self._admin.poll)

@@ -4,7 +4,7 @@ A new consumer costs about a second until its first message, a kept one millisec
 stay, one for each configuration and task at a time, in no group, and are told what to read.  One
 that has read up to where the next range begins goes on without being told: its next messages are
 here already.  So where few rows come, whoever has that reader need not ask the cluster how far they
-reach (`fetched_beyond`): up to where messages are here, they can be read.
+reach (`fetched_offsets`): up to where messages are here, they can be read.
 
 Offsets have gaps: transactions end with records of their own, aborted ones and compaction leave
 none.  So a range is done when a message beyond it was seen or the partition's end was reached at or
@@ -88,23 +88,23 @@ class RangeReader:
         try:
             self._consumer = Consumer({**config, **ours})
         except (KafkaException, ValueError, TypeError) as error:
-            raise settings.failed(error, self._log, time.monotonic()) from None
+            raise settings.to_error(error, self._log, time.monotonic()) from None
         self._at: dict[_Place, int] = {}  # what is assigned → next offset that is to be returned
         self._seen: dict[_Place, int] = {}  # up to where all messages were returned or are held
         self._held: dict[_Place, list[Message]] = {}
         self._topics: set[str] = set()  # whose leaders the consumer knows
         self.idle_since_s = time.monotonic()
 
-    def continues(self, ranges: Sequence[OffsetRange]) -> int:
+    def num_continued(self, ranges: Sequence[OffsetRange]) -> int:
         """Count the ranges that begin where this reader is."""
         return sum(self._at.get(r.place) == r.begin for r in ranges)
 
-    def follows(self, begins: Mapping[_Place, int]) -> tuple[int, int]:
+    def num_partitions_followed(self, begins: Mapping[_Place, int]) -> tuple[int, int]:
         """Return how many partitions this reader can continue at `begins`, and how many it has."""
         there = sum(self._at.get(place) == begin for place, begin in begins.items())
         return there, len(begins.keys() & self._at.keys())
 
-    def ahead(self, begins: Mapping[_Place, int]) -> dict[_Place, int] | None:
+    def collect_fetched(self, begins: Mapping[_Place, int]) -> dict[_Place, int] | None:
         """Collect fetched messages without waiting; return partition → offset after the last.
 
         Partitions that it does not have yet are fetched from now on.  Returns ``None`` if it is
@@ -113,14 +113,14 @@ class RangeReader:
         places = [place for place in begins if place in self._at]
         if any(self._at[place] != begins[place] for place in places):
             if any(self._at[place] < begins[place] for place in places):
-                self._forget()  # others have read on
+                self._discard_fetched()  # others have read on
             return None
         if not places:
             return None
         if len(places) < len(begins):
             self._assign([OffsetRange(*p, begin, begin) for p, begin in begins.items()])
         if sum(map(len, self._held.values())) < FEW:
-            self._take(0)
+            self._poll_messages(0)
         reached = {place: self._seen[place] for place in begins}
         near = 0 if reached == begins else BATCH
         for place, seen in reached.items():
@@ -142,13 +142,13 @@ class RangeReader:
             try:
                 self._assign(wave)
                 for r in wave:
-                    yield from self._range(r)
+                    yield from self._read_range(r)
                 complete = few
             except KafkaException as error:
-                raise self._settings.failed(error, self._log, time.monotonic()) from None
+                raise self._settings.to_error(error, self._log, time.monotonic()) from None
             finally:
                 if not complete:  # do not fetch what nobody may ask for
-                    self._forget()
+                    self._discard_fetched()
 
     def _assign(self, ranges: Sequence[OffsetRange]) -> None:
         """Fetch messages of these ranges, if they are not being fetched."""
@@ -171,12 +171,12 @@ class RangeReader:
         else:
             self._consumer.incremental_assign(assigned)
 
-    def _forget(self) -> None:
+    def _discard_fetched(self) -> None:
         """Discard fetched messages and assignments."""
         self._at, self._seen, self._held = {}, {}, {}
         self._consumer.unassign()
 
-    def _range(self, r: OffsetRange) -> Iterator[tuple[OffsetRange, list[Message]]]:
+    def _read_range(self, r: OffsetRange) -> Iterator[tuple[OffsetRange, list[Message]]]:
         """Yield the messages of one range, in batches."""
         start_s = progress_s = time.monotonic()
         while (seen := self._seen[r.place]) < r.end:
@@ -185,11 +185,11 @@ class RangeReader:
                 self._held[r.place] = []
                 yield r, held
                 progress_s = time.monotonic()
-            self._take()
+            self._poll_messages()
             if self._seen[r.place] > seen:
                 progress_s = time.monotonic()
             else:
-                self._check(r, start_s, progress_s)
+                self._check_progress(r, start_s, progress_s)
         held = self._held[r.place]
         cut = len(held)
         if held and (held[-1].offset() or 0) >= r.end:
@@ -199,7 +199,7 @@ class RangeReader:
         if cut:
             yield r, held[:cut]
 
-    def _take(self, wait_s: float = 0.1) -> None:
+    def _poll_messages(self, wait_s: float = 0.1) -> None:
         """Collect what has been fetched; wait up to `wait_s` if there is nothing."""
         messages = self._consumer.consume(BATCH, 0)
         if not messages:
@@ -213,9 +213,9 @@ class RangeReader:
             self._seen[place] = max(self._seen[place], _OFFSET(messages[-1]) + 1)
             return
         for message in messages:
-            self._take_one(message)
+            self._store_message(message)
 
-    def _take_one(self, message: Message) -> None:
+    def _store_message(self, message: Message) -> None:
         """Store one polled message in the queue of its partition."""
         place = (message.topic() or "", message.partition() or 0)
         offset: Any = message.offset()
@@ -232,7 +232,7 @@ class RangeReader:
         else:
             raise KafkaException(error)
 
-    def _check(self, r: OffsetRange, start_s: float, progress_s: float) -> None:
+    def _check_progress(self, r: OffsetRange, start_s: float, progress_s: float) -> None:
         """Raise if waiting is of no use any more."""
         now_s = time.monotonic()
         waited = KafkaException(
@@ -241,7 +241,7 @@ class RangeReader:
                 f"no message of {r} came for {self._settings.timeout_s:g} s",
             )
         )
-        failed = self._settings.failed(waited, self._log, start_s)
+        failed = self._settings.to_error(waited, self._log, start_s)
         if failed.refused or now_s - progress_s > self._settings.timeout_s:
             raise failed
 
@@ -267,8 +267,8 @@ def leased_reader(
     """Context with a reader for a split: an idle one of the same settings, or a new one."""
     key = (*settings.key, isolation)
     with _lock:
-        kept = _readers(key)
-        reader = max(kept, key=lambda one: one.continues(ranges), default=None)
+        kept = _idle_readers(key)
+        reader = max(kept, key=lambda one: one.num_continued(ranges), default=None)
         if reader is not None:
             kept.remove(reader)
     if reader is None:
@@ -279,12 +279,12 @@ def leased_reader(
         if not isinstance(error, GeneratorExit):
             reader.close()  # its connection may be why
             raise
-        _keep(key, reader)
+        _keep_idle(key, reader)
         raise
-    _keep(key, reader)
+    _keep_idle(key, reader)
 
 
-def fetched_beyond(
+def fetched_offsets(
     settings: KafkaSettings, isolation: str, begins: Mapping[_Place, int]
 ) -> dict[_Place, int] | None:
     """Return up to where this process has the messages after these offsets, without waiting.
@@ -293,29 +293,29 @@ def fetched_beyond(
     """
     key = (*settings.key, isolation)
     with _lock:
-        kept = _readers(key)
-        reader = max(kept, key=lambda one: one.follows(begins), default=None)
-        if reader is None or not any(reader.follows(begins)):
+        kept = _idle_readers(key)
+        reader = max(kept, key=lambda one: one.num_partitions_followed(begins), default=None)
+        if reader is None or not any(reader.num_partitions_followed(begins)):
             return None
         kept.remove(reader)
     try:
-        reached = reader.ahead(begins)
+        reached = reader.collect_fetched(begins)
     except (KafkaException, OffsetsLostError):
         reader.close()  # whoever asks the cluster is told why
         return None
-    _keep(key, reader)
+    _keep_idle(key, reader)
     return reached
 
 
-def _keep(key: _Key, reader: RangeReader) -> None:
+def _keep_idle(key: _Key, reader: RangeReader) -> None:
     """Keep a reader for the next split of its settings; close those that were idle for long."""
     reader.idle_since_s = time.monotonic()
     with _lock:
-        _readers(key).append(reader)
+        _idle_readers(key).append(reader)
     close_idle()
 
 
-def _readers(key: _Key) -> list[RangeReader]:
+def _idle_readers(key: _Key) -> list[RangeReader]:
     """Return the kept readers; none of them is another process's."""
     global _owner
     if _owner != os.getpid():
@@ -328,16 +328,16 @@ def _readers(key: _Key) -> list[RangeReader]:
 def close_idle(idle_s: float = IDLE_S) -> None:
     """Close readers that were idle for `idle_s` seconds."""
     before_s = time.monotonic() - idle_s
-    _close(lambda _, reader: reader.idle_since_s <= before_s)
+    _close_matching(lambda _, reader: reader.idle_since_s <= before_s)
 
 
 def close_readers(settings: KafkaSettings | None = None) -> None:
     """Close the kept readers of some settings, or all."""
     prefix = settings.key if settings else ()
-    _close(lambda key, _: key[: len(prefix)] == prefix)
+    _close_matching(lambda key, _: key[: len(prefix)] == prefix)
 
 
-def _close(which: Any) -> None:
+def _close_matching(which: Any) -> None:
     """Close the kept readers for which `which(key, reader)` is true."""
     closing: list[RangeReader] = []
     with _lock:

@@ -39,7 +39,7 @@ from godwit.sources.kafka_reader import (
     OffsetRange,
     OffsetsLostError,
     close_readers,
-    fetched_beyond,
+    fetched_offsets,
     leased_reader,
 )
 from godwit.sources.message_formats import JsonMessages, MessageFormat, as_format
@@ -109,14 +109,18 @@ class KafkaSource(Source):
         self._settings = check_settings(
             self._where, servers, config, seconds(timeout, "The timeout of a Kafka source")
         )
-        self._format = self._format_of(value, schema)
+        self._format = self._checked_format(value, schema)
         self._extra = self._extra_columns(include)
         self._start = self._checked_start(start)
         if max_rows_per_epoch is not None:
             insist_on_number("max_rows_per_epoch", max_rows_per_epoch, least=1, error=SourceError)
         self._max_rows = max_rows_per_epoch
-        self._isolation = self._choice("isolation", isolation, "read_committed", "read_uncommitted")
-        self._skips_lost = self._choice("on_data_loss", on_data_loss, "refuse", "skip") == "skip"
+        self._isolation = self._checked_choice(
+            "isolation", isolation, "read_committed", "read_uncommitted"
+        )
+        self._skips_lost = (
+            self._checked_choice("on_data_loss", on_data_loss, "refuse", "skip") == "skip"
+        )
         check_on_bad(self._where, on_bad, rejects)
         self._on_bad, self.rejects = on_bad, rejects
         self._group = group
@@ -181,14 +185,14 @@ class KafkaSource(Source):
 
     def open(self, position: Position | None) -> None:
         """Find the topics; refuse a position of other ones."""
-        with self._explaining("cannot be opened"):
+        with self._translating_errors("cannot be opened"):
             self._admin = ClusterAdmin(self._settings)
             self._states = {}
             self._check_topics(position)
 
     def start(self) -> Position:
         """Return the first position: the offsets chosen by ``start=``."""
-        with self._explaining("cannot tell where it begins"):
+        with self._translating_errors("cannot tell where it begins"):
             return self._starting_position()
 
     def end(self, position: Position) -> Position:
@@ -205,7 +209,7 @@ class KafkaSource(Source):
     def precedes(self, position: Position, other: Position) -> bool:
         """Compare the next offset of each partition, of topics that both have."""
         return any(
-            _next(position, topic, partition) < offset
+            _next_offset(position, topic, partition) < offset
             for topic, state in other.items()
             if topic in position
             for partition, offset in enumerate(state["next"])
@@ -214,10 +218,10 @@ class KafkaSource(Source):
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
         """Divide ranges of offsets; apply ``on_data_loss`` to deleted ones."""
         ranges = [
-            OffsetRange(topic, partition, _next(begin, topic, partition), stop)
+            OffsetRange(topic, partition, _next_offset(begin, topic, partition), stop)
             for topic, state in end.items()
             for partition, stop in enumerate(state["next"])
-            if stop > _next(begin, topic, partition)
+            if stop > _next_offset(begin, topic, partition)
         ]
         here = all(
             r.begin == first and r.end <= last
@@ -225,12 +229,12 @@ class KafkaSource(Source):
             for first, last in [self._fetched.get(r.place, (-1, -1))]
         )
         if self._admin is not None and not here:
-            ranges = self._still_there(ranges)
+            ranges = self._without_deleted(ranges)
         total = sum(r.end - r.begin for r in ranges)
         if not total:
             return []
         rows = total if total <= _FEW else -(-total // max(1, parallelism))
-        return [self._split(part) for part in _cut(ranges, rows)]
+        return [self._make_split(part) for part in _cut_ranges(ranges, rows)]
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Unreadable]:
         """Read ranges of offsets with a consumer that stays."""
@@ -241,12 +245,12 @@ class KafkaSource(Source):
                 for r, messages in reader.read(ranges):
                     count += len(messages)
                     size += sum(map(len, messages))
-                    yield from self._rows(r, messages, columns)
+                    yield from self._to_batches(r, messages, columns)
         except KafkaFailedError as error:
-            raise self._failed(f"cannot read {split.what}", error) from None
+            raise self._kafka_error(f"cannot read {split.what}", error) from None
         except OffsetsLostError as error:
             topic, partition = error.place
-            raise self._error(
+            raise self._source_error(
                 f"partition {partition} of topic {topic!r} does not have offset {error.offset} any "
                 "more, which is yet to be read",
                 "Start the query again: it goes on without what is lost."
@@ -262,9 +266,9 @@ class KafkaSource(Source):
 
     def lag(self, position: Position) -> Lag:
         """Count the offsets that were not read."""
-        with self._explaining("cannot tell how far it is behind"):
-            ends = self._fetched_ends(position) or self._ends(position)
-        rows = sum(max(0, end - _next(position, *place)) for place, end in ends.items())
+        with self._translating_errors("cannot tell how far it is behind"):
+            ends = self._fetched_ends(position) or self._end_offsets(position)
+        rows = sum(max(0, end - _next_offset(position, *place)) for place, end in ends.items())
         return Lag(rows=rows, size_bytes=round(rows * self._bytes_per_row))
 
     def committed(self, position: Position) -> None:
@@ -280,21 +284,21 @@ class KafkaSource(Source):
             if self._reporter is None:
                 log = ErrorLog()
                 ours = self._settings.client(log, group_id=self._group, enable_auto_commit=False)
-                self._reporter = Consumer({**ours, "on_commit": self._reported})
+                self._reporter = Consumer({**ours, "on_commit": self._on_report})
             self._reporter.commit(offsets=places, asynchronous=True)
             self._reporter.poll(0)
         except (KafkaException, ValueError, RuntimeError) as error:
-            self._not_reported(error)
+            self._warn_not_reported(error)
 
-    def _reported(self, error: Any, places: object) -> None:
+    def _on_report(self, error: Any, places: object) -> None:
         """Handle the answer to a report of offsets."""
         del places
         if error is not None:
-            self._not_reported(KafkaException(error))
+            self._warn_not_reported(KafkaException(error))
         else:
             self._unreported = ""
 
-    def _not_reported(self, error: Exception) -> None:
+    def _warn_not_reported(self, error: Exception) -> None:
         """Warn, once for each reason: nothing depends on it."""
         before, self._unreported = self._unreported, self._settings.text_of(error)
         if before != self._unreported:
@@ -329,15 +333,17 @@ class KafkaSource(Source):
         fetched: bool = False,  # what is fetched is enough
     ) -> Position:
         """Return the offsets to read up to; `fetched`: messages that are here already suffice."""
-        with self._explaining("cannot tell how far it reaches"):
+        with self._translating_errors("cannot tell how far it reaches"):
             self._check_topics(position)
             # Who waits for an earlier end is to hear whether it is reached.
             here = self._fetched_ends(position) if fetched and until is None else None
-            ends = self._ends(position) if here is None else here
-            self._fetched = {p: (_next(position, *p), end) for p, end in (here or {}).items()}
+            ends = self._end_offsets(position) if here is None else here
+            self._fetched = {
+                p: (_next_offset(position, *p), end) for p, end in (here or {}).items()
+            }
             if until is not None:
-                ends = {p: min(end, _next(until, *p)) for p, end in ends.items()}
-            begins = {place: _next(position, *place) for place in ends}
+                ends = {p: min(end, _next_offset(until, *p)) for p, end in ends.items()}
+            begins = {place: _next_offset(position, *place) for place in ends}
             # Of a partition that says nothing new, an epoch's end is its begin.
             available = {place: max(0, ends[place] - begins[place]) for place in ends}
             shares = dict(zip(available, fair_shares([*available.values()], limit), strict=True))
@@ -360,16 +366,16 @@ class KafkaSource(Source):
         assert self._admin is not None
         places = [(t, p) for t, s in self._states.items() for p in range(s.num_partitions)]
         if self._start == "latest":
-            offsets = self._admin.ends(places, committed=self._committed)
+            offsets = self._admin.end_offsets(places, committed=self._reads_committed)
         elif isinstance(self._start, dt.datetime):
             time_ms = int(self._start.timestamp() * 1000)
-            offsets = self._admin.at_time(places, time_ms)
+            offsets = self._admin.offsets_at_time(places, time_ms)
             late = [place for place, offset in offsets.items() if offset < 0]
-            offsets |= self._admin.ends(late, committed=self._committed)
+            offsets |= self._admin.end_offsets(late, committed=self._reads_committed)
         else:
-            offsets = self._admin.beginnings(places)
+            offsets = self._admin.first_offsets(places)
             if isinstance(self._start, Mapping):
-                offsets |= self._stated_offsets(self._start, offsets)
+                offsets |= self._checked_offsets(self._start, offsets)
         return {
             topic: {
                 "id": state.id,
@@ -378,25 +384,25 @@ class KafkaSource(Source):
             for topic, state in self._states.items()
         }
 
-    def _stated_offsets(
+    def _checked_offsets(
         self, start: Mapping[Any, Any], first: Mapping[tuple[str, int], int]
     ) -> dict[tuple[str, int], int]:
         """Check the offsets that the user begins with."""
         assert self._admin is not None
         by_topic = start if isinstance(next(iter(start)), str) else {self._topics[0]: start}
         stated = {(t, p): o for t, offsets in by_topic.items() for p, o in offsets.items()}
-        ends = self._admin.ends(first, committed=False)
+        ends = self._admin.end_offsets(first, committed=False)
         for (topic, partition), offset in stated.items():
             place = (topic, partition)
             if place not in first:
-                raise self._error(
+                raise self._source_error(
                     f"is to begin in partition {partition} of topic {topic!r}, which is not there",
                     f"There are partitions 0 to {self._states[topic].num_partitions - 1}."
                     if topic in self._states
                     else f"Its topics are {listing(self._topics)}.",
                 )
             if not first[place] <= offset <= ends[place]:
-                raise self._error(
+                raise self._source_error(
                     f"is to begin with offset {offset} of partition {partition} of topic "
                     f"{topic!r}, which has offsets {first[place]} to {ends[place]}",
                     "Give one of these offsets.",
@@ -407,7 +413,7 @@ class KafkaSource(Source):
         return stated
 
     @property
-    def _committed(self) -> bool:
+    def _reads_committed(self) -> bool:
         """True if only messages of committed transactions are read."""
         return self._isolation == "read_committed"
 
@@ -417,27 +423,27 @@ class KafkaSource(Source):
         Without new messages the cluster is asked once a second: a connection may be broken.
         """
         begins = {
-            (topic, p): _next(position, topic, p)
+            (topic, p): _next_offset(position, topic, p)
             for topic, state in self._states.items()
             for p in range(state.num_partitions)
         }
-        ends = fetched_beyond(self._settings, self._isolation, begins)
+        ends = fetched_offsets(self._settings, self._isolation, begins)
         waits = ends == begins and time.monotonic() - self._asked_s > _ENDS_S
         return None if waits else ends
 
-    def _ends(self, position: Position) -> dict[tuple[str, int], int]:
+    def _end_offsets(self, position: Position) -> dict[tuple[str, int], int]:
         """Look up where partitions end, none before the position."""
         assert self._admin is not None
         places = [(t, p) for t, s in self._states.items() for p in range(s.num_partitions)]
-        ends = self._admin.ends(places, committed=self._committed)
+        ends = self._admin.end_offsets(places, committed=self._reads_committed)
         self._asked_s = time.monotonic()
-        before = [place for place in places if ends[place] < _next(position, *place)]
+        before = [place for place in places if ends[place] < _next_offset(position, *place)]
         if before:
             # Where open transactions begin may be before offsets that the user began with.
-            for place, end in self._admin.ends(before, committed=False).items():
-                begin = _next(position, *place)
+            for place, end in self._admin.end_offsets(before, committed=False).items():
+                begin = _next_offset(position, *place)
                 if end < begin:
-                    raise self._made_anew(
+                    raise self._recreated_topic(
                         place[0],
                         f"partition {place[1]} ends at {end}, and the query has read up to {begin}",
                     )
@@ -452,7 +458,7 @@ class KafkaSource(Source):
             found = self._admin.topics(self._topics)
             for topic, state in found.items():
                 if state is None:
-                    raise self._error(
+                    raise self._source_error(
                         f"has no topic {topic!r}: the cluster does not know it",
                         "Check its name, and that its user may describe it; or create it.",
                         topic=topic,
@@ -464,17 +470,17 @@ class KafkaSource(Source):
             if known is None:
                 continue
             if known["id"] and state.id and known["id"] != state.id:
-                raise self._made_anew(topic, f"its id is {state.id}, and was {known['id']}")
+                raise self._recreated_topic(topic, f"its id is {state.id}, and was {known['id']}")
             if len(known["next"]) > state.num_partitions:
-                raise self._made_anew(
+                raise self._recreated_topic(
                     topic,
                     f"it has {counted(state.num_partitions, 'partition')}, and the query has read "
                     f"{len(known['next'])}",
                 )
 
-    def _made_anew(self, topic: str, how: str) -> SourceError:
+    def _recreated_topic(self, topic: str, how: str) -> SourceError:
         """Build the error that a topic was deleted and recreated."""
-        return self._error(
+        return self._source_error(
             f"reads topic {topic!r}, which is not the one that the checkpoint's position is of: "
             f"{how}. It was deleted and made anew, or lost its end",
             "Offsets begin again there, so rows would be lost or doubled: start with a new "
@@ -482,11 +488,11 @@ class KafkaSource(Source):
             topic=topic,
         )
 
-    def _still_there(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
+    def _without_deleted(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
         """Raise for, or leave out, offsets that retention has deleted."""
         assert self._admin is not None
-        with self._explaining("cannot tell what its topics still have"):
-            first = self._admin.beginnings([r.place for r in ranges])
+        with self._translating_errors("cannot tell what its topics still have"):
+            first = self._admin.first_offsets([r.place for r in ranges])
         kept = []
         for r in ranges:
             begin = first[r.place]
@@ -499,7 +505,7 @@ class KafkaSource(Source):
                 f"{counted(lost, 'offset')} from {r.begin} are yet to be read"
             )
             if not self._skips_lost:
-                raise self._error(
+                raise self._source_error(
                     f"{what}: retention has overtaken the query",
                     'Raise the topic\'s retention. To go on without them: on_data_loss="skip".',
                     topic=r.topic,
@@ -511,7 +517,7 @@ class KafkaSource(Source):
                 kept.append(OffsetRange(r.topic, r.partition, begin, r.end))
         return kept
 
-    def _split(self, ranges: tuple[OffsetRange, ...]) -> Split:
+    def _make_split(self, ranges: tuple[OffsetRange, ...]) -> Split:
         """Make a split of ranges of offsets."""
         rows = sum(r.end - r.begin for r in ranges)
         more = f" and {len(ranges) - 3} more" if len(ranges) > 3 else ""
@@ -525,7 +531,7 @@ class KafkaSource(Source):
 
     # Rows
 
-    def _rows(
+    def _to_batches(
         self, r: OffsetRange, messages: list[Message], columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch | Unreadable]:
         """Decode messages into record batches."""
@@ -557,7 +563,7 @@ class KafkaSource(Source):
             f"cannot be read ({self._settings.secrets.hide(reason)})"
         )
         if self._on_bad == "refuse":
-            raise self._error(
+            raise self._source_error(
                 what,
                 "Give the format that the topic has (value=...). To leave such messages out: "
                 'on_bad="skip", or on_bad="divert" with a sink, rejects=..., that gets them.',
@@ -583,7 +589,9 @@ class KafkaSource(Source):
 
     # What the user gives, and errors
 
-    def _format_of(self, value: str | MessageFormat, schema: SchemaLike | None) -> MessageFormat:
+    def _checked_format(
+        self, value: str | MessageFormat, schema: SchemaLike | None
+    ) -> MessageFormat:
         """Return the format of the messages' values, or refuse the user's choice."""
         chosen = as_format(value, self._where)
         if schema is not None:
@@ -635,7 +643,7 @@ class KafkaSource(Source):
             'several topics {"flights": {0: 120}}.',
         )
 
-    def _choice(self, option: str, value: str, *known: str) -> str:
+    def _checked_choice(self, option: str, value: str, *known: str) -> str:
         """Return an option's value if it is one of the known ones; else refuse it."""
         if value not in known:
             raise InvalidFlowError(
@@ -644,11 +652,11 @@ class KafkaSource(Source):
             )
         return value
 
-    def _explaining(self, what: str) -> _Explaining:
+    def _translating_errors(self, what: str) -> _Explaining:
         """Return a context that translates Kafka errors into `SourceError`; `what`: the action."""
         return _Explaining(self, what)
 
-    def _failed(self, what: str, error: KafkaFailedError) -> SourceError:
+    def _kafka_error(self, what: str, error: KafkaFailedError) -> SourceError:
         """Build the error that an action on Kafka failed."""
         remedy = (
             "Check the credentials and certificates in config."
@@ -656,9 +664,9 @@ class KafkaSource(Source):
             else f"Check that {self._settings.servers} can be reached from here, and the "
             "protocol; timeout= says how long to wait."
         )
-        return self._error(f"{what}: {error}", remedy)
+        return self._source_error(f"{what}: {error}", remedy)
 
-    def _error(self, what: str, remedy: str, **context: Any) -> SourceError:
+    def _source_error(self, what: str, remedy: str, **context: Any) -> SourceError:
         """Build an error about this source."""
         return SourceError(f"{self._where}: {what}.", remedy=remedy, **context)
 
@@ -674,7 +682,7 @@ class _Explaining:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, KafkaFailedError):
-            raise self._source._failed(self._what, error) from None  # noqa: SLF001  of its own
+            raise self._source._kafka_error(self._what, error) from None  # noqa: SLF001  of its own
 
 
 def fair_shares(available: Sequence[int], limit: int | None) -> list[int]:
@@ -701,7 +709,7 @@ def fair_shares(available: Sequence[int], limit: int | None) -> list[int]:
     return [int(share) for share in shares]
 
 
-def _cut(ranges: Sequence[OffsetRange], rows: int) -> Iterator[tuple[OffsetRange, ...]]:
+def _cut_ranges(ranges: Sequence[OffsetRange], rows: int) -> Iterator[tuple[OffsetRange, ...]]:
     """Cut ranges into parts of so many offsets."""
     part: list[OffsetRange] = []
     room = rows
@@ -719,7 +727,7 @@ def _cut(ranges: Sequence[OffsetRange], rows: int) -> Iterator[tuple[OffsetRange
         yield tuple(part)
 
 
-def _next(position: Position, topic: str, partition: int) -> int:
+def _next_offset(position: Position, topic: str, partition: int) -> int:
     """Return the next offset of a partition; 0 of one that the position does not know."""
     offsets = position[topic]["next"] if topic in position else ()
     return int(offsets[partition]) if partition < len(offsets) else 0

@@ -127,10 +127,12 @@ class MemorySource(Source):
         parts = max(1, min(parallelism, end - begin))
         edges = [begin + (end - begin) * part // parts for part in range(parts + 1)]
         return [
-            self._split(first, stop) for first, stop in itertools.pairwise(edges) if stop > first
+            self._make_split(first, stop)
+            for first, stop in itertools.pairwise(edges)
+            if stop > first
         ]
 
-    def _split(self, first: int, stop: int) -> Split:
+    def _make_split(self, first: int, stop: int) -> Split:
         rows = pa.concat_tables(
             [
                 table.slice(max(first - at, 0), stop - max(first, at))

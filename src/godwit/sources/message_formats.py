@@ -73,7 +73,9 @@ class MessageFormat(ABC):
             raise AssertionError(msg)
         schema = pa.schema([self.schema.field(name) for name in names])
         try:
-            return Decoded(rows=_batch(self.columns(values, schema), schema, len(values)), bad=())
+            return Decoded(
+                rows=_make_batch(self.columns(values, schema), schema, len(values)), bad=()
+            )
         except self.failures:
             return self._decode_each(values, schema)
 
@@ -83,21 +85,21 @@ class MessageFormat(ABC):
         bad: list[tuple[int, str]] = []
         for position, value in enumerate(values):
             try:
-                readable.append(_batch(self.columns([value], schema), schema, 1))
+                readable.append(_make_batch(self.columns([value], schema), schema, 1))
             except self.failures as error:
-                bad.append((position, _in_words(error)))
-        none = _batch([pa.array([], field.type) for field in schema], schema, 0)
+                bad.append((position, _error_text(error)))
+        none = _make_batch([pa.array([], field.type) for field in schema], schema, 0)
         return Decoded(rows=pa.concat_batches([none, *readable]), bad=tuple(bad))
 
 
-def _batch(columns: list[pa.Array], schema: pa.Schema, num_rows: int) -> pa.RecordBatch:
+def _make_batch(columns: list[pa.Array], schema: pa.Schema, num_rows: int) -> pa.RecordBatch:
     """Build a record batch, also without columns."""
     if not columns:  # rows without columns, which are counted all the same
         return pa.RecordBatch.from_struct_array(pa.array([{}] * num_rows, pa.struct([])))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _in_words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """Text of a decoding error, for messages."""
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason'}"
 
@@ -119,7 +121,7 @@ class BytesMessages(MessageFormat):
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
         """Return the values of the only column as bytes."""
-        return _only_column(rows.column(0))
+        return _values_of_column(rows.column(0))
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
         """Refuse rows that are not one column of bytes or text."""
@@ -143,14 +145,14 @@ class TextMessages(MessageFormat):
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
         """Return the values of the only column as UTF-8."""
-        return _only_column(rows.column(0))
+        return _values_of_column(rows.column(0))
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
         """Refuse rows that are not one column of bytes or text."""
         _check_only_column(schema, where, "text")
 
 
-def _only_column(column: pa.Array) -> list[Value]:
+def _values_of_column(column: pa.Array) -> list[Value]:
     """Return the values of a format's only column, as bytes."""
     values: list[Value] = column.cast(pa.large_binary()).to_pylist()
     return values
@@ -202,7 +204,7 @@ class JsonMessages(MessageFormat):
             return [pa.array([], field.type) for field in schema]
         if None in values:
             values = [b"{}" if value is None else value for value in values]
-        decoder = _decoder(schema)
+        decoder = _json_decoder(schema)
         rows = decoder.decode(b"[%b]" % b",".join(values))  # type: ignore[arg-type]
         if len(rows) != len(values):
             msg = f"{len(rows)} objects in {len(values)} messages"
@@ -221,7 +223,7 @@ class JsonMessages(MessageFormat):
             columns = [_json_values(column) for column in rows.columns]
             return [encode(row) for row in map(_row_type(rows.schema), *columns)]
         except (ArithmeticError, TypeError, ValueError, msgspec.MsgspecError) as error:
-            raise UnwritableError(_in_words(error)) from error
+            raise UnwritableError(_error_text(error)) from error
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
         """Refuse types that JSON has no form for."""
@@ -230,8 +232,8 @@ class JsonMessages(MessageFormat):
 
 
 @lru_cache(maxsize=64)
-def _decoder(schema: pa.Schema) -> msgspec.json.Decoder[list[Any]]:
-    """Create the decoder of a list of a schema's JSON objects."""
+def _json_decoder(schema: pa.Schema) -> msgspec.json.Decoder[list[Any]]:
+    """Create the decoder of a list of a schema's JSON objects; cached."""
     return msgspec.json.Decoder(list[_row_type(schema)])  # type: ignore[misc]
 
 
@@ -291,7 +293,7 @@ def _json_values(column: pa.Array) -> list[Any]:
     if not _has_maps(column.type):
         values: list[Any] = column.to_pylist()
         return values
-    return [with_dicts(value, column.type) for value in column.to_pylist()]
+    return [maps_to_dicts(value, column.type) for value in column.to_pylist()]
 
 
 def _has_maps(dtype: pa.DataType) -> bool:
@@ -301,16 +303,16 @@ def _has_maps(dtype: pa.DataType) -> bool:
     return any(_has_maps(dtype.field(i).type) for i in range(dtype.num_fields))
 
 
-def with_dicts(value: Any, dtype: pa.DataType) -> Any:
+def maps_to_dicts(value: Any, dtype: pa.DataType) -> Any:
     """Make dicts of a value's maps, which Arrow gives as pairs."""
     if value is None:
         return None
     if pa.types.is_map(dtype):
-        return {key: with_dicts(item, dtype.item_type) for key, item in value}
+        return {key: maps_to_dicts(item, dtype.item_type) for key, item in value}
     if pa.types.is_struct(dtype):
-        return {field.name: with_dicts(value[field.name], field.type) for field in dtype}
+        return {field.name: maps_to_dicts(value[field.name], field.type) for field in dtype}
     if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
-        return [with_dicts(item, dtype.value_type) for item in value]
+        return [maps_to_dicts(item, dtype.value_type) for item in value]
     return value
 
 

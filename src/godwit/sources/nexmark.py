@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from godwit.model.errors import SourceError
 from godwit.model.naming import did_you_mean, is_one_of, listing
-from godwit.sources.generated import GeneratedSource, draw, fractions, moments_of
+from godwit.sources.generated import GeneratedSource, draw, event_times_of, fractions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -125,7 +125,7 @@ class NexmarkSource(GeneratedSource):
         options = self.options().partition(", ")[2]
         return f"nexmark({self._kind}, events_per_second={self._events_per_s:g}, {options})"
 
-    def _there(self, start_us: int) -> int:
+    def _num_due(self, start_us: int) -> int:
         """Return the number of rows of the events that have happened by now."""
         most = (1 << 62) if self._num_rows is None else self._num_rows
         if not self._paced:
@@ -138,7 +138,7 @@ class NexmarkSource(GeneratedSource):
         place = min(max(events % _CYCLE - _FIRST_OF[self._kind], 0), share)
         return min(most, events // _CYCLE * share + place)
 
-    def moment_of(self, number: int, start_us: int) -> int:
+    def event_time_us(self, number: int, start_us: int) -> int:
         """Event time of a row, by its number, in microseconds of Unix time."""
         event = int(_event_of(np.array([number], np.int64), self._kind)[0])
         return start_us + int(event * 1e6 / self._events_per_s)
@@ -168,17 +168,17 @@ class _Events:
         self.events, self.kind, self._seed = events, kind, seed
         self._start_us, self._events_per_s = start_us, events_per_s
 
-    def draw(self, what: str) -> npt.NDArray[np.uint64]:
+    def draw_word(self, what: str) -> npt.NDArray[np.uint64]:
         """Draw a 64-bit random number per event, seeded by event number and column name."""
         return draw(self.events, self._seed, f"{self.kind}.{what}")
 
-    def below(self, what: str, limit: Numbers | int) -> Numbers:
+    def draw_below(self, what: str, limit: Numbers | int) -> Numbers:
         """Draw whole numbers from 0 up to a limit."""
-        return (self.draw(what) % np.asarray(limit, np.uint64)).astype(np.int64)
+        return (self.draw_word(what) % np.asarray(limit, np.uint64)).astype(np.int64)
 
-    def moments(self, after: Numbers | int = 0) -> pa.Array:
+    def event_times(self, after: Numbers | int = 0) -> pa.Array:
         """Return when the events happen, or those so many events later."""
-        return moments_of(self.events + after, self._start_us, self._events_per_s)
+        return event_times_of(self.events + after, self._start_us, self._events_per_s)
 
     def last_person(self) -> Numbers:
         """Return the last person there was, counted from 0."""
@@ -188,124 +188,128 @@ class _Events:
         """Return the last auction there was, counted from 0; -1 before the first."""
         return self.events // _CYCLE * 3 + np.clip(self.events % _CYCLE - 1, -1, 2)
 
-    def person(self, what: str, hot: int) -> Numbers:
+    def draw_person(self, what: str, hot: int) -> Numbers:
         """Draw a person for each event: a hot one but for one draw in `hot`, else any active one.
 
         `what`: the column, which seeds the draw and tells bidders from sellers.
         """
         last = self.last_person()
         active = np.minimum(last + 1, _ACTIVE_PERSONS)
-        any_of = last + 1 - active + self.below(f"{what}.any", active + _ID_LEAD)
-        is_hot = self.below(f"{what}.hot", hot) > 0
+        any_of = last + 1 - active + self.draw_below(f"{what}.any", active + _ID_LEAD)
+        is_hot = self.draw_below(f"{what}.hot", hot) > 0
         is_bidder = what == "bidder"
         return _FIRST_ID + np.where(is_hot, last // _HOT_STRIDE * _HOT_STRIDE + is_bidder, any_of)
 
-    def auction(self) -> Numbers:
+    def draw_auction(self) -> Numbers:
         """Draw an auction: the hot one, or one of those that are open."""
         last = self.last_auction()
         first = np.maximum(last - _AUCTIONS_IN_FLIGHT, 0)
-        any_of = first + self.below("auction.any", last - first + 1 + _ID_LEAD)
-        is_hot = self.below("auction.hot", _HOT_AUCTIONS) > 0
+        any_of = first + self.draw_below("auction.any", last - first + 1 + _ID_LEAD)
+        is_hot = self.draw_below("auction.hot", _HOT_AUCTIONS) > 0
         return _FIRST_ID + np.where(is_hot, last // _HOT_STRIDE * _HOT_STRIDE, any_of)
 
-    def price(self, what: str) -> Numbers:
+    def draw_price(self, what: str) -> Numbers:
         """Draw a price in cents: its logarithm is uniform, from one dollar to a million."""
-        exponent = fractions(self.draw(what)) * 6.0
+        exponent = fractions(self.draw_word(what)) * 6.0
         return np.rint(10.0**exponent * 100.0).astype(np.int64)
 
-    def expires(self) -> pa.Array:
+    def draw_expiry(self) -> pa.Array:
         """Draw when an auction ends: in the mean, when those in flight now have been followed."""
         horizon = _AUCTIONS_IN_FLIGHT * _CYCLE // 3
         horizon_ms = max(1, int(2 * horizon * 1e3 / self._events_per_s))
-        length_us = (1 + self.below("expires", horizon_ms)) * 1000
-        return pa.array(self.moments().cast(pa.int64()).to_numpy() + length_us).cast(_INSTANT)
+        length_us = (1 + self.draw_below("expires", horizon_ms)) * 1000
+        return pa.array(self.event_times().cast(pa.int64()).to_numpy() + length_us).cast(_INSTANT)
 
-    def word(self, what: str, least: int, most: int) -> pa.Array:
+    def draw_text(self, what: str, least: int, most: int) -> pa.Array:
         """Draw lower-case text of `least` to `most` letters.
 
         `what`: the column, which seeds the draw.
         """
         count = len(self.events)
-        lengths = least + self.below(f"{what}.length", most - least + 1)
-        drawn = [self.draw(f"{what}.{part}") for part in range(-(-most // 8))]
+        lengths = least + self.draw_below(f"{what}.length", most - least + 1)
+        drawn = [self.draw_word(f"{what}.{part}") for part in range(-(-most // 8))]
         letters = np.stack(drawn, axis=1).view(np.uint8).reshape(count, -1) % 26 + ord("a")
         within = np.arange(letters.shape[1]) < lengths[:, None]
-        return _text(letters[within], lengths)
+        return _cut_text(letters[within], lengths)
 
-    def extra(self) -> pa.Array:
+    def draw_filler(self) -> pa.Array:
         """Draw what fills a row up to its usual size, give or take a fifth."""
         mean = _EXTRA[self.kind]
-        return self.word("extra", mean - mean // 5, mean + mean // 5)
+        return self.draw_text("extra", mean - mean // 5, mean + mean // 5)
 
-    def one_of(self, what: str, names: tuple[str, ...]) -> pa.Array:
+    def draw_name(self, what: str, names: tuple[str, ...]) -> pa.Array:
         """Draw one of some names per event."""
-        return pa.array(names).take(pa.array(self.below(what, len(names))))
+        return pa.array(names).take(pa.array(self.draw_below(what, len(names))))
 
-    def channel(self) -> tuple[Numbers, Numbers]:
+    def draw_channels(self) -> tuple[Numbers, Numbers]:
         """Draw a hot channel, or -1, and another one."""
-        hot = self.below("channel.which", len(_HOT_NAMES))
-        is_hot = self.below("channel.hot", _HOT_CHANNELS) > 0
-        return np.where(is_hot, hot, -1), self.below("channel.any", _CHANNELS)
+        hot = self.draw_below("channel.which", len(_HOT_NAMES))
+        is_hot = self.draw_below("channel.hot", _HOT_CHANNELS) > 0
+        return np.where(is_hot, hot, -1), self.draw_below("channel.any", _CHANNELS)
 
     def channel_name(self) -> pa.Array:
         """Names of the channels that bids come by."""
-        hot, other = self.channel()
-        others = _joined("channel-", pa.array(other).cast(pa.string()))
+        hot, other = self.draw_channels()
+        others = _concatenated("channel-", pa.array(other).cast(pa.string()))
         names = pa.array(_HOT_NAMES).take(pa.array(np.maximum(hot, 0)))
         return pc.if_else(pa.array(hot >= 0), names, others)
 
     def url(self) -> pa.Array:
         """Address of a channel; those that are not hot say their number."""
-        hot, other = self.channel()
+        hot, other = self.draw_channels()
         paths = pa.array(np.where(hot >= 0, hot, len(_HOT_NAMES) + other)).cast(pa.string())
-        base = _joined("https://www.nexmark.com/item.htm?query=", paths)
-        others = _joined(base, "&channel_id=", pa.array(other).cast(pa.string()))
+        base = _concatenated("https://www.nexmark.com/item.htm?query=", paths)
+        others = _concatenated(base, "&channel_id=", pa.array(other).cast(pa.string()))
         return pc.if_else(pa.array(hot >= 0), base, others)
 
     def credit_card(self) -> pa.Array:
         """Draw credit card numbers: four groups of four digits."""
-        parts = [pa.array(1000 + self.below(f"card.{n}", 9000)).cast(pa.string()) for n in range(4)]
+        parts = [
+            pa.array(1000 + self.draw_below(f"card.{n}", 9000)).cast(pa.string()) for n in range(4)
+        ]
         return pc.binary_join_element_wise(*parts, " ")
 
 
-def _text(letters: npt.NDArray[np.uint8], lengths: Numbers) -> pa.Array:
+def _cut_text(letters: npt.NDArray[np.uint8], lengths: Numbers) -> pa.Array:
     """Make texts of the letters of all of them, one after the other."""
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(letters))
 
 
-def _joined(*parts: Any) -> pa.Array:
+def _concatenated(*parts: Any) -> pa.Array:
     """Join texts, row by row."""
     return pc.binary_join_element_wise(*parts, "")
 
 
 _COLUMNS: Final[dict[tuple[str, str], Callable[[_Events], pa.Array]]] = {
-    ("bids", "auction"): lambda e: pa.array(e.auction()),
-    ("bids", "bidder"): lambda e: pa.array(e.person("bidder", _HOT_BIDDERS)),
-    ("bids", "price"): lambda e: pa.array(e.price("price")),
+    ("bids", "auction"): lambda e: pa.array(e.draw_auction()),
+    ("bids", "bidder"): lambda e: pa.array(e.draw_person("bidder", _HOT_BIDDERS)),
+    ("bids", "price"): lambda e: pa.array(e.draw_price("price")),
     ("bids", "channel"): _Events.channel_name,
     ("bids", "url"): _Events.url,
     ("auctions", "id"): lambda e: pa.array(_FIRST_ID + e.last_auction()),
-    ("auctions", "item_name"): lambda e: e.word("item_name", 3, 20),
-    ("auctions", "description"): lambda e: e.word("description", 3, 100),
-    ("auctions", "initial_bid"): lambda e: pa.array(e.price("initial_bid")),
-    ("auctions", "reserve"): lambda e: pa.array(e.price("initial_bid") + e.price("reserve")),
-    ("auctions", "expires"): _Events.expires,
-    ("auctions", "seller"): lambda e: pa.array(e.person("seller", _HOT_SELLERS)),
+    ("auctions", "item_name"): lambda e: e.draw_text("item_name", 3, 20),
+    ("auctions", "description"): lambda e: e.draw_text("description", 3, 100),
+    ("auctions", "initial_bid"): lambda e: pa.array(e.draw_price("initial_bid")),
+    ("auctions", "reserve"): lambda e: pa.array(
+        e.draw_price("initial_bid") + e.draw_price("reserve")
+    ),
+    ("auctions", "expires"): _Events.draw_expiry,
+    ("auctions", "seller"): lambda e: pa.array(e.draw_person("seller", _HOT_SELLERS)),
     ("auctions", "category"): lambda e: pa.array(
-        _FIRST_CATEGORY + e.below("category", _CATEGORIES)
+        _FIRST_CATEGORY + e.draw_below("category", _CATEGORIES)
     ),
     ("persons", "id"): lambda e: pa.array(_FIRST_ID + e.last_person()),
     ("persons", "name"): lambda e: pc.binary_join_element_wise(
-        e.one_of("first_name", _FIRST_NAMES), e.one_of("last_name", _LAST_NAMES), " "
+        e.draw_name("first_name", _FIRST_NAMES), e.draw_name("last_name", _LAST_NAMES), " "
     ),
-    ("persons", "email_address"): lambda e: _joined(
-        e.word("user", 3, 7), "@", e.word("host", 3, 5), ".com"
+    ("persons", "email_address"): lambda e: _concatenated(
+        e.draw_text("user", 3, 7), "@", e.draw_text("host", 3, 5), ".com"
     ),
     ("persons", "credit_card"): _Events.credit_card,
-    ("persons", "city"): lambda e: e.one_of("city", _CITIES),
-    ("persons", "state"): lambda e: e.one_of("state", _STATES),
-    **{(kind, "date_time"): _Events.moments for kind in SCHEMAS},
-    **{(kind, "extra"): _Events.extra for kind in SCHEMAS},
+    ("persons", "city"): lambda e: e.draw_name("city", _CITIES),
+    ("persons", "state"): lambda e: e.draw_name("state", _STATES),
+    **{(kind, "date_time"): _Events.event_times for kind in SCHEMAS},
+    **{(kind, "extra"): _Events.draw_filler for kind in SCHEMAS},
 }

@@ -16,8 +16,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, EncodeError
 
 from godwit.model.errors import InvalidFlowError
-from godwit.sources.message_formats import MessageFormat, UnwritableError, Value, with_dicts
-from godwit.sources.schema_registry import frame, unframed
+from godwit.sources.message_formats import MessageFormat, UnwritableError, Value, maps_to_dicts
+from godwit.sources.schema_registry import frame_header, parse_frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,17 +60,17 @@ class ProtobufMessages(MessageFormat):
             self._name, self._files = message, found
         else:
             described = message.DESCRIPTOR
-            self._name, self._files = described.full_name, _files_of(described.file)
+            self._name, self._files = described.full_name, _descriptor_files(described.file)
         self._framed, self._schema_id = framed, schema_id
         try:
-            fields = _descriptor(self._files, self._name).fields
+            fields = _message_descriptor(self._files, self._name).fields
         except (KeyError, TypeError, DecodeError) as error:
             raise InvalidFlowError(
                 f"The Protobuf format finds no message {self._name!r}: {error}.",
                 remedy="Give its full name, with the package; and a descriptor set that protoc "
                 "made with --include_imports.",
             ) from None
-        self._schema = pa.schema([(f.name, _arrow_type(f, ())) for f in fields])
+        self._schema = pa.schema([(f.name, _field_type(f, ())) for f in fields])
 
     def __repr__(self) -> str:
         return f"gw.formats.protobuf({self._name!r})"
@@ -82,31 +82,32 @@ class ProtobufMessages(MessageFormat):
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
         """Decode messages into the columns of `schema`."""
-        read = _class(self._files, self._name).FromString
-        place = _place_in_file(_descriptor(self._files, self._name))
+        read = _message_class(self._files, self._name).FromString
+        place = _message_indexes(_message_descriptor(self._files, self._name))
         messages: list[Any] = []
         for value in values:
             if value is None:
                 messages.append(None)
                 continue
-            messages.append(read(_after_place(value, place) if self._framed else value))
-        fields = _descriptor(self._files, self._name).fields_by_name
+            messages.append(read(_strip_indexes(value, place) if self._framed else value))
+        fields = _message_descriptor(self._files, self._name).fields_by_name
         return [
             pa.array(
-                [None if m is None else _python_value(m, fields[f.name]) for m in messages], f.type
+                [None if m is None else _field_to_python(m, fields[f.name]) for m in messages],
+                f.type,
             )
             for f in schema
         ]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
         """Encode each row as a message, framed if there is a registry."""
-        make = _class(self._files, self._name)
+        make = _message_class(self._files, self._name)
         begin = b""
         if self._framed:
-            place = _place_in_file(_descriptor(self._files, self._name))
-            begin = frame(self._schema_id or 0) + _place_bytes(place)
+            place = _message_indexes(_message_descriptor(self._files, self._name))
+            begin = frame_header(self._schema_id or 0) + _encode_indexes(place)
         columns = [
-            (name, [with_dicts(v, column.type) for v in column.to_pylist()])
+            (name, [maps_to_dicts(v, column.type) for v in column.to_pylist()])
             for name, column in zip(rows.schema.names, rows.columns, strict=True)
         ]
         written: list[Value] = []
@@ -133,7 +134,7 @@ class ProtobufMessages(MessageFormat):
             )
 
 
-def _files_of(file: Any) -> bytes:
+def _descriptor_files(file: Any) -> bytes:
     """Serialise a file's descriptor after those of the files that it imports."""
     files: dict[str, Any] = {}
 
@@ -152,8 +153,8 @@ def _files_of(file: Any) -> bytes:
 
 
 @lru_cache(maxsize=64)
-def _descriptor(files: bytes, name: str) -> Any:
-    """Return the descriptor of a message by its name."""
+def _message_descriptor(files: bytes, name: str) -> Any:
+    """Return the descriptor of a message by its name; cached."""
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(files).file:
         pool.Add(file)
@@ -161,21 +162,21 @@ def _descriptor(files: bytes, name: str) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _class(files: bytes, name: str) -> Any:
-    """Return the class of a message by its name."""
-    return message_factory.GetMessageClass(_descriptor(files, name))
+def _message_class(files: bytes, name: str) -> Any:
+    """Return the class of a message by its name; cached."""
+    return message_factory.GetMessageClass(_message_descriptor(files, name))
 
 
-def _place_in_file(descriptor: Any) -> list[int]:
+def _message_indexes(descriptor: Any) -> list[int]:
     """Return the indexes of a message and its enclosing messages in their file."""
     outer = descriptor.containing_type
     if outer is None:
         names = list(descriptor.file.message_types_by_name)
         return [names.index(descriptor.name)]
-    return [*_place_in_file(outer), [d.name for d in outer.nested_types].index(descriptor.name)]
+    return [*_message_indexes(outer), [d.name for d in outer.nested_types].index(descriptor.name)]
 
 
-def _place_bytes(place: list[int]) -> bytes:
+def _encode_indexes(place: list[int]) -> bytes:
     """Encode message indexes as the registry's framing has them."""
     if place == [0]:
         return b"\0"
@@ -192,10 +193,10 @@ def _zigzag(number: int) -> bytes:
     return bytes(written)
 
 
-def _after_place(value: bytes, place: list[int]) -> bytes:
+def _strip_indexes(value: bytes, place: list[int]) -> bytes:
     """Return the payload after the framing; raise if the message index differs."""
-    _, begin = unframed(value)
-    for expected in (_place_bytes(place), b"\2\0" if place == [0] else _place_bytes(place)):
+    _, begin = parse_frame(value)
+    for expected in (_encode_indexes(place), b"\2\0" if place == [0] else _encode_indexes(place)):
         if value.startswith(expected, begin):
             return value[begin + len(expected) :]
     msg = "its framing says that it is another message of the schema"
@@ -213,16 +214,16 @@ def _is_map(field: Any) -> bool:
     return kind is not None and bool(kind.GetOptions().map_entry)
 
 
-def _arrow_type(field: Any, within: tuple[str, ...]) -> Any:
+def _field_type(field: Any, within: tuple[str, ...]) -> Any:
     """Return Arrow's type of a field, with lists and maps; refuse recursion by `within`."""
     if _is_map(field):
         parts = field.message_type.fields_by_name
-        return pa.map_(_one_type(parts["key"], within), _one_type(parts["value"], within))
-    dtype = _one_type(field, within)
+        return pa.map_(_value_type(parts["key"], within), _value_type(parts["value"], within))
+    dtype = _value_type(field, within)
     return pa.list_(dtype) if _is_repeated(field) else dtype
 
 
-def _one_type(field: Any, within: tuple[str, ...]) -> Any:
+def _value_type(field: Any, within: tuple[str, ...]) -> Any:
     """Return Arrow's type of one value of a field."""
     kind = field.message_type
     if kind is None:
@@ -238,22 +239,22 @@ def _one_type(field: Any, within: tuple[str, ...]) -> Any:
             remedy="Read values as bytes, and parse them in a map.",
         )
     inner = (*within, kind.full_name)
-    return pa.struct([(part.name, _arrow_type(part, inner)) for part in kind.fields])
+    return pa.struct([(part.name, _field_type(part, inner)) for part in kind.fields])
 
 
-def _python_value(message: Any, field: Any) -> Any:
+def _field_to_python(message: Any, field: Any) -> Any:
     """Convert a field of a message to a Python value, lists and maps included."""
     if _is_map(field):
         item = field.message_type.fields_by_name["value"]
-        return [(k, _one_value(v, item)) for k, v in getattr(message, field.name).items()]
+        return [(k, _value_to_python(v, item)) for k, v in getattr(message, field.name).items()]
     if _is_repeated(field):
-        return [_one_value(item, field) for item in getattr(message, field.name)]
+        return [_value_to_python(item, field) for item in getattr(message, field.name)]
     if field.has_presence and not message.HasField(field.name):
         return None
-    return _one_value(getattr(message, field.name), field)
+    return _value_to_python(getattr(message, field.name), field)
 
 
-def _one_value(value: Any, field: Any) -> Any:
+def _value_to_python(value: Any, field: Any) -> Any:
     """Convert one value of a field to a Python value."""
     kind = field.message_type
     if kind is None:
@@ -263,4 +264,4 @@ def _one_value(value: Any, field: Any) -> Any:
         return value
     if kind.full_name == _TIMESTAMP:
         return value.seconds * 1_000_000 + value.nanos // 1000
-    return {part.name: _python_value(value, part) for part in kind.fields}
+    return {part.name: _field_to_python(value, part) for part in kind.fields}

@@ -20,12 +20,12 @@ _TIMEOUT_S: Final = 10.0
 _MEDIA: Final = "application/vnd.schemaregistry.v1+json"
 
 
-def frame(schema_id: int) -> bytes:
+def frame_header(schema_id: int) -> bytes:
     """Return the framing of messages of a schema."""
     return b"\0" + schema_id.to_bytes(4, "big")
 
 
-def unframed(message: bytes) -> tuple[int, int]:
+def parse_frame(message: bytes) -> tuple[int, int]:
     """Return the id of a message's schema, and where what follows begins."""
     if len(message) < 5 or message[0] != 0:
         msg = "it does not begin with the framing of a schema registry, a zero byte and an id"
@@ -43,7 +43,7 @@ def schema_text(schema: object) -> str:
 @lru_cache(maxsize=4096)
 def schema_of_id(registry: str, schema_id: int) -> str:
     """Request the schema of an id from a registry."""
-    answer = _ask(registry, f"schemas/ids/{schema_id}", None)
+    answer = _request(registry, f"schemas/ids/{schema_id}", None)
     return str(answer["schema"])
 
 
@@ -51,10 +51,10 @@ def schema_of_id(registry: str, schema_id: int) -> str:
 def registered_id(registry: str, subject: str, schema: str) -> int:
     """Request the id of a schema under a subject from a registry."""
     path = f"subjects/{urllib.parse.quote(subject, safe='')}"
-    return int(_ask(registry, path, {"schema": schema})["id"])
+    return int(_request(registry, path, {"schema": schema})["id"])
 
 
-def _ask(registry: str, path: str, body: dict[str, str] | None) -> Any:
+def _request(registry: str, path: str, body: dict[str, str] | None) -> Any:
     """Send a request to the registry, and return the decoded answer."""
     secrets = Secrets.of_uri(registry)
     parts = urllib.parse.urlsplit(registry)
@@ -82,12 +82,12 @@ def _ask(registry: str, path: str, body: dict[str, str] | None) -> Any:
     except urllib.error.HTTPError as error:
         with error:
             told = secrets.hide(error.read(500).decode(errors="replace"))
-        raise _failed(registry, path, f"{error.code} {told}") from None
+        raise _registry_error(registry, path, f"{error.code} {told}") from None
     except (OSError, ValueError) as error:
-        raise _failed(registry, path, secrets.hide(str(error))) from None
+        raise _registry_error(registry, path, secrets.hide(str(error))) from None
 
 
-def _failed(registry: str, path: str, why: str) -> SourceError:
+def _registry_error(registry: str, path: str, why: str) -> SourceError:
     """Build the error that a request to the registry failed."""
     return SourceError(
         f"The schema registry {shown_uri(registry)} does not answer for {path}: {why}.",

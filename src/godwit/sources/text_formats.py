@@ -24,7 +24,7 @@ import pyarrow.json as pajson
 from godwit.model.errors import SourceError
 from godwit.sources.directory import partitions_of
 from godwit.sources.file_formats import BadLine, FileFormat, FileRange
-from godwit.sources.file_types import common_schema, from_text
+from godwit.sources.file_types import common_schema, parse_instants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -55,7 +55,7 @@ class _TextFormat(FileFormat):
     def __init__(self, *, skips_bad: bool) -> None:
         self.skips_bad = skips_bad  # lines that cannot be read are `BadLine`s
 
-    def _is_cut(self, file: File) -> bool:
+    def _is_divisible(self, file: File) -> bool:
         return self.cuttable and not file.path.endswith(_COMPRESSED)
 
     def end(self, file: File, layout: FileLayout | None) -> int:
@@ -68,10 +68,10 @@ class _TextFormat(FileFormat):
     ) -> tuple[int, int]:
         """Count line breaks; a file that cannot be cut counts for all the rows asked for."""
         del layout
-        if not self._is_cut(file):
+        if not self._is_divisible(file):
             return file.size, rows
         left, ends_within_a_line = rows, False
-        with directory.filesystem.open_input_file(directory.full(file.path)) as stream:
+        with directory.filesystem.open_input_file(directory.full_path(file.path)) as stream:
             at = max(start, self._first_line(stream))
             stream.seek(at)
             while block := stream.read(_PROBE_BYTES if left < 1000 else _BLOCK_BYTES):
@@ -83,12 +83,12 @@ class _TextFormat(FileFormat):
                 ends_within_a_line = not block.endswith(b"\n")
         return file.size, rows - left + ends_within_a_line
 
-    def cuts(
+    def cut_offsets(
         self, file: File, layout: FileLayout | None, start: int, stop: int, num_bytes: float
     ) -> list[int]:
         """Return byte offsets that cut a range into parts of about `num_bytes` bytes."""
         del layout
-        if not self._is_cut(file):
+        if not self._is_divisible(file):
             return []
         parts = max(1, int((stop - start) / max(num_bytes, 1)))
         return [start + (stop - start) * part // parts for part in range(1, parts)]
@@ -101,9 +101,9 @@ class _TextFormat(FileFormat):
     def max_rows(self, directory: Directory, part: FileRange) -> int | None:
         """Count the lines of data that begin in a part."""
         file = part.file
-        if not self._is_cut(file):
+        if not self._is_divisible(file):
             return None
-        with directory.filesystem.open_input_file(directory.full(file.path)) as stream:
+        with directory.filesystem.open_input_file(directory.full_path(file.path)) as stream:
             part = replace(part, start=max(part.start, self._first_line(stream)))
         return sum(
             block.count(b"\n") + (not block.endswith(b"\n"))
@@ -112,18 +112,18 @@ class _TextFormat(FileFormat):
 
     def _blocks(self, directory: Directory, part: FileRange) -> Iterator[bytes]:
         """Yield the lines that begin in a part, in blocks of whole lines."""
-        file, path = part.file, directory.full(part.file.path)
-        if not self._is_cut(file):
+        file, path = part.file, directory.full_path(part.file.path)
+        if not self._is_divisible(file):
             with directory.filesystem.open_input_stream(path, compression="detect") as stream:
                 yield from _whole_lines(stream, None if self.cuttable else -1)
             return
         with directory.filesystem.open_input_file(path) as stream:
-            begin = _line_from(stream, part.start, file.size)
-            end = file.size if part.stop is None else _line_from(stream, part.stop, file.size)
+            begin = _next_line_start(stream, part.start, file.size)
+            end = file.size if part.stop is None else _next_line_start(stream, part.stop, file.size)
             stream.seek(begin)
             yield from _whole_lines(stream, end - begin)
 
-    def _readable(
+    def _parse_readable(
         self, text: bytes, parse: Callable[[bytes], pa.Table], *, halved: bool = False
     ) -> Iterator[pa.RecordBatch | BadLine]:
         """Parse lines; with bad lines to be skipped, find these by bisection."""
@@ -131,7 +131,7 @@ class _TextFormat(FileFormat):
             return
         try:
             if halved:
-                self._insist_on_whole_lines(text)
+                self._check_whole_lines(text)
             rows = parse(text)
         except (ValueError, pa.ArrowException) as error:
             if not self.skips_bad:
@@ -144,13 +144,13 @@ class _TextFormat(FileFormat):
             yield from rows.combine_chunks().to_batches()
             return
         for half in (text[:middle], text[middle:]):
-            yield from self._readable(half, parse, halved=True)
+            yield from self._parse_readable(half, parse, halved=True)
 
     def _is_blank(self, text: bytes) -> bool:
         """Return whether there is nothing to parse."""
         return text.isspace()
 
-    def _insist_on_whole_lines(self, text: bytes) -> None:
+    def _check_whole_lines(self, text: bytes) -> None:
         """Refuse lines that may be parts of one, where a block of them was halved."""
 
     def schema(self, directory: Directory, file: File) -> pa.Schema:
@@ -158,7 +158,7 @@ class _TextFormat(FileFormat):
         for block in self._blocks(directory, FileRange(file=file, stop=min(file.size, 1 << 20))):
             return common_schema(self._infer(block))
         raise SourceError(
-            f"The file {directory.named(file)!r} has no rows to infer a schema from.",
+            f"The file {directory.file_name(file)!r} has no rows to infer a schema from.",
             remedy="Give schema=.",
         )
 
@@ -167,7 +167,7 @@ class _TextFormat(FileFormat):
         """Infer a schema from lines."""
 
 
-def _line_from(stream: Any, offset: int, size: int) -> int:
+def _next_line_start(stream: Any, offset: int, size: int) -> int:
     """Return where the first line begins that begins at an offset or after it."""
     if offset <= 0 or offset >= size:
         return min(max(offset, 0), size)
@@ -210,7 +210,7 @@ class JsonFormat(_TextFormat):
 
     def _infer(self, block: bytes) -> pa.Schema:
         """Infer a schema from lines of JSON."""
-        return _parsed_json(block.removeprefix(_MARK), None).schema
+        return _parse_objects(block.removeprefix(_MARK), None).schema
 
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
@@ -224,7 +224,7 @@ class JsonFormat(_TextFormat):
 
         def parsed(text: bytes) -> pa.Table:
             """Parse a block of lines."""
-            rows = _parsed_json(text, parse)
+            rows = _parse_objects(text, parse)
             for field in as_text:
                 at = rows.schema.get_field_index(field.name)
                 rows = rows.set_column(at, field.name, rows.column(at).cast(field.type))
@@ -236,10 +236,10 @@ class JsonFormat(_TextFormat):
                 count = sum(not line.isspace() for line in text.split(b"\n") if line)
                 yield pa.RecordBatch.from_arrays([pa.nulls(count)], [""])
                 continue
-            yield from self._readable(text, parsed)
+            yield from self._parse_readable(text, parsed)
 
 
-def _parsed_json(text: bytes, parse: pajson.ParseOptions | None) -> pa.Table:
+def _parse_objects(text: bytes, parse: pajson.ParseOptions | None) -> pa.Table:
     """Parse lines that are objects; refuse others, and text that is not UTF-8."""
     # A null at the beginning would end the process (pyarrow 26), and further ones be rows of nulls.
     if _NOT_OBJECT.match(text) or _NOT_OBJECT_LATER.search(text):
@@ -248,16 +248,16 @@ def _parsed_json(text: bytes, parse: pajson.ParseOptions | None) -> pa.Table:
     try:
         rows = pajson.read_json(io.BytesIO(text), options, parse)
     except pa.ArrowInvalid as error:
-        if _whole_objects(text) is None:
+        if _count_objects(text) is None:
             raise ValueError(_NO_LINES_OF_OBJECTS) from error
         raise
     rows.validate(full=True)  # the parser takes any bytes for text
-    if _whole_objects(text) != rows.num_rows:
+    if _count_objects(text) != rows.num_rows:
         raise ValueError(_NO_LINES_OF_OBJECTS)
     return rows
 
 
-def _whole_objects(text: bytes) -> int | None:
+def _count_objects(text: bytes) -> int | None:
     """Count lines that begin with a brace, as all do, and end with one; ``None`` if not all do.
 
     If there are as many objects, each line has one: within an object, or a list of them, a comma or
@@ -332,7 +332,7 @@ class CsvFormat(_TextFormat):
 
     def _infer(self, block: bytes) -> pa.Schema:
         """Infer a schema from lines of CSV; the names come from the header, if it has one."""
-        return self._parsed(block, self._columns, {}, None).schema
+        return self._parse_csv(block, self._columns, {}, None).schema
 
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
@@ -342,10 +342,10 @@ class CsvFormat(_TextFormat):
         if names is not None:
             of_directories = partitions_of(file)
             names = [name for name in names if name not in of_directories]
-        elif self._is_cut(file):
-            with directory.filesystem.open_input_file(directory.full(file.path)) as stream:
+        elif self._is_divisible(file):
+            with directory.filesystem.open_input_file(directory.full_path(file.path)) as stream:
                 header = self._header(stream)
-            names = self._names(header)
+            names = self._column_names(header)
             if part.stop is not None and part.stop <= len(header):
                 return
             part = replace(part, start=max(part.start, len(header)))
@@ -354,10 +354,10 @@ class CsvFormat(_TextFormat):
 
         def parsed(lines: bytes) -> pa.Table:
             """Parse a block of lines."""
-            rows = self._lines(lines, names or [], types, present)
+            rows = self._parse_lines(lines, names or [], types, present)
             for field in fields:
                 if _is_instant(field.type) and field.name in present:
-                    instants = from_text(rows.column(field.name).combine_chunks(), field.type)
+                    instants = parse_instants(rows.column(field.name).combine_chunks(), field.type)
                     at = rows.schema.get_field_index(field.name)
                     rows = rows.set_column(at, field.name, instants)
             return rows
@@ -366,19 +366,19 @@ class CsvFormat(_TextFormat):
             text = block
             if names is None:
                 header, newline, text = block.partition(b"\n")
-                names = self._names(header + newline)
+                names = self._column_names(header + newline)
             if self._is_blank(text):
                 continue
             present[:] = [name for name in types if name in names] or names[:1]
             if fields and present[0] not in types:
                 _insist_on_delimiter(names, str(self._parse["delimiter"]))
-            yield from self._readable(text, parsed)
+            yield from self._parse_readable(text, parsed)
 
     def _is_blank(self, text: bytes) -> bool:
         """Return whether a block has nothing but line breaks."""
         return _NO_LINES.match(text) is not None
 
-    def _insist_on_whole_lines(self, text: bytes) -> None:
+    def _check_whole_lines(self, text: bytes) -> None:
         """Refuse lines with one of two quotes: what is between these may have a line break."""
         quote, escape = str(self._parse["quote_char"] or "").encode(), self._parse["escape_char"]
         if not quote or quote not in text:
@@ -389,26 +389,28 @@ class CsvFormat(_TextFormat):
             msg = "it has a quote at one end of a value alone"
             raise ValueError(msg)
 
-    def _names(self, header: bytes) -> list[str]:
+    def _column_names(self, header: bytes) -> list[str]:
         """Read the names of columns."""
-        names: list[str] = self._parsed(header.rstrip(b"\r\n") + b"\n", None, {}, None).column_names
+        names: list[str] = self._parse_csv(
+            header.rstrip(b"\r\n") + b"\n", None, {}, None
+        ).column_names
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             msg = f"it has several columns named {twice[0]!r}"
             raise ValueError(msg)
         return names
 
-    def _lines(
+    def _parse_lines(
         self, text: bytes, names: list[str], types: dict[str, pa.DataType], columns: list[str]
     ) -> pa.Table:
         """Parse lines; refuse values with line breaks where ranges may be cut at them."""
         quote = self._parse["quote_char"]
         has_breaks = self._parse["newlines_in_values"]
         if has_breaks or not quote or str(quote).encode() not in text:
-            return self._parsed(text, names, types, columns)
+            return self._parse_csv(text, names, types, columns)
         hint = "if values in quotes have line breaks, give newlines_in_values=True"
         try:
-            rows = self._parsed(text, names, types, columns)
+            rows = self._parse_csv(text, names, types, columns)
         except pa.ArrowInvalid as error:
             msg = f"{str(error).splitlines()[0]} ({hint})"
             raise ValueError(msg) from error
@@ -419,14 +421,14 @@ class CsvFormat(_TextFormat):
         last = text.rstrip(b"\r\n").rpartition(b"\n")[2] + b"\n"
         if rows.num_rows == lines:
             try:
-                if self._parsed(last * 2, names, {}, columns[:1]).num_rows == 2:
+                if self._parse_csv(last * 2, names, {}, columns[:1]).num_rows == 2:
                     return rows
             except pa.ArrowInvalid:
                 pass  # two halves of lines
         msg = f"a value in quotes has a line break; {hint}"
         raise ValueError(msg)
 
-    def _parsed(
+    def _parse_csv(
         self,
         text: bytes,
         names: list[str] | None,  # None: the first line has them

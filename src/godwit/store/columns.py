@@ -397,9 +397,9 @@ class _VariableColumn(Column):
 
     def gather(self, rows: Rows) -> Encoded:
         """Copy the values of `rows` from the heap."""
-        return Encoded(self._take(rows), self._nulls_of(rows))
+        return Encoded(self._copy_entries(rows), self._nulls_of(rows))
 
-    def _take(self, rows: Rows) -> pa.Array:
+    def _copy_entries(self, rows: Rows) -> pa.Array:
         """Copy entries; bounds first, since Arrow follows offsets wherever they lead."""
         which = self._entries_of(rows)
         if self._refs is not None and len(which) and int(which.max()) > self._words[ENTRIES]:
@@ -419,7 +419,7 @@ class _VariableColumn(Column):
 
     def equal(self, rows: Rows, encoded: Encoded) -> npt.NDArray[np.bool_]:
         """Compare the values of `rows` with encoded ones."""
-        stored = self._take(rows)
+        stored = self._copy_entries(rows)
         if stored.equals(encoded.values):  # one pass over bytes; by far the most frequent answer
             same = np.ones(len(rows), np.bool_)
         else:

@@ -39,8 +39,8 @@ from godwit.store.layout import (
     SLOTS,
     USED,
     Capacity,
+    column_header,
     layout_of,
-    own_words,
     read_room,
     write_header,
     write_room,
@@ -135,7 +135,7 @@ class TableImage:
         self._hashes, self._key_groups, self._live = layout.arrays(memory, -1)
         columns: list[Column] = []
         for number, field in enumerate([*schema.keys, *schema.values]):
-            words = own_words(self._head, number)
+            words = column_header(self._head, number)
             cls = column_class(field.type)
             columns.append(cls(field.type, layout.arrays(memory, number), words))
         # keys, values: key columns and state columns
@@ -192,7 +192,7 @@ class TableImage:
 
     def entries(self, number: int) -> tuple[int, int, int]:
         """Return a column's number of entries, their bytes, and the bytes of live ones."""
-        words = own_words(self._head, number)
+        words = column_header(self._head, number)
         return words[ENTRIES], words[HEAP], words[LIVE]
 
     def state_bytes(self, key_groups: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
@@ -222,14 +222,14 @@ class TableImage:
         rows, at = index.first(hashes)
         if used:
             self._check_blocks(rows)
-            wrong = self._differing(rows, keys)
+            wrong = self._mismatches(rows, keys)
             for _ in range(used):
                 if not wrong.size:
                     break
                 rows[wrong], at[wrong] = index.following(hashes[wrong], at[wrong])
                 self._check_blocks(rows[wrong])
                 some = tuple(column.take(wrong) for column in keys)
-                wrong = wrong[self._differing(rows[wrong], some)]
+                wrong = wrong[self._mismatches(rows[wrong], some)]
             if wrong.size:
                 raise IndexError("The index leads to the same rows again and again.")
         return rows, hashes, at
@@ -243,7 +243,7 @@ class TableImage:
         """Return the hash index with `slots` slots."""
         return HashIndex(self.layout.index_slots(self._memory, slots))
 
-    def _differing(self, rows: Rows, keys: tuple[Encoded, ...]) -> Rows:
+    def _mismatches(self, rows: Rows, keys: tuple[Encoded, ...]) -> Rows:
         """Return the positions whose row has another key."""
         same = np.ones(len(rows), np.bool_)
         for column, encoded in zip(self.keys, keys, strict=True):
@@ -273,7 +273,7 @@ class TableImage:
     def enlarge_index(self, slots: int) -> None:
         """Rebuild the index with `slots` slots, whose space is already allocated."""
         if self.slots:
-            self._index(slots).take_over(self.layout.index_slots(self._memory, self.slots))
+            self._index(slots).copy_from(self.layout.index_slots(self._memory, self.slots))
         self._head[SLOTS] = slots
 
     def write(
@@ -293,7 +293,7 @@ class TableImage:
             dead = rows[(rows >= 0) & ~self._live.take(rows)]
             for key in self.keys:
                 key.revive(dead)
-            self._count(self._key_groups.take(dead), 1, [key.lengths(dead) for key in self.keys])
+            self._account(self._key_groups.take(dead), 1, [key.lengths(dead) for key in self.keys])
             self._live[dead] = True
             head[LIVE_ROWS] += len(dead)
         if fresh is None:
@@ -309,7 +309,7 @@ class TableImage:
         self._key_groups[first : first + count] = fresh.key_groups
         for key, encoded in zip(self.keys, fresh.keys, strict=True):
             key.append(first, encoded)
-        self._count(fresh.key_groups, 1, [encoded.lengths() for encoded in fresh.keys])
+        self._account(fresh.key_groups, 1, [encoded.lengths() for encoded in fresh.keys])
         self._put_values(rows, upserts)
         self._live[first : first + count] = True
         # Last, so that a reader of other key groups follows no slot to a row half written.
@@ -324,9 +324,9 @@ class TableImage:
             value.put(rows, encoded)
             if before is not None:
                 after = encoded.lengths()
-                self._count(upserts.key_groups, 0, [None if after is None else after - before])
+                self._account(upserts.key_groups, 0, [None if after is None else after - before])
 
-    def _count(self, key_groups: KeyGroups, keys: int, sizes: list[Rows | None]) -> None:
+    def _account(self, key_groups: KeyGroups, keys: int, sizes: list[Rows | None]) -> None:
         """Count keys and bytes of rows towards their key groups."""
         if keys:
             np.add.at(self.num_keys, key_groups, keys)
@@ -359,7 +359,7 @@ class TableImage:
         """Mark live rows as dead."""
         key_groups = self._key_groups.take(rows)
         sizes = [column.lengths(rows) for column in self.columns]
-        self._count(key_groups, -1, [None if size is None else -size for size in sizes])
+        self._account(key_groups, -1, [None if size is None else -size for size in sizes])
         for column in self.columns:
             column.release(rows)
         self._live[rows] = False

@@ -73,7 +73,7 @@ class HashIndex:
         rows[~hit] = -1
         passed = np.flatnonzero(~hit & (slots != _FREE))
         if passed.size:
-            self._walk(tags, at, rows, passed)
+            self._probe(tags, at, rows, passed)
         return rows, at
 
     def following(self, hashes: UInt64Array, at: Rows) -> tuple[Rows, Rows]:
@@ -82,7 +82,7 @@ class HashIndex:
         `hashes`: shape ``(n,)``. `at`: shape ``(n,)``: slots of the candidates with other keys.
         """
         at, rows = at.copy(), np.full(len(at), -1, np.int64)
-        self._walk(hashes & _TAG_MASK, at, rows, np.arange(len(at)))
+        self._probe(hashes & _TAG_MASK, at, rows, np.arange(len(at)))
         return rows, at
 
     def insert(self, hashes: UInt64Array, rows: Rows, at: Rows | None = None) -> None:
@@ -94,14 +94,14 @@ class HashIndex:
         """
         if at is None:
             at = (hashes >> self._home_shift).view(np.int64)
-        self._place((hashes & _TAG_MASK) | (rows + 1).view(np.uint64), at)
+        self._place_entries((hashes & _TAG_MASK) | (rows + 1).view(np.uint64), at)
 
-    def take_over(self, slots: UInt64Array) -> None:
+    def copy_from(self, slots: UInt64Array) -> None:
         """Copy all entries of smaller `slots` into this empty index."""
         entries = slots[slots != _FREE]
-        self._place(entries, (entries >> self._home_shift).view(np.int64))
+        self._place_entries(entries, (entries >> self._home_shift).view(np.int64))
 
-    def _place(self, entries: UInt64Array, at: Rows) -> None:
+    def _place_entries(self, entries: UInt64Array, at: Rows) -> None:
         """Write entries into the first free slots from `at` on.
 
         All write at once, then look who is there: of several that wanted one slot the last is
@@ -114,7 +114,7 @@ class HashIndex:
             lost = np.flatnonzero(slots.take(at) != entries)
             at, entries = (at[lost] + 1) & self._mask, entries[lost]
 
-    def _walk(self, tags: UInt64Array, at: Rows, rows: Rows, open_: Rows) -> None:
+    def _probe(self, tags: UInt64Array, at: Rows, rows: Rows, open_: Rows) -> None:
         """Probe on for the searches `open_`; fill in `at` and `rows`.
 
         The next few slots are looked at one by one, which ends most searches at half the cost.

@@ -76,7 +76,7 @@ class _Array:
         """End of the part that is allocated for `room`."""
         section = self.section
         places = room.places(section.per, self.column) + section.more
-        return self.start + places * _place_bytes(section)
+        return self.start + places * _bytes_per_row(section)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class Layout:
         """Return the arrays of a column; of the table itself for -1."""
         return [
             np.ndarray(
-                _shape(array.section, self.capacity, column),
+                _section_shape(array.section, self.capacity, column),
                 array.section.dtype,
                 memory,
                 array.start,
@@ -125,7 +125,7 @@ class Layout:
         """
         yield 0, self.index
         for array in self._arrays:
-            section, size = array.section, _place_bytes(array.section)
+            section, size = array.section, _bytes_per_row(array.section)
             places = self.capacity.places(section.per, array.column)
             if section.per == "row":
                 yield array.start + (places - 1) * size, size
@@ -157,13 +157,13 @@ def layout_of(schema: StateSchema, num_key_groups: int, capacity: Capacity) -> L
     """Lay out a table."""
     fields = [*schema.keys, *schema.values]
     words = WORDS + WORDS_PER_COLUMN * len(fields)
-    at = _pages(8 * words)
+    at = _whole_pages(8 * words)
     directory = []
     for dtype in _DIRECTORY:
         directory.append(at)
-        at += _pages(np.dtype(dtype).itemsize * num_key_groups)
+        at += _whole_pages(np.dtype(dtype).itemsize * num_key_groups)
     index, slots = at, slots_for(capacity.rows)
-    at += _pages(16 * slots)
+    at += _whole_pages(16 * slots)
     sections = [(section, -1) for section in _OF_TABLE]
     for number, field in enumerate(fields):
         own = column_class(field.type).sections(field.type, key=number < len(schema.keys))
@@ -171,7 +171,7 @@ def layout_of(schema: StateSchema, num_key_groups: int, capacity: Capacity) -> L
     arrays = []
     for section, column in sections:
         arrays.append(_Array(start=at, section=section, column=column))
-        at += _pages(prod(_shape(section, capacity, column)) * section.dtype.itemsize)
+        at += _whole_pages(prod(_section_shape(section, capacity, column)) * section.dtype.itemsize)
     return Layout(
         words=words,
         directory=tuple(directory),
@@ -245,7 +245,7 @@ def capacity_in(memory: mmap.mmap, schema: StateSchema, num_key_groups: int) -> 
     return capacity if layout.file_bytes == len(memory) else None
 
 
-def own_words(head: memoryview, column: int) -> memoryview:
+def column_header(head: memoryview, column: int) -> memoryview:
     """Return the header words of a column."""
     at = WORDS + WORDS_PER_COLUMN * column + _COLUMN_OWN
     return head[at : at + COLUMN_WORDS]
@@ -263,18 +263,18 @@ def _put_pair(head: memoryview, column: int, which: int, pair: tuple[int, int]) 
     head[at], head[at + 1] = pair
 
 
-def _shape(section: Section, capacity: Capacity, column: int) -> tuple[int, ...]:
+def _section_shape(section: Section, capacity: Capacity, column: int) -> tuple[int, ...]:
     """Shape of a section's array at a capacity."""
     places = capacity.places(section.per, column) + section.more
     return (places,) if section.width is None else (places, section.width)
 
 
-def _place_bytes(section: Section) -> int:
+def _bytes_per_row(section: Section) -> int:
     """Return the bytes per row of a section."""
     return section.dtype.itemsize * (1 if section.width is None else section.width)
 
 
-def _pages(size: int) -> int:
+def _whole_pages(size: int) -> int:
     """Round up to whole pages."""
     return -(-size // _PAGE) * _PAGE
 

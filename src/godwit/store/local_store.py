@@ -70,15 +70,15 @@ class LocalState:
         if enough is not None:
             known = self._table_of[key_groups]
             for number in np.flatnonzero(np.bincount(known[known >= 0])).tolist():
-                self._look(number, key_groups, known == number, versions, tables)
+                self._find_in_table(number, key_groups, known == number, versions, tables)
             missing = versions < enough
         if missing.any():
-            for number in self._numbers():
-                self._look(number, key_groups, missing, versions, tables)
+            for number in self._table_numbers():
+                self._find_in_table(number, key_groups, missing, versions, tables)
         self.versions[key_groups], self._table_of[key_groups] = versions, tables
         return versions
 
-    def _look(
+    def _find_in_table(
         self,
         number: int,
         key_groups: KeyGroups,
@@ -88,11 +88,11 @@ class LocalState:
     ) -> None:
         """Look for key groups in one table; record those that have a newer version there."""
         at = np.flatnonzero(which)
-        present = self._table(number).refresh(key_groups[at])
+        present = self._open_table(number).refresh(key_groups[at])
         newer = present > versions[at]
         versions[at[newer]], tables[at[newer]] = present[newer], number
 
-    def prior(
+    def look_up(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
         """Look up keys, and return copies of their state.
@@ -188,29 +188,29 @@ class LocalState:
         large for one table.
         """
         before = self.versions[changes.key_groups]
-        for number, mask in self._homes(changes, homes):
-            self._table(number).apply(changes.where(mask), before[mask])
-            self._note(changes.key_groups[mask], number)
+        for number, mask in self._tables_to_change(changes, homes):
+            self._open_table(number).apply(changes.where(mask), before[mask])
+            self._record_written(changes.key_groups[mask], number)
 
     def replace(self, contents: Changes, homes: npt.NDArray[np.int32]) -> None:
         """Replace key groups by snapshots, unless a newer version is here.
 
         Raises `StorageFullError, StateEncodingError` as of `apply`; the table is as it was.
         """
-        for number, mask in self._homes(contents, homes):
-            self._table(number).replace(contents.where(mask))
-            self._note(contents.key_groups[mask], number)
+        for number, mask in self._tables_to_change(contents, homes):
+            self._open_table(number).replace(contents.where(mask))
+            self._record_written(contents.key_groups[mask], number)
 
     def drop(self, key_groups: KeyGroups) -> None:
         """Delete key groups from all tables; their space is reused later."""
-        for number in self._numbers():
-            self._table(number).drop(key_groups)
+        for number in self._table_numbers():
+            self._open_table(number).drop(key_groups)
         self.versions[key_groups], self._table_of[key_groups] = -1, -1
 
-    def least(self, key_groups: KeyGroups, column: int, *, after: int) -> int:
+    def min_after(self, key_groups: KeyGroups, column: int, *, after: int) -> int:
         """Minimum above `after` in a column of integers, key columns counted first."""
         minima = [
-            table.least(key_groups[which], column, after)
+            table.min_after(key_groups[which], column, after)
             for table, which in self._by_table(self._table_of[key_groups])
         ]
         return min(minima, default=2**61)
@@ -228,7 +228,7 @@ class LocalState:
         for table, which in self._by_table(self._table_of[key_groups]):
             table.drop(key_groups[which], part)
 
-    def _homes(
+    def _tables_to_change(
         self, changes: Changes, homes: npt.NDArray[np.int32]
     ) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:
         """Yield each table that has changed entries, with the mask of their key groups."""
@@ -237,19 +237,19 @@ class LocalState:
         for number in np.flatnonzero(np.bincount(tables)).tolist():
             yield number, tables == number
 
-    def _note(self, key_groups: KeyGroups, number: int) -> None:
+    def _record_written(self, key_groups: KeyGroups, number: int) -> None:
         """Record table and versions of key groups just written."""
         self._table_of[key_groups] = number
-        self.versions[key_groups] = self._table(number).versions(key_groups)
+        self.versions[key_groups] = self._open_table(number).versions(key_groups)
 
     def _by_table(
         self, tables: npt.NDArray[np.int32]
     ) -> Iterator[tuple[StateTable, npt.NDArray[np.int64]]]:
         """Yield each table in `tables`, with the positions at which it is named."""
         for number in np.flatnonzero(np.bincount(tables + 1)[1:]).tolist():
-            yield self._table(number), np.flatnonzero(tables == number)
+            yield self._open_table(number), np.flatnonzero(tables == number)
 
-    def _table(self, number: int) -> StateTable:
+    def _open_table(self, number: int) -> StateTable:
         """Return the table with a number, creating its object on first use."""
         table = self._tables.get(number)
         if table is None:
@@ -262,10 +262,10 @@ class LocalState:
             self._path / f"{number:06d}{_SUFFIX}",
             self.schema,
             self.num_key_groups,
-            lambda: self._locked(number),
+            lambda: self._lock_table(number),
         )
 
-    def _numbers(self) -> list[int]:
+    def _table_numbers(self) -> list[int]:
         """Numbers of the tables that exist, ascending."""
         try:
             names = [path.stem for path in self._path.iterdir() if path.suffix == _SUFFIX]
@@ -274,7 +274,7 @@ class LocalState:
         return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
     @contextmanager
-    def _locked(self, number: int) -> Iterator[None]:
+    def _lock_table(self, number: int) -> Iterator[None]:
         """Lock a table against other writers on this executor."""
         fd = self._lock_file()
         fcntl.lockf(fd, fcntl.LOCK_EX, 1, number)

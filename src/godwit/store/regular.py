@@ -60,11 +60,11 @@ def word_at(values: FixedWidth, at: int, dtype: str) -> npt.NDArray[Any]:
 def take_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
     """Return selected rows of a batch, as `pyarrow.RecordBatch.take` does."""
     which = pa.array(rows)
-    columns = [_taken(column, rows, which) for column in batch.columns]
+    columns = [_take_column(column, rows, which) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
-def _taken(column: pa.Array, rows: npt.NDArray[np.int64], which: pa.Array) -> pa.Array:
+def _take_column(column: pa.Array, rows: npt.NDArray[np.int64], which: pa.Array) -> pa.Array:
     """Return selected values of a column."""
     # A look at all offsets pays where a good part of the values is taken.
     values = fixed_width(column) if 4 * len(rows) >= len(column) else None
@@ -79,7 +79,7 @@ def _taken(column: pa.Array, rows: npt.NDArray[np.int64], which: pa.Array) -> pa
     return pa.Array.from_buffers(column.type, count, buffers)
 
 
-def differ(
+def values_differ(
     values: FixedWidth, rows: npt.NDArray[np.int64], others: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
     """Compare values at ``rows[i]`` and ``others[i]``: true where they differ."""

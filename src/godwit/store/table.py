@@ -79,7 +79,7 @@ class _Search:
     extent: tuple[int, ...]  # of the index when it was searched
     found: tuple[Rows, UInt64Array, Rows]  # see `TableImage.search`
 
-    def found_by(
+    def cached_for(
         self, keys: pa.RecordBatch, file: TableFile
     ) -> tuple[Rows, UInt64Array, Rows] | None:
         """Return the cached result of a search for these keys; ``None`` if it may be outdated."""
@@ -121,7 +121,7 @@ class StateTable:
             return blank_image(self.schema, self.num_key_groups)
         return self._file.image
 
-    def _map(self) -> bool:
+    def _map_file(self) -> bool:
         """Map the current file; return whether it is intact."""
         try:
             status = self._path.stat()
@@ -131,21 +131,21 @@ class StateTable:
         if self._file is None or identity_of(status) != self._file.identity:
             opened = open_file(self._path, self.schema, self.num_key_groups)
             if opened is None or opened[0] is None:
-                return opened is None and self._map()
+                return opened is None and self._map_file()
             self._file = opened[0]
         return self._file.is_whole and not self._file.image.damaged
 
     def _drop_unfinished(self) -> None:
         """Delete key groups whose write was broken off, or a damaged file; under the lock."""
-        if not self._map():
+        if not self._map_file():
             self._discard()
         image = self._image
         if image.marks.any():
             if (image.versions[image.marks == 0] < 0).all():
                 self._discard()
                 return
-            nothing = _nothing(image)
-            self._publish(self._guarded(lambda: self._copy_alive(nothing, None)))
+            nothing = _empty_upserts(image)
+            self._publish(self._read_guarded(lambda: self._copy_live(nothing, None)))
 
     def _discard(self) -> None:
         """Delete the table's file; its state is in the checkpoint."""
@@ -162,7 +162,7 @@ class StateTable:
         mask[key_groups] = True
         return mask
 
-    def _guarded(self, work: Callable[[], _T]) -> _T:
+    def _read_guarded(self, work: Callable[[], _T]) -> _T:
         """Run a read; raise if the file was damaged or rewritten meanwhile."""
         file, cause = self._file, None
         before = 0 if file is None else file.image.rewritten
@@ -193,7 +193,7 @@ class StateTable:
 
         Returns the version of each of `key_groups`: -1 where the table does not hold it.
         """
-        if not self._map() or self._image.marks[key_groups].any():
+        if not self._map_file() or self._image.marks[key_groups].any():
             with self._lock():  # whoever writes may be alive
                 self._drop_unfinished()
         return self.versions(key_groups)
@@ -209,7 +209,7 @@ class StateTable:
         (floats by bits, null equal to null), never by hash alone.
         """
         image, file, extent = self._image, self._file, self._image.extent
-        found = self._guarded(lambda: image.search(image.encode_keys(keys), keys.num_rows))
+        found = self._read_guarded(lambda: image.search(image.encode_keys(keys), keys.num_rows))
         self._last_search = None
         if file is not None and keys.num_rows <= _REMEMBERED_ROWS:
             self._last_search = _Search(
@@ -221,7 +221,7 @@ class StateTable:
         """Copy out the state of `rows` from `find`; zero or empty where a row is -1."""
         values = self._image.values
         return pa.RecordBatch.from_arrays(
-            self._guarded(lambda: [column.decode(column.gather(rows)) for column in values]),
+            self._read_guarded(lambda: [column.decode(column.gather(rows)) for column in values]),
             schema=self.schema.values,
         )
 
@@ -238,7 +238,7 @@ class StateTable:
             gathered = image.gather(rows if part is None else part.rows_of(image, rows))
             return gathered.take(np.argsort(gathered.key_groups, kind="stable"))
 
-        rows = self._guarded(gather)
+        rows = self._read_guarded(gather)
         keys = [c.decode(e) for c, e in zip(image.keys, rows.keys, strict=True)]
         values = [c.decode(e) for c, e in zip(image.values, rows.values, strict=True)]
         return Changes(
@@ -268,12 +268,12 @@ class StateTable:
             values = (image.columns[column].gather(rows).values for column in columns)
             return rows, [of_rows.view(np.int64) for of_rows in values]
 
-        return self._guarded(gather)
+        return self._read_guarded(gather)
 
     def entries(self, rows: Rows) -> tuple[npt.NDArray[np.int64], pa.RecordBatch, pa.RecordBatch]:
         """Copy out hashes, key columns and state columns of rows."""
         image, schema = self._image, self.schema
-        gathered = self._guarded(lambda: image.gather(rows))
+        gathered = self._read_guarded(lambda: image.gather(rows))
         keys = [c.decode(e) for c, e in zip(image.keys, gathered.keys, strict=True)]
         values = [c.decode(e) for c, e in zip(image.values, gathered.values, strict=True)]
         return (
@@ -282,7 +282,7 @@ class StateTable:
             pa.RecordBatch.from_arrays(values, schema=schema.values),
         )
 
-    def least(self, key_groups: KeyGroups, column: int, after: int) -> int:
+    def min_after(self, key_groups: KeyGroups, column: int, after: int) -> int:
         """Minimum above `after` in a column of integers, key columns counted first."""
         image = self._image
 
@@ -292,7 +292,7 @@ class StateTable:
             values = image.columns[column].gather(rows).values.view(np.int64)
             return int(np.min(values, where=values > after, initial=2**61))
 
-        return self._guarded(search)
+        return self._read_guarded(search)
 
     def apply(self, changes: Changes, before: npt.NDArray[np.int64]) -> None:
         """Apply changes of committed epochs that are not applied yet.
@@ -353,11 +353,11 @@ class StateTable:
                 rows = image.rows_of(self._mask(present))
                 return rows if part is None else part.rows_of(image, rows)
 
-            rows = self._guarded(search)
+            rows = self._read_guarded(search)
             if part is not None and not rows.size:
                 return
             image.marks[present] = 1
-            self._guarded(lambda: image.remove(rows))
+            self._read_guarded(lambda: image.remove(rows))
             if part is None:
                 image.versions[present] = -1
             image.marks[present] = 0
@@ -371,7 +371,7 @@ class StateTable:
     def _write(self, changes: Changes, *, whole: bool = False) -> None:
         """Write changes; whole: they replace their key groups."""
         if changes.key_groups.size:
-            self._guarded(lambda: self._write_guarded(changes, whole=whole))
+            self._read_guarded(lambda: self._write_guarded(changes, whole=whole))
 
     def _write_guarded(self, changes: Changes, *, whole: bool) -> None:
         """Apply changes in place, or in a larger copy if there is no room.
@@ -380,22 +380,22 @@ class StateTable:
         """
         image = self._image
         upserts, removals = changes.encode(image)
-        if self._file is not None and self._put(
+        if self._file is not None and self._write_in_place(
             self._file, changes, upserts, removals, whole=whole
         ):
             return
         rows = image.search(upserts.keys, len(upserts.hashes))[0]
         fresh = upserts.where(image.live_only(rows) < 0)
-        new = self._copy_alive(upserts, fresh, changes.key_groups if whole else None)
+        new = self._copy_live(upserts, fresh, changes.key_groups if whole else None)
         try:
-            written = self._put(new, changes, upserts, removals, whole=whole)
+            written = self._write_in_place(new, changes, upserts, removals, whole=whole)
             assert written, "a new table has room for what it is made for"
         except BaseException:
             new.path.unlink(missing_ok=True)
             raise
         self._publish(new)
 
-    def _put(
+    def _write_in_place(
         self,
         file: TableFile,
         changes: Changes,
@@ -409,10 +409,10 @@ class StateTable:
         last, self._last_search = self._last_search, None
         found = None
         if last is not None and removals is None:
-            found = last.found_by(changes.keys, file)
+            found = last.cached_for(changes.keys, file)
         rows, hashes, at = found or image.search(upserts.keys, len(upserts.hashes))
         fresh = upserts.where(rows < 0)
-        room = grown_room(image, upserts, fresh)
+        room = room_in_place(image, upserts, fresh)
         if room is None:
             return False
         slots, needed = image.slots, image.used + (0 if fresh is None else len(fresh.hashes))
@@ -442,15 +442,15 @@ class StateTable:
             return
         present = image.versions >= 0
         if own is None or image.live > _COPIED_ROWS or np.any(present & ~self._mask(own)):
-            nothing = _nothing(image)
-            self._publish(self._guarded(lambda: self._copy_alive(nothing, None)))
+            nothing = _empty_upserts(image)
+            self._publish(self._read_guarded(lambda: self._copy_live(nothing, None)))
             return
-        alive = self._guarded(lambda: image.gather(image.rows_of(present)))
+        alive = self._read_guarded(lambda: image.gather(image.rows_of(present)))
         image.marks[present] = 1
         image.rewrite(alive)
         image.marks[present] = 0
 
-    def _copy_alive(
+    def _copy_live(
         self, upserts: Upserts, fresh: Upserts | None, left: KeyGroups | None = None
     ) -> TableFile:
         """Copy live rows, but those of `left`, into a new file with room for `upserts`."""
@@ -483,7 +483,7 @@ class StateTable:
         self._file = file
 
 
-def _nothing(image: TableImage) -> Upserts:
+def _empty_upserts(image: TableImage) -> Upserts:
     """Return an empty set of rows."""
     none = np.empty(0, np.int64)
     return image.gather(none)
@@ -598,7 +598,7 @@ def open_file(
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise _no_file(path)
-        image = _mapped(fd, status.st_size, schema, num_key_groups)
+        image = _map_descriptor(fd, status.st_size, schema, num_key_groups)
         if image is not None:
             file = TableFile(path, os.dup(fd), image)
             return file, file.identity
@@ -617,7 +617,9 @@ def _no_file(path: Path) -> LocalStoreError:
     )
 
 
-def _mapped(fd: int, size: int, schema: StateSchema, num_key_groups: int) -> TableImage | None:
+def _map_descriptor(
+    fd: int, size: int, schema: StateSchema, num_key_groups: int
+) -> TableImage | None:
     """Map a file; ``None`` if it is no intact table of that schema."""
     if size == 0:
         return None
@@ -662,7 +664,7 @@ _MAX_ENTRIES = (1 << 32) - 2
 _MAX_HEAP_BYTES = 1 << 42
 
 
-def grown_room(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capacity | None:
+def room_in_place(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capacity | None:
     """Room after growing in place for `upserts`; ``None`` if a new file is needed.
 
     Returns what the table has, or more; ``None`` where it is to be made anew.
@@ -673,10 +675,12 @@ def grown_room(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Ca
         columns.append((used_entries + entries, used_bytes + heap))
     rows = image.used + (0 if fresh is None else len(fresh.hashes))
     needed_room, room = Capacity(rows=rows, columns=tuple(columns)), image.room
-    if _covers(room, needed_room):
+    if _is_sufficient(room, needed_room):
         return room
     new = room_for(image, upserts, fresh)
-    if not _covers(new, needed_room) or not _covers(image.layout.capacity, new, spare_rows=1):
+    if not _is_sufficient(new, needed_room) or not _is_sufficient(
+        image.layout.capacity, new, spare_rows=1
+    ):
         return None
     pairs = zip(room.columns, new.columns, strict=True)
     return Capacity(
@@ -738,7 +742,7 @@ def _needed_places(
     ]
 
 
-def _covers(room: Capacity, needed: Capacity, *, spare_rows: int = 0) -> bool:
+def _is_sufficient(room: Capacity, needed: Capacity, *, spare_rows: int = 0) -> bool:
     """Return whether `room` suffices for `needed`."""
     return room.rows >= needed.rows + spare_rows and all(
         entries >= needed_entries and heap >= needed_heap

@@ -26,8 +26,8 @@ from godwit.api.stand_in import is_stand_in, map_rows
 from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.ownership import acquire_lease
 from godwit.checkpoint.storage import CheckpointStorage, LocalStorage, PosixDisk
-from godwit.cluster.local.run import LocalRows, LocalRun, rows_of
-from godwit.cluster.local.sources import check_loops, check_sources, epochs_of, lane_inputs
+from godwit.cluster.local.run import LocalRows, LocalRun, staged_rows
+from godwit.cluster.local.sources import check_loops, check_sources, lane_inputs, split_into_epochs
 from godwit.columns.tables import table_of
 from godwit.columns.types import to_schema
 from godwit.engine.outcomes import state_bytes
@@ -166,7 +166,7 @@ def run(
             "Both epochs= and rows_per_epoch= were given.", remedy="Give one of them."
         )
     cut = {
-        source: epochs_of(source, given, epochs=epochs, rows_per_epoch=rows_per_epoch)
+        source: split_into_epochs(source, given, epochs=epochs, rows_per_epoch=rows_per_epoch)
         for source, given in inputs.items()
     }
     check_loops(inputs, played.flow.loops)
@@ -430,7 +430,7 @@ class Run:
         for _ in itertools.count() if rounds is None else range(rounds):
             if self._driver.run_round() is None:
                 break
-            for _ in self._driver.settle():
+            for _ in self._driver.run_until_idle():
                 pass
         return self._settled(first)
 
@@ -635,7 +635,7 @@ class Run:
                 remedy="A new one has a new name, as in Spark.",
                 executor=executor,
             )
-        self._driver.see({**self.executors, **_lanes({executor: lanes})})
+        self._driver.set_executors({**self.executors, **_lanes({executor: lanes})})
 
     @user_call
     def kill(self, executor: str) -> None:
@@ -661,7 +661,7 @@ class Run:
                 remedy=f"Add another one first, as in run.add({executor + '-2'!r}).",
                 executor=executor,
             )
-        self._driver.see(left)
+        self._driver.set_executors(left)
 
     @user_call
     def restart(
@@ -896,7 +896,7 @@ class Run:
     def _end_with_what_is_there(self) -> None:
         """Read sources no further than what they have now."""
         self._open()
-        self._driver.sources.end_with_what_is_there()
+        self._driver.sources.fix_ends()
 
     def _play(self, inputs: Mapping[str, Rows], *, limit: int | None = None) -> bool:
         """Run an epoch of rows that are given and of what is to be read; false: of neither."""
@@ -910,13 +910,13 @@ class Run:
             }
             rows = LocalRows(rows=lane_inputs(self.flow, tables, self._mapped))
             ran = self._driver.read_epoch(rows, limit=limit) is not None
-        for _ in self._driver.settle():
+        for _ in self._driver.run_until_idle():
             pass
         return ran
 
     def _settled(self, first: int) -> dict[str, pa.Table]:
         """Run epochs that are due, and return the rows from epoch `first` on."""
-        for _ in self._driver.settle():
+        for _ in self._driver.run_until_idle():
             pass
         found = {}
         for sink, of_epochs in self._rows.items():
@@ -927,7 +927,7 @@ class Run:
 
     def _delivered(self, record: CommitRecord) -> None:
         """Keep the rows that an epoch gives to sinks."""
-        for sink, batches in rows_of(record, self._storage).items():
+        for sink, batches in staged_rows(record, self._storage).items():
             self._rows.setdefault(sink, {})[record.epoch] = pa.Table.from_batches(batches)
 
     def _mapped(self, source: str, maps: tuple[Any, ...], table: pa.Table) -> pa.Table:

@@ -107,7 +107,7 @@ class PageFeed:
             before = self._published
             state = before.state
             try:
-                for entries in self._reader.more():
+                for entries in self._reader.new_entries():
                     for entry in entries:
                         state = reduced(state, entry)
                 life = self._liveness.look(state.last_word, state.last_s)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from godwit.checkpoint.ownership import EXPIRY_S, look_at_lease
+from godwit.checkpoint.ownership import EXPIRY_S, inspect_lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,7 @@ class Liveness:
 
     def _is_leased(self) -> bool | None:
         """Return whether the query runs, by its lease; None if that is unknown."""
-        sight, now_s = look_at_lease(self._storage), self._monotonic_s()
+        sight, now_s = inspect_lease(self._storage), self._monotonic_s()
         if sight.beat is None:
             return sight.held
         if sight.beat != self._beat:

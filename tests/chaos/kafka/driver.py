@@ -105,12 +105,12 @@ def _epochs(run: _Run, told: dict[str, Any], rng: random.Random) -> None:
     while True:
         if not finishing and finish.exists():
             finishing = True
-            run.sources.end_with_what_is_there()
+            run.sources.fix_ends()
         if migrations and rng.random() < 0.5:
             migrations -= 1
             _migrate(run, rng, migrations)
         outcome = run.read_epoch()
-        for _ in run.settle():
+        for _ in run.run_until_idle():
             pass
         if outcome is None:
             run.loop.finish_delivery()
@@ -119,7 +119,7 @@ def _epochs(run: _Run, told: dict[str, Any], rng: random.Random) -> None:
             time.sleep(_IDLE_S)
     if told["end"]:
         run.epochs.end_input()
-        for _ in run.settle():
+        for _ in run.run_until_idle():
             pass
         run.loop.finish_delivery()
 

@@ -99,7 +99,7 @@ def die_at(step: str, epoch: int, die: Callable[[], None]) -> None:
         if done == step:
             reached()
 
-    everything, commit = StagedOutput.batches, KafkaSink._commit
+    everything, commit = StagedOutput.batches, KafkaSink._commit_transaction
 
     def half(output: StagedOutput) -> Iterator[pa.RecordBatch]:
         for batch in everything(output):

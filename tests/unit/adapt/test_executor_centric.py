@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from godwit.adapt import Control
-from godwit.adapt.executor_centric import _wanted
+from godwit.adapt.executor_centric import _allocate_servers
 from godwit.cluster.simulated import (
     History,
     Keys,
@@ -55,5 +55,5 @@ def test_cores_are_lent_where_components_times_homes_are_more_than_cores(chain: 
 def test_servers_that_are_too_few_are_shared_out_by_work() -> None:
     of = np.array([0, 0, 1, 2])
     busy, rows = np.array([2.0, 2.0, 8.0, 0.0]), np.array([5.0, 5.0, 10.0, 0.0])
-    assert _wanted(busy, rows, of, 9).tolist() == [3, 6, 0]  # stability needs 5 and 9
-    assert _wanted(busy, rows, of, 14).tolist() == [5, 9, 0]
+    assert _allocate_servers(busy, rows, of, 9).tolist() == [3, 6, 0]  # stability needs 5 and 9
+    assert _allocate_servers(busy, rows, of, 14).tolist() == [5, 9, 0]

@@ -15,10 +15,10 @@ from godwit.adapt.forecast import (
     Forecast,
     Forecaster,
     RateHistory,
-    found_period,
-    judged,
-    looking_ahead,
-    seasonal,
+    detect_period,
+    evaluate_forecast,
+    raise_to_forecast,
+    seasonal_forecast,
 )
 from godwit.adapt.memory import ControllerMemory
 from godwit.adapt.scaling import WantedExecutors
@@ -138,25 +138,25 @@ def test_the_controllers_memory_keeps_rates_and_reads_one_that_has_none() -> Non
 def test_one_odd_day_does_not_change_a_forecast() -> None:
     known = np.tile(np.arange(48.0), 4)
     known[48:96] = 1e6
-    assert seasonal(known, 4 * 48 + 7.0, 48.0) == 7.0
-    assert math.isnan(seasonal(known, 20.0, 48.0))
+    assert seasonal_forecast(known, 4 * 48 + 7.0, 48.0) == 7.0
+    assert math.isnan(seasonal_forecast(known, 20.0, 48.0))
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_period_is_found_to_a_few_percent_and_none_where_there_is_none(seed: int) -> None:
-    found = found_period(rates(3.5, noise=0.2, seed=seed))
+    found = detect_period(rates(3.5, noise=0.2, seed=seed))
     assert found is not None
     assert found * PERIOD_S == pytest.approx(DAY_S, rel=0.08)
     draw = np.random.default_rng(seed)
-    assert found_period(draw.normal(1000, 200, 170)) is None
-    assert found_period(np.full(170, 1000.0)) is None
-    assert found_period(rates(1.2, seed=seed)) is None, "it was not seen twice"
+    assert detect_period(draw.normal(1000, 200, 170)) is None
+    assert detect_period(np.full(170, 1000.0)) is None
+    assert detect_period(rates(1.2, seed=seed)) is None, "it was not seen twice"
 
 
 def test_a_forecast_of_a_day_is_better_than_none_and_of_noise_it_is_not() -> None:
-    assert judged(rates(3), 48.0, 4).skill < 0.3
+    assert evaluate_forecast(rates(3), 48.0, 4).relative_error < 0.3
     noise = np.random.default_rng(2).normal(1000, 200, 144)
-    assert judged(noise, 48.0, 4).skill > 0.8
+    assert evaluate_forecast(noise, 48.0, 4).relative_error > 0.8
 
 
 def test_nothing_is_foreseen_before_two_periods_and_the_rise_is_afterwards() -> None:
@@ -210,10 +210,10 @@ def test_the_lead_is_what_executors_took_to_come_and_two_periods() -> None:
     foreseeing = forecaster(Announced(), Forecast(period=DAY_S))
     assert foreseeing.lead_s == 30.0 + 2 * PERIOD_S
     two = frozenset({"a", "b"})
-    foreseeing.look(two, 0, 0.0)
-    foreseeing.look(two, 1, 10.0)
-    foreseeing.look(two, 1, 15.0)
-    foreseeing.look(two | {"c"}, 0, 22.0)
+    foreseeing.measure_lead(two, 0, 0.0)
+    foreseeing.measure_lead(two, 1, 10.0)
+    foreseeing.measure_lead(two, 1, 15.0)
+    foreseeing.measure_lead(two | {"c"}, 0, 22.0)
     assert foreseeing.came_s == 12.0
     assert foreseeing.lead_s == 12.0 + 2 * PERIOD_S
 
@@ -222,7 +222,7 @@ def test_the_lead_is_what_executors_took_to_come_and_two_periods() -> None:
 def test_a_hint_never_asks_for_fewer(ahead: int) -> None:
     now = WantedExecutors(executors=4, comfortable=5, reason="now")
     to_come = WantedExecutors(executors=ahead, comfortable=ahead + 1, reason="later")
-    wanted = looking_ahead(now, to_come, 1000.0)
+    wanted = raise_to_forecast(now, to_come, 1000.0)
     assert wanted.executors == max(4, ahead)
     assert wanted.comfortable == max(5, ahead + 1)
     assert ("to come" in wanted.reason) == (ahead > 4)

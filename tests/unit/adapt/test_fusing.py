@@ -15,7 +15,7 @@ from godwit.adapt.policy import FlowEpoch, ManualOverrides, Proposal
 from godwit.api.flow import LogicalFlow
 from godwit.migration import EpochOutcome
 from godwit.model.errors import InvalidFlowError
-from godwit.plan.grouping import regrouped, rows_stay
+from godwit.plan.grouping import in_lane_inputs, regrouped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,14 +76,14 @@ def proposed(fusing: Fusing, flow: CompiledFlow, outcome: EpochOutcome) -> Propo
 def test_rows_surely_stay_between_operators_of_one_key_without_a_function_of_the_users(
     flow: CompiledFlow,
 ) -> None:
-    edges = {(given.upstream, given.operator) for given in rows_stay(flow)}
+    edges = {(given.upstream, given.operator) for given in in_lane_inputs(flow)}
     assert edges == {("a", "b"), ("b", "c"), ("a", "p")}
 
 
 def test_by_attributes_all_that_can_be_are_fused(flow: CompiledFlow) -> None:
     found = by_attributes(flow)
     assert found == {"a+b+p+c": ("a", "b", "p", "c")}
-    fused = flow.under(regrouped(flow, found))
+    fused = flow.with_plan(regrouped(flow, found))
     assert fused.levels == 2
     assert by_attributes(flow, {"b"}) == {"a+p": ("a", "p")}
 
@@ -114,14 +114,14 @@ def test_decisions_that_do_not_agree_change_nothing(flow: CompiledFlow) -> None:
 def test_a_steady_stream_is_decided_upon_once(flow: CompiledFlow) -> None:
     fusing = fusing_of(flow)
     assert after(fusing, flow, 4, ab=80) is not None
-    fused = flow.under(regrouped(flow, {"a+b": ("a", "b")}))
+    fused = flow.with_plan(regrouped(flow, {"a+b": ("a", "b")}))
     for _ in range(10):
         assert after(fusing, fused, 2, ab=80) is None
         assert after(fusing, fused, 2, ab=6) is None  # less than for fusing, more than for parting
 
 
 def test_operators_part_when_next_to_nothing_goes_between_them(flow: CompiledFlow) -> None:
-    fused = flow.under(regrouped(flow, {"a+b": ("a", "b")}))
+    fused = flow.with_plan(regrouped(flow, {"a+b": ("a", "b")}))
     fusing = fusing_of(flow)
     proposal = after(fusing, fused, 4, ab=1)
     assert proposal is not None
@@ -135,9 +135,9 @@ def test_what_somebody_has_named_is_left_alone(flow: CompiledFlow) -> None:
     overrides = ManualOverrides(60.0, announce=lambda *_, **__: None)
     fusing = Fusing(flow, SETTINGS, overrides=overrides)
     after(fusing, flow, 3, ab=80)
-    overrides.note(["components of a"], 0.0)
+    overrides.record(["components of a"], 0.0)
     assert after(fusing, flow, 9, ab=80) is None
-    overrides.note(["components of a"], -100.0)  # long ago
+    overrides.record(["components of a"], -100.0)  # long ago
     assert after(fusing, flow, 4, ab=80) is not None
 
 
@@ -151,14 +151,14 @@ def test_a_proposal_stands_until_it_is_answered_or_the_components_are_others(
     fusing.answered(proposal)
     assert after(fusing, flow, 2, ab=80) is None  # confirmed anew
     assert after(fusing, flow, 2, ab=80) is not None
-    fused = flow.under(regrouped(flow, {"a+b": ("a", "b")}))
+    fused = flow.with_plan(regrouped(flow, {"a+b": ("a", "b")}))
     assert after(fusing, fused, 1, ab=80) is None
 
 
 def test_operators_that_nothing_flows_between_were_put_together_by_somebody(
     flow: CompiledFlow,
 ) -> None:
-    together = flow.under(regrouped(flow, {"x": ("m", "c")}))
+    together = flow.with_plan(regrouped(flow, {"x": ("m", "c")}))
     assert after(fusing_of(flow), together, 8) is None
 
 

@@ -52,7 +52,7 @@ class Judged:
     ) -> Judged:
         for _ in range(periods):
             at = situation(executors=executors, **changed)
-            self.judge.look(at, answer(measured), steady=True)
+            self.judge.judge_if_steady(at, answer(measured), steady=True)
         return self
 
 
@@ -71,34 +71,34 @@ def test_more_executors_have_helped_if_a_part_of_the_gain_came(
     judged = out().after(measured)
     (said,) = judged.said
     assert (said.verdict, said.expected, said.measured) == (verdict, 1.0, measured)
-    assert bool(judged.judge.why_not_again()) == (verdict == "no help")
+    assert bool(judged.judge.no_help_reason()) == (verdict == "no help")
 
 
 def test_a_verdict_waits_until_the_stream_is_steady_with_the_executors_of_the_decision() -> None:
     judged = out().after(3.9, executors=3)
-    judged.judge.look(situation(executors=4), answer(3.9), steady=False)
+    judged.judge.judge_if_steady(situation(executors=4), answer(3.9), steady=False)
     assert not judged.said
     assert judged.after(3.9).said
 
 
 def test_a_cure_that_did_not_help_is_not_taken_again_until_the_situation_is_another() -> None:
     judged = out().after(3.9)
-    assert "4 executors brought 3.9 where 1 was expected" in judged.judge.why_not_again()
+    assert "4 executors brought 3.9 where 1 was expected" in judged.judge.no_help_reason()
     judged.after(3.9, periods=30)
-    assert judged.judge.why_not_again()
+    assert judged.judge.no_help_reason()
     judged.after(9.0, periods=1, arrival_per_s=6000.0)
-    assert not judged.judge.why_not_again()
+    assert not judged.judge.no_help_reason()
 
 
 def test_it_may_be_taken_again_once_there_are_fewer_executors() -> None:
-    assert not out().after(3.9).after(4.0, periods=1, executors=3).judge.why_not_again()
+    assert not out().after(3.9).after(4.0, periods=1, executors=3).judge.no_help_reason()
 
 
 def test_the_reason_names_the_key_group_that_holds_the_stream_up() -> None:
     heavy = StageLoad(loads=np.array([0.8, 0.1]), component="sums", key_group=17)
     judged = out().after(3.9, stages=(heavy,))
     assert "key group 17 of 'sums' alone fills" in judged.said[0].reason
-    named = out().after(3.9, stages=(replace(heavy, key='["hot"]').times(2.0),))
+    named = out().after(3.9, stages=(replace(heavy, key='["hot"]').scaled(2.0),))
     assert 'of a lane, most of it with key ["hot"]: ' in named.said[0].reason
 
 
@@ -118,14 +118,14 @@ def test_fewer_executors_are_judged_by_what_was_expected_of_them() -> None:
         judged.judge.decided("in", 4, 3, answer(1.0), situation())
         judged.after(measured, executors=3)
         assert [e.verdict for e in judged.said] == [verdict]
-        assert not judged.judge.why_not_again()
+        assert not judged.judge.no_help_reason()
 
 
 def test_a_restart_remembers_what_did_not_help() -> None:
     (said,) = out().after(3.9).said
     again = Judged()
     again.judge.recall(said)
-    assert again.judge.why_not_again() == said.reason
+    assert again.judge.no_help_reason() == said.reason
 
 
 def test_models_that_expect_nothing_are_not_judged() -> None:
@@ -201,39 +201,39 @@ def test_moves_have_helped_if_executors_are_as_even_as_expected_or_a_part_of_it(
     busy_ms: tuple[float, ...], verdict: str, measured: float
 ) -> None:
     balanced = Balanced()
-    balanced.judge.look([planned()], period(*busy_ms), set())
+    balanced.judge.judge_ended([planned()], period(*busy_ms), set())
     (said,) = balanced.said
     assert (said.verdict, said.before, said.expected) == (verdict, 0.5, 0.0)
     assert said.measured == pytest.approx(measured)
-    balanced.judge.look([planned()], period(*busy_ms), set())
+    balanced.judge.judge_ended([planned()], period(*busy_ms), set())
     assert len(balanced.said) == 1
 
 
 def test_what_so_few_rows_differ_by_chance_is_no_failure() -> None:
     balanced = Balanced()
-    balanced.judge.look([planned()], period(300.0, 100.0, 300.0, 100.0, rows=4), set())
+    balanced.judge.judge_ended([planned()], period(300.0, 100.0, 300.0, 100.0, rows=4), set())
     assert balanced.said[0].verdict == "helped"
 
 
 def test_nothing_is_judged_while_key_groups_move_nor_of_a_period_in_which_they_did() -> None:
     balanced = Balanced()
-    balanced.judge.look([planned()], period(1.0, 1.0, 1.0, 1.0), {"sum"})
+    balanced.judge.judge_ended([planned()], period(1.0, 1.0, 1.0, 1.0), {"sum"})
     moved = replace(
         EVEN, version=1, lane_of=EVEN.lane_of, executor_of=EVEN.executor_of[::-1].copy()
     )
-    balanced.judge.look([planned()], period(1.0, 1.0, 1.0, 1.0, assignment=moved), set())
+    balanced.judge.judge_ended([planned()], period(1.0, 1.0, 1.0, 1.0, assignment=moved), set())
     assert not balanced.said
 
 
 def test_moves_are_overtaken_by_others_by_other_executors_and_by_time() -> None:
     others, executors, time = Balanced(), Balanced(), Balanced()
     others.judge.decided(planned())
-    executors.judge.look([], period(1.0, 1.0, 1.0, 1.0), set())
+    executors.judge.judge_ended([], period(1.0, 1.0, 1.0, 1.0), set())
     for _ in range(11):
-        time.judge.look([planned()], period(1.0, 1.0, 1.0, 1.0), {"sum"})
+        time.judge.judge_ended([planned()], period(1.0, 1.0, 1.0, 1.0), {"sum"})
     for balanced in (others, executors, time):
         assert [said.verdict for said in balanced.said] == ["overtaken"]
     given_up = Balanced()
     given_up.judge.abandoned("sum")
-    given_up.judge.look([planned()], period(1.0, 1.0, 1.0, 1.0), set())
+    given_up.judge.judge_ended([planned()], period(1.0, 1.0, 1.0, 1.0), set())
     assert not given_up.said

@@ -15,7 +15,7 @@ from tests.support.controls import control_of
 
 from godwit.adapt import Budget, Control, Topology, loop
 from godwit.adapt.memory import ControllerMemory
-from godwit.adapt.planner_thread import PlannerThread, run_untimed
+from godwit.adapt.planner_thread import PlannerThread, run_without_limit
 from godwit.adapt.scaling import WantedExecutors, fixed, latency, scripted, utilisation
 from godwit.migration import MigrationRequested, Regrouping, RegroupingStage
 from godwit.model import events
@@ -582,7 +582,9 @@ def test_a_scaling_function_that_never_returns_is_given_up_and_the_stream_is_sti
         raise TimeoutError  # as whoever runs it would
 
     settings = control(scaling=thinks, time_limit=2.0)
-    world = World({"sum": Part(rows=skewed())}, FOUR, settings=settings, run_planner=run_untimed)
+    world = World(
+        {"sum": Part(rows=skewed())}, FOUR, settings=settings, run_planner=run_without_limit
+    )
     world.run(3 * PERIOD_S)
     (failed,) = world.told(events.PlannerFailed)
     assert (failed.planner, failed.reason) == ("thinks", "it has not returned after 2 s")

@@ -100,7 +100,7 @@ def test_a_proposal_without_a_change_tells_why() -> None:
 @pytest.mark.parametrize("operator", ["pinned", "mine"])
 def test_what_was_stated_or_decided_by_hand_is_left_alone(operator: str) -> None:
     story = Story(Proposal(subject="a", change=1, operators=frozenset({operator})))
-    story.overrides.note(["components of mine"], 100.0)
+    story.overrides.record(["components of mine"], 100.0)
     story.loop.step(159.0)
     assert story.skipped == [("a", "it was decided by hand")]
     story.loop.step(161.0)  # stated at the start: as long as the query runs
@@ -110,11 +110,11 @@ def test_what_was_stated_or_decided_by_hand_is_left_alone(operator: str) -> None
 def test_an_override_is_announced_once_and_lasts_from_when_it_was_last_under_way() -> None:
     story = Story()
     for now_s in (0.0, 30.0, 60.0):
-        story.overrides.renew(["migration of sum"], now_s)
+        story.overrides.record_ongoing(["migration of sum"], now_s)
     assert len(story.events) == 1
     assert story.overrides.holds("migration of sum", 119.0)
     assert not story.overrides.holds("migration of sum", 120.0)
-    assert story.overrides.left_s(100.0) == {"migration of sum": 20.0}
+    assert story.overrides.seconds_left(100.0) == {"migration of sum": 20.0}
 
 
 def test_a_restart_respects_what_was_respected_and_no_clock_that_was_ahead() -> None:
@@ -126,25 +126,25 @@ def test_a_restart_respects_what_was_respected_and_no_clock_that_was_ahead() -> 
         ("draining of x", 50.0),
     ):
         event = events.ManualOverrideRespected(what=what, until_s=until_s, **when)
-        story.overrides.recall(event, 10.0)
+        story.overrides.restore_from_event(event, 10.0)
     assert story.overrides.operators(39.0) == {"pinned", "a"}
-    assert story.overrides.left_s(10.0) == {"components of a": 30.0, "scaling": 60.0}
+    assert story.overrides.seconds_left(10.0) == {"components of a": 30.0, "scaling": 60.0}
 
 
 def test_a_change_counts_once_evaluations_in_a_row_agree() -> None:
     hysteresis = Hysteresis(confirm=2)
-    said = [hysteresis.confirms("s", change) for change in ("a", "b", "b", "b", None, "b", "b")]
+    said = [hysteresis.is_confirmed("s", change) for change in ("a", "b", "b", "b", None, "b", "b")]
     assert said == [False, False, True, True, False, False, True]
-    hysteresis.forget("s")
-    assert not hysteresis.confirms("s", "b")
-    assert not hysteresis.confirms("other", "b")
+    hysteresis.reset("s")
+    assert not hysteresis.is_confirmed("s", "b")
+    assert not hysteresis.is_confirmed("other", "b")
 
 
 def test_after_a_change_a_subject_rests_and_is_confirmed_anew() -> None:
     hysteresis = Hysteresis(confirm=2, rest_s=30.0)
-    assert hysteresis.resting("s", -math.inf) == ""
-    hysteresis.confirms("s", "in")
+    assert hysteresis.cooling_down("s", -math.inf) == ""
+    hysteresis.is_confirmed("s", "in")
     hysteresis.record("s", "out", 100.0)
-    assert (hysteresis.resting("s", 129.0), hysteresis.resting("s", 130.0)) == ("out", "")
-    assert not hysteresis.confirms("s", "in")
-    assert hysteresis.confirms("s", "in")
+    assert (hysteresis.cooling_down("s", 129.0), hysteresis.cooling_down("s", 130.0)) == ("out", "")
+    assert not hysteresis.is_confirmed("s", "in")
+    assert hysteresis.is_confirmed("s", "in")

@@ -41,7 +41,7 @@ def test_the_graph_is_told_at_first_when_it_changes_and_now_and_then(flow: Any) 
     assert [epoch for epoch, kind in noted if kind == "flow"] == [0, 256, 512]
     assert [epoch for epoch, kind in noted if kind == "placement"] == [0]
     at = 600
-    record.committed(flow.under(flow.physical_plan), observed(600, by_plane=here), 600.0)
+    record.committed(flow.with_plan(flow.physical_plan), observed(600, by_plane=here), 600.0)
     assert noted[-1] == (600, "flow")
 
 

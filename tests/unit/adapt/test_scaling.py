@@ -250,9 +250,9 @@ def test_at_rest_nobody_goes_whom_noise_may_ask_for_again() -> None:
 
 def test_a_decision_is_corrected_once_by_what_was_measured() -> None:
     pace = Pace(cool_down_s=30.0)
-    pace.decided("out", NOW_S - 50, arrival_per_s=4000.0)
+    pace.record_decision("out", NOW_S - 50, arrival_per_s=4000.0)
     assert [at_rest(pace, 6)[0] for _ in range(3)] == ["stay", "stay", "in"]
-    pace.decided("in", NOW_S, arrival_per_s=4100.0)
+    pace.record_decision("in", NOW_S, arrival_per_s=4100.0)
     assert {at_rest(pace, 5)[0] for _ in range(6)} == {"stay"}
     # Another rate, and so another decision to correct.
     assert [at_rest(pace, 5, arrival_per_s=6000.0)[0] for _ in range(3)] == ["stay", "stay", "in"]
@@ -264,7 +264,7 @@ def test_one_period_does_not_ask_for_more_where_the_target_is_met_at_the_same_ra
 
     def kinds(wanted: WantedExecutors, now: ScalingSituation) -> list[str]:
         pace = Pace(cool_down_s=30.0)
-        pace.decided("in", NOW_S, arrival_per_s=4000.0)
+        pace.record_decision("in", NOW_S, arrival_per_s=4000.0)
         pace.step(wanting(8), situation(executors=8), PoolView(), paced=True)
         return [pace.step(wanted, now, PoolView(), paced=True).kind for _ in range(3)]
 
@@ -282,7 +282,7 @@ def test_one_period_does_not_ask_for_more_where_the_target_is_met_at_the_same_ra
 def test_a_step_up_is_answered_at_once_though_executors_have_just_gone() -> None:
     for rate, kind in ((4900.0, "stay"), (5100.0, "out")):
         pace = Pace(cool_down_s=30.0)
-        pace.decided("in", NOW_S - 5, arrival_per_s=4000.0)
+        pace.record_decision("in", NOW_S - 5, arrival_per_s=4000.0)
         now = situation(arrival_per_s=rate)
         assert pace.step(wanting(9), now, PoolView(), paced=True).kind == kind
 
@@ -330,19 +330,19 @@ def test_nobody_goes_while_the_target_is_out_of_reach_unless_the_stream_is_at_re
 
 def test_a_decision_is_not_taken_back_within_the_cool_down() -> None:
     pace = Pace(cool_down_s=30.0)
-    pace.decided("out", NOW_S)
+    pace.record_decision("out", NOW_S)
     for passed_s in (1.0, 10.0, 29.0):
         at = situation(now_s=NOW_S + passed_s)
         assert pace.step(wanting(1), at, PoolView(), paced=True).kind == "stay"
     assert pace.step(wanting(1), situation(now_s=NOW_S + 30), PoolView(), paced=True).kind == "in"
-    pace.decided("in", NOW_S + 30)
+    pace.record_decision("in", NOW_S + 30)
     at = situation(now_s=NOW_S + 40)
     assert pace.step(wanting(9), at, PoolView(), paced=True).reason == "cooling down"
 
 
 def test_more_of_the_same_waits_until_the_last_ones_have_come_and_shown() -> None:
     pace = Pace(cool_down_s=30.0)
-    pace.decided("out", NOW_S)
+    pace.record_decision("out", NOW_S)
     kinds = [
         pace.step(wanting(9), situation(), PoolView(pending=pending), paced=True).kind
         for pending in (2, 0, 0)
@@ -352,18 +352,18 @@ def test_more_of_the_same_waits_until_the_last_ones_have_come_and_shown() -> Non
 
 def test_a_decision_that_saw_only_part_of_a_step_is_corrected_before_it_shows() -> None:
     pace = Pace(cool_down_s=30.0)
-    pace.decided("out", NOW_S, arrival_per_s=2000.0)
+    pace.record_decision("out", NOW_S, arrival_per_s=2000.0)
     coming = PoolView(pending=2)
     step = pace.step(wanting(9), situation(arrival_per_s=4000.0), coming, paced=True)
     assert (step.kind, step.executors) == ("out", 9)
-    pace.decided("out", NOW_S, arrival_per_s=4000.0)
+    pace.record_decision("out", NOW_S, arrival_per_s=4000.0)
     same = pace.step(wanting(12), situation(arrival_per_s=4000.0), coming, paced=True)
     assert (same.kind, same.reason) == ("stay", "the last ones have only just been asked for")
 
 
 def test_an_order_is_followed_at_once() -> None:
     pace = Pace(cool_down_s=30.0)
-    pace.decided("out", NOW_S)
+    pace.record_decision("out", NOW_S)
     assert pace.step(wanting(2), situation(), PoolView(), paced=False).kind == "in"
 
 
@@ -396,7 +396,7 @@ def test_numbers_of_a_model_are_plain_ones() -> None:
 
 def test_what_the_cluster_refused_is_asked_for_again_only_after_the_cool_down() -> None:
     pace = Pace(cool_down_s=30.0)
-    pace.decided("out", NOW_S)
+    pace.record_decision("out", NOW_S)
     refusing = PoolView(refused="no quota")
     soon = pace.step(wanting(9), situation(now_s=NOW_S + 5), refusing, paced=True)
     assert (soon.kind, soon.reason) == ("refused", "no quota")

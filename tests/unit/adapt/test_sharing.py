@@ -48,7 +48,7 @@ def run(meter: PaneMeter, *, epochs: int, minutes: int, keys: int = 1000) -> lis
             merged=keys,
             merge_ms=keys * 1e-3,
         )
-        meter.take(time, [work])
+        meter.add_epoch(time, [work])
         policy.observe(epoch_seen)
         for proposal in policy.propose(0.0):
             meter.duplicated = proposal.change.duplicated
@@ -86,14 +86,14 @@ def test_nothing_is_chosen_before_the_longest_window_has_passed() -> None:
 def test_what_an_epoch_does_either_way_follows_from_the_keys_of_its_panes() -> None:
     meter = PaneMeter(grid((2, 1)))
     work = replace(NOTHING, panes={0: 80, M: 60}, keys=100)
-    meter.take(EpochTime(), [work])
+    meter.add_epoch(EpochTime(), [work])
     counts = meter.counts
     assert counts.pane_entries == 140
     assert counts.spread == 280
     # Windows of minutes -1 and 0, 0 and 1, 1 and 2; of the middle one 20 % of 40 % miss both.
     assert counts.window_entries == pytest.approx(80 + 100 * (1 - 0.2 * 0.4) + 60)
     assert (counts.panes_scanned, counts.merged) == (0, 0)
-    meter.take(EpochTime(closed=BEGINNING, until=2 * M), [])
+    meter.add_epoch(EpochTime(closed=BEGINNING, until=2 * M), [])
     closing = meter.counts
     assert closing.panes_scanned == pytest.approx(140)
     assert closing.merged == pytest.approx(80 + 80 + 60, rel=0.05)  # in thirty-seconds of all keys
@@ -113,7 +113,9 @@ def test_a_choice_tells_what_it_rests_on_and_stands_until_it_is_answered() -> No
     time = EpochTime()
     for at in range(12):
         panes = dict.fromkeys((m * M for m in range(at * 10, at * 10 + 10)), 1000)
-        meter.take(time, [replace(NOTHING, panes=panes, keys=1000, written=10_000, write_ms=50.0)])
+        meter.add_epoch(
+            time, [replace(NOTHING, panes=panes, keys=1000, written=10_000, write_ms=50.0)]
+        )
         policy.observe(epoch)
         time = EpochTime(closed=time.until, until=(at + 1) * 10 * M)
         if proposals := list(policy.propose(0.0)):

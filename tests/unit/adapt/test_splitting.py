@@ -88,7 +88,7 @@ class Story:
 
     def become(self, proposal: Proposal) -> None:
         self.policy.answered(proposal)
-        self.flow = self.flow.under(regrouped(self.flow, proposal.change.components))
+        self.flow = self.flow.with_plan(regrouped(self.flow, proposal.change.components))
 
     def migrate(self, *key_groups: int, state: bool = False) -> None:
         """Let key groups change executor."""
@@ -202,7 +202,7 @@ def test_windows_that_were_split_are_combined_when_they_are_calm_and_then_left_s
 
 def test_what_lanes_measured_of_the_exchange_is_remembered() -> None:
     story = Story()
-    story.flow = story.flow.under(
+    story.flow = story.flow.with_plan(
         regrouped(story.flow, in_layout(story.flow, consolidates(story.flow), "split"))
     )
     story.epochs(3)
@@ -227,12 +227,12 @@ def test_a_proposal_stands_until_it_is_answered() -> None:
 def test_a_proposal_is_about_the_components_that_there_are_when_it_is_made() -> None:
     story = Story(behind=True)
     part = consolidates(story.flow)
-    story.flow = story.flow.under(regrouped(story.flow, in_layout(story.flow, part, "split")))
+    story.flow = story.flow.with_plan(regrouped(story.flow, in_layout(story.flow, part, "split")))
     proposal = story.epochs(6)
     assert proposal is not None
     assert proposal.change.components == {"w": ("w", "w_second", "w_windows")}
     fused = regrouped(story.flow, {"row": ("w_windows", "w_all")})
-    story.flow = story.flow.under(fused)
+    story.flow = story.flow.with_plan(fused)
     proposal = story.epoch(seconds=1)
     assert proposal is not None
     assert proposal.change.components == {"w": ("w", "w_second", "w_windows", "w_all")}
@@ -296,14 +296,14 @@ def test_operators_in_a_row_behind_the_windows_come_along() -> None:
     fused = flow(behind=True)
     assert layout_of(fused, consolidates(fused)) == "combined"
     assert by_attributes(fused) == {}
-    apart = fused.under(
+    apart = fused.with_plan(
         regrouped(fused, {"w": ["w"], "w_second": ["w_second"], "row": ["w_windows", "w_all"]})
     )
     part = consolidates(apart)
     assert layout_of(apart, part) == "split"
     together = in_layout(apart, part, "combined")
     assert together == {"w": ("w", "w_second", "w_windows", "w_all")}
-    combined = apart.under(regrouped(apart, together))
+    combined = apart.with_plan(regrouped(apart, together))
     assert layout_of(combined, part) == "combined"
     again = in_layout(combined, part, "split")
     assert again == {
@@ -311,17 +311,17 @@ def test_operators_in_a_row_behind_the_windows_come_along() -> None:
         "w_second": ("w_second",),
         "w_windows+w_all": ("w_windows", "w_all"),
     }
-    assert layout_of(combined.under(regrouped(combined, again)), part) == "split"
+    assert layout_of(combined.with_plan(regrouped(combined, again)), part) == "split"
 
 
 def test_components_that_somebody_has_made_are_in_no_form() -> None:
     two = flow(windows=2)
     part = consolidates(two)
-    with_others = two.under(
+    with_others = two.with_plan(
         regrouped(two, {"all": ["w", "w_second", "w_windows", "v", "v_second", "v_windows"]})
     )
     assert layout_of(with_others, part) is None
-    beside = two.under(
+    beside = two.with_plan(
         regrouped(
             two,
             {
@@ -335,7 +335,7 @@ def test_components_that_somebody_has_made_are_in_no_form() -> None:
 
 def test_what_somebody_has_named_is_left_alone() -> None:
     story = Story()
-    story.overrides.note(["components of w_second"], 0.0)
+    story.overrides.record(["components of w_second"], 0.0)
     assert story.epochs(12, 0, 1, 2, state_bytes=2**20) is None
     assert story.told == []
 

@@ -15,7 +15,7 @@ from godwit.adapt.policy import FlowEpoch, ManualOverrides, Proposal
 from godwit.adapt.spreading import SpreadHotKeys, SpreadKeyOver, parts_for, spreading_of
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.local.run import LocalRows, LocalRun, rows_of
+from godwit.cluster.local.run import LocalRows, LocalRun, staged_rows
 from godwit.cluster.local.sources import lane_inputs
 from godwit.cluster.spark.query.hot_keys import QueryHotKeys
 from godwit.cluster.spark.run.policies import OperatorPolicies
@@ -96,7 +96,7 @@ class Deciding:
 
     def carry_out(self, change: SpreadKeyOver) -> None:
         assert self.orders.order(change.hash, change.key, change.grid)
-        self.orders.committed(self.orders.carried_out(self.orders.spreads, 0).as_of(10 * S))
+        self.orders.committed(self.orders.apply(self.orders.spreads, 0).expired_at(10 * S))
 
 
 def test_a_key_with_more_than_a_lanes_share_is_spread_once_evaluations_agree() -> None:
@@ -136,7 +136,7 @@ def test_a_key_that_cools_is_gathered_and_one_between_the_bounds_is_not() -> Non
 
 def test_what_was_decided_by_hand_is_left_alone() -> None:
     deciding = Deciding()
-    deciding.overrides.note(["hot keys of j"], 0.0)
+    deciding.overrides.record(["hot keys of j"], 0.0)
     assert deciding.after(8, 10_000, _7=(5000, 100, 400)) is None
 
 
@@ -246,7 +246,7 @@ class Story:
         self.lanes.append(float(rows.max() / max(rows.sum(), 1)))
         record = self.run.log.latest
         assert record is not None
-        for batch in rows_of(record, self.storage).get("out", []):
+        for batch in staged_rows(record, self.storage).get("out", []):
             values = [
                 (c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c).to_pylist()
                 for c in batch.columns
@@ -287,7 +287,7 @@ def test_a_hot_key_is_spread_and_gathered_and_all_pairs_come_out_once(tmp_path: 
     for _ in range(4):
         story.epoch(0.5, 500)
     assert story.lanes[-1] < 0.7 * crowded
-    story.run.see({"a": 2, "c": 2})  # b is gone, with what it held
+    story.run.set_executors({"a": 2, "c": 2})  # b is gone, with what it held
     story.epoch(0.5, 500)
     story.start()
     (spread,) = story.spreading["j"].spreads.keys.values()
@@ -295,7 +295,7 @@ def test_a_hot_key_is_spread_and_gathered_and_all_pairs_come_out_once(tmp_path: 
     for _ in range(9):
         story.epoch(0.0, 500)
     assert story.told() == [('["hot"]', 4, 1), ('["hot"]', 1, 1)]
-    for outcome in story.run.settle():
+    for outcome in story.run.run_until_idle():
         story.observe(outcome)
     assert not story.spreading["j"].spreads.keys
     assert story.found == story.pairs

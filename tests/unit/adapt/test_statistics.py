@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from godwit.adapt import EpochObserved, Topology
-from godwit.adapt.planning import measured_problem, usage
+from godwit.adapt.planning import measured_problem, resource_usage
 from godwit.adapt.settings import Means
 from godwit.adapt.statistics import PeriodStatistics, Statistics
 from godwit.migration import (
@@ -217,7 +217,7 @@ def bottleneck(period: PeriodStatistics, means: Means) -> str:
         limits=Limits(),
         topology=ONE,
     )
-    shares = usage(asked.problem)
+    shares = resource_usage(asked.problem)
     assert (
         max(shares, key=lambda name: shares[name])
         == asked.problem.resources[asked.problem.bottleneck]

@@ -72,7 +72,7 @@ def record(
 
 def chains_after(*records: CommitRecord) -> Chains:
     chains = Chains(4)
-    chains.become(0, FlowVersion())
+    chains.upgrade(0, FlowVersion())
     for each in records:
         chains.check(each)
         chains.apply(each)
@@ -120,9 +120,9 @@ def test_the_version_is_the_last_epoch_with_changes() -> None:
 
 def test_since_gives_only_what_is_missing() -> None:
     chains = chains_after(*(record(e, segment(e, 1)) for e in range(4)))
-    assert epochs(chains.since(STATE, 1, 1).segments) == [2, 3]
-    assert epochs(chains.since(STATE, 1, 3).segments) == []
-    assert epochs(chains.since(STATE, 1, -1).segments) == [0, 1, 2, 3]
+    assert epochs(chains.chain_since(STATE, 1, 1).segments) == [2, 3]
+    assert epochs(chains.chain_since(STATE, 1, 3).segments) == []
+    assert epochs(chains.chain_since(STATE, 1, -1).segments) == [0, 1, 2, 3]
 
 
 def test_a_snapshot_takes_the_place_of_the_segments_it_covers() -> None:
@@ -145,9 +145,9 @@ def test_a_table_that_is_not_behind_the_snapshot_does_not_start_again_from_it() 
         record(2, segment(2, 1), snapshots=(snapshot(1, 1),)),
     )
     # Nothing changed in epoch 1: a table at version 0 holds all that the snapshot does.
-    assert chains.since(STATE, 1, 0).snapshot is None
-    assert epochs(chains.since(STATE, 1, 0).segments) == [2]
-    assert chains.since(STATE, 1, -1).snapshot is not None
+    assert chains.chain_since(STATE, 1, 0).snapshot is None
+    assert epochs(chains.chain_since(STATE, 1, 0).segments) == [2]
+    assert chains.chain_since(STATE, 1, -1).snapshot is not None
 
 
 def test_a_snapshot_written_in_the_background_keeps_the_segments_after_it() -> None:
@@ -156,8 +156,8 @@ def test_a_snapshot_written_in_the_background_keeps_the_segments_after_it() -> N
         record(3, segment(3, 1), snapshots=(snapshot(1, 1),)),
     )
     assert epochs(chains.chain(STATE, 1).segments) == [2, 3]
-    assert chains.since(STATE, 1, 1).snapshot is None
-    assert chains.since(STATE, 1, 0).snapshot is not None
+    assert chains.chain_since(STATE, 1, 1).snapshot is None
+    assert chains.chain_since(STATE, 1, 0).snapshot is not None
 
 
 def test_an_older_snapshot_does_not_replace_a_newer_one() -> None:
@@ -172,7 +172,7 @@ def test_an_older_snapshot_does_not_replace_a_newer_one() -> None:
 
 def test_a_snapshot_of_state_that_no_epoch_wrote_is_needed_by_everybody() -> None:
     chains = chains_after(record(0), record(1, snapshots=(snapshot(1, 0),)))
-    assert chains.since(STATE, 1, -1).snapshot == snapshot(1, 0)
+    assert chains.chain_since(STATE, 1, -1).snapshot == snapshot(1, 0)
     assert chains.chain(STATE, 1).version == 0
 
 
@@ -183,12 +183,12 @@ def test_rows_wait_until_they_are_consumed_and_postpone_the_version() -> None:
         record(2, segment(2, 1, kind="waiting")),
     )
     assert chains.chain(STATE, 1).version == 0
-    assert epochs(chains.waiting("op", 1)) == [1, 2]
+    assert epochs(chains.waiting_rows_of("op", 1)) == [1, 2]
     assert chains.waiting_key_groups("op") == [1]
     later = record(3, segment(3, 1), consumed=(1,))
     chains.check(later)
     chains.apply(later)
-    assert chains.waiting("op", 1) == ()
+    assert chains.waiting_rows_of("op", 1) == ()
     assert chains.chain(STATE, 1).version == 3
     assert epochs(chains.chain(STATE, 1).segments) == [0, 3]
 
@@ -198,9 +198,9 @@ def test_bytes_are_shared_out_by_rows() -> None:
         record(0, segment(0, 0, 1, 2, 3)),
         record(1, segment(1, 1), snapshots=(snapshot(2, 0, length=70),)),
     )
-    assert chains.of(STATE).changelog_bytes.tolist() == [25, 125, 0, 25]
-    assert chains.of(STATE).snapshot_bytes.tolist() == [0, 0, 70, 0]
-    assert chains.of(STATE).num_segments.tolist() == [1, 2, 0, 1]
+    assert chains.chains_of(STATE).changelog_bytes.tolist() == [25, 125, 0, 25]
+    assert chains.chains_of(STATE).snapshot_bytes.tolist() == [0, 0, 70, 0]
+    assert chains.chains_of(STATE).num_segments.tolist() == [1, 2, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -247,10 +247,10 @@ def test_a_manifest_holds_everything() -> None:
     assert restored.manifest() == chains.manifest()
     for key_group in range(4):
         for version in range(-1, 5):
-            expected = chains.since(STATE, key_group, version)
-            assert restored.since(STATE, key_group, version) == expected
+            expected = chains.chain_since(STATE, key_group, version)
+            assert restored.chain_since(STATE, key_group, version) == expected
     for figures in ("version", "snapshot_bytes", "changelog_bytes", "num_segments"):
-        now, before = (getattr(of.of(STATE), figures).tolist() for of in (restored, chains))
+        now, before = (getattr(of.chains_of(STATE), figures).tolist() for of in (restored, chains))
         assert now == before
 
 
@@ -289,7 +289,7 @@ def test_a_flow_version_renames_and_drops_state_and_waiting_rows_at_once() -> No
         record(0, of("a", segment(0, 1)), of("b", segment(0, 2)), of("c", segment(0, 3))),
         record(1, of("a", segment(1, 0, kind="waiting")), of("c", segment(1, 0, kind="waiting"))),
     )
-    chains.become(1, FlowVersion(previous=0, renamed={"a": "b", "b": "a"}, dropped=("c",)))
+    chains.upgrade(1, FlowVersion(previous=0, renamed={"a": "b", "b": "a"}, dropped=("c",)))
     assert chains.states == (StateId("a", "state"), StateId("b", "state"))
     assert chains.versions(StateId("b", "state")).tolist() == [-1, 0, -1, -1]
     assert chains.versions(StateId("a", "state")).tolist() == [-1, -1, 0, -1]
@@ -309,7 +309,7 @@ def test_the_tail_of_many_key_groups_is_what_their_chains_say(
     monkeypatch.setattr("godwit.checkpoint.chains._RECENT_EPOCHS", 4)
     rng = np.random.default_rng(seed)
     chains = Chains(8)
-    chains.become(0, FlowVersion())
+    chains.upgrade(0, FlowVersion())
     for epoch in range(40):
         touched = np.flatnonzero(rng.random(8) < 0.4).tolist()
         segments = [
@@ -329,14 +329,14 @@ def test_the_tail_of_many_key_groups_is_what_their_chains_say(
             chains = Chains.restore(chains.manifest())
         floor = np.maximum(rng.integers(-1, epoch + 1, 8), np.where(rng.random(8) < 0.3, -1, 0))
         wanted = rng.random(8) < 0.7
-        found, apart = chains.tail(STATE, floor, wanted)
+        found, apart = chains.segments_since(STATE, floor, wanted)
         behind = np.flatnonzero((chains.versions(STATE) > floor) & wanted).tolist()
         expected = {
             (s.epoch, s.lane)
             for g in behind
-            for s in chains.since(STATE, g, int(floor[g])).segments
+            for s in chains.chain_since(STATE, g, int(floor[g])).segments
         }
         assert {(s.epoch, s.lane) for s in found} == expected
         assert len(found) == len(expected)
         for g in behind:
-            assert (g in apart) or chains.since(STATE, g, int(floor[g])).snapshot is None
+            assert (g in apart) or chains.chain_since(STATE, g, int(floor[g])).snapshot is None

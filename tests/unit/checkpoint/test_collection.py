@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from godwit.checkpoint.blocks import BlockWriter, read_block
-from godwit.checkpoint.collection import collect, reading, unneeded_files
+from godwit.checkpoint.collection import collect_garbage, reading_while_collected, unneeded_files
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.evolution import FlowVersion
 from godwit.checkpoint.records import (
@@ -93,7 +93,7 @@ def snapshot(log: CommitLog) -> SnapshotRef:
 
 def test_segments_that_the_chain_needs_are_kept_however_old(log: CommitLog) -> None:
     blocks = [commit(log, inline=i % 2 == 0) for i in range(12)]
-    collect(log)
+    collect_garbage(log)
     for block in blocks:
         stored = BlockRef(
             file=block.file, offset=block.offset, length=block.length, checksum=block.checksum
@@ -106,11 +106,11 @@ def test_what_a_snapshot_replaced_is_removed_when_no_retained_epoch_needs_it(
 ) -> None:
     blocks = [commit(log) for _ in range(3)]
     commit(log, snapshots=(snapshot(log),))
-    collect(log)
+    collect_garbage(log)
     names = {entry.path for entry in log.storage.list("blocks")}
     assert {block.file for block in blocks} <= names  # epoch 2 is retained and needs them
     commit(log)
-    removed = collect(log).removed
+    removed = collect_garbage(log).removed
     assert {block.file for block in blocks} <= set(removed)
     for epoch in log.retained_epochs:
         for block in log.chains_at(epoch).blocks():
@@ -128,17 +128,17 @@ def test_attempts_that_lost_and_writes_that_never_ended_are_removed(
     to_come = [f"{directory}/000000000007.rec.0123abcd.tmp" for directory in directories]
     for path in (*left, *to_come):
         (tmp_path / path).write_bytes(b"half")
-    removed = collect(log).removed
+    removed = collect_garbage(log).removed
     assert len(removed) == 1 + len(left)
     assert {*left} < {*removed}
     assert any("retry" in path for path in removed)
-    assert collect(log).removed == ()
+    assert collect_garbage(log).removed == ()
 
 
 def test_files_of_an_epoch_that_is_under_way_are_left_alone(log: CommitLog) -> None:
     commit(log)
     block = write(log, 1, "under-way")
-    assert collect(log).removed == ()
+    assert collect_garbage(log).removed == ()
     assert read_block(log.storage, block)
 
 
@@ -146,7 +146,7 @@ def test_files_that_are_not_ours_are_left_alone(log: CommitLog, tmp_path: Path) 
     commit(log)
     for name in ("commits/0", "commits/.0.crc", "blocks/notes.txt", "metadata"):
         (tmp_path / name).write_text("someone else's")
-    assert collect(log).removed == ()
+    assert collect_garbage(log).removed == ()
 
 
 def test_staged_output_is_kept_as_long_as_its_epoch(log: CommitLog) -> None:
@@ -154,17 +154,17 @@ def test_staged_output_is_kept_as_long_as_its_epoch(log: CommitLog) -> None:
     output = OutputRef(sink="s", flow=0, lane=0, rows=1, block=write(log, 1, "output"))
     commit(log, outputs=(output,))
     commit(log)
-    assert output.block.file not in collect(log).removed
+    assert output.block.file not in collect_garbage(log).removed
     commit(log)
-    assert output.block.file in collect(log).removed
+    assert output.block.file in collect_garbage(log).removed
 
 
 def test_old_records_and_manifests_go_and_the_retained_epochs_stay(log: CommitLog) -> None:
     for i in range(14):
         commit(log, snapshots=(snapshot(log),) if i % 2 else ())
         if i % 5 == 4:
-            collect(log)
-    collect(log)
+            collect_garbage(log)
+    collect_garbage(log)
     assert [entry.path for entry in log.storage.list("manifests")] == ["manifests/000000000011.rec"]
     assert len(log.storage.list("commits")) == 3
     assert log.retained_epochs == range(12, 14)
@@ -198,16 +198,16 @@ def test_flow_versions_stay_that_the_records_after_the_manifest_ran_under(
         assert log.flow == number
     commit(log)
     commit(log)
-    collect(log)
+    collect_garbage(log)
     again = CommitLog.open_read_only(log.storage)
     assert again.chains.manifest() == log.chains.manifest()
     assert start_problems(log.storage) == ()
-    assert collect(start(again, FlowVersion(previous=2), 50)).errors == ()
+    assert collect_garbage(start(again, FlowVersion(previous=2), 50)).errors == ()
     # They go with the records.
     log = start(again, FlowVersion(previous=2, dropped=("op",)), 1)
     for _ in range(4):
         commit(log)
-    collect(log)
+    collect_garbage(log)
     assert [entry.path for entry in log.storage.list("flows")] == [flow_path(log.flow)]
     assert CommitLog.open_read_only(log.storage).chains.manifest() == log.chains.manifest()
 
@@ -215,9 +215,9 @@ def test_flow_versions_stay_that_the_records_after_the_manifest_ran_under(
 def test_collecting_twice_removes_nothing_more(log: CommitLog) -> None:
     for _ in range(8):
         commit(log, snapshots=(snapshot(log),) if log.latest_epoch > 0 else ())
-    assert collect(log).removed
+    assert collect_garbage(log).removed
     assert unneeded_files(log) == []
-    assert collect(log).removed == ()
+    assert collect_garbage(log).removed == ()
 
 
 def test_collecting_beside_commits_takes_nothing_that_is_needed(log: CommitLog) -> None:
@@ -227,7 +227,7 @@ def test_collecting_beside_commits_takes_nothing_that_is_needed(log: CommitLog) 
     def keep_collecting() -> None:
         try:
             while not done.is_set():
-                collect(log)
+                collect_garbage(log)
         except BaseException as error:  # noqa: BLE001 - asserted on below
             failures.append(error)
 
@@ -243,7 +243,7 @@ def test_collecting_beside_commits_takes_nothing_that_is_needed(log: CommitLog) 
         collector.join()
         sys.setswitchinterval(interval)
     assert failures == []
-    collect(log)
+    collect_garbage(log)
     again = CommitLog.open_read_only(log.storage)
     assert again.chains.manifest() == log.chains.manifest()
     for epoch in again.retained_epochs:
@@ -261,7 +261,7 @@ def test_an_older_run_that_still_collects_takes_nothing_from_a_newer_one(
     )
     for _ in range(4):
         commit(newer, snapshots=(snapshot(newer),))
-        collect(log)
+        collect_garbage(log)
     assert not [f for f in verify(newer.storage).findings if "missing" in f.problem]
     again = CommitLog.open_read_only(newer.storage)
     assert again.chains.manifest() == newer.chains.manifest()
@@ -285,19 +285,19 @@ def test_a_file_that_cannot_be_deleted_keeps_none_of_the_others(tmp_path: Path) 
         commit(log, snapshots=(snapshot(log),) if log.latest_epoch > 0 else ())
     unneeded = [entry.path for entry in unneeded_files(log)]
     storage.stuck = frozenset(unneeded[:1])
-    collected = collect(log)
+    collected = collect_garbage(log)
     assert collected.removed == tuple(unneeded[1:])
     assert collected.freed_bytes > 0
     assert [str(error) for error in collected.errors] == [f"{unneeded[0]} cannot be deleted."]
     storage.stuck = frozenset()
-    assert collect(log).removed == (unneeded[0],)
+    assert collect_garbage(log).removed == (unneeded[0],)
 
 
 def go_on(log: CommitLog, epochs: int = 9) -> None:
     """Commit epochs that need nothing of what was there, and collect that."""
     for _ in range(epochs):
         commit(log, snapshots=(snapshot(log),))
-    assert collect(log).removed
+    assert collect_garbage(log).removed
 
 
 def test_what_was_collected_before_it_was_read_is_told_from_damage(log: CommitLog) -> None:
@@ -308,13 +308,16 @@ def test_what_was_collected_before_it_was_read_is_told_from_damage(log: CommitLo
     block = chains.chain(StateId("op", "state"), 1).segments[0].block
     with (
         pytest.raises(EpochCollectedError, match="was collected while") as told,
-        reading(log.storage),
+        reading_while_collected(log.storage),
     ):
         read_block(log.storage, block)
     assert "retain_epochs" in told.value.remedy
     lost = next(iter(log.chains.blocks()))
     log.storage.delete(lost.file)
-    with pytest.raises(CorruptCheckpointError, match="is missing"), reading(log.storage):
+    with (
+        pytest.raises(CorruptCheckpointError, match="is missing"),
+        reading_while_collected(log.storage),
+    ):
         read_block(log.storage, lost)
 
 

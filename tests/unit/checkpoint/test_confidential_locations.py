@@ -14,7 +14,7 @@ import pyarrow.fs
 import pytest
 
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.journal import JournalWriter, recollect
+from godwit.checkpoint.journal import JournalWriter, read_last
 from godwit.checkpoint.records import FlowIdentity
 from godwit.checkpoint.storage import CheckpointStorage, ObjectStoreClaims, RemoteStorage
 from godwit.model import events
@@ -167,7 +167,7 @@ def test_errors_events_logs_and_the_command_line_hide_what_was_opened(
     writer = JournalWriter(storage, "r")
     writer.add("progress", {"error": text, "of": [{"deep": text}]})
     writer.flush()
-    assert "hunter2" not in json.dumps(recollect(storage, 9, "progress", dict))
+    assert "hunter2" not in json.dumps(read_last(storage, 9, "progress", dict))
     logging.getLogger("godwit").warning("It is %s", text, exc_info=OSError(text))
     for record in caplog.records:  # as formatters do that look at the error themselves
         if record.exc_info:

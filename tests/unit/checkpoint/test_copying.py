@@ -15,7 +15,7 @@ from tests.oracles.checkpoint_model import (
     run_epoch,
 )
 
-from godwit.checkpoint.collection import collect, copy_checkpoint
+from godwit.checkpoint.collection import collect_garbage, copy_checkpoint
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.records import BatchRef, CommitRecord
 from godwit.checkpoint.spark_log import OffsetLayout, Reading, files_read, update_layout
@@ -183,7 +183,7 @@ def test_a_collection_beside_it_makes_it_begin_again(
         if self is source and path.startswith("blocks/"):
             for epoch in epochs:
                 run_epoch(log, epoch, inline_limit_bytes=200)
-                collect(log)
+                collect_garbage(log)
         return read(self, path, offset, length)
 
     monkeypatch.setattr(type(source), "read", read_while_the_query_goes_on)

@@ -7,7 +7,7 @@ from tests.support.flow_versions import flow, operator, state
 from godwit.checkpoint.evolution import (
     FlowVersion,
     WrittenState,
-    described,
+    description_in,
     plain,
     type_text,
 )
@@ -27,13 +27,13 @@ def results(found: WrittenState | None) -> list[str]:
 
 def test_state_is_described_as_the_version_that_wrote_it_has_it() -> None:
     versions = line(flow(a=operator("t", "n")), flow(a=operator("n", "t", "x")))
-    assert described(versions, 1, "a", "state", 0) == WrittenState.of(state("t", "n"))
-    assert described(versions, 1, "a", "state", 1) == WrittenState.of(state("n", "t", "x"))
+    assert description_in(versions, 1, "a", "state", 0) == WrittenState.of(state("t", "n"))
+    assert description_in(versions, 1, "a", "state", 1) == WrittenState.of(state("n", "t", "x"))
 
 
 def test_a_result_that_some_version_did_not_have_is_gone_though_it_came_back() -> None:
     versions = line(flow(a=operator("t", "n")), flow(a=operator("n")), flow(a=operator("n", "t")))
-    found = described(versions, 2, "a", "state", 0)
+    found = description_in(versions, 2, "a", "state", 0)
     assert results(found) == ["n"]
     assert found is not None
     assert found.live == {"n"}
@@ -47,13 +47,13 @@ def test_state_is_found_through_renamings_and_while_an_operator_was_away() -> No
         FlowVersion(kept={"b": operator("t")}),
         flow(b=operator("t")),
     )
-    assert described(versions, 3, "b", "state", 0) == WrittenState.of(state("t"))
-    assert described(versions, 3, "a", "state", 0) is None
+    assert description_in(versions, 3, "b", "state", 0) == WrittenState.of(state("t"))
+    assert description_in(versions, 3, "a", "state", 0) is None
 
 
 def test_state_of_a_dropped_operator_is_not_its_successors() -> None:
     versions = line(flow(a=operator("t")), FlowVersion(dropped=("a",)), flow(a=operator("t")))
-    assert described(versions, 2, "a", "state", 0) is None
+    assert description_in(versions, 2, "a", "state", 0) is None
 
 
 def test_plain_values_are_what_a_record_gives_back() -> None:

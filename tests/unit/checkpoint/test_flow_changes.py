@@ -4,13 +4,13 @@ import msgspec
 import pytest
 from tests.support.flow_versions import flow, operator
 
-from godwit.checkpoint.evolution import FlowChanges, FlowVersion, changes_to
+from godwit.checkpoint.evolution import FlowChanges, FlowVersion, compare_flows
 from godwit.checkpoint.records import EditRecord
 from godwit.model.errors import CheckpointMismatchError
 
 
 def changes(stored: FlowVersion, given: FlowVersion) -> FlowChanges:
-    return changes_to(given, stored, previous=0, uri="ck")
+    return compare_flows(given, stored, previous=0, uri="ck")
 
 
 def after(stored: FlowVersion, given: FlowVersion) -> FlowVersion:
@@ -96,7 +96,7 @@ def test_an_operator_that_nobody_named_does_not_lose_its_state_by_an_added_resul
 
 def test_a_formerly_means_nothing_where_there_is_no_checkpoint_yet() -> None:
     given = flow(a=operator("t", formerly="old"))
-    assert changes_to(given, None, previous=-1, uri="ck").version == given
+    assert compare_flows(given, None, previous=-1, uri="ck").version == given
 
 
 def test_edits_come_before_what_the_program_says() -> None:
@@ -106,7 +106,7 @@ def test_edits_come_before_what_the_program_says() -> None:
         EditRecord(number=2, flow=0, renamed={"x": "b"}),
     )
     given = flow(c=operator("t", formerly="b"), b=operator("n"))
-    changed = changes_to(given, STORED, previous=0, uri="ck", edits=edits)
+    changed = compare_flows(given, STORED, previous=0, uri="ck", edits=edits)
     assert (changed.renamed, changed.added) == ({"a": "c"}, ("b",))
     assert changed.version is not None
     assert (changed.version.dropped, changed.version.kept) == (("b",), {})
@@ -115,7 +115,7 @@ def test_edits_come_before_what_the_program_says() -> None:
 def test_an_edit_alone_makes_a_version() -> None:
     edits = (EditRecord(flow=0, dropped=("b",)),)
     stored = after(STORED, flow(a=operator("t")))
-    changed = changes_to(flow(a=operator("t")), stored, previous=0, uri="ck", edits=edits)
+    changed = compare_flows(flow(a=operator("t")), stored, previous=0, uri="ck", edits=edits)
     assert changed.version is not None
     assert (changed.version.dropped, changed.version.kept) == (("b",), {})
 

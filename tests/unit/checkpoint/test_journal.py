@@ -10,7 +10,7 @@ import pytest
 
 from godwit.checkpoint import journal
 from godwit.checkpoint.framing import encode_record
-from godwit.checkpoint.journal import JournalReader, JournalWriter, read_tail, recollect
+from godwit.checkpoint.journal import JournalReader, JournalWriter, read_last, read_tail
 from godwit.checkpoint.records import JOURNAL, JournalSegment, journal_path
 from godwit.checkpoint.storage import CheckpointStorage, LocalStorage
 from godwit.migration import LoadSummary
@@ -198,7 +198,7 @@ def test_what_is_in_the_way_of_a_segment_or_of_the_journal_ends_nothing(tmp_path
     writer = JournalWriter(storage, "r")
     writer.add("event", {"n": 0})
     writer.flush()
-    assert recollect(storage, 9, "event", dict) == []
+    assert read_last(storage, 9, "event", dict) == []
     (tmp_path / JOURNAL).unlink()
     (tmp_path / journal_path(0) / "full").mkdir(parents=True)
     for _ in range(3):
@@ -244,8 +244,8 @@ def test_what_a_run_recollects_is_of_the_right_types_whatever_the_journal_says(
     told = json.dumps({"event": good.to_dict()}).encode()
     segment = JournalSegment(number=0, run_id="r", entries=(entry, told))
     storage.write_atomic(journal_path(0), encode_record(segment))
-    assert recollect(storage, 9, "load", LoadSummary.from_dict) == []
-    assert recollect(storage, 9, "event", events.event_from_dict) == [good]
+    assert read_last(storage, 9, "load", LoadSummary.from_dict) == []
+    assert read_last(storage, 9, "event", events.event_from_dict) == [good]
 
 
 def test_a_journal_is_followed_entry_by_entry_and_from_its_start_when_it_is_begun_anew(
@@ -258,17 +258,17 @@ def test_a_journal_is_followed_entry_by_entry_and_from_its_start_when_it_is_begu
         writer.add("event", {"n": number, "text": "x" * 200})
         if number % 70 == 0:
             writer.flush()
-            numbers += [e["event"]["n"] for part in reader.more() for e in part]
+            numbers += [e["event"]["n"] for part in reader.new_entries() for e in part]
     writer.flush()
-    numbers += [e["event"]["n"] for part in reader.more() for e in part]
+    numbers += [e["event"]["n"] for part in reader.new_entries() for e in part]
     assert numbers == list(range(3000))
-    assert list(reader.more()) == []
+    assert list(reader.new_entries()) == []
     for path in (tmp_path / "ck" / "journal").iterdir():
         path.unlink()
     again = JournalWriter(storage, "another")
     again.add("event", {"n": -1})
     again.flush()
-    assert [e["event"]["n"] for part in reader.more() for e in part] == [-1]
+    assert [e["event"]["n"] for part in reader.new_entries() for e in part] == [-1]
 
 
 def test_of_a_journal_that_is_too_large_the_end_is_followed(tmp_path: Path) -> None:
@@ -277,6 +277,6 @@ def test_of_a_journal_that_is_too_large_the_end_is_followed(tmp_path: Path) -> N
         entries = tuple(b'{"event": {"n": %d}}' % n for n in range(150_000))
         segment = JournalSegment(number=number, run_id="r", entries=entries)
         storage.write_atomic(journal_path(number), encode_record(segment))
-    parts = [[e["event"]["n"] for e in part] for part in JournalReader(storage).more()]
+    parts = [[e["event"]["n"] for e in part] for part in JournalReader(storage).new_entries()]
     assert [part[0] for part in parts] == [130_000, 130_000]  # the first of three is beyond 8 MiB
     assert [part[-1] for part in parts] == [149_999, 149_999]

@@ -14,8 +14,8 @@ from godwit.checkpoint.ownership import (
     EXPIRY_S,
     acquire_lease,
     break_lease,
+    inspect_lease,
     lease_owner,
-    look_at_lease,
 )
 from godwit.checkpoint.storage import CheckpointStorage, LocalStorage, PosixDisk, RemoteStorage
 from godwit.model.errors import CheckpointInUseError
@@ -112,27 +112,27 @@ def test_a_lease_that_is_broken_is_not_held_any_more(storage: CheckpointStorage)
 
 def test_whoever_has_lost_the_lease_to_another_is_told(storage: CheckpointStorage) -> None:
     hung = acquire_lease(storage, "hung")
-    hung.insist()
+    hung.check_held()
     break_lease(storage)
     with pytest.raises(CheckpointInUseError, match="was taken from outside"):
-        hung.insist()
+        hung.check_held()
     second = acquire_lease(storage, "second", pause=never)
     with pytest.raises(CheckpointInUseError, match="was taken by run 'second'"):
-        hung.insist()
-    second.insist()
+        hung.check_held()
+    second.check_held()
     second.release()
 
 
 def test_whoever_has_lost_a_heartbeat_to_another_is_told() -> None:
     storage = remote()
     hung = cast("leases.HeartbeatLease", acquire_lease(storage, "hung"))
-    hung._look()
-    hung.insist()
+    hung._check_for_later_lease()
+    hung.check_held()
     break_lease(storage)
     second = acquire_lease(storage, "second", pause=never)
-    hung._look()
+    hung._check_for_later_lease()
     with pytest.raises(CheckpointInUseError, match="was taken by run 'second'"):
-        hung.insist()
+        hung.check_held()
     second.release()
 
 
@@ -172,21 +172,21 @@ def test_whoever_only_looks_costs_nobody_the_lease(storage: CheckpointStorage) -
 def test_a_look_tells_a_lease_that_is_held_from_one_that_is_free(
     storage: CheckpointStorage,
 ) -> None:
-    assert look_at_lease(storage).held is False
+    assert inspect_lease(storage).held is False
     lease = acquire_lease(storage, "first")
-    seen = look_at_lease(storage)
+    seen = inspect_lease(storage)
     assert (seen.held, seen.owner) == (True, lease.owner)
     lease.release()
-    assert look_at_lease(storage).held is False
+    assert inspect_lease(storage).held is False
     beating = remote()
     lease = acquire_lease(beating, "far", pause=never)
     assert isinstance(lease, leases.HeartbeatLease)
-    seen = look_at_lease(beating)
+    seen = inspect_lease(beating)
     assert (seen.held, seen.owner, seen.beat) == (None, lease.owner, (0, 0))
     beat(lease)
-    assert look_at_lease(beating).beat == (0, 1)
+    assert inspect_lease(beating).beat == (0, 1)
     lease.release()
-    assert look_at_lease(beating).held is False
+    assert inspect_lease(beating).held is False
 
 
 def test_where_there_are_no_locks_the_lease_is_a_heartbeat(tmp_path: Path) -> None:
@@ -256,4 +256,4 @@ def test_leases_of_the_past_are_cleared_away() -> None:
 
 def beat(lease: leases.HeartbeatLease) -> None:
     lease._beat += 1
-    lease._write()
+    lease._write_beat()

@@ -86,7 +86,7 @@ def test_a_change_that_comes_in_between_is_in_it_whole(
 
 def test_a_key_group_whose_writer_was_killed_is_not_sent(tmp_path: Path) -> None:
     state = source(tmp_path / "here")
-    state._table(int(HOMES[OF_B]))._image.marks[OF_B] = 1
+    state._open_table(int(HOMES[OF_B]))._image.marks[OF_B] = 1
     packs = list(pack_copies(state, ALL, run_id="run", state="sum"))
     rest = {key: value for key, value in STATE.items() if group_of(key) != OF_B}
     assert held(taken(tmp_path / "there", packs)) == rest

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from godwit.checkpoint.collection import collect, copy_checkpoint, inspect
+from godwit.checkpoint.collection import collect_garbage, copy_checkpoint, inspect
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.framing import decode_record, encode_record
 from godwit.checkpoint.records import (
@@ -80,10 +80,10 @@ def test_plans_that_no_retained_epoch_ran_under_are_collected(storage: Checkpoin
     commit(log)
     log.use_plan(TOGETHER)
     commit(log)
-    collect(log)
+    collect_garbage(log)
     assert len(storage.list(PLANS)) == 2
     commit(log)
-    collect(log)
+    collect_garbage(log)
     assert [entry.path for entry in storage.list(PLANS)] == [plan_path(1)]
     assert verify(storage).ok
 

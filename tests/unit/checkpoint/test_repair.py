@@ -9,12 +9,17 @@ from msgspec.structs import replace as replace_record
 from tests.oracles.checkpoint_model import assert_equals as assert_state
 from tests.oracles.checkpoint_model import make_history, models, open_log, run_epoch
 
-from godwit.checkpoint.collection import collect, copy_checkpoint
+from godwit.checkpoint.collection import collect_garbage, copy_checkpoint
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.framing import encode_record, load_record
 from godwit.checkpoint.records import Manifest, commit_path, flow_path, manifest_path, plan_path
 from godwit.checkpoint.storage import CheckpointStorage, LocalStorage
-from godwit.checkpoint.verification import carry_out, plan_record_repair, start_problems, verify
+from godwit.checkpoint.verification import (
+    execute_repair,
+    plan_record_repair,
+    start_problems,
+    verify,
+)
 from godwit.model.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -34,7 +39,7 @@ def log(tmp_path: Path) -> CommitLog:
 
 def repair(storage: CheckpointStorage) -> list[tuple[str, str]]:
     plan = plan_record_repair(storage)
-    carry_out(storage, plan.steps)
+    execute_repair(storage, plan.steps)
     return [(step.path, step.action) for step in plan.steps]
 
 
@@ -129,7 +134,7 @@ def test_epochs_after_a_record_that_is_gone_are_taken_back_by_name(
     plan = plan_record_repair(storage)
     assert plan.taken_back == (last - 1, last)
     assert [record.epoch for record in plan.records][-1] == last - 2
-    carry_out(storage, plan.steps)
+    execute_repair(storage, plan.steps)
     assert storage.read(f"set-aside/{commit_path(last)}").size
     again = CommitLog.open_read_only(storage)
     assert again.latest_epoch == last - 2
@@ -148,20 +153,20 @@ def test_epochs_that_the_ones_taken_back_had_let_go_of_are_not_offered_any_more(
     for epoch in HISTORY:
         run_epoch(log, epoch, inline_limit_bytes=0)
     last = log.latest_epoch
-    collect(log)
+    collect_garbage(log)
     first = log.retained_epochs.start
-    assert log.load(last - 2).retained_from < first
+    assert log.load_record(last - 2).retained_from < first
     for entry in storage.list("manifests"):
         if entry.path > manifest_path(last - 2):
             storage.delete(entry.path)
     storage.delete(commit_path(last - 1))
     plan = plan_record_repair(storage)
-    carry_out(storage, plan.steps[:2])  # and then the process dies
-    carry_out(storage, plan_record_repair(storage).steps)
+    execute_repair(storage, plan.steps[:2])  # and then the process dies
+    execute_repair(storage, plan_record_repair(storage).steps)
     again = open_log(storage)
     assert again.retained_epochs == range(first, last - 1)
     assert verify(storage).findings == ()
-    assert collect(again).errors == ()
+    assert collect_garbage(again).errors == ()
     copy_checkpoint(storage, CheckpointStorage.open(tmp_path / "copy"))
     run_epoch(again, HISTORY[last - 1], inline_limit_bytes=0)
     assert again.retained_epochs.start >= first
@@ -179,9 +184,9 @@ def test_epochs_are_not_taken_back_where_what_came_before_is_collected(
         if entry.path > manifest_path(last - 2):
             storage.delete(entry.path)
     gone = {
-        "block": min(block.file for block in log.replay(last - 2).blocks()),
-        "plan": plan_path(log.load(last - 2).plan),
-        "flow version": flow_path(log.replay(last - 2).flow),
+        "block": min(block.file for block in log.replay_chains(last - 2).blocks()),
+        "plan": plan_path(log.load_record(last - 2).plan),
+        "flow version": flow_path(log.replay_chains(last - 2).flow),
     }[what]
     storage.delete(commit_path(last - 1))
     storage.delete(gone)
@@ -259,10 +264,10 @@ def test_a_repair_that_is_killed_at_any_step_is_finished_by_the_next(
         storage = Dying(str(directory))
         storage.left = killed
         try:
-            carry_out(storage, plan_record_repair(storage).steps)
+            execute_repair(storage, plan_record_repair(storage).steps)
         except KeyboardInterrupt:
             storage.left = 10**6
-            carry_out(storage, plan_record_repair(storage).steps)
+            execute_repair(storage, plan_record_repair(storage).steps)
             killed += 1
         else:
             break

@@ -131,7 +131,7 @@ def test_what_is_rewritten_is_a_constant_factor_of_what_was_changed(
             snapshots=snapshots,
         )
         chains.apply(record)
-        longest = max(longest, int(chains.of(STATE).num_segments[0]))
+        longest = max(longest, int(chains.chains_of(STATE).num_segments[0]))
     # One snapshot of the state as it came is beside the point.
     assert rewritten - state_bytes <= epochs * (changed_bytes + overhead)
     assert longest <= max(state_bytes, 64 * 1024) / (changed_bytes + overhead) + 2

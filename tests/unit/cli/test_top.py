@@ -286,7 +286,7 @@ def test_far_away_a_lease_that_beats_is_alive_and_one_that_stands_still_is_dead(
     looking = Viewer(storage, now_s=lambda: NOW_S + now_s, monotonic_s=lambda: now_s)
     assert looking.look().state == "silent"
     lease._beat += 1
-    lease._write()
+    lease._write_beat()
     assert looking.look().state == "running"
     now_s += EXPIRY_S + 1
     assert looking.look().state == "died"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from godwit.checkpoint.chains import Chains
 from godwit.checkpoint.evolution import FlowVersion
 from godwit.checkpoint.records import BlockRef, CommitRecord, SegmentRef, StateId
-from godwit.engine.outcomes import reach_of
+from godwit.engine.outcomes import completeness_of_copies
 from godwit.migration import Copies
 
 ONE, TWO = StateId("one", "state"), StateId("two", "state")
@@ -28,7 +28,7 @@ def changed(state: StateId, epoch: int, *key_groups: int) -> SegmentRef:
 def chains() -> Chains:
     """Key group 0 of both changed in epoch 1; 1 of `ONE` only; 2 of neither."""
     made = Chains(3)
-    made.become(0, FlowVersion())
+    made.upgrade(0, FlowVersion())
     made.apply(CommitRecord(epoch=0, run_id="r", segments=(changed(ONE, 0, 0), changed(TWO, 0, 0))))
     made.apply(
         CommitRecord(epoch=1, run_id="r", segments=(changed(ONE, 1, 0, 1), changed(TWO, 1, 0)))
@@ -38,7 +38,7 @@ def chains() -> Chains:
 
 def reach(copies: Copies, reported: dict[StateId, dict[int, int]]) -> dict[int, int]:
     """Reach of the copies at ``a`` after a report of it."""
-    return dict(reach_of([ONE, TWO], {"a": reported}, chains(), copies).get("a", {}))
+    return dict(completeness_of_copies([ONE, TWO], {"a": reported}, chains(), copies).get("a", {}))
 
 
 def test_what_is_held_of_one_operator_is_not_held_of_another() -> None:

@@ -83,13 +83,13 @@ def test_a_sink_that_stays_is_who_it_was() -> None:
     latest = record(a=was("a", "x"), b=was("b"))
     found = Deliveries(flow(output("a", "x"), output("b")), latest, {})
     assert former(found) == {"a": ("a", "a"), "b": ("b", "b")}
-    assert list(found.changes()) == []
+    assert list(found.describe_changes()) == []
 
 
 def test_a_renamed_sink_is_known_by_where_it_writes() -> None:
     found = Deliveries(flow(output("b", "x")), record("a", a=was("a", "x")), {})
     assert former(found) == {"b": ("a", "a")}
-    assert list(found.changes()) == ["sink a is now b"]
+    assert list(found.describe_changes()) == ["sink a is now b"]
 
 
 def test_sinks_that_exchange_names_get_what_was_staged_for_where_they_write() -> None:
@@ -149,7 +149,7 @@ def test_a_new_sink_and_one_that_was_given_nothing_have_no_part_in_the_last_epoc
     latest = record(epoch=7)
     found = Deliveries(flow(output("a", "x"), output("b", sink=Nowhere())), latest, {})
     assert former(found) == {"a": (None, "a")}
-    assert list(found.changes()) == ["sink a is new and gets what comes after epoch 7"]
+    assert list(found.describe_changes()) == ["sink a is new and gets what comes after epoch 7"]
 
 
 @pytest.mark.parametrize(
@@ -175,9 +175,9 @@ def test_records_say_which_earlier_epoch_had_something_for_a_sink() -> None:
 def test_every_epoch_has_something_for_a_sink_of_whole_results() -> None:
     whole = Deliveries(flow(output("a"), complete=True), record(a=was("a", complete=True)), {})
     assert whole.records()["a"].before == 4
-    assert list(whole.changes()) == []
+    assert list(whole.describe_changes()) == []
     changed = Deliveries(flow(output("a"), complete=True), record(a=was("a")), {})
     assert (changed.of["a"].complete, changed.of["a"].former_complete) == (True, False)
-    assert list(changed.changes()) == [
+    assert list(changed.describe_changes()) == [
         "sink a gets the whole result; up to this epoch it got changed keys"
     ]

@@ -65,7 +65,7 @@ def segment(epoch: int, *key_groups: int, waiting: bool = False) -> SegmentRef:
 def chains() -> Chains:
     """Key groups 0 to 2 change in epochs 0 to 2; 0 has a snapshot at 1, and 3 has rows waiting."""
     chains = Chains(N)
-    chains.become(0, FlowVersion())
+    chains.upgrade(0, FlowVersion())
     snapshot = SnapshotRef(
         operator="totals", state="state", flow=0, key_group=0, version=1, rows=1, block=block(2)
     )

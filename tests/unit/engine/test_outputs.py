@@ -117,7 +117,7 @@ def opened(
         retained_epochs=epochs.retained_epochs,
         point=epochs.point,
         relation=epochs.relation,
-        shared_with=epochs.shared_with,
+        last_shared_epoch=epochs.last_shared_epoch,
     )
     return OpenSinks(flow, cast("Any", log), cast("Any", None), renamed={}, **options)
 
@@ -317,9 +317,9 @@ def test_refused_rows_of_epochs_that_cannot_come_again_are_let_go(tmp_path: Path
     kept = DivertedRows(CheckpointStorage.open(str(tmp_path)))
     rows = pa.Table.from_batches([ROWS])
     for epoch in (3, 4):
-        kept.keep("a sink/of mine", epoch, [rows, rows])
+        kept.store("a sink/of mine", epoch, [rows, rows])
     again = DivertedRows(CheckpointStorage.open(str(tmp_path)))
-    again.forget_before(4)
+    again.delete_before(4)
     assert again.read("a sink/of mine", 3) == ()
     assert [batch.num_rows for batch in again.read("a sink/of mine", 4)] == [6]
     assert len(list((tmp_path / "diverted").iterdir())) == 1
@@ -367,7 +367,7 @@ def test_rows_that_nobody_is_there_for_any_more_are_told_of(
     )
     storage = CheckpointStorage.open(str(tmp_path))
     with closing(opened(flow(Kept()), storage, latest=record)) as sinks:
-        (told,) = sinks.changes()
+        (told,) = sinks.describe_changes()
     assert told.startswith("sink gone is gone; 24 rows that the last epoch has for it")
     assert "Sink 'gone' is gone; 24 rows" in caplog.text
 

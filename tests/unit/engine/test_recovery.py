@@ -18,7 +18,13 @@ from godwit.checkpoint.records import CommitRecord, ComponentPlan, PhysicalPlan
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine import recovery as recovery_module
 from godwit.engine.cluster import Executor
-from godwit.engine.recovery import Recovery, carried_on, recover_flow, remembered_load, run_started
+from godwit.engine.recovery import (
+    Recovery,
+    adapt_stored_plan,
+    last_loads,
+    recover_flow,
+    run_started,
+)
 from godwit.migration import KeyGroupLoad, LoadSummary
 from godwit.model.errors import CheckpointError, CheckpointMismatchError
 from godwit.plan.lineage import flow_version
@@ -91,23 +97,23 @@ def plan(**components: tuple[str, ...]) -> PhysicalPlan:
 def test_a_physical_plan_is_carried_on_to_the_operators_that_there_are_now() -> None:
     held = plan(a=("a", "b"), c=("c",), d=("d",))
     given = plan(x=("x",), b=("b",), d=("d",), new=("new",))
-    carried = carried_on(held, given, {"a": "x"})
+    carried = adapt_stored_plan(held, given, {"a": "x"})
     assert carried == plan(x=("x", "b"), d=("d",), new=("new",))
-    assert carried_on(None, given, {}) == given
+    assert adapt_stored_plan(None, given, {}) == given
 
 
 def test_a_plan_in_which_a_name_would_mean_two_things_is_not_carried_on() -> None:
     given = plan(a=("a",), b=("b",))
-    assert carried_on(plan(b=("a",)), given, {}) == given
-    assert carried_on(plan(b=("a",), a=("c",)), plan(a=("a",), c=("c",)), {"b": "a"}) == plan(
-        a=("a",), c=("c",)
-    )
+    assert adapt_stored_plan(plan(b=("a",)), given, {}) == given
+    assert adapt_stored_plan(
+        plan(b=("a",), a=("c",)), plan(a=("a",), c=("c",)), {"b": "a"}
+    ) == plan(a=("a",), c=("c",))
 
 
 def test_a_start_goes_on_under_the_plan_of_the_last_epoch(tmp_path: Path) -> None:
     two = compiled(Program(operators={"a": ("total",), "b": ("rows",)}))
     storage = CheckpointStorage.open(tmp_path)
-    shared = two.under(plan(both=("a", "b")))
+    shared = two.with_plan(plan(both=("a", "b")))
     log, recovery = recover_flow(shared, storage, "run", retain_epochs=3)
     assert log.commit(CommitRecord(epoch=0, run_id="")).plan == 0
     log, recovery = recover_flow(two, storage, "run", retain_epochs=3)
@@ -276,11 +282,11 @@ def test_loads_of_the_last_run_are_remembered_by_the_names_of_now() -> None:
     changes = FlowChanges(version=None, renamed={"old": "a"}, added=(), returned=(), removed=())
     recovery = Recovery(flow=FLOW, layouts={}, changes=changes, before=FLOW.physical_plan)
     written = [summary(1, a=3), summary(2, old=5, gone=1)]
-    found = remembered_load(written, FLOW, recovery)
+    found = last_loads(written, FLOW, recovery)
     assert found is not None
     assert found.epoch == 2
     assert {name: load.key_groups.tolist() for name, load in found.loads.items()} == {"a": [0, 5]}
-    beyond = remembered_load([summary(1, a=NUM_KEY_GROUPS)], FLOW, recovery)
+    beyond = last_loads([summary(1, a=NUM_KEY_GROUPS)], FLOW, recovery)
     assert beyond is not None
     assert beyond.loads == {}
-    assert remembered_load([], FLOW, recovery) is None
+    assert last_loads([], FLOW, recovery) is None

@@ -14,7 +14,7 @@ def lengths(capacity_per_s: float, rate_per_s: float, *, limited: bool, epochs: 
         rows = int(waiting if most is None else min(waiting, most))
         waiting -= rows
         took_s = 0.2 + rows / capacity_per_s
-        limit.note(rows, took_s)
+        limit.record_epoch(rows, took_s)
         seen.append(took_s)
     return seen
 
@@ -30,33 +30,33 @@ def test_epochs_of_an_overloaded_stream_last_no_longer_than_they_may() -> None:
 def test_a_stream_that_keeps_up_is_not_limited_whatever_a_burst_brings() -> None:
     limit = RowLimit(10.0)
     for rows in (1, 100, 5000):
-        limit.note(rows, 0.3)
+        limit.record_epoch(rows, 0.3)
     assert limit.rows is None
 
 
 def test_executors_that_came_raise_the_limit_within_a_few_epochs() -> None:
     limit = RowLimit(5.0)
-    limit.note(20_000, 20.0)
+    limit.record_epoch(20_000, 20.0)
     assert limit.rows == 5000
     for _ in range(4):  # twenty times as fast since
-        limit.note(limit.rows, 0.1 + limit.rows / 20_000)
+        limit.record_epoch(limit.rows, 0.1 + limit.rows / 20_000)
     assert limit.rows > 80_000
 
 
 def test_one_odd_epoch_lowers_it_by_so_much_and_no_more() -> None:
     limit = RowLimit(5.0)
-    limit.note(20_000, 5.0)
-    limit.note(100, 40.0)
+    limit.record_epoch(20_000, 5.0)
+    limit.record_epoch(100, 40.0)
     assert limit.rows == 5000
-    limit.note(None, 40.0)
-    limit.note(0, 40.0)
+    limit.record_epoch(None, 40.0)
+    limit.record_epoch(0, 40.0)
     assert limit.rows == 5000
 
 
 def test_several_sources_share_it() -> None:
     limit = RowLimit(5.0)
-    assert limit.of_each(3) is None
-    limit.note(900, 5.0)
-    assert (limit.of_each(0), limit.of_each(3)) == (900, 300)
-    limit.note(1, 5000.0)
-    assert limit.of_each(1000) == 1
+    assert limit.per_source(3) is None
+    limit.record_epoch(900, 5.0)
+    assert (limit.per_source(0), limit.per_source(3)) == (900, 300)
+    limit.record_epoch(1, 5000.0)
+    assert limit.per_source(1000) == 1

@@ -55,7 +55,7 @@ def test_a_look_that_finds_nothing_copies_no_position(monkeypatch: pytest.Monkey
     def copied(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("godwit.engine.source_positions._plain", copied)
+    monkeypatch.setattr("godwit.engine.source_positions._normalised_position", copied)
     assert positions.plan(2) is None
     assert positions.reached({"numbers": {"next": 4}})
 
@@ -113,7 +113,9 @@ def test_a_source_that_goes_backwards_is_refused_by_name(everything: bool) -> No
     positions, _ = kept(source)
     positions.committed(positions.plan(2, everything=everything).ref)
     source.count = 80
-    with pytest.raises(SourceError, match=r"'numbers' goes backwards.* up to 1,200, .* to 80 now"):
+    with pytest.raises(
+        SourceError, match=r"'numbers' goes backwards.* read it to 1,200, .* ends at 80"
+    ):
         positions.plan(2, everything=everything)
     assert positions.positions == {"numbers": 1200}
 

@@ -35,40 +35,40 @@ def test_an_order_stands_until_an_epoch_that_carried_it_out_is_committed() -> No
     given = orders()
     assert given.order(KEY, "", GRID)
     assert not given.order(KEY, "", Grid(rows=2, columns=1, parts=(8, 9)))
-    planned = given.carried_out(given.spreads, 10 * S)
-    assert planned == given.carried_out(given.spreads, 10 * S)  # an attempt that was given up
+    planned = given.apply(given.spreads, 10 * S)
+    assert planned == given.apply(given.spreads, 10 * S)  # an attempt that was given up
     assert given.spreads == Spreads()
-    assert given.changing(KEY)
+    assert given.is_changing(KEY)
     given.committed(planned)
     assert given.spreads.grid_of(KEY) == GRID
-    assert given.carried_out(given.spreads, 20 * S) == planned
+    assert given.apply(given.spreads, 20 * S) == planned
 
 
 def test_an_order_of_while_an_epoch_runs_is_for_the_next_one() -> None:
     given = orders()
-    planned = given.carried_out(given.spreads, 10 * S)
+    planned = given.apply(given.spreads, 10 * S)
     assert given.order(KEY, "", GRID)
     given.committed(planned)
-    assert given.changing(KEY)
-    assert given.carried_out(given.spreads, 10 * S).grid_of(KEY) == GRID
+    assert given.is_changing(KEY)
+    assert given.apply(given.spreads, 10 * S).grid_of(KEY) == GRID
 
 
 def test_former_parts_are_left_once_nothing_can_meet_their_rows() -> None:
     given = orders()
     assert given.order(KEY, "", GRID)
-    planned = given.carried_out(given.spreads, 10 * S)
-    given.committed(planned.as_of(13 * S))
-    assert given.changing(KEY)
+    planned = given.apply(given.spreads, 10 * S)
+    given.committed(planned.expired_at(13 * S))
+    assert given.is_changing(KEY)
     assert not given.order(KEY, "", WHOLE)
-    given.committed(planned.as_of(13 * S + 1))
-    assert not given.changing(KEY)
+    given.committed(planned.expired_at(13 * S + 1))
+    assert not given.is_changing(KEY)
     assert given.order(KEY, "", WHOLE)
 
 
 def test_a_join_without_rows_has_no_former_parts() -> None:
     given = orders()
     assert given.order(KEY, "", GRID)
-    assert len(given.carried_out(given.spreads, BEGINNING).as_of(BEGINNING).keys[KEY].grids) == 1
+    assert len(given.apply(given.spreads, BEGINNING).expired_at(BEGINNING).keys[KEY].grids) == 1
 
 
 def test_parts_that_a_key_has_are_not_given_to_it_again() -> None:

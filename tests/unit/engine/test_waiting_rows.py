@@ -99,7 +99,7 @@ def play(build: Callable[[], gw.Flow], *, loses: bool) -> dict[str, list[tuple[A
         for key, left, second_ in (("a", 3, 9), ("k2", 0, 100), ("k3", 0, 101)):
             with pytest.MonkeyPatch.context() as patch:
                 if loses:  # it does not come to rest while copies are held
-                    patch.setattr(run._driver, "settle", lambda: ())
+                    patch.setattr(run._driver, "run_until_idle", lambda: ())
                 run._play({"rows": [{"key": key, "left": left, "ts": at(second_)}]})
             run._driver.run_quiet_epoch()
         run._driver.copies_held = False
@@ -156,7 +156,7 @@ def at_the_end(*, loses: bool) -> list[tuple[Any, ...]]:
             run.kill("1")
         with pytest.MonkeyPatch.context() as patch:
             if loses:  # it does not come to rest while copies are held
-                patch.setattr(run._driver, "settle", lambda: ())
+                patch.setattr(run._driver, "run_until_idle", lambda: ())
             run._play({"rows": [{"key": key, "ts": at(10)} for key in keys]})
             assert run._driver.view.waiting == loses
             run._driver.epochs.end_input()

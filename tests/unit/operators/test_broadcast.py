@@ -394,7 +394,9 @@ def test_a_table_changes_while_rows_of_the_operator_wait(
     run.epoch({"orders": some, "rates": [rate("EUR", 1)]})
     run._driver.copies_held = True
     with monkeypatch.context() as patch:
-        patch.setattr(run._driver, "settle", lambda: ())  # nothing ends while copies are held
+        patch.setattr(
+            run._driver, "run_until_idle", lambda: ()
+        )  # nothing ends while copies are held
         run.kill(lost)
         for number in (2, 3):
             run._play({"orders": some, "rates": [rate("EUR", number)]})

@@ -80,7 +80,7 @@ def test_prior_state_of_unknown_keys_is_not_looked_at() -> None:
     made = operator(total=gw.sum("delay"))
     groups, keys = grouped(batch(("a", 2), ("b", 3)).select(["plane"]))
     names = keys["plane"].to_pylist()
-    state = made.updated(
+    state = made.update_states(
         groups,
         keys,
         batch(("a", 2), ("b", 3)).select(INPUTS.names),
@@ -353,7 +353,7 @@ def test_states_are_merged_in_order_whether_few_or_most_have_several(several: in
     lasts = operator(rows=gw.count(), last=gw.last("delay"))
     rows = batch(*(("a", value) for value in range(starts[-1])))
     keys = rows.select(["plane"])
-    states = lasts.partials(rows, np.arange(starts[-1]), int(starts[-1]), lambda: keys)
+    states = lasts.aggregate_rows(rows, np.arange(starts[-1]), int(starts[-1]), lambda: keys)
     merged = lasts.merge_in_order(states, starts)
     counts, last = lasts.results(keys.slice(0, 50), merged)
     assert counts.to_pylist() == sizes.tolist()

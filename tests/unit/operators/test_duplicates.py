@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.operators.duplicates import first_of_their_time
+from godwit.operators.duplicates import first_within
 
 
 def one_by_one(key: list[int], times: list[int], free: list[bool], reach: int) -> list[int]:
@@ -26,12 +26,12 @@ def test_the_same_rows_come_through_as_one_by_one(seed: int) -> None:
     times = rng.integers(-500, int(rng.integers(1, 3000)), count)
     free, reach = rng.random(count) < 0.9, int(rng.integers(0, 40))
     expected = one_by_one(key.tolist(), times.tolist(), free.tolist(), reach)
-    assert first_of_their_time(key, times, free, reach).tolist() == expected
+    assert first_within(key, times, free, reach).tolist() == expected
 
 
 def test_as_many_rows_of_one_key_as_an_epoch_may_have_are_no_more_work_each() -> None:
     # Were each compared with all that came through, this would take minutes.
     times = np.random.default_rng(1).permutation(60_000) * 10
     key, free = np.zeros(len(times), np.int64), np.ones(len(times), np.bool_)
-    assert first_of_their_time(key, times, free, 9).size == len(times)
-    assert first_of_their_time(key, times, free, 10).size < len(times)
+    assert first_within(key, times, free, 9).size == len(times)
+    assert first_within(key, times, free, 10).size < len(times)

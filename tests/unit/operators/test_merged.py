@@ -38,7 +38,7 @@ from godwit.model.errors import (
 from godwit.model.key_groups import KeyGroupLoad
 from godwit.model.key_work import KeyWork, OperatorWork
 from godwit.operators.merged import MergedProcess
-from godwit.operators.spreading import WHOLE, Grid, HotKey, Spreads, hash_of_keys, work_by_time
+from godwit.operators.spreading import WHOLE, Grid, HotKey, Spreads, hash_undivided, work_by_time
 from godwit.operators.windows.event_time import EpochTime
 from godwit.plan.explain import explain
 from godwit.plan.grouping import regrouped
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA = pa.schema({"k": pa.string(), "v": pa.int64()})
-HOT, COLD = hash_of_keys(pa.record_batch({"k": ["hot", "cold"]})).tolist()
+HOT, COLD = hash_undivided(pa.record_batch({"k": ["hot", "cold"]})).tolist()
 GRID = Grid(rows=2, columns=1, parts=(5, 6))
 
 
@@ -109,8 +109,8 @@ def test_it_shares_no_component_with_operators_whose_rows_stay_in_their_lane() -
     compiled = flow.compile(resolver(flow))
     assert [c.name for c in compiled.components] == ["p"]
     operator = compiled.operator("p")
-    assert operator.keys.names == operator.own_keys.names == ["k"]
-    assert operator.hashed.names == ["k", "__godwit_part"]
+    assert operator.keys.names == operator.user_keys.names == ["k"]
+    assert operator.hash_columns.names == ["k", "__godwit_part"]
 
 
 # -- rows on their way
@@ -257,7 +257,7 @@ def test_a_component_with_others_is_refused() -> None:
     flow.sink("counts", counts, FakeSink())
     compiled = flow.compile(resolver(flow))
     with pytest.raises(InvalidPlanError, match="leave spread= or merge= out"):
-        compiled.under(regrouped(compiled, {"both": ["totals", "p"]}))
+        compiled.with_plan(regrouped(compiled, {"both": ["totals", "p"]}))
 
 
 # -- what lanes measure

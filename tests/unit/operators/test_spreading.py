@@ -22,9 +22,9 @@ from godwit.operators.spreading import (
     Grid,
     HotKey,
     Spreads,
-    hash_of_keys,
+    hash_undivided,
     key_group_of_part,
-    work_of,
+    measure_work,
 )
 from godwit.plan.explain import explain
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from godwit.api.flow import LogicalFlow as Flow
 
 KEYS = pa.record_batch({"k": ["hot", "cold", None]})
-HOT, COLD, _ = hash_of_keys(KEYS).tolist()
+HOT, COLD, _ = hash_undivided(KEYS).tolist()
 GRID = Grid(rows=2, columns=3, parts=(11, 12, 13, 21, 22, 23))
 
 
@@ -42,7 +42,7 @@ def routed(
     spreads: Spreads, side: int, values: list[int], key: int = HOT
 ) -> list[tuple[int, int, bool]]:
     rows = pa.record_batch({"v": values})
-    routes = spreads.routes(np.full(len(values), key, np.int64), side, rows)
+    routes = spreads.route_rows(np.full(len(values), key, np.int64), side, rows)
     assert routes is not None
     return list(zip(*(column.tolist() for column in routes), strict=True))
 
@@ -61,9 +61,9 @@ def test_a_row_of_each_side_cross_in_one_part_of_a_grid() -> None:
 
 def test_rows_of_keys_that_are_not_spread_go_to_part_0() -> None:
     spreads = Spreads(keys={HOT: HotKey(key="", grids=(GRID,))})
-    assert spreads.routes(np.array([COLD]), LEFT, pa.record_batch({"v": [1]})) is None
+    assert spreads.route_rows(np.array([COLD]), LEFT, pa.record_batch({"v": [1]})) is None
     hashes, rows = np.array([COLD, HOT, COLD]), pa.record_batch({"v": [1, 2, 3]})
-    routes = spreads.routes(hashes, LEFT, rows)
+    routes = spreads.route_rows(hashes, LEFT, rows)
     assert routes is not None
     row, parts, probes = routes
     assert row.tolist() == [0, 1, 1, 1, 2]
@@ -72,40 +72,47 @@ def test_rows_of_keys_that_are_not_spread_go_to_part_0() -> None:
 
 
 def test_a_former_grid_gets_probes_until_the_watermark_has_passed_it() -> None:
-    spreads = Spreads().become(HOT, "", GRID, over=50)
+    spreads = Spreads().with_grid(HOT, "", GRID, over=50)
     found = routed(spreads, RIGHT, [7])
     assert [(part, probe) for _, part, probe in found if probe] == [(0, True)]
     assert len(found) == 3
-    assert spreads.as_of(49) == spreads
-    later = spreads.as_of(50)
+    assert spreads.expired_at(49) == spreads
+    later = spreads.expired_at(50)
     assert later.keys[HOT].grids == (GRID,)
     assert not any(probe for _, _, probe in routed(later, RIGHT, [7]))
 
 
 def test_a_key_has_one_change_at_a_time_and_no_part_twice() -> None:
     other = Grid(rows=2, columns=1, parts=(31, 32))
-    spreads = Spreads().become(HOT, "", GRID, over=50)
-    assert spreads.become(HOT, "", other, over=60) is spreads
-    assert spreads.become(COLD, "", other, over=60).grid_of(COLD) == other
-    later = spreads.as_of(50)
-    assert later.become(HOT, "", Grid(rows=1, columns=2, parts=(13, 40)), over=60) is later
-    assert later.become(HOT, "", other, over=60).grid_of(HOT) == other
+    spreads = Spreads().with_grid(HOT, "", GRID, over=50)
+    assert spreads.with_grid(HOT, "", other, over=60) is spreads
+    assert spreads.with_grid(COLD, "", other, over=60).grid_of(COLD) == other
+    later = spreads.expired_at(50)
+    assert later.with_grid(HOT, "", Grid(rows=1, columns=2, parts=(13, 40)), over=60) is later
+    assert later.with_grid(HOT, "", other, over=60).grid_of(HOT) == other
 
 
 def test_a_key_that_is_gathered_is_forgotten_once_its_parts_are() -> None:
-    spreads = Spreads().become(HOT, "", GRID, over=50).as_of(50).become(HOT, "", WHOLE, over=70)
+    spreads = (
+        Spreads()
+        .with_grid(HOT, "", GRID, over=50)
+        .expired_at(50)
+        .with_grid(HOT, "", WHOLE, over=70)
+    )
     assert len(spreads.keys[HOT].grids) == 2
     probes = [(part, probe) for _, part, probe in routed(spreads, LEFT, [7])]
     assert sorted(probe for _, probe in probes) == [False, True, True, True]
-    assert spreads.as_of(70) == Spreads()
+    assert spreads.expired_at(70) == Spreads()
 
 
 def test_a_grid_whose_key_had_no_rows_has_no_former_one() -> None:
-    assert Spreads().become(HOT, "", GRID, over=-(2**61)).as_of(-(2**61)).keys[HOT].grids == (GRID,)
+    assert Spreads().with_grid(HOT, "", GRID, over=-(2**61)).expired_at(-(2**61)).keys[
+        HOT
+    ].grids == (GRID,)
 
 
 def test_a_record_has_all_of_it() -> None:
-    spreads = Spreads().become(HOT, '["hot"]', GRID, over=50)
+    spreads = Spreads().with_grid(HOT, '["hot"]', GRID, over=50)
     packed = msgspec.msgpack.encode(spreads.recorded())
     assert Spreads.of(msgspec.msgpack.decode(packed, type=tuple[SpreadKey, ...])) == spreads
 
@@ -129,10 +136,10 @@ def test_the_key_group_of_a_part_is_that_of_its_rows() -> None:
 
 def test_an_even_spread_divides_the_left_and_copies_the_right() -> None:
     rows = pa.record_batch({"v": list(range(100))})
-    row, parts, _ = EvenSpread(parts=4).routes(np.zeros(100, np.int64), LEFT, rows)
+    row, parts, _ = EvenSpread(parts=4).route_rows(np.zeros(100, np.int64), LEFT, rows)
     assert row.tolist() == list(range(100))
     assert set(parts.tolist()) == {0, 1, 2, 3}
-    row, parts, _ = EvenSpread(parts=4).routes(np.zeros(100, np.int64), RIGHT, rows)
+    row, parts, _ = EvenSpread(parts=4).route_rows(np.zeros(100, np.int64), RIGHT, rows)
     assert np.bincount(row).tolist() == [4] * 100
     assert parts[:4].tolist() == [0, 1, 2, 3]
 
@@ -140,7 +147,7 @@ def test_an_even_spread_divides_the_left_and_copies_the_right() -> None:
 def test_work_is_told_of_keys_that_have_much_and_of_those_that_are_spread() -> None:
     own = pa.record_batch({"k": ["hot", "cold", "hot", "warm"]})
     left, right, pairs = np.array([[60, 1, 40, 0], [5, 0, 5, 9], [20, 0, 10, 90]])
-    work = work_of(own, np.array([False, True, False, False]), left, right, pairs)
+    work = measure_work(own, np.array([False, True, False, False]), left, right, pairs)
     assert work.total == 240
     assert [(of.key, of.left, of.right, of.pairs) for of in work.keys] == [
         ('["hot"]', 100, 10, 30),
@@ -151,7 +158,7 @@ def test_work_is_told_of_keys_that_have_much_and_of_those_that_are_spread() -> N
     assert both.total == 480
     assert both.keys[0] == KeyWork(hash=HOT, key='["hot"]', left=200, right=20, pairs=60)
     none = np.zeros(4, np.int64)
-    assert work_of(own, none > 0, none, none, none) == OperatorWork()
+    assert measure_work(own, none > 0, none, none, none) == OperatorWork()
 
 
 # -- what may be asked for
@@ -165,7 +172,7 @@ def test_a_join_that_spreads_keys_has_the_output_of_others(flow: Flow, resolve: 
     found = compiled(flow, resolve, met)
     (operator,) = found.operators
     assert operator.output.names == ["id", "ts", "price", "paid", "price_paid"]
-    assert [field.name for field in operator.left_out][:2] == ["id", "side"]
+    assert [field.name for field in operator.left_out_schema][:2] == ["id", "side"]
     text = " ".join(explain(found).split())
     assert "hot keys in up to 8 parts" in text
     assert " key id int64 exchange " in text
@@ -203,7 +210,7 @@ def test_a_join_that_spreads_keys_shares_no_component(flow: Flow, resolve: Resol
     names = tuple(operator.name for operator in found.operators)
     together = PhysicalPlan(components=(ComponentPlan(name="one", operators=names),))
     with pytest.raises(InvalidPlanError, match="'spread' may spread rows of a key"):
-        found.under(together)
+        found.with_plan(together)
 
 
 def _sink() -> Any:

@@ -115,7 +115,7 @@ def test_an_input_says_where_rows_come_from_and_which_columns_are_sent(
 
 
 def test_a_shared_map_is_one_object(compiled: CompiledFlow) -> None:
-    worst, fleet = compiled.fed_by("plane")
+    worst, fleet = compiled.inputs_fed_by("plane")
     planes, hourly = compiled.outputs_of("plane")
     assert worst.maps[0] is fleet.maps[0] is hourly.maps[0]
     assert planes.maps == ()
@@ -154,13 +154,18 @@ def test_an_output_knows_its_columns_and_its_whole_key_or_none(compiled: Compile
 def test_the_graph_can_be_asked_by_name(compiled: CompiledFlow) -> None:
     assert compiled.component_of("worst").level == 2
     assert [given.operator for given in compiled.inputs_of("worst")] == ["worst"]
-    assert [fed.operator for fed in compiled.fed_by("plane")] == ["worst", "fleet"]
-    assert compiled.fed_by("worst") == ()
+    assert [fed.operator for fed in compiled.inputs_fed_by("plane")] == ["worst", "fleet"]
+    assert compiled.inputs_fed_by("worst") == ()
     assert [output.name for output in compiled.outputs_of("plane")] == ["planes", "hourly"]
 
 
 def test_an_unknown_operator_is_answered_with_close_names(compiled: CompiledFlow) -> None:
-    for ask in (compiled.operator, compiled.inputs_of, compiled.component_of, compiled.fed_by):
+    for ask in (
+        compiled.operator,
+        compiled.inputs_of,
+        compiled.component_of,
+        compiled.inputs_fed_by,
+    ):
         assert_refused(
             lambda ask=ask: ask("plan"),
             "Flow 'delays'",

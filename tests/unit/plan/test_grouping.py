@@ -12,7 +12,7 @@ from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.model.errors import InvalidPlanError
 from godwit.operators.aggregates import count, sum  # noqa: A004
 from godwit.plan.explain import explain
-from godwit.plan.grouping import rows_stay
+from godwit.plan.grouping import in_lane_inputs
 
 if TYPE_CHECKING:
     from godwit.api.flow import LogicalFlow as Flow
@@ -49,7 +49,7 @@ def test_each_operator_is_a_component_of_its_own_by_itself(chain: CompiledFlow) 
 def test_operators_of_one_component_have_its_level_and_all_their_inputs(
     chain: CompiledFlow,
 ) -> None:
-    shared = chain.under(plan(late=("often",), mid=("again",), both=("airport", "plane")))
+    shared = chain.with_plan(plan(late=("often",), mid=("again",), both=("airport", "plane")))
     found = [(c.name, c.level) for c in shared.components]
     assert found == [("both", 1), ("mid", 2), ("late", 3)]
     assert shared.component_of("plane").name == "both"
@@ -59,7 +59,7 @@ def test_operators_of_one_component_have_its_level_and_all_their_inputs(
 def test_operators_in_a_row_run_on_one_level_where_rows_stay_in_their_lane(
     chain: CompiledFlow,
 ) -> None:
-    shared = chain.under(plan(late=("often",), row=("again", "plane"), airport=("airport",)))
+    shared = chain.with_plan(plan(late=("often",), row=("again", "plane"), airport=("airport",)))
     found = [(c.name, c.level, [o.name for o in c.operators]) for c in shared.components]
     assert found == [
         ("row", 1, ["plane", "again"]),
@@ -72,7 +72,7 @@ def test_operators_in_a_row_run_on_one_level_where_rows_stay_in_their_lane(
 
 
 def test_operators_and_inputs_are_in_one_order_under_every_plan(chain: CompiledFlow) -> None:
-    shared = chain.under(plan(late=("often",), row=("again", "plane", "airport")))
+    shared = chain.with_plan(plan(late=("often",), row=("again", "plane", "airport")))
     assert [o.name for o in shared.operators] == [o.name for o in chain.operators]
     assert shared.inputs == chain.inputs
 
@@ -100,7 +100,7 @@ def test_operators_that_cannot_run_together_are_refused(
     chain: CompiledFlow, components: dict[str, tuple[str, ...]], told: str
 ) -> None:
     with pytest.raises(InvalidPlanError, match=told) as caught:
-        chain.under(plan(**components))
+        chain.with_plan(plan(**components))
     assert caught.value.remedy
 
 
@@ -118,8 +118,9 @@ def areas(flow: Flow, flights: Any, sink: Any, resolve: Resolve) -> CompiledFlow
 def test_operators_whose_rows_the_same_columns_place_share_a_component(
     areas: CompiledFlow,
 ) -> None:
-    assert [(feed.upstream, feed.operator) for feed in rows_stay(areas)] == [("pair", "airport")]
-    shared = areas.under(plan(origins=("pair", "airport"), plane=("plane",)))
+    inside = [(feed.upstream, feed.operator) for feed in in_lane_inputs(areas)]
+    assert inside == [("pair", "airport")]
+    shared = areas.with_plan(plan(origins=("pair", "airport"), plane=("plane",)))
     assert [(c.name, c.level, c.keys) for c in shared.components] == [
         ("origins", 1, ("origin",)),
         ("plane", 2, ("tailnum",)),
@@ -134,5 +135,5 @@ def test_columns_that_do_not_place_the_rows_of_both_do_not_fuse(areas: CompiledF
     with pytest.raises(
         InvalidPlanError, match="partitioned by 'origin', not by 'tailnum'"
     ) as caught:
-        areas.under(plan(one=("pair", "plane"), airport=("airport",)))
+        areas.with_plan(plan(one=("pair", "plane"), airport=("airport",)))
     assert "partition_by=" in caught.value.remedy

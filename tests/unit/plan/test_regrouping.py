@@ -34,7 +34,7 @@ def flow() -> CompiledFlow:
     keyed = made.source("rows", frame).key_by("k")
     for name in ("a", "b", "c"):
         made.sink(name, keyed.compute(name=name, v=gw.sum("v")), FakeSink())
-    return made.compile(resolver(made)).under(plan(both=("a", "b"), c=("c",)))
+    return made.compile(resolver(made)).with_plan(plan(both=("a", "b"), c=("c",)))
 
 
 def test_what_is_named_is_made_anew_and_the_rest_stays(flow: CompiledFlow) -> None:

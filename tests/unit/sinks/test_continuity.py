@@ -9,7 +9,7 @@ from tests.support.epoch_rows import Committed, point
 
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.errors import SinkError
-from godwit.sinks.continuity import Position, Way, continue_delivery, way_of
+from godwit.sinks.continuity import Position, Way, continue_delivery, divergence_choice
 from godwit.sinks.sink import Sink
 from godwit.sinks.target_sink import is_shared
 
@@ -188,6 +188,6 @@ def test_a_checkpoint_without_epochs_is_behind_any_target() -> None:
 
 
 def test_a_way_may_be_given_for_one_sink() -> None:
-    assert way_of("roll_back", "a") == "roll_back"
-    assert way_of({"a": "new_writer"}, "a") == "new_writer"
-    assert way_of({"a": "new_writer"}, "b") == "refuse"
+    assert divergence_choice("roll_back", "a") == "roll_back"
+    assert divergence_choice({"a": "new_writer"}, "a") == "new_writer"
+    assert divergence_choice({"a": "new_writer"}, "b") == "refuse"

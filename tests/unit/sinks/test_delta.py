@@ -361,7 +361,7 @@ def test_a_crash_around_the_commit_neither_loses_nor_doubles_rows(
     sink = opened(tmp_path, ctx, **options)
     sink.deliver(EPOCHS[0])
     before = read(tmp_path)
-    commit = DeltaSink._commit
+    commit = DeltaSink._commit_rows
 
     def crash(self: DeltaSink, *args: Any, **options: Any) -> None:
         if after:
@@ -369,7 +369,7 @@ def test_a_crash_around_the_commit_neither_loses_nor_doubles_rows(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(DeltaSink, "_commit", crash)
+        patched.setattr(DeltaSink, "_commit_rows", crash)
         with pytest.raises(KeyboardInterrupt):
             sink.deliver(EPOCHS[1])
     assert read(tmp_path) == (expected if after else before)

@@ -122,14 +122,14 @@ def test_a_commit_whose_answer_is_lost_is_known_from_the_group(
     kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = kafka.topic()
-    commit, answers = KafkaSink._commit, ["lost"]
+    commit, answers = KafkaSink._commit_transaction, ["lost"]
 
     def lose_the_answer(sink: KafkaSink, producer: Any) -> None:
         commit(sink, producer)
         if answers and answers.pop():
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
-    monkeypatch.setattr(KafkaSink, "_commit", lose_the_answer)
+    monkeypatch.setattr(KafkaSink, "_commit_transaction", lose_the_answer)
     with opened(kafka, topic) as sink:
         for epoch in EPOCHS:
             sink.deliver(epoch)
@@ -141,7 +141,7 @@ def test_a_transaction_that_fails_is_done_again(
     kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = kafka.topic()
-    commit, fails = KafkaSink._commit, [1, 2]
+    commit, fails = KafkaSink._commit_transaction, [1, 2]
 
     def fail(sink: KafkaSink, producer: Any) -> None:
         if fails:
@@ -149,7 +149,7 @@ def test_a_transaction_that_fails_is_done_again(
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         commit(sink, producer)
 
-    monkeypatch.setattr(KafkaSink, "_commit", fail)
+    monkeypatch.setattr(KafkaSink, "_commit_transaction", fail)
     with opened(kafka, topic) as sink:
         for epoch in EPOCHS:
             sink.deliver(epoch)
@@ -326,7 +326,7 @@ def test_a_transaction_that_the_broker_has_ended_says_why(
         raise KafkaException(KafkaError(KafkaError.INVALID_PRODUCER_EPOCH))
 
     with monkeypatch.context() as ended, opened(kafka, topic, transaction_timeout=timeout) as sink:
-        ended.setattr(KafkaSink, "_commit", commit)
+        ended.setattr(KafkaSink, "_commit_transaction", commit)
         with pytest.raises(SinkError, match=message):
             sink.deliver(EPOCHS[0])
     with opened(kafka, topic) as restarted:

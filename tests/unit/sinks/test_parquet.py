@@ -306,7 +306,7 @@ def test_files_are_no_larger_than_stores_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet_files, "FILE_BYTES", 1000)
-    monkeypatch.setattr(parquet, "gather", lambda batches: batches)
+    monkeypatch.setattr(parquet, "join_small_batches", lambda batches: batches)
     table = pa.table({"plane": [f"N{i}" for i in range(400)], "total": range(400)}, schema=SCHEMA)
     opened(tmp_path).deliver(EpochRows(epoch=0, table=table, batch_rows=40))
     assert len(visible_files(tmp_path)) > 3
@@ -474,7 +474,7 @@ def test_an_error_while_rows_are_read_leaves_nothing_behind(
             raise ValueError("the checkpoint is damaged")
 
     # Every batch is written at once, so that some rows are in a file when the error comes.
-    monkeypatch.setattr(parquet, "gather", lambda batches: batches)
+    monkeypatch.setattr(parquet, "join_small_batches", lambda batches: batches)
     root = tmp_path / "out"
     sink = opened("out", filesystem=pafs.PyFileSystem(FaultyHandler(tmp_path, renames=renames)))
     with pytest.raises(ValueError, match="damaged"):
@@ -613,7 +613,7 @@ def test_an_epoch_survives_whose_name_was_not_durable_when_the_driver_died(
     monkeypatch.setattr(os, "fsync", cuts.force)
     sink = opened(tmp_path / "out")
     with monkeypatch.context() as patched:
-        patched.setattr(ParquetSink, "_force_names_in_root", failing(CrashError("here")))
+        patched.setattr(ParquetSink, "_force_root", failing(CrashError("here")))
         with pytest.raises(SinkError):
             sink.deliver(EPOCHS[0])
     opened(tmp_path / "out").deliver(EPOCHS[0])

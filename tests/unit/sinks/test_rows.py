@@ -15,9 +15,9 @@ from tests.support.epoch_rows import SCHEMA, EpochRows, context, rows
 from godwit.model.errors import SinkError
 from godwit.sinks.parquet_sink import ParquetSink
 from godwit.sinks.rows import (
+    cast_batches,
     column_names,
-    fit,
-    gather,
+    join_small_batches,
     last_of_each_key,
     storable_schema,
     upsert_keys,
@@ -104,7 +104,7 @@ def test_nested_timestamps_are_fitted_without_a_loss() -> None:
     def fitted(nanoseconds: int) -> Any:
         table = pa.table([[{"at": nanoseconds}], [[("k", nanoseconds)]]], schema=schema)
         output = EpochRows(epoch=0, table=table)
-        (batch,) = fit(output, storable_schema(schema), "by_plane")
+        (batch,) = cast_batches(output, storable_schema(schema), "by_plane")
         return batch.to_pylist()
 
     moment = dt.datetime(1970, 1, 1, 0, 0, 0, 1)  # noqa: DTZ001 - the column has no zone
@@ -115,7 +115,7 @@ def test_nested_timestamps_are_fitted_without_a_loss() -> None:
 
 def test_rows_that_fit_pass_untouched() -> None:
     output = rows(0, ("N1", 1))
-    (batch,) = fit(output, SCHEMA, "by_plane")
+    (batch,) = cast_batches(output, SCHEMA, "by_plane")
     assert batch.equals(next(output.batches()))
 
 
@@ -129,14 +129,14 @@ def test_rows_that_fit_pass_untouched() -> None:
 )
 def test_rows_that_do_not_fit_are_an_error(table: pa.Table) -> None:
     with pytest.raises(SinkError, match="epoch 5: the rows do not fit"):
-        list(fit(EpochRows(epoch=5, table=table, announced=SCHEMA), SCHEMA, "by_plane"))
+        list(cast_batches(EpochRows(epoch=5, table=table, announced=SCHEMA), SCHEMA, "by_plane"))
 
 
 def test_small_batches_are_joined_and_empty_ones_dropped() -> None:
     batches = [pa.record_batch({"n": range(k)}) for k in (3, 0, 4, 5, 1)]
-    sizes = [batch.num_rows for batch in gather(batches, rows=6)]
+    sizes = [batch.num_rows for batch in join_small_batches(batches, rows=6)]
     assert sizes == [7, 6]
-    assert [batch.num_rows for batch in gather(batches, size_bytes=8)] == [3, 4, 5, 1]
+    assert [batch.num_rows for batch in join_small_batches(batches, size_bytes=8)] == [3, 4, 5, 1]
 
 
 def test_the_last_row_of_a_key_is_marked_whatever_the_types() -> None:
@@ -169,14 +169,14 @@ def test_rows_that_a_later_batch_replaces_are_left_out() -> None:
 def test_rows_of_an_earlier_flow_are_brought_to_todays_columns_by_name() -> None:
     earlier = EpochRows(epoch=3, table=pa.table({"gone": [1.5], "total": [7], "plane": ["N1"]}))
     today = pa.schema([("plane", pa.string()), ("total", pa.int64()), ("new", pa.date32())])
-    (batch,) = fit(earlier, today, "out")
+    (batch,) = cast_batches(earlier, today, "out")
     assert batch.to_pylist() == [{"plane": "N1", "total": 7, "new": None}]
 
 
 def test_rows_of_an_earlier_flow_need_the_columns_that_tell_them_apart() -> None:
     earlier = EpochRows(epoch=3, table=pa.table({"total": [7]}))
     with pytest.raises(SinkError, match="by an earlier flow, without column 'plane'") as caught:
-        list(fit(earlier, SCHEMA, "out", ["plane"]))
+        list(cast_batches(earlier, SCHEMA, "out", ["plane"]))
     assert "Start the earlier flow once more" in caught.value.remedy
 
 

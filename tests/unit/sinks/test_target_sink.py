@@ -14,8 +14,8 @@ from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets
 from godwit.sinks.continuity import Position, Way, continue_delivery
-from godwit.sinks.rows import fit
-from godwit.sinks.target_sink import TargetSink, is_shared, point_at
+from godwit.sinks.rows import cast_batches
+from godwit.sinks.target_sink import TargetSink, is_shared, point_of_epoch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ class SqliteSink(TargetSink):
 
     def open(self, context: SinkContext) -> None:
         self._context = context
-        with self._explaining("cannot be opened", "Check the path and its permissions."):
+        with self._translating_errors("cannot be opened", "Check the path and its permissions."):
             self._database = sqlite3.connect(self._path)
             self._database.executescript(
                 "CREATE TABLE IF NOT EXISTS rows (plane TEXT, total INTEGER, epoch INTEGER);"
@@ -57,7 +57,7 @@ class SqliteSink(TargetSink):
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
         shared = max((p.epoch for p in self._points() if is_shared(p, epochs)), default=-1)
         if shared < min_epoch:
-            raise self._too_few_left(shared, min_epoch)
+            raise self._rollback_error(shared, min_epoch)
         with self._database:
             for table in ("rows", "epochs"):
                 self._database.execute(f"DELETE FROM {table} WHERE epoch > ?", [shared])
@@ -74,8 +74,8 @@ class SqliteSink(TargetSink):
         last = self.last_delivered()
         if last is not None and output.epoch <= last.epoch:
             return
-        with self._explaining("cannot be written", "Mend the cause."), self._database:
-            for batch in fit(output, self._context.schema, self._context.name):
+        with self._translating_errors("cannot be written", "Mend the cause."), self._database:
+            for batch in cast_batches(output, self._context.schema, self._context.name):
                 values = [(*row.values(), output.epoch) for row in batch.to_pylist()]
                 self._database.executemany("INSERT INTO rows VALUES (?, ?, ?)", values)
             self._put(output.point)
@@ -117,7 +117,7 @@ def test_a_restored_checkpoint_is_noticed_and_the_target_rolled_back(sink: Sqlit
 
 def test_a_new_writer_goes_on_beside_what_is_there(sink: SqliteSink) -> None:
     assert go_on(sink, 1, "new_writer") is not None
-    assert sink.last_delivered() == point_at(Committed(latest_epoch=1), 1)
+    assert sink.last_delivered() == point_of_epoch(Committed(latest_epoch=1), 1)
     assert sink.totals() == [0, 1, 2, 3]
 
 

@@ -137,7 +137,7 @@ def test_a_consumer_stays_from_epoch_to_epoch(
     made: list[object] = []
     build = kafka_reader.RangeReader.__init__
     assigned: list[object] = []
-    assign = kafka_reader.RangeReader._forget
+    assign = kafka_reader.RangeReader._discard_fetched
 
     def counted(self: Any, *arguments: Any) -> None:
         made.append(self)
@@ -148,7 +148,7 @@ def test_a_consumer_stays_from_epoch_to_epoch(
         assign(self)
 
     monkeypatch.setattr(kafka_reader.RangeReader, "__init__", counted)
-    monkeypatch.setattr(kafka_reader.RangeReader, "_forget", forgotten)
+    monkeypatch.setattr(kafka_reader.RangeReader, "_discard_fetched", forgotten)
     topic = kafka.topic(2)
     source = opened(kafka, topic, value="text")
     position, seen = source.start(), []
@@ -234,7 +234,7 @@ def test_a_kept_consumer_that_fails_is_closed_and_the_cluster_asked(
         raise kafka_reader.OffsetsLostError((topic, 0), 1)
 
     with monkeypatch.context() as context:
-        context.setattr(kafka_reader.RangeReader, "_take", fails)
+        context.setattr(kafka_reader.RangeReader, "_poll_messages", fails)
         assert source.latest(position) == position
     assert len(asked) == 1
     assert not any(kafka_reader._kept.values())

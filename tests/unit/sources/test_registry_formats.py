@@ -24,7 +24,7 @@ pytest.importorskip("google.protobuf", reason="Protobuf needs protobuf.")
 import fastavro
 from google.protobuf import descriptor_pb2
 
-from godwit.sources.schema_registry import frame
+from godwit.sources.schema_registry import frame_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,8 +95,8 @@ def test_avro_of_an_older_schema_is_read_by_its_id() -> None:
     old = {name: ROW[name] for name in ROW if name not in {"delay", "crew"}}
     fastavro.schemaless_writer(stream, fastavro.parse_schema(OLDER), {**old, "counts": {"bags": 3}})
     new = avro.encode(pa.RecordBatch.from_pylist([ROW], avro.schema))
-    assert (new[0] or b"")[:5] == frame(2)
-    messages = [frame(1) + stream.getvalue(), *new, frame(9) + b"x", b"{}"]
+    assert (new[0] or b"")[:5] == frame_header(2)
+    messages = [frame_header(1) + stream.getvalue(), *new, frame_header(9) + b"x", b"{}"]
     decoded = avro.decode(messages, avro.schema.names)
     assert decoded.rows.to_pylist() == [{**ROW, "delay": None, "crew": None}, ROW]
     assert [position for position, _ in decoded.bad] == [2, 3]
@@ -144,7 +144,7 @@ def test_a_registry_is_asked_once_for_each_schema_and_its_password_is_not_shown(
     ]
     assert all(asked.endswith("Basic bWU6aHVudGVyNDQ0NA==") for asked in _Registry.asked)
     with pytest.raises(SourceError, match="does not answer for schemas/ids/8: 404") as refused:
-        avro.decode([frame(8) + b"x"], ["plane"])
+        avro.decode([frame_header(8) + b"x"], ["plane"])
     nobody = gw.formats.avro(FLIGHT, registry=registry, subject="nobody")
     with pytest.raises(SourceError, match="subjects/nobody"):
         nobody.encode(rows)
@@ -232,7 +232,9 @@ def test_protobuf_is_read_as_it_was_written(*, framed: bool) -> None:
     assert decoded.rows.to_pylist() == [PROTO_ROW, dict.fromkeys(PROTO_ROW), empty]
     assert [position for position, _ in decoded.bad] == [3]
     if framed:
-        assert (messages[0] or b"")[:7] == frame(5) + b"\2\2"  # one number: the second message
+        assert (messages[0] or b"")[:7] == frame_header(
+            5
+        ) + b"\2\2"  # one number: the second message
         other = gw.formats.protobuf("f.Other", **options)
         (reason,) = [reason for _, reason in other.decode([messages[0]], []).bad]
         assert "another message of the schema" in reason

@@ -14,7 +14,7 @@ from godwit.store import table as tables
 from godwit.store.columns import StateSchema
 from godwit.store.image import TableImage, Upserts
 from godwit.store.index import slots_for
-from godwit.store.table import blank_image, capacity_for, create_file, grown_room, room_for
+from godwit.store.table import blank_image, capacity_for, create_file, room_for, room_in_place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,19 +101,19 @@ def test_a_table_has_room_for_half_as_many_keys_again_and_grows_beyond(tmp_path:
     upserts = upserts_of({f"k{i}": (i, 0.0) for i in range(1000)})
     image = filled(tmp_path, upserts)
     more = upserts_of({f"l{i}": (i, 0.0) for i in range(500)})
-    assert grown_room(image, more, more) == image.room
+    assert room_in_place(image, more, more) == image.room
     more = upserts_of({f"l{i}": (i, 0.0) for i in range(501)})
-    grown = grown_room(image, more, more)
+    grown = room_in_place(image, more, more)
     assert grown is not None
     assert grown.rows > 2000
-    assert grown_room(image, upserts, None) == image.room
+    assert room_in_place(image, upserts, None) == image.room
 
 
 def test_a_table_whose_rows_are_mostly_dead_is_made_anew(tmp_path: Path) -> None:
     image = filled(tmp_path, upserts_of({f"k{i}": (i, 0.0) for i in range(1000)}))
     image.remove(np.arange(900))
     more = upserts_of({f"l{i}": (i, 0.0) for i in range(501)})
-    assert grown_room(image, more, more) is None
+    assert room_in_place(image, more, more) is None
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_a_larger_index_leads_to_the_same_rows() -> None:
     hashes = random_hashes(10_000)
     _, slots = index_of(hashes)
     larger = HashIndex(np.zeros(4 * len(slots), np.uint64))
-    larger.take_over(slots)
+    larger.copy_from(slots)
     assert np.array_equal(larger.first(hashes)[0], np.arange(10_000))
 
 

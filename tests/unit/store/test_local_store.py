@@ -132,13 +132,13 @@ def test_tables_of_other_lanes_are_opened_only_for_what_is_not_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[int] = []
-    table = LocalState._table
+    table = LocalState._open_table
 
     def noted(state: LocalState, number: int) -> StateTable:
         opened.append(number)
         return table(state, number)
 
-    monkeypatch.setattr(LocalState, "_table", noted)
+    monkeypatch.setattr(LocalState, "_open_table", noted)
     writer = state_in(tmp_path)
     change(writer, 0, {f"k{i}": (i, 0.0) for i in range(200)}, homes=ALL.astype(np.int32) % 3)
     mine = ALL[ALL % 3 == 1]

@@ -10,7 +10,7 @@ from godwit.columns.groups import group_repeating_rows, group_rows
 from godwit.columns.hashing import hash_keys
 from godwit.store.columns import Encoded
 from godwit.store.image import KeyHasher
-from godwit.store.regular import differ, fixed_width, take_rows
+from godwit.store.regular import fixed_width, take_rows, values_differ
 
 ROWS = 3000
 TYPES = [pa.string(), pa.binary(), pa.large_string(), pa.large_binary()]
@@ -94,7 +94,7 @@ def test_rows_are_taken_and_compared_as_arrow_does(width: int, dtype: pa.DataTyp
     assert values is not None
     plain = column.to_pylist()
     expected = [plain[i] != plain[j] for i, j in zip(rows.tolist(), others.tolist(), strict=True)]
-    assert differ(values, rows, others).tolist() == expected
+    assert values_differ(values, rows, others).tolist() == expected
     assert any(expected)
     assert not all(expected)
 

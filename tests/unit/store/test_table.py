@@ -253,13 +253,13 @@ def test_what_was_read_stays_as_it_was(path: Path) -> None:
 
 def made_anew(table: OneKeyGroup, epoch: int) -> None:
     """Apply an epoch that leaves the table in another file."""
-    before, refusals, real = table.table._file, [None], tables.grown_room
+    before, refusals, real = table.table._file, [None], tables.room_in_place
 
     def grown_room(*arguments: Any) -> Any:
         return refusals.pop() if refusals else real(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "grown_room", grown_room)
+        patch.setattr(tables, "room_in_place", grown_room)
         put(table, epoch, {"k0": (0, 0.0)})
     assert table.table._file is not before
 

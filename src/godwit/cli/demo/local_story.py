@@ -34,7 +34,7 @@ from godwit.cli.demo.story import (
     third_to,
     write_day,
 )
-from godwit.cluster.local.run import LocalRun, rows_of
+from godwit.cluster.local.run import LocalRun, staged_rows
 from godwit.engine.outcomes import progress_of, state_bytes
 from godwit.engine.settings import Lanes
 from godwit.migration import Bounds, MigrationRequested, Strategy
@@ -121,7 +121,7 @@ class _Run(LocalRun):
 
     def deliver(self, record: CommitRecord) -> None:
         """Keep the rows that an epoch gives to sinks."""
-        for sink, batches in rows_of(record, self.log.storage).items():
+        for sink, batches in staged_rows(record, self.log.storage).items():
             rows = pa.Table.from_batches(batches)
             epoch = pa.array(np.full(rows.num_rows, record.epoch))
             self._kept.setdefault(sink, []).append(rows.append_column("epoch", epoch))
@@ -210,7 +210,7 @@ class _Script:
                 self._look()
         while self._run.read_epoch() is not None:
             self._look()
-        for _ in self._run.settle():
+        for _ in self._run.run_until_idle():
             self._look()
         self._look()
 
@@ -219,14 +219,16 @@ class _Script:
         run = self._run
         if share > 0 and self._last not in run.lanes:
             self._audience.say(f"executor {self._last} joins")
-            run.see({**run.lanes, self._last: 1})
+            run.set_executors({**run.lanes, self._last: 1})
         if share >= 1 / 4 and not self._moves:
             self._migrate()
         if self._settings.kill and share >= 0.55 and self._moved and self._killed is None:
             # It owns key groups from the beginning, so its loss is a loss of much state.
             self._killed = next(iter(sorted(run.lanes)))
             run.mark(f"executor {self._killed} killed")
-            run.see({name: lanes for name, lanes in run.lanes.items() if name != self._killed})
+            run.set_executors(
+                {name: lanes for name, lanes in run.lanes.items() if name != self._killed}
+            )
 
     def _migrate(self) -> None:
         """Move a third of the key groups of each operator, live, to the executor that joined."""

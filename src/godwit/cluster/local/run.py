@@ -102,7 +102,7 @@ class LocalRun:
     ) -> None:
         policy, run = policy or Policy(), uuid.uuid4().hex[:12]
         self.log, recovered = recover_flow(
-            flow if plan is None else flow.under(plan),
+            flow if plan is None else flow.with_plan(plan),
             storage,
             run,
             retain_epochs=retain_epochs,
@@ -185,9 +185,9 @@ class LocalRun:
         `batch`: number of the micro-batch, if the caller counts them.
         """
         if rows is None:
-            return self._run(self.sources.next_round(self._num_lanes, due=True))
-        played = self.sources.played()
-        return self._run(replace(played, ref=batch or played.ref, rows=rows))
+            return self._run_epoch(self.sources.plan_next_round(self._num_lanes, due=True))
+        played = self.sources.with_test_rows()
+        return self._run_epoch(replace(played, ref=batch or played.ref, rows=rows))
 
     def read_epoch(
         self, given: LocalRows | None = None, *, limit: int | None = None
@@ -198,22 +198,22 @@ class LocalRun:
         """
         planned = self.sources.plan(self._num_lanes, limit=limit)
         if given is not None:
-            planned = self.sources.played(planned)
+            planned = self.sources.with_test_rows(planned)
         if planned is None:
             return None
-        return self._run(replace(planned, rows=given))
+        return self._run_epoch(replace(planned, rows=given))
 
     def run_round(self) -> EpochOutcome | None:
         """Run an epoch over rows waiting in loops; ``None`` if there are none, or they pause."""
-        looped = self.sources.next_round(self._num_lanes)
-        return None if looped is None else self._run(looped)
+        looped = self.sources.plan_next_round(self._num_lanes)
+        return None if looped is None else self._run_epoch(looped)
 
     @property
     def _num_lanes(self) -> int:
         """Number of lanes of all executors."""
         return sum(self.lanes.values())
 
-    def _run(self, source: SourceBatch[LocalRows] | None) -> EpochOutcome:
+    def _run_epoch(self, source: SourceBatch[LocalRows] | None) -> EpochOutcome:
         """Run one epoch, and background copies after it."""
         outcome = self.loop.run(source)
         if outcome is None:
@@ -243,7 +243,7 @@ class LocalRun:
         """True if an epoch without input would have something to do now."""
         return self.epochs.is_due(self.view)
 
-    def settle(self) -> Iterator[EpochOutcome]:
+    def run_until_idle(self) -> Iterator[EpochOutcome]:
         """Run epochs without input until none is due and no key group is moving."""
         for _ in range(_PATIENCE):
             outcome = self.run_quiet_epoch()
@@ -324,7 +324,7 @@ class LocalRun:
 
     # -- executors and their copies ---------------------------------------------------------------
 
-    def see(self, executors: Mapping[str, int]) -> None:
+    def set_executors(self, executors: Mapping[str, int]) -> None:
         """Set the executors (name → lanes); removed ones lose their copies."""
         for name in self.executors.keys() - executors.keys():
             self.forget_store(name)
@@ -419,7 +419,9 @@ class LocalRun:
         return local_store(local_store_root(self._settings.local_path, self.run_id, executor))
 
 
-def rows_of(record: CommitRecord, storage: CheckpointStorage) -> dict[str, list[pa.RecordBatch]]:
+def staged_rows(
+    record: CommitRecord, storage: CheckpointStorage
+) -> dict[str, list[pa.RecordBatch]]:
     """Sink → rows that an epoch staged for it, in order."""
     batches: dict[str, list[pa.RecordBatch]] = {}
     for ref in record.outputs:

@@ -42,7 +42,7 @@ def check_loops(names: Iterable[str], loops: Collection[str]) -> None:
             )
 
 
-def epochs_of(
+def split_into_epochs(
     source: str, given: Any, *, epochs: int | None, rows_per_epoch: int | None
 ) -> list[Any]:
     """Divide a source's input into epochs: as given, or one table cut into several."""
@@ -62,13 +62,13 @@ def epochs_of(
         return list(given)
     if epochs is None and rows_per_epoch is None:
         return [given]
-    count = _length(given)
+    count = _count_rows(given)
     if rows_per_epoch is not None:
         edges = [*range(0, count, rows_per_epoch), count]
     else:
         assert epochs is not None, "one of both is given"
         edges = [count * number // epochs for number in range(epochs + 1)]
-    return [_slice(given, *edge) for edge in itertools.pairwise(edges)]
+    return [_slice_rows(given, *edge) for edge in itertools.pairwise(edges)]
 
 
 def lane_inputs(
@@ -95,12 +95,12 @@ def lane_inputs(
     return inputs
 
 
-def _length(given: Any) -> int:
+def _count_rows(given: Any) -> int:
     """Count the rows of a table or a list."""
     return int(given.num_rows) if isinstance(given, pa.Table | pa.RecordBatch) else len(given)
 
 
-def _slice(given: Any, start: int, stop: int) -> Any:
+def _slice_rows(given: Any, start: int, stop: int) -> Any:
     """Rows `start` to `stop` of a table or a list."""
     if isinstance(given, pa.Table | pa.RecordBatch):
         return given.slice(start, stop - start)

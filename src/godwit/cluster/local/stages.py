@@ -13,7 +13,7 @@ from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.lane import run_lane, shipments
 from godwit.engine.lane.messages import LaneReport
 from godwit.engine.lane.source_side import LaneInput, ship_input, ship_splits
-from godwit.engine.lane.wire import due_at, ship_arrivals
+from godwit.engine.lane.wire import ship_arrivals, split_by_level
 from godwit.operators.windows.event_time import Arrivals
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def run_lanes(flow: LaneFlow, instruction: EpochInstruction, boxes: Boxes) -> li
     for level in range(1, instruction.levels + 1):
         next_boxes: Boxes = [[] for _ in instruction.places]
         for place, box in enumerate(boxes):
-            due, later = due_at(level, box)
+            due, later = split_by_level(level, box)
             next_boxes[place].extend(later)
             for lane, payload in reporting(
                 run_lane(flow, parts.for_place(place), level, place, due)

@@ -125,7 +125,7 @@ class Routed:
     pairs: Mapping[str, KeyGroupPairs] = field(default_factory=dict)
 
 
-def route(sent: FloatArray, feed: UpstreamFeed, share: FloatArray) -> FloatArray:
+def expected_rows(sent: FloatArray, feed: UpstreamFeed, share: FloatArray) -> FloatArray:
     """Return the expected rows per key group, of those sent by an upstream component."""
     m = len(share)
     paired = np.bincount(np.arange(len(sent)) % m, weights=sent * feed.paired, minlength=m)
@@ -133,7 +133,7 @@ def route(sent: FloatArray, feed: UpstreamFeed, share: FloatArray) -> FloatArray
     return mean
 
 
-def deal_out(
+def distribute_rows(
     _component: str,  # the receiver
     feeds: Sequence[
         tuple[UpstreamFeed, ComponentWork]
@@ -147,8 +147,8 @@ def deal_out(
     size, crossed_rows, crossed_bytes = np.zeros(m), np.zeros(m), 0.0
     pairs: dict[str, KeyGroupPairs] = {}
     for feed, upstream in feeds:
-        sent = _whole(upstream.processed * feed.selectivity, rng)
-        paired = _whole(sent * feed.paired, rng).clip(max=sent)
+        sent = _round_randomly(upstream.processed * feed.selectivity, rng)
+        paired = _round_randomly(sent * feed.paired, rng).clip(max=sent)
         there = upstream.plan.assignment
         target = np.arange(len(sent)) % m
         number = {name: at for at, name in enumerate(assignment.executors)}
@@ -182,7 +182,7 @@ def deal_out(
     )
 
 
-def _whole(rows: FloatArray, rng: np.random.Generator) -> np.ndarray:
+def _round_randomly(rows: FloatArray, rng: np.random.Generator) -> np.ndarray:
     """Round at random, so that the mean stays."""
     whole: np.ndarray = np.floor(rows + rng.random(len(rows))).astype(np.int64)
     return whole
@@ -252,7 +252,7 @@ def slowest_lane_ms(
     return float(max(lanes.max(), shared.max())), float(ms.sum())
 
 
-def outcome_of(
+def build_outcome(
     work: EpochWork,
     holdings: Mapping[str, Holdings],  # state after it
     *,
@@ -311,7 +311,7 @@ class SimulatedFlow:
 
     # called with a component, what feeds it, its assignment, its keys and a generator: which rows
     # go where. Whoever carries real rows puts something else in its place.
-    deal: Callable[..., Routed] = staticmethod(deal_out)
+    deal: Callable[..., Routed] = staticmethod(distribute_rows)
 
     def __init__(
         self,
@@ -346,10 +346,10 @@ class SimulatedFlow:
         """Component → distribution of its keys over key groups."""
         return self._spread
 
-    def have_run(self, assignments: Mapping[str, Assignment]) -> None:
+    def start_warm(self, assignments: Mapping[str, Assignment]) -> None:
         """Start as if epochs had run: every key has state, and executors hold copies of it."""
         for name, assignment in assignments.items():
-            self.holdings[name].fill(self._spread[name].held)
+            self.holdings[name].set_initial_state(self._spread[name].held)
             for at, executor in enumerate(assignment.executors):
                 own = np.flatnonzero(assignment.executor_of == at)
                 self.holdings[name].bring_forward(executor, own, np.zeros(len(own)))
@@ -373,7 +373,7 @@ class SimulatedFlow:
         lane_ms = 0.0
         for level in self.levels:
             for component in level:
-                works[component.name] = self._component(
+                works[component.name] = self._component_work(
                     component,
                     batch,
                     works,
@@ -407,14 +407,14 @@ class SimulatedFlow:
             mean = np.zeros(component.key_groups) if component.feeds else rows * spread.share
             for feed in component.feeds:
                 sent = flowing[feed.upstream] * feed.selectivity
-                mean += route(sent, feed, spread.share)
+                mean += expected_rows(sent, feed, spread.share)
             flowing[name] = mean
             touched = 1 - np.exp(-mean)
             cost[name] = self._lane_ms(component, mean, spread.keys_among(mean), touched)
         self._expected[rows, phase] = cost
         return cost
 
-    def _component(
+    def _component_work(
         self,
         component: SimulatedComponent,
         batch: Batch,
@@ -426,7 +426,7 @@ class SimulatedFlow:
     ) -> ComponentWork:
         """Work of one component in an epoch."""
         name, m = component.name, component.key_groups
-        phase, routed = self._phase(name, batch.phase), None
+        phase, routed = self._load_phase(name, batch.phase), None
         if component.feeds:
             routed = self.deal(
                 name,
@@ -436,10 +436,10 @@ class SimulatedFlow:
                 self._rng,
             )
         new = routed.rows if routed else batch.rows_of.get(name, np.zeros(m, np.int64))
-        consume, load = _mask(m, plan.consume), _mask(m, plan.load)
+        consume, load = _key_group_mask(m, plan.consume), _key_group_mask(m, plan.load)
         waiting = self.buffers[name].waiting
-        runs = _mask(m, plan.suspended, inverted=True)
-        runs &= ~self._astray(name, plan, (new > 0) | (consume & (waiting > 0)), copies)
+        runs = _key_group_mask(m, plan.suspended, inverted=True)
+        runs &= ~self._lacks_state(name, plan, (new > 0) | (consume & (waiting > 0)), copies)
         processed = np.where(runs, new, 0) + np.where(runs & consume, waiting, 0)
         keys = phase.keys_among(processed)
         moved = np.where((processed > 0) | load, self._missing_bytes(name, plan), 0.0)
@@ -463,7 +463,7 @@ class SimulatedFlow:
             routed=routed,
         )
 
-    def _phase(self, name: str, number: int) -> Phase:
+    def _load_phase(self, name: str, number: int) -> Phase:
         """Return one phase of the load of a component's keys, by its number."""
         return self._spread[name].phase(number)
 
@@ -483,7 +483,9 @@ class SimulatedFlow:
         ms: FloatArray = rows * per_row + keys * per_key + touched * costs.key_group_ms
         return ms
 
-    def _astray(self, name: str, plan: EpochPlan, touched: BoolArray, copies: Copies) -> BoolArray:
+    def _lacks_state(
+        self, name: str, plan: EpochPlan, touched: BoolArray, copies: Copies
+    ) -> BoolArray:
         """Mask of key groups whose lane lacks the state it expects: their rows wait."""
         assignment, holdings = plan.assignment, self.holdings[name]
         astray = np.zeros(assignment.num_key_groups, np.bool_)
@@ -521,17 +523,17 @@ class SimulatedFlow:
             if not self.components[name].feeds:
                 left.append(gone)
             before = self.holdings[name].written_bytes.copy()
-            written, rewritten = self.holdings[name].change(
+            written, rewritten = self.holdings[name].commit_epoch(
                 part.processed,
                 part.keys,
-                phase=self._phase(name, work.batch.phase),
+                phase=self._load_phase(name, work.batch.phase),
                 number=work.batch.phase,
                 known=self._spread[name].held,
             )
             changelog, snapshots = changelog + written, snapshots + rewritten
             self._advance_copies(name, part, before)
         fed = {feed.upstream for c in self.components.values() for feed in c.feeds}
-        outcome = outcome_of(
+        outcome = build_outcome(
             work,
             self.holdings,
             sinks=self.components.keys() - fed,
@@ -548,7 +550,7 @@ class SimulatedFlow:
             self.holdings[name].bring_forward(executor, here, written_before[here])
 
 
-def _mask(m: int, key_groups: frozenset[int], *, inverted: bool = False) -> BoolArray:
+def _key_group_mask(m: int, key_groups: frozenset[int], *, inverted: bool = False) -> BoolArray:
     """Mask of some of `m` key groups."""
     mask = np.full(m, inverted)
     mask[list(key_groups)] = not inverted

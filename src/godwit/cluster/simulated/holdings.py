@@ -91,12 +91,12 @@ class Holdings:
         copy.there[list(key_groups)] = False
         copy.seen_bytes[list(key_groups)] = 0
 
-    def fill(self, keys: FloatArray) -> None:
+    def set_initial_state(self, keys: FloatArray) -> None:
         """Set state from before the run: a snapshot of `keys` keys per key group."""
         self.keys = keys.copy()
         self.snapshot_bytes = keys * self.key_bytes
 
-    def change(
+    def commit_epoch(
         self,
         rows: FloatArray,
         keys: FloatArray,

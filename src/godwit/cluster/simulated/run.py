@@ -87,7 +87,7 @@ class Simulation:
         self._durable = self._first_assignments()
         self._places = dict(self._durable)
         if scenario.held:
-            self.flow.have_run(self._durable)
+            self.flow.start_warm(self._durable)
         self._now_s, self._next_trigger_s = 0.0, 0.0
         self._taken, self._batches, self._committed, self._runs = 0, 0, -1, 0
         self._held_back = 0
@@ -143,11 +143,11 @@ class Simulation:
 
     def warm(self, order: StartWarming) -> None:
         """Queue an order to warm copies."""
-        self._warming.order(order)
+        self._warming.queue_order(order)
 
     def drop(self, order: DropCopies) -> None:
         """Queue an order to delete copies."""
-        self._warming.order(order)
+        self._warming.queue_order(order)
 
     def announce(self, event: events.Event) -> None:
         """Record an event."""
@@ -170,12 +170,12 @@ class Simulation:
 
     def step(self) -> None:
         """Run one epoch, or advance time if none is due."""
-        self._let_pass(self._now_s)
+        self._advance_background_work(self._now_s)
         if self.conductor.view.holds:
             self.conductor.begin(self.next_epoch)
-            self._let_pass(self._now_s + _PAUSE_S)
-        elif (batch := self._offer()) is None:
-            self._wait()
+            self._advance_background_work(self._now_s + _PAUSE_S)
+        elif (batch := self._next_batch()) is None:
+            self._advance_a_little()
         else:
             self._began_s = self._now_s
             if self._controller is not None and batch.number is not None:
@@ -184,13 +184,13 @@ class Simulation:
         if self._controller is not None:
             self._controller.step()
 
-    def _offer(self) -> Batch | None:
+    def _next_batch(self) -> Batch | None:
         """Return the next epoch's batch; None if no epoch is due.
 
         A batch that was offered to an attempt that failed is offered again, as it was.
         """
         if self._offered is None:
-            arrived = self._source.until(self._now_s)
+            arrived = self._source.arrived_by(self._now_s)
             limits = (self.scenario.max_rows, self._limit.rows)
             last = min([arrived, *(self._taken + most for most in limits if most is not None)])
             if last > self._taken and self._now_s >= self._next_trigger_s:
@@ -198,17 +198,17 @@ class Simulation:
                 self._held_back = arrived - last
                 self._next_trigger_s = self._now_s + self.scenario.trigger_s
             elif self.conductor.view.due:
-                return self._source.quiet(self._now_s, self._taken)
+                return self._source.empty_batch(self._now_s, self._taken)
         return self._offered
 
-    def _wait(self) -> None:
+    def _advance_a_little(self) -> None:
         """Advance time a little, or to the next change if nothing is under way."""
         until_s = self._now_s + _PAUSE_S
         if self.conductor.view.awaits:
             self.conductor.let_time_pass()
         elif self._next_trigger_s > until_s:
             until_s = max(until_s, min(self._next_trigger_s, self.executors.next_s()))
-        self._let_pass(until_s)
+        self._advance_background_work(until_s)
 
     # -- for the loop: `godwit.engine.loop.Epochs` and `EpochObserver` ----------------------------
 
@@ -240,7 +240,9 @@ class Simulation:
         end_s = self._now_s + work.took_s
         while self._now_s < end_s and work.used <= self.executors.alive.keys():
             look_s = self._now_s + _LOOK_S
-            self._let_pass(min(end_s, look_s, max(self.executors.next_s(), self._now_s)))
+            self._advance_background_work(
+                min(end_s, look_s, max(self.executors.next_s(), self._now_s))
+            )
             if self._controller is not None and self._now_s < end_s:
                 self._controller.step()
 
@@ -254,7 +256,7 @@ class Simulation:
         self._committed, batch = work.epoch, work.batch
         if batch.number is not None:
             self._offered, self._taken, self._batches = None, batch.last, self._batches + 1
-            self._limit.note(batch.rows, work.took_s)
+            self._limit.record_epoch(batch.rows, work.took_s)
         self._outcome, self._left = self.flow.commit(work)
         self._durable = {name: part.plan.assignment for name, part in work.components.items()}
 
@@ -288,7 +290,7 @@ class Simulation:
     ) -> None:
         """Add the epoch to the history, and let the controller observe it."""
         work = self._work
-        self.history.epochs.append(self._record(work, self._began_s, self._left))
+        self.history.epochs.append(self._record_epoch(work, self._began_s, self._left))
         observed = EpochObserved(
             outcome=outcome,
             assignments={n: p.plan.assignment for n, p in work.components.items()},
@@ -319,7 +321,7 @@ class Simulation:
 
     # -- time -------------------------------------------------------------------------------------
 
-    def _let_pass(self, until_s: float) -> None:
+    def _advance_background_work(self, until_s: float) -> None:
         """Run background work up to a time, in order."""
         while True:
             at_s = min(until_s, self._warming.next_s())
@@ -330,9 +332,9 @@ class Simulation:
             if at_s >= until_s and not warmed:
                 break
         if self.executors.advance(until_s):
-            self._see()
+            self._report_executors()
 
-    def _see(self) -> None:
+    def _report_executors(self) -> None:
         """Report executors that came or died to the conductor."""
         alive, known = self.executors.alive, self.conductor.view.executors
         for name in known.keys() - alive.keys():
@@ -358,7 +360,7 @@ class Simulation:
 
     # -- what is told -----------------------------------------------------------------------------
 
-    def _record(self, work: EpochWork, began_s: float, left: FloatArray) -> EpochRecord:
+    def _record_epoch(self, work: EpochWork, began_s: float, left: FloatArray) -> EpochRecord:
         """Record a committed epoch in the history."""
         moves, loaded = 0, 0.0
         for name, part in work.components.items():
@@ -374,7 +376,7 @@ class Simulation:
             began_s=began_s,
             took_s=self._now_s - began_s,
             rows=work.batch.rows,
-            lag_rows=self._source.until(self._now_s) - self._taken,
+            lag_rows=self._source.arrived_by(self._now_s) - self._taken,
             waiting_rows=int(sum(b.waiting.sum() for b in self.flow.buffers.values())),
             executors=len(self.executors.alive),
             load_distance=self.load_distance(max(work.batch.rows, 1), work.batch.phase),
@@ -390,7 +392,8 @@ class Simulation:
         """
         rows = int(float(f"{rows:.0e}"))
         return max(
-            _distance(*self.load_and_capacity(stage, rows, phase)) for stage in self.topology.stages
+            _load_distance(*self.load_and_capacity(stage, rows, phase))
+            for stage in self.topology.stages
         )
 
     def load_and_capacity(
@@ -417,7 +420,7 @@ class Simulation:
         return load, np.array(capacity)
 
 
-def _distance(load: FloatArray, capacity: FloatArray) -> float:
+def _load_distance(load: FloatArray, capacity: FloatArray) -> float:
     """Largest distance of load per capacity from the mean, as a share of it."""
     if not load.sum() or not len(capacity):
         return 0.0

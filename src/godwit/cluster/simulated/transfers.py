@@ -209,7 +209,7 @@ class Warming:
                 self._links.stop(name)
                 self._end_transfer(other, f"executor {executor} was lost")
 
-    def order(self, order: StartWarming | DropCopies) -> None:
+    def queue_order(self, order: StartWarming | DropCopies) -> None:
         """Queue an order; ignore one for an executor that is lost."""
         if order.executor in self._orders:
             self._orders[order.executor].append(order)
@@ -239,7 +239,7 @@ class Warming:
                 self._end_transfer(job, "")
             else:
                 del self._jobs[executor]
-                ended.append((job.order, self._end(job)))
+                ended.append((job.order, self._finish_order(job)))
         for executor, job in self._jobs.items():
             if job.starts_s <= self._links.now_s:
                 self._start_step(executor, job, committed)
@@ -315,7 +315,7 @@ class Warming:
             )
         )
 
-    def _end(self, job: _Job) -> Warmed:
+    def _finish_order(self, job: _Job) -> Warmed:
         """End an order: its copies are warm."""
         holdings = self.holdings[job.order.component]
         groups = np.array(job.order.key_groups, np.int32)

@@ -56,7 +56,7 @@ class Rate:
                 field="rate",
             )
 
-    def at(self, times_s: FloatArray) -> FloatArray:
+    def at_times(self, times_s: FloatArray) -> FloatArray:
         """Return the arrival rates at times, without noise."""
         rate = np.full(len(times_s), self.rows_per_s, np.float64)
         if self.steps:
@@ -83,10 +83,10 @@ class RowArrivals:
         periods = int(duration_s / rate.noise_s) + 1
         stray = 1 + rate.noise * rng.uniform(-1, 1, periods)
         within = (self._times[:-1] / rate.noise_s).astype(np.int64).clip(max=periods - 1)
-        per_step = rate.at(self._times[:-1] + width / 2) * stray[within] * width
+        per_step = rate.at_times(self._times[:-1] + width / 2) * stray[within] * width
         self._rows: FloatArray = np.concatenate(([0.0], np.cumsum(per_step)))
 
-    def until(self, time_s: float) -> int:
+    def arrived_by(self, time_s: float) -> int:
         """Return the number of rows that have arrived by `time_s`."""
         return int(np.interp(time_s, self._times, self._rows) + 1e-9)
 
@@ -180,10 +180,10 @@ class KeySpread:
         """Return the frequencies after `number` shifts."""
         if number not in self._phases:
             draw = np.random.default_rng([*self.seed, 1, number])
-            self._phases[number] = self._made(draw.permutation(self._frequency))
+            self._phases[number] = self._to_phase(draw.permutation(self._frequency))
         return self._phases[number]
 
-    def _made(self, frequency: FloatArray) -> Phase:
+    def _to_phase(self, frequency: FloatArray) -> Phase:
         """Spread keys of some frequencies over key groups."""
         share = np.bincount(self._home, weights=frequency, minlength=self.key_groups).astype(
             np.float64
@@ -241,13 +241,13 @@ class Batch:
 class SimulatedSource(Protocol):
     """Port: source of a simulated run."""
 
-    def until(self, time_s: float) -> int:
+    def arrived_by(self, time_s: float) -> int:
         """Return the number of rows that have arrived by `time_s`."""
 
     def batch(self, number: int, first: int, last: int) -> Batch:
         """Return rows ``first <= r < last``; called once for each."""
 
-    def quiet(self, time_s: float, first: int) -> Batch:
+    def empty_batch(self, time_s: float, first: int) -> Batch:
         """Return an empty batch, for an epoch without input."""
 
 
@@ -266,9 +266,9 @@ class DrawnRows:
         self._arrivals = RowArrivals(rate, duration_s, rng)
         self._keys, self._spreads, self._rng = keys, spreads, rng
 
-    def until(self, time_s: float) -> int:
+    def arrived_by(self, time_s: float) -> int:
         """Return the number of rows that have arrived by `time_s`."""
-        return self._arrivals.until(time_s)
+        return self._arrivals.arrived_by(time_s)
 
     def batch(self, number: int, first: int, last: int) -> Batch:
         """Return rows ``first <= r < last``; called once for each."""
@@ -285,7 +285,7 @@ class DrawnRows:
             },
         )
 
-    def quiet(self, time_s: float, first: int) -> Batch:
+    def empty_batch(self, time_s: float, first: int) -> Batch:
         """Return an empty batch, for an epoch without input."""
         return Batch(
             number=None,

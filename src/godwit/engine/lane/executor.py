@@ -30,11 +30,11 @@ def current_executor(expected: str) -> str:
     """
     if expected.startswith("local-"):
         return expected
-    return _named_by_the_process_above(os.getpid()) or expected
+    return _executor_of_ancestor(os.getpid()) or expected
 
 
 @lru_cache(maxsize=1)
-def _named_by_the_process_above(pid: int) -> str | None:
+def _executor_of_ancestor(pid: int) -> str | None:
     """Read the executor id from the command line of an ancestor process."""
     for _ in range(4):  # this process, the forking daemon, the executor's JVM
         try:
@@ -85,7 +85,7 @@ def claim_local_store(root: Path) -> None:
     it.
     """
     run, query = root.parent, root.parent.parent
-    descriptor = _own_directory(query)
+    descriptor = _open_private_directory(query)
     try:
         for name in os.listdir(descriptor):  # noqa: PTH208  of what is open, whatever its name
             if name != run.name and _ID.fullmatch(name):
@@ -94,18 +94,22 @@ def claim_local_store(root: Path) -> None:
         os.close(descriptor)
 
 
-def _own_directory(path: Path) -> int:
+def _open_private_directory(path: Path) -> int:
     """Open a directory that only this user can access; create it if absent."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         shared = path.parent.stat()
         if shared.st_mode & stat.S_IWOTH and not shared.st_mode & stat.S_ISVTX:
-            raise _refused(path.parent, "may be written by everybody and has no sticky bit")
+            raise _unusable_directory(
+                path.parent, "may be written by everybody and has no sticky bit"
+            )
         with suppress(FileExistsError):
             path.mkdir(mode=0o700)
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise _refused(path, f"cannot be opened as a directory ({error.strerror})") from error
+        raise _unusable_directory(
+            path, f"cannot be opened as a directory ({error.strerror})"
+        ) from error
     status = os.fstat(descriptor)
     problem = "" if status.st_uid == os.geteuid() else f"belongs to user {status.st_uid}"
     if not problem and status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -115,11 +119,11 @@ def _own_directory(path: Path) -> int:
             problem = f"cannot be kept from others ({error.strerror})"
     if problem:
         os.close(descriptor)
-        raise _refused(path, problem)
+        raise _unusable_directory(path, problem)
     return descriptor
 
 
-def _refused(path: Path, why: str) -> LocalStoreError:
+def _unusable_directory(path: Path, why: str) -> LocalStoreError:
     """Build the error for a directory that local stores cannot use; `why`: the reason."""
     return LocalStoreError(
         f"The local store cannot lie in {str(path)!r}, which {why}.",

@@ -51,25 +51,24 @@ class LaneFiles:
         self._snapshot_refs: list[Callable[..., SnapshotRef]] = []
         self._output_refs: list[Callable[..., OutputRef]] = []
 
-    def changes(self, state: StateId, rows: StateRows, key_groups: npt.NDArray[np.int32]) -> None:
+    def write_changes(
+        self, state: StateId, rows: StateRows, key_groups: npt.NDArray[np.int32]
+    ) -> None:
         """Write changed state entries, ordered by key group, as a changelog segment."""
         of: dict[str, Any] = {"operator": state.operator, "state": state.state, "kind": "changes"}
-        self._segment(of, pack_entries(rows), key_groups)
+        self._write_segment(of, pack_entries(rows), key_groups)
 
-    def waiting(
+    def write_waiting(
         self, operator: str, batch: pa.RecordBatch, key_groups: npt.NDArray[np.int32]
     ) -> None:
         """Write rows of suspended key groups, ordered by key group, to the wait buffer."""
         of: dict[str, Any] = {"operator": operator, "state": "", "kind": "waiting"}
-        self._segment(of, in_utc(batch), key_groups)
+        self._write_segment(of, in_utc(batch), key_groups)
 
-    def _segment(
+    def _write_segment(
         self, of: Mapping[str, Any], batch: pa.RecordBatch, key_groups: npt.NDArray[np.int32]
     ) -> None:
-        """Write rows ordered by key group as a segment; `of`: other fields of its reference.
-
-        `of`: the other fields of its reference.
-        """
+        """Write rows ordered by key group as a segment; `of`: other fields of its reference."""
         starts = np.flatnonzero(np.diff(key_groups, prepend=-1))
         self._changelog.add(encode_batch(batch, self._compression))
         self._segment_refs.append(
@@ -83,7 +82,7 @@ class LaneFiles:
             )
         )
 
-    def snapshots(self, state: StateId, contents: Changes) -> None:
+    def write_snapshots(self, state: StateId, contents: Changes) -> None:
         """Write snapshots: the whole state of key groups, each at its version."""
         batch = pack_entries(
             StateRows(hashes=contents.hashes, keys=contents.keys, values=contents.values)
@@ -111,14 +110,14 @@ class LaneFiles:
         for batch in table.combine_chunks().to_batches():
             self._outputs.add(encode_batch(batch, self._compression))
             oldest_us = None if time is None else least_of(batch.column(time))
-            self._output(sink, "rows", batch.num_rows, oldest_us)
+            self._record_output(sink, "rows", batch.num_rows, oldest_us)
 
     def stage_files(self, sink: str, written: WrittenFiles) -> None:
         """Stage files that are at the sink's target already: their description only."""
         self._outputs.add(encode_files(written))
-        self._output(sink, "files", sum(file.rows for file in written.files))
+        self._record_output(sink, "files", sum(file.rows for file in written.files))
 
-    def _output(
+    def _record_output(
         self, sink: str, kind: Literal["rows", "files"], rows: int, oldest_us: int | None = None
     ) -> None:
         """Record a reference to staged output; its block is set when the files are closed."""

@@ -67,24 +67,24 @@ class InstructionParts:
         names = list(dict.fromkeys(place.executor for place in instruction.places))
         number = {name: i for i, name in enumerate(names)}
         executor_of = np.array([number[place.executor] for place in instruction.places], np.int64)
-        split = [_split(own, executor_of, len(names)) for own in instruction.operators]
+        split = [_split_by_executor(own, executor_of, len(names)) for own in instruction.operators]
         parts = cls(
-            pickle.dumps(_packed_routes(instruction)),
+            pickle.dumps(_pack_routes(instruction)),
             {name: _ENCODER.encode([of[e] for of in split]) for e, name in enumerate(names)},
         )
         parts._routes = instruction  # who packed it need not unpack it
         return parts
 
     @property
-    def routes(self) -> EpochInstruction:
+    def without_states(self) -> EpochInstruction:
         """Return the instruction without state chains, for tasks that only send rows."""
         if self._routes is None:
-            self._routes = _unpacked_routes(*pickle.loads(self.packed_routes))  # noqa: S301  ours
+            self._routes = _unpack_routes(*pickle.loads(self.packed_routes))  # noqa: S301  ours
         return self._routes
 
     def for_place(self, place: int) -> EpochInstruction:
         """Return the instruction for one lane."""
-        routes = self.routes
+        routes = self.without_states
         executor = routes.places[place].executor
         if executor not in self._whole:
             own = _DECODER.decode(self.packed_own[executor])
@@ -92,13 +92,13 @@ class InstructionParts:
             self._whole[executor] = replace(
                 routes,
                 operators=tuple(
-                    _with_own(operator, part, np.flatnonzero(is_own[operator.places]))
+                    _add_executor_part(operator, part, np.flatnonzero(is_own[operator.places]))
                     for operator, part in zip(routes.operators, own, strict=True)
                 ),
             )
         return self._whole[executor]
 
-    def only(self, executor: str) -> InstructionParts:
+    def for_executor(self, executor: str) -> InstructionParts:
         """Return the parts that the lanes of one executor need."""
         return InstructionParts(self.packed_routes, {executor: self.packed_own[executor]})
 
@@ -106,7 +106,7 @@ class InstructionParts:
         return InstructionParts, (self.packed_routes, self.packed_own)
 
 
-def _packed_routes(instruction: EpochInstruction) -> tuple[EpochInstruction, list[dict[str, Any]]]:
+def _pack_routes(instruction: EpochInstruction) -> tuple[EpochInstruction, list[dict[str, Any]]]:
     """Split an instruction: itself without states, and its arrays, run-length encoded."""
     nothing = np.empty(0, np.int64)
     no_routes: dict[str, Any] = dict.fromkeys(_ROUTES, nothing)
@@ -126,47 +126,50 @@ def _packed_routes(instruction: EpochInstruction) -> tuple[EpochInstruction, lis
                 for own in instruction.operators
             ),
         ),
-        [{name: _runs(getattr(own, name)) for name in _ROUTES} for own in instruction.operators],
+        [
+            {name: _run_length_encoded(getattr(own, name)) for name in _ROUTES}
+            for own in instruction.operators
+        ],
     )
 
 
-def _unpacked_routes(
+def _unpack_routes(
     instruction: EpochInstruction, arrays: Sequence[dict[str, Any]]
 ) -> EpochInstruction:
-    """Undo `_packed_routes`."""
+    """Undo `_pack_routes`."""
     return replace(
         instruction,
         operators=tuple(
-            replace(own, **{name: _expanded(*packed) for name, packed in of.items()})
+            replace(own, **{name: _run_length_decoded(*packed) for name, packed in of.items()})
             for own, of in zip(instruction.operators, arrays, strict=True)
         ),
     )
 
 
-def _runs(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any] | Intervals, str]:
+def _run_length_encoded(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any] | Intervals, str]:
     """Run-length encode values where that is shorter; also return the name of their type."""
     runs = Intervals.of(values.astype(np.int32))
     return (runs if 4 * len(runs) < len(values) else values), values.dtype.str
 
 
-def _expanded(packed: npt.NDArray[Any] | Intervals, kind: str) -> Any:
-    """Undo `_runs`."""
+def _run_length_decoded(packed: npt.NDArray[Any] | Intervals, kind: str) -> Any:
+    """Undo `_run_length_encoded`."""
     return packed.to_map().astype(kind) if isinstance(packed, Intervals) else packed
 
 
-def _split(
+def _split_by_executor(
     operator: OperatorInstruction, executor_of: npt.NDArray[np.int64], executors: int
 ) -> list[_OwnPart]:
     """Split an operator's instruction by executor; `executor_of`: executor number of each place."""
     owner = executor_of[operator.places]
     order = np.argsort(owner, kind="stable")
     ends = np.searchsorted(owner[order], np.arange(executors + 1)).tolist()
-    states = [_split_state(state, owner, order, ends) for state in operator.states]
-    waiting = _by_owner(operator.waiting, owner, executors)
+    states = [_split_state_by_executor(state, owner, order, ends) for state in operator.states]
+    waiting = _segments_by_executor(operator.waiting, owner, executors)
     return [([parts[e] for parts in states], tuple(waiting[e])) for e in range(executors)]
 
 
-def _split_state(
+def _split_state_by_executor(
     state: StateInstruction,
     owner: npt.NDArray[np.int64],  # of each key group
     order: npt.NDArray[np.int64],  # key groups by owner
@@ -174,7 +177,7 @@ def _split_state(
 ) -> list[_Chains]:
     """Split a state's instruction by executor; `owner`: executor number of each key group."""
     executors = len(ends) - 1
-    segments = _by_owner(state.segments, owner, executors)
+    segments = _segments_by_executor(state.segments, owner, executors)
     snapshots: list[dict[int, SnapshotRef]] = [{} for _ in range(executors)]
     for key_group, snapshot in state.snapshots.items():
         snapshots[owner[key_group]][key_group] = snapshot
@@ -193,7 +196,7 @@ def _split_state(
     ]
 
 
-def _by_owner(
+def _segments_by_executor(
     segments: Sequence[SegmentRef], owner: npt.NDArray[np.int64], executors: int
 ) -> list[list[SegmentRef]]:
     """Executor → segments with rows of a key group that it owns, in their order."""
@@ -210,7 +213,7 @@ def _by_owner(
     return of_executor
 
 
-def _with_own(
+def _add_executor_part(
     operator: OperatorInstruction, own: _OwnPart, key_groups: npt.NDArray[np.int64]
 ) -> OperatorInstruction:
     """Add an executor's part to an operator's instruction; `key_groups` are the executor's."""

@@ -30,8 +30,8 @@ from godwit.engine.lane.executor import claim_local_store, current_executor, loc
 from godwit.engine.lane.files import LaneFiles
 from godwit.engine.lane.messages import LaneReport, OperatorReport, PassedOn
 from godwit.engine.lane.outputs import stage_output
-from godwit.engine.lane.packing import hot_keys_of, hot_schema
-from godwit.engine.lane.rows import arrived_rows, set_aside, with_waiting
+from godwit.engine.lane.packing import hot_schema, merge_hot_keys
+from godwit.engine.lane.rows import buffer_suspended_rows, prepend_waiting_rows, unpack_payloads
 from godwit.engine.lane.tables import committed_table
 from godwit.engine.lane.wire import (
     AGES,
@@ -46,16 +46,16 @@ from godwit.engine.lane.wire import (
     UNREADABLE,
     Header,
     Shipment,
-    ages_in,
-    digests_in,
-    hand_over,
-    insist_on_staying,
-    pairs_sent,
+    check_keys_stay_in_lane,
+    count_key_group_pairs,
+    pass_in_lane,
+    read_ages,
+    read_digests,
+    read_unreadable,
     ship,
     ship_digest,
     unpack_arrivals,
     unpack_rows,
-    unreadable_in,
 )
 from godwit.model.errors import EpochFailedError, GodwitError
 from godwit.model.key_groups import NO_LOAD, KeyGroupLoad, PerKeyGroup
@@ -63,7 +63,7 @@ from godwit.operators.operator import OperatorInput
 from godwit.operators.spreading import work_by_time
 from godwit.operators.windows.event_time import NO_ARRIVALS
 from godwit.plan.grouping import keeps_keys
-from godwit.plan.staging import fed_back
+from godwit.plan.staging import loop_sink
 from godwit.store.local_store import LocalStore
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink])
     want rows give to lanes, once they are open (they themselves stay on the driver).
     """
     staged = {sink.name: sink for sink in sinks}
-    looped = [(edge.operator, fed_back(edge)) for edge in flow.feedbacks]
+    looped = [(edge.operator, loop_sink(edge)) for edge in flow.feedbacks]
     names = [operator.name for operator in flow.operators]
     operators = []
     for index, operator in enumerate(flow.operators):
@@ -132,7 +132,9 @@ def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink])
             LaneOperator(
                 index=index,
                 operator=operator,
-                feeds=tuple((names.index(i.operator), i) for i in flow.fed_by(operator.name)),
+                feeds=tuple(
+                    (names.index(i.operator), i) for i in flow.inputs_fed_by(operator.name)
+                ),
                 outputs=(
                     *(staged[o.name] for o in outputs if o.name in staged and o.is_result),
                     *(sink for name, sink in looped if name == operator.name),
@@ -198,11 +200,11 @@ def run_lane(
         else:
             by_operator.setdefault(header.operator, []).append((header, payload))
     lane = _Lane(flow, instruction, level, place)
-    lane.report.ages = ages_in(ages)
+    lane.report.ages = read_ages(ages)
     try:
-        lane.stage_unreadable(sorted(unreadable, key=lambda item: item[0].arrival))
+        lane.stage_unreadable(sorted(unreadable, key=lambda item: item[0].sort_key))
         yield from lane.run(by_operator)
-        yield from lane.pass_digest_on(digests_in(digests))
+        yield from lane.pass_digest_on(read_digests(digests))
     except GodwitError as error:
         lane.report.error = error
     return lane.finish()
@@ -245,11 +247,11 @@ class _Lane:
             if own.level != self.level:
                 continue
             arrived = [*by_operator.get(member.index, ()), *self.handed_over.pop(member.index, ())]
-            arrived.sort(key=lambda item: item[0].arrival)
+            arrived.sort(key=lambda item: item[0].sort_key)
             self._stage_left_out(member, arrived)
             output = self._process(member, own, arrived, store)
             if output is not None:
-                yield from self._pass_on(member, output)
+                yield from self._emit(member, output)
 
     def pass_digest_on(self, digests: Mapping[tuple[int, int], int]) -> Iterator[Blob]:
         """Report the digests of the rows that senders read, and forward them to the next level."""
@@ -276,7 +278,7 @@ class _Lane:
         kept: dict[int, list[pa.RecordBatch]] = {}
         for header, payload in payloads:
             counts[header.number] = counts.get(header.number, 0) + header.rows
-            rows = unreadable_in(payload)
+            rows = read_unreadable(payload)
             if rows is not None and header.number in self.flow.unreadable:
                 kept.setdefault(header.number, []).append(rows)
         for number, batches in kept.items():
@@ -296,13 +298,13 @@ class _Lane:
         """Stage the rows that an operator left out (late or invalid) for their sink."""
         if member.left_out is None:
             return
-        schema = member.operator.left_out
+        schema = member.operator.left_out_schema
         assert schema is not None, "no other operator leaves rows out"
         batches = [unpack_rows(payload, schema) for h, payload in arrived if h.kind == LEFT_OUT]
         if batches:
-            self._stage(member, member.left_out, pa.Table.from_batches(batches))
+            self._stage_output(member, member.left_out, pa.Table.from_batches(batches))
 
-    def _stage(self, member: LaneOperator, sink: StagedSink, rows: pa.Table) -> None:
+    def _stage_output(self, member: LaneOperator, sink: StagedSink, rows: pa.Table) -> None:
         """Stage rows of an operator for one of its sinks."""
         stage_output(
             sink,
@@ -346,9 +348,9 @@ class _Lane:
         report.waited = np.flatnonzero((touched | resumes) & waits).tolist()
         resuming = np.flatnonzero(resumes & ~waits)
         report.consumed = resuming.tolist()
-        rows = set_aside(rows, waits, self.files)
+        rows = buffer_suspended_rows(rows, waits, self.files)
         if resuming.size:
-            rows = with_waiting(
+            rows = prepend_waiting_rows(
                 rows,
                 resuming,
                 own.waiting,
@@ -357,7 +359,7 @@ class _Lane:
                 since=own.waiting_from,
             )
         report.versions = {
-            state: _versions(hydration.local, here) for state, hydration in hydrations.items()
+            state: _held_versions(hydration.local, here) for state, hydration in hydrations.items()
         }
         at_s = lap("wait", at_s)
 
@@ -373,11 +375,11 @@ class _Lane:
                 time=own.time,
                 epoch=self.instruction.epoch,
                 num_key_groups=len(own.places),
-                tables=self._tables(member, own, store),
+                tables=self._broadcast_tables(member, own, store),
                 broadcast=broadcast_rows(operator, arrived),
                 writes_tables=bool(operator.broadcasts)
-                and bool(own.places[operator.home(len(own.places))] == self.place),
-                left_parts=self._left_parts(member, own),
+                and bool(own.places[operator.table_key_group(len(own.places))] == self.place),
+                left_parts=self._read_parts_to_merge(member, own),
                 here=here & ~waits,
             )
         )
@@ -385,12 +387,12 @@ class _Lane:
         processed_cpu = time.process_time()
         for state in hydrations:
             if state.state in processed.changed:
-                self.files.changes(state, *processed.changed[state.state])
+                self.files.write_changes(state, *processed.changed[state.state])
         now = time.process_time()
-        report.load = _load(processed, (now - cpu) * 1e3 - processed.closing_ms)
+        report.load = _load_by_key_group(processed, (now - cpu) * 1e3 - processed.closing_ms)
         report.next_due = processed.next_due
         report.duplicate_partials = processed.duplicate_partials
-        report.key_work = _key_work(operator, rows, processed, report.load)
+        report.key_work = _work_by_key(operator, rows, processed, report.load)
         if processed.windows is not None:  # entries are brought forward and written by the lane
             lane_ms = applying_ms + (now - processed_cpu) * 1e3
             report.windows = replace(
@@ -412,10 +414,10 @@ class _Lane:
         report.arrivals = sum(
             (unpack_arrivals(p) for h, p in arrived if h.kind == ARRIVALS), NO_ARRIVALS
         )
-        report.hot_keys = hot_keys_of(
+        report.hot_keys = merge_hot_keys(
             unpack_rows(p, hot_schema(operator.keys)) for h, p in arrived if h.kind == HOT
         )
-        return arrived_rows(
+        return unpack_payloads(
             operator,
             len(own.places),
             [(header, p) for header, p in arrived if header.kind in (ROWS, PARTIAL)],
@@ -436,14 +438,14 @@ class _Lane:
         date.
         """
         operator, num_key_groups = member.operator, len(own.places)
-        gone = operator.gone(own.time.closed)
-        hydrations = {s.state: self._hydration(member, own, s, store, gone) for s in own.states}
+        gone = operator.expired_entries(own.time.closed)
+        hydrations = {s.state: self._hydrate_state(member, own, s, store, gone) for s in own.states}
         needed = (touched & ~own.suspended) | (own.resumed & here)
-        if operator.reads_all(own.time):
+        if operator.reads_all_keys(own.time):
             needed = here
         cold = np.zeros(num_key_groups, np.bool_)
         for state in own.states:
-            snapshots = _mask(state.to_snapshot, num_key_groups) & here
+            snapshots = _key_group_mask(state.to_snapshot, num_key_groups) & here
             cold |= hydrations[state.state].bring_forward(needed | snapshots, here)
         if cold.any() and operator.needs_state(own.time):
             raise EpochFailedError(
@@ -462,15 +464,15 @@ class _Lane:
         warm: npt.NDArray[np.bool_],  # key groups of the lane whose states are here
     ) -> None:
         """Write the snapshots of the instruction, without entries of closed panes."""
-        gone = operator.gone(own.time.closed)
+        gone = operator.expired_entries(own.time.closed)
         for state in own.states:
-            key_groups = np.flatnonzero(_mask(state.to_snapshot, len(own.places)) & warm)
+            key_groups = np.flatnonzero(_key_group_mask(state.to_snapshot, len(own.places)) & warm)
             if key_groups.size:
                 local = hydrations[state.state].local
                 live = local.scan(key_groups, None if gone is None else gone.rest)
-                self.files.snapshots(state.state, live)
+                self.files.write_snapshots(state.state, live)
 
-    def _tables(
+    def _broadcast_tables(
         self, member: LaneOperator, own: OperatorInstruction, store: LocalStore
     ) -> dict[str, BroadcastTable]:
         """Return an operator's broadcast tables as of the last committed epoch."""
@@ -486,17 +488,19 @@ class _Lane:
             for broadcast in member.operator.broadcasts
         }
 
-    def _left_parts(self, member: LaneOperator, own: OperatorInstruction) -> dict[str, StateRows]:
+    def _read_parts_to_merge(
+        self, member: LaneOperator, own: OperatorInstruction
+    ) -> dict[str, StateRows]:
         """Read the states of the parts of hot keys that are merged in this epoch."""
         storage = self.instruction.storage
         cache, left = BatchCache(storage), dict[str, StateRows]()
         for chain in own.left_parts:
             state = chain.state.state
             rows = read_chain(storage, chain, member.states[state], cache=cache)
-            left[state] = left[state].then(rows) if state in left else rows
+            left[state] = left[state].followed_by(rows) if state in left else rows
         return left
 
-    def _hydration(
+    def _hydrate_state(
         self,
         member: LaneOperator,
         own: OperatorInstruction,
@@ -504,7 +508,7 @@ class _Lane:
         store: LocalStore,
         gone: EntryRange | None,
     ) -> Hydration:
-        """Return the hydration of one state, without entries of expired panes (`gone`)."""
+        """Bring one state of an operator up to date, without entries of expired panes (`gone`)."""
         epoch, num_key_groups = self.instruction, len(own.places)
         layout = member.states[state.state.state]
         return Hydration(
@@ -522,7 +526,7 @@ class _Lane:
 
     # -- what comes of it -------------------------------------------------------------------------
 
-    def _pass_on(self, member: LaneOperator, output: pa.RecordBatch) -> Iterator[Blob]:
+    def _emit(self, member: LaneOperator, output: pa.RecordBatch) -> Iterator[Blob]:
         """Send an operator's output to its downstream operators, and stage it for its sinks."""
         started_s = time.perf_counter()
         after: dict[tuple[ArrowMap, ...], pa.Table] = {(): pa.Table.from_batches([output])}
@@ -535,7 +539,7 @@ class _Lane:
 
         self.report.rows_out += output.num_rows
         for sink in member.outputs:
-            self._stage(member, sink, mapped(sink.maps))
+            self._stage_output(member, sink, mapped(sink.maps))
         for index, upstream in member.feeds:
             sent = mapped(upstream.maps)
             if sent.num_rows == 0:
@@ -553,9 +557,11 @@ class _Lane:
             self.report.passed_on.append(passed_on)
             if shipment.level == self.level:
                 if not keeps_keys(member.operator, upstream):
-                    insist_on_staying(member.operator, upstream, columns, shipment, self.place)
+                    check_keys_stay_in_lane(
+                        member.operator, upstream, columns, shipment, self.place
+                    )
                 self.handed_over.setdefault(index, []).extend(
-                    hand_over(shipment, columns, origin, upstream.number)
+                    pass_in_lane(shipment, columns, origin, upstream.number)
                 )
                 continue
             if self.digests_output:
@@ -564,18 +570,18 @@ class _Lane:
                 self.emitted[member.index, index, upstream.number] = digest.value
             tally = np.zeros((2, self.flow.num_key_groups))
             blobs = ship(shipment, columns, origin, tally, number=upstream.number)
-            yield from self._metered(blobs, passed_on)
+            yield from self._measure_sending(blobs, passed_on)
             own = self.instruction.operators[member.index].places == self.place
             # Where hot keys are spread, a row's key group does not follow from its key alone.
-            if len(shipment.operator.hashed) == len(upstream.keys):
+            if len(shipment.operator.hash_columns) == len(upstream.keys):
                 names = shipment.operator.placed_in(upstream.keys)
                 keys = pa.schema([upstream.schema.field(name) for name in names])
-                passed_on.pairs = pairs_sent(member.operator, keys, sent, own)
+                passed_on.pairs = count_key_group_pairs(member.operator, keys, sent, own)
             key_groups = np.flatnonzero(tally[0])
             passed_on.sent = np.vstack((key_groups, tally[:, key_groups]))
         self.report.lap("pass_on", started_s)
 
-    def _metered(self, blobs: Iterator[Blob], passed_on: PassedOn) -> Iterator[Blob]:
+    def _measure_sending(self, blobs: Iterator[Blob], passed_on: PassedOn) -> Iterator[Blob]:
         """Yield payloads for the exchange; add their CPU time and bytes to `passed_on`."""
         passed_on.exchanged = True
         places, here = self.instruction.places, self.instruction.places[self.place].executor
@@ -614,7 +620,7 @@ class LaneView:
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
         """Look up entries by key columns; return a mask of known ones, and their state columns."""
-        return self.local.prior(keys, key_groups)
+        return self.local.look_up(keys, key_groups)
 
     def scan(self, part: EntryRange | None = None) -> StateRows:
         """Copy out all entries, or those of a range."""
@@ -628,7 +634,7 @@ class LaneView:
 
     def min_after(self, column: int, after: int) -> int:
         """Return the minimum above `after` in an integer column."""
-        return self.local.least(self.key_groups, column, after=after)
+        return self.local.min_after(self.key_groups, column, after=after)
 
 
 def broadcast_rows(
@@ -639,38 +645,38 @@ def broadcast_rows(
     for header, payload in arrived:
         if header.kind == BROADCAST:
             of = next(b for b in operator.broadcasts if header.number in b.inputs)
-            batches.setdefault(header.number, []).append(unpack_rows(payload, of.arriving))
+            batches.setdefault(header.number, []).append(unpack_rows(payload, of.input_schema))
     return {number: pa.concat_batches(some) for number, some in batches.items()}
 
 
-def _mask(key_groups: Iterable[int], num_key_groups: int) -> npt.NDArray[np.bool_]:
+def _key_group_mask(key_groups: Iterable[int], num_key_groups: int) -> npt.NDArray[np.bool_]:
     """Return key groups as a mask of shape ``(num_key_groups,)``."""
     mask = np.zeros(num_key_groups, np.bool_)
     mask[list(key_groups)] = True
     return mask
 
 
-def _versions(local: LocalState, here: npt.NDArray[np.bool_]) -> PerKeyGroup:
+def _held_versions(local: LocalState, here: npt.NDArray[np.bool_]) -> PerKeyGroup:
     """Version of each key group of a lane whose state this executor holds."""
     key_groups = np.flatnonzero(here & (local.versions >= 0))
     return PerKeyGroup(key_groups, local.versions[key_groups])
 
 
-def _key_work(
+def _work_by_key(
     operator: KeyedOperator, rows: LaneRows, processed: OperatorOutput, load: KeyGroupLoad
 ) -> OperatorWork | None:
     """Work by key: as the operator measured it, or from the time of a user's function."""
     groups = processed.groups
     if operator.function is None or groups is None or len(groups.of_row) != len(rows.hashes):
         return processed.key_work
-    own = rows.batch.select(operator.hashed.names)
+    own = rows.batch.select(operator.hash_columns.names)
     if not operator.partition_by:
         return work_by_time(own, groups, load)
     hash_of = partial(operator.hash_of, num_key_groups=rows.num_key_groups)
     return work_by_time(own, groups, load, hash_of=hash_of)
 
 
-def _load(processed: OperatorOutput, cpu_ms: float) -> KeyGroupLoad:
+def _load_by_key_group(processed: OperatorOutput, cpu_ms: float) -> KeyGroupLoad:
     """Return the load per key group: its measured time, and a share of the rest by rows.
 
     Of the other time only CPU time counts, since waiting for a core does not depend on the key

@@ -44,10 +44,10 @@ class Place:
 
     def __reduce__(self) -> tuple[Callable[..., Place], tuple[str, int, str | None]]:
         # There is one for every lane, in what every lane gets.
-        return _place, (self.executor, self.lane, self.location)
+        return _decode_place, (self.executor, self.lane, self.location)
 
 
-def _place(executor: str, lane: int, location: str | None) -> Place:
+def _decode_place(executor: str, lane: int, location: str | None) -> Place:
     """Decode the place of a lane task."""
     return Place(executor=executor, lane=lane, location=location)
 
@@ -201,12 +201,12 @@ class LaneReport:
     def dumps(self) -> bytes:
         """Encode the report; an error's context is converted to text where pickling fails."""
         try:
-            return _ENCODER.encode(_packed(self))
+            return _ENCODER.encode(_encodable(self))
         except Exception:  # noqa: BLE001  a user's exception may refuse pickling in any way
             error = self.error
             assert error is not None
             self.error = type(error)(error.message, remedy=error.remedy)
-            return _ENCODER.encode(_packed(self))
+            return _ENCODER.encode(_encodable(self))
 
     @classmethod
     def loads(cls, data: bytes) -> LaneReport:
@@ -218,11 +218,11 @@ class LaneReport:
                 rows_in=rows_in,
                 versions={state: PerKeyGroup.unpacked(of) for state, of in versions},
                 load=KeyGroupLoad.unpacked(load) if load else NO_LOAD,
-                **_unpickled(more),
+                **_unpickle_other_fields(more),
             )
             for operator, rows_in, versions, load, more in operators
         ]
-        return cls(**values, operators=reports, **_unpickled(rest))
+        return cls(**values, operators=reports, **_unpickle_other_fields(rest))
 
 
 # One report comes from every lane in every epoch, and the driver reads all of them: what each of
@@ -253,7 +253,7 @@ _ENCODER = msgspec.msgpack.Encoder(enc_hook=lambda number: number.item())  # Num
 _DECODER = msgspec.msgpack.Decoder(tuple[_Usual, list[_OperatorParts], bytes])
 
 
-def _packed(report: LaneReport) -> tuple[_Usual, list[_OperatorParts], bytes]:
+def _encodable(report: LaneReport) -> tuple[_Usual, list[_OperatorParts], bytes]:
     """Split a report into values that msgspec encodes, and the pickled rest."""
     usual = _Usual(
         level=report.level,
@@ -271,14 +271,14 @@ def _packed(report: LaneReport) -> tuple[_Usual, list[_OperatorParts], bytes]:
             of.rows_in,
             [(state, PerKeyGroup.of(held).packed()) for state, held in of.versions.items()],
             of.load.packed() if len(of.load.key_groups) else b"",
-            _rest_of(of, ("operator", "rows_in", "versions", "load")),
+            _pickle_other_fields(of, ("operator", "rows_in", "versions", "load")),
         )
         for of in report.operators
     ]
-    return usual, operators, _rest_of(report, ("operators", *usual))
+    return usual, operators, _pickle_other_fields(report, ("operators", *usual))
 
 
-def _rest_of(report: OperatorReport | LaneReport, without: Collection[str]) -> bytes:
+def _pickle_other_fields(report: OperatorReport | LaneReport, without: Collection[str]) -> bytes:
     """Pickle the other fields of a report that are not at their defaults; empty where all are."""
     kind: Any = type(report)
     rest = {
@@ -291,8 +291,8 @@ def _rest_of(report: OperatorReport | LaneReport, without: Collection[str]) -> b
     return pickle.dumps(rest) if rest else b""
 
 
-def _unpickled(rest: bytes) -> dict[str, Any]:
-    """Undo `_rest_of`."""
+def _unpickle_other_fields(rest: bytes) -> dict[str, Any]:
+    """Undo `_pickle_other_fields`."""
     return pickle.loads(rest) if rest else {}  # noqa: S301  our own lanes'
 
 

@@ -41,7 +41,7 @@ def stage_output(
     if rows.num_rows == 0:
         return
     if sink.check is not None:
-        rows = _accepted(sink, rows, files, f"epoch {epoch} of {where}")
+        rows = _stage_rejected(sink, rows, files, f"epoch {epoch} of {where}")
         if rows.num_rows == 0:
             return
     if sink.writer is not None:
@@ -56,11 +56,11 @@ def stage_output(
         files.stage(sink.name, rows, time=sink.time)
 
 
-def _accepted(sink: StagedSink, rows: pa.Table, files: LaneFiles, where: str) -> pa.Table:
+def _stage_rejected(sink: StagedSink, rows: pa.Table, files: LaneFiles, where: str) -> pa.Table:
     """Stage the rows that the sink's check rejects for its `rejects` sink; return the others."""
     assert sink.check is not None
     accepted, rejected = [], []
-    for batch in _pieces(rows):
+    for batch in _as_batches(rows):
         rejections = sink.check(batch)
         if rejections is None:
             accepted.append(batch)
@@ -74,12 +74,12 @@ def _accepted(sink: StagedSink, rows: pa.Table, files: LaneFiles, where: str) ->
     refused = pa.concat_tables(rejected)
     if sink.rejects is None:
         where = f"{where}, of which nothing is committed"
-        raise refusal(sink.name, refused, keyed=bool(sink.keys), where=where)
+        raise rejected_rows_error(sink.name, refused, keyed=bool(sink.keys), where=where)
     files.stage(sink.rejects, refused)
     return pa.Table.from_batches(accepted)
 
 
-def _pieces(rows: pa.Table) -> list[pa.RecordBatch]:
+def _as_batches(rows: pa.Table) -> list[pa.RecordBatch]:
     """Convert a table to batches: one, unless a column's text exceeds the limit of a batch."""
     batches: list[pa.RecordBatch] = rows.combine_chunks().to_batches()
     return batches
@@ -91,19 +91,19 @@ def rejected_rows(
     """Rows that `sink` cannot take, as plain text (`godwit.plan.staging.REJECTED`)."""
     refused = rows.take(pa.array(rejections.rows))
     columns = {  # what Python cannot hold is written as Arrow writes it
-        name: [_plain(value) for value in column]
+        name: [_json_value(value) for value in column]
         for name, column in zip(refused.schema.names, refused.columns, strict=True)
     }
     texts: dict[str, list[str]] = {
         "sink": [sink] * refused.num_rows,
         "reason": [r.encode("ascii", "backslashreplace").decode() for r in rejections.reasons],
-        "key": _objects({name: columns[name] for name in keys}, refused.num_rows),
-        "row": _objects(columns, refused.num_rows),
+        "key": _json_objects({name: columns[name] for name in keys}, refused.num_rows),
+        "row": _json_objects(columns, refused.num_rows),
     }
     return pa.table(texts, schema=REJECTED)
 
 
-def refusal(sink: str, rejected: pa.Table, *, keyed: bool, where: str) -> SinkError:
+def rejected_rows_error(sink: str, rejected: pa.Table, *, keyed: bool, where: str) -> SinkError:
     """Return the error for rows that `sink` cannot take if it has no `rejects` sink."""
     first = {name: rejected.column(name)[0].as_py() for name in ("key", "reason", "row")}
     which = f"with the key {first['key']}" if keyed else first["row"]
@@ -119,7 +119,7 @@ def refusal(sink: str, rejected: pa.Table, *, keyed: bool, where: str) -> SinkEr
     )
 
 
-def _objects(columns: dict[str, list[Any]], rows: int) -> list[str]:
+def _json_objects(columns: dict[str, list[Any]], rows: int) -> list[str]:
     """Write rows as JSON objects."""
     names = list(columns)
     if not names:
@@ -130,7 +130,7 @@ def _objects(columns: dict[str, list[Any]], rows: int) -> list[str]:
     ]
 
 
-def _plain(value: pa.Scalar) -> Any:
+def _json_value(value: pa.Scalar) -> Any:
     """Convert a value to one that JSON can hold."""
     if not value.is_valid:
         return None

@@ -69,7 +69,7 @@ def pack(
     Returns packs (whether they are partial states, rows, key group of each row), and hot keys with
     the number of their rows, if there are any.
     """
-    own = len(operator.hashed)
+    own = len(operator.hash_columns)
     # The hash does not travel: computing it again in the lane costs less than carrying it.
     keys = canonical_keys(columns.select(operator.schema.keys.names))
     raw = pa.RecordBatch.from_arrays(
@@ -85,25 +85,25 @@ def pack(
         if _combining_pays(hashes, keys.select(list(range(own, keys.num_columns)))):
             groups = group_rows(hashes, keys, num_key_groups, own)
     if groups is not None:
-        sample = groups.hashes[groups.of_row[sampled(len(groups.of_row))]]
-        combined = _combined(operator, groups, raw)
+        sample = groups.hashes[groups.of_row[sample_positions(len(groups.of_row))]]
+        combined = _pre_aggregate(operator, groups, raw)
         hot = hot_hashes(sample, hot_share)
         return [(True, combined, groups.key_groups)], _hot_rows(groups, combined, hot, own)
-    hot = hot_hashes(hashes[sampled(len(hashes))], hot_share)
+    hot = hot_hashes(hashes[sample_positions(len(hashes))], hot_share)
     if not len(hot):
         return [(False, raw, key_groups_of(hashes, num_key_groups))], None
-    of_hot = rows_of(hashes, hot)
+    of_hot = mask_of_hot_rows(hashes, hot)
     which, others = np.flatnonzero(of_hot), np.flatnonzero(~of_hot)
     some, rest = raw.take(pa.array(which)), raw.take(pa.array(others))
     groups = group_rows(hashes[which], some.select(keys.schema.names), num_key_groups, own)
-    combined = _combined(operator, groups, some)
+    combined = _pre_aggregate(operator, groups, some)
     return [
         (False, rest, key_groups_of(hashes[others], num_key_groups)),
         (True, combined, groups.key_groups),
     ], _hot_rows(groups, combined, hot, own)
 
 
-def _combined(operator: KeyedOperator, groups: Groups, rows: pa.RecordBatch) -> pa.RecordBatch:
+def _pre_aggregate(operator: KeyedOperator, groups: Groups, rows: pa.RecordBatch) -> pa.RecordBatch:
     """Compute one partial state per group of rows."""
     keys = take_rows(rows.select(operator.schema.keys.names), groups.first_row)
     states = operator.combine(groups, keys, rows.select(operator.inputs.names))
@@ -131,7 +131,7 @@ def _combining_pays(hashes: npt.NDArray[np.int64], others: pa.RecordBatch) -> bo
     return bool(distinct < 0.7 * len(sample))
 
 
-def sampled(count: int) -> npt.NDArray[np.int64]:
+def sample_positions(count: int) -> npt.NDArray[np.int64]:
     """Return row numbers of a sample of `count` rows: all of few; none if sampling does not pay."""
     if count < _MIN_SAMPLED:
         return np.empty(0, np.int64)
@@ -151,7 +151,9 @@ def hot_hashes(sample: npt.NDArray[np.int64], share: float) -> npt.NDArray[np.in
     return hashes[counts >= max(share * len(sample), 2)]
 
 
-def rows_of(hashes: npt.NDArray[np.int64], hot: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def mask_of_hot_rows(
+    hashes: npt.NDArray[np.int64], hot: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
     """Return a mask of rows whose hash is among `hot`, which is sorted."""
     if len(hot) <= 8:
         mask = np.zeros(len(hashes), np.bool_)
@@ -170,7 +172,7 @@ def _hot_rows(
 
     `keys`: the key of each group, in `num_keys` columns. Groups may have the same key.
     """
-    which = np.flatnonzero(rows_of(groups.hashes, hot)) if len(hot) else hot
+    which = np.flatnonzero(mask_of_hot_rows(groups.hashes, hot)) if len(hot) else hot
     if not len(which):
         return None
     rows = np.bincount(groups.of_row, minlength=groups.count)[which]
@@ -185,7 +187,7 @@ def hot_schema(keys: pa.Schema) -> pa.Schema:
     return pa.schema([*keys, _COUNT])
 
 
-def hot_keys_of(batches: Iterable[pa.RecordBatch]) -> HotRows:
+def merge_hot_keys(batches: Iterable[pa.RecordBatch]) -> HotRows:
     """Add up the rows of hot keys that senders report."""
     rows_of_key: HotRows = {}
     for batch in batches:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.checkpoint.blocks import read_segment
-from godwit.checkpoint.entries import StateRows, ranges
+from godwit.checkpoint.entries import StateRows, key_group_ranges
 from godwit.columns.groups import group_rows
 from godwit.engine.lane.packing import partial_schema, raw_schema
 from godwit.engine.lane.wire import unpack_rows
@@ -79,12 +79,12 @@ class LaneRows:
         """Return the selected rows."""
         return replace(self, batch=self.batch.take(pa.array(rows)), hashes=self.hashes[rows])
 
-    def combined(self) -> LaneRows:
+    def pre_aggregated(self) -> LaneRows:
         """Pre-aggregate raw rows to one partial state per key."""
         if self.partial:
             return self
         operator, rows = self.operator, self.entries
-        groups = group_rows(self.hashes, rows.keys, self.num_key_groups, len(operator.hashed))
+        groups = group_rows(self.hashes, rows.keys, self.num_key_groups, len(operator.hash_columns))
         keys = rows.keys.take(pa.array(groups.first_row))
         states = operator.combine(groups, keys, rows.values)
         batch = pa.RecordBatch.from_arrays(
@@ -93,7 +93,7 @@ class LaneRows:
         return replace(self, batch=batch, hashes=groups.hashes, partial=True)
 
 
-def arrived_rows(
+def unpack_payloads(
     operator: KeyedOperator,
     num_key_groups: int,
     arrived: Sequence[tuple[Header, Payload]],
@@ -111,7 +111,7 @@ def arrived_rows(
     parts: list[LaneRows] = []
     for is_partial, of_kind in groupby(arrived, key=lambda item: item[0].is_partial):
         schema = partial_schema(operator) if is_partial else raw_schema(operator)
-        rows = _joined(
+        rows = _concatenated(
             [
                 LaneRows.of(
                     operator, num_key_groups, unpack_rows(payload, schema), partial=is_partial
@@ -119,15 +119,15 @@ def arrived_rows(
                 for _, payload in of_kind
             ]
         )
-        parts.append(rows.combined() if partial else rows)
+        parts.append(rows.pre_aggregated() if partial else rows)
     if parts:
-        return _joined(parts)
+        return _concatenated(parts)
     schema = partial_schema(operator) if partial else raw_schema(operator)
     none = pa.RecordBatch.from_pylist([], schema=schema)
     return LaneRows.of(operator, num_key_groups, none, partial=partial)
 
 
-def _joined(parts: Sequence[LaneRows]) -> LaneRows:
+def _concatenated(parts: Sequence[LaneRows]) -> LaneRows:
     """Concatenate lane rows that are all raw or all partial states."""
     first = parts[0]
     if len(parts) == 1:
@@ -139,22 +139,24 @@ def _joined(parts: Sequence[LaneRows]) -> LaneRows:
     )
 
 
-def set_aside(rows: LaneRows, waits: npt.NDArray[np.bool_], files: LaneFiles) -> LaneRows:
+def buffer_suspended_rows(
+    rows: LaneRows, waits: npt.NDArray[np.bool_], files: LaneFiles
+) -> LaneRows:
     """Write rows of suspended key groups to the wait buffer; return the others."""
     if not waits[rows.key_groups].any():
         return rows
     if rows.operator.mergeable:
-        rows = rows.combined()
+        rows = rows.pre_aggregated()
     key_groups = rows.key_groups
     is_waiting = waits[key_groups]
     which = np.flatnonzero(is_waiting)
     which = which[np.argsort(key_groups[which].astype(np.uint16), kind="stable")]
     batch = rows.batch.take(pa.array(which))
-    files.waiting(rows.operator.name, batch, key_groups[which])
+    files.write_waiting(rows.operator.name, batch, key_groups[which])
     return rows.take(np.flatnonzero(~is_waiting))
 
 
-def with_waiting(
+def prepend_waiting_rows(
     rows: LaneRows,
     resuming: npt.NDArray[np.int64],
     waiting: Iterable[SegmentRef],
@@ -175,11 +177,11 @@ def with_waiting(
         batch = layout.read(read_segment(storage, segment), segment.flow)
         earlier.extend(
             batch.slice(start, end - start)
-            for key_group, start, end in ranges(segment)
+            for key_group, start, end in key_group_ranges(segment)
             if is_resuming[key_group] and segment.epoch >= since.get(key_group, 0)
         )
     if not earlier:
         return rows
     batch = pa.concat_batches(earlier)
     first = LaneRows.of(rows.operator, rows.num_key_groups, batch, partial=rows.partial)
-    return _joined([first, rows]) if len(rows.hashes) else first
+    return _concatenated([first, rows]) if len(rows.hashes) else first

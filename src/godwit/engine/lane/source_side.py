@@ -71,7 +71,7 @@ class Feed:
     schema: pa.Schema  # columns that the inputs have between them, after the maps
     inputs: tuple[LaneInput, ...]  # of operators in the order of their declaration
 
-    def given(self, rows: pa.RecordBatch) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
+    def inputs_from(self, rows: pa.RecordBatch) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
         """Select each operator's columns from source rows.
 
         Add event times where the input has them.
@@ -101,14 +101,14 @@ class NumberedSplit:
     split: Split
 
 
-def _mapped(maps: tuple[ArrowMap, ...], table: pa.Table) -> pa.Table:
+def _apply_maps(maps: tuple[ArrowMap, ...], table: pa.Table) -> pa.Table:
     """Apply maps over Arrow tables."""
     for one in maps:
         table = one.apply(table)
     return table
 
 
-def _as_they_are(_source: str, _maps: tuple[Any, ...], rows: pa.Table) -> pa.Table:
+def _unmapped(_source: str, _maps: tuple[Any, ...], rows: pa.Table) -> pa.Table:
     """Return rows unchanged: maps over DataFrames were applied before."""
     return rows
 
@@ -183,7 +183,7 @@ class SourceSide:
         source: str,
         rows: pa.Table,  # of the source, before its maps
         # ``mapped(source, maps, table)`` applies maps over DataFrames
-        mapped: Callable[[str, tuple[Any, ...], pa.Table], pa.Table] = _as_they_are,
+        mapped: Callable[[str, tuple[Any, ...], pa.Table], pa.Table] = _unmapped,
     ) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
         """Yield each fed operator's rows, with event times if it needs them.
 
@@ -193,12 +193,12 @@ class SourceSide:
         for feed in self.feeds:
             if feed.source != source:
                 continue
-            table = _mapped(feed.maps, rows) if own else mapped(source, feed.maps, rows)
+            table = _apply_maps(feed.maps, rows) if own else mapped(source, feed.maps, rows)
             if not table.num_rows:
                 continue
             table = table.select(feed.schema.names).cast(feed.schema).combine_chunks()
             for batch in table.to_batches():
-                yield from feed.given(batch)
+                yield from feed.inputs_from(batch)
 
 
 def _arrival_column(source: Source) -> str | None:
@@ -229,7 +229,7 @@ def ship_input(
     number = lane_input.number
     if lane_input.time is not None:
         times = rows.column(rows.schema.get_field_index(lane_input.time))
-        arrivals = Arrivals.of(lane_input.watermark, times, shipment.time.latest(number))
+        arrivals = Arrivals.of(lane_input.watermark, times, shipment.time.max_event_time(number))
         yield from ship_arrivals(shipment, arrivals, (0, partition, chunk, 0), number=number)
     columns = rows if lane_input.columns is None else rows.select(list(lane_input.columns))
     yield from ship(shipment, columns, (0, partition, chunk), number=number)
@@ -255,7 +255,7 @@ def ship_splits(
         name, columns = numbered.source, side.columns[numbered.source]
         chunks, digest, unreadable = count(), RowsDigest(), RowsDigest()
         arrived_us, rows_read = numbered.split.arrived_us, 0
-        for table in gathered(read_split(name, sources[name], numbered.split, columns)):
+        for table in gather_batches(read_split(name, sources[name], numbered.split, columns)):
             if isinstance(table, pa.RecordBatch):
                 unreadable.update(table)
                 to, origin = side.unreadable[name], (0, numbered.number, next(chunks), 0)
@@ -266,7 +266,9 @@ def ship_splits(
             rows_read += table.num_rows
             if name in side.arrival:
                 column = table.column(side.arrival[name])
-                ages.setdefault(name, (numbered.number, []))[1].append(_ages(column, clock_us))
+                ages.setdefault(name, (numbered.number, []))[1].append(
+                    _age_histogram(column, clock_us)
+                )
             if places:
                 for batch in table.to_batches():
                     digest.update(batch)
@@ -285,7 +287,7 @@ def ship_splits(
         yield from ship_ages(shipments[0], name, LatencyHistogram.merged(parts), number)
 
 
-def _ages(arrived: pa.ChunkedArray, clock_us: int) -> LatencyHistogram:
+def _age_histogram(arrived: pa.ChunkedArray, clock_us: int) -> LatencyHistogram:
     """Return a histogram of the rows' ages; rows without an arrival time have age 0.
 
     Of many rows an evenly spaced sample is counted, with the oldest row.
@@ -408,7 +410,7 @@ def _check_unreadable(name: str, source: Source, split: Split, rows: object) -> 
     )
 
 
-def gathered(
+def gather_batches(
     batches: Iterable[pa.RecordBatch | Unreadable],
 ) -> Iterator[pa.Table | pa.RecordBatch]:
     """Gather batches into tables large enough to combine well and small enough to hold.

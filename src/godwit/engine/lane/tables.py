@@ -43,10 +43,10 @@ def committed_table(
     for snapshot in instruction.snapshots.values():
         if snapshot.version > version:
             entries = layout.read(read_batch(storage, snapshot.block), snapshot.flow)
-            version, table = snapshot.version, BroadcastTable.empty(broadcast).then(entries)
+            version, table = snapshot.version, BroadcastTable.empty(broadcast).updated_with(entries)
     for segment in sorted(instruction.segments, key=lambda segment: segment.epoch):
         if segment.epoch > version:
             entries = layout.read(read_segment(storage, segment), segment.flow)
-            version, table = segment.epoch, table.then(entries)
+            version, table = segment.epoch, table.updated_with(entries)
     remembered[instruction.state] = version, table
     return table

@@ -81,7 +81,7 @@ class Header:
         return cls(kind, level, operator, (a, b, c, d), rows, number)
 
     @property
-    def arrival(self) -> tuple[int, ...]:
+    def sort_key(self) -> tuple[int, ...]:
         """Key that sorts the payloads of one operator in order of origin."""
         return (*self.origin, self.number, self.kind)
 
@@ -91,7 +91,7 @@ class Header:
         return self.kind == PARTIAL
 
 
-def due_at(level: int, payloads: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
+def split_by_level(level: int, payloads: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
     """Split payloads into those for lanes of `level`, and those for later levels."""
     due: list[bytes] = []
     later: list[bytes] = []
@@ -125,12 +125,12 @@ def ship_digest(
     level: int,  # whose lanes are told
     places: int,  # how many of these there are
 ) -> Iterator[Blob]:
-    """Send every lane of a level a digest of the rows that a sender has read; see `digests_in`."""
+    """Send every lane of a level the digest of a sender's rows; see `read_digests`."""
     payload = _HEADER.pack(DIGEST, level, 0, *sender, 0, 0, 0, 0) + _DIGEST.pack(digest)
     yield from ((place, payload) for place in range(places))
 
 
-def digests_in(
+def read_digests(
     payloads: Iterable[tuple[Header, bytes]],
 ) -> dict[tuple[int, int], int]:
     """Return sender → digest of the source rows that it had read when it sent the payloads."""
@@ -155,7 +155,7 @@ def ship_unreadable(
     yield place, header + (encode_batch(rows).to_pybytes() if kept else b"")
 
 
-def unreadable_in(payload: bytes) -> pa.RecordBatch | None:
+def read_unreadable(payload: bytes) -> pa.RecordBatch | None:
     """Decode rows that a source could not read; ``None`` if they are only counted."""
     return decode_batch(payload[_HEADER.size :]) if len(payload) > _HEADER.size else None
 
@@ -172,7 +172,7 @@ def ship_ages(
     yield int(shipment.places[0]), header + name + ages.to_bytes()
 
 
-def ages_in(payloads: Iterable[tuple[Header, bytes]]) -> dict[str, LatencyHistogram]:
+def read_ages(payloads: Iterable[tuple[Header, bytes]]) -> dict[str, LatencyHistogram]:
     """Decode the ages of rows: source → histogram over all payloads."""
     ages: dict[str, list[LatencyHistogram]] = {}
     for header, payload in payloads:
@@ -260,7 +260,7 @@ def _ship_chunk(
     """Send one chunk of rows, as one payload per place; `origin` includes the chunk's number."""
     operator, rows = shipment.operator, columns.num_rows
     columns, left_out, arrivals = operator.arrange(
-        operator.received(columns, number), shipment.time, number
+        operator.unify_columns(columns, number), shipment.time, number
     )
     if arrivals != NO_ARRIVALS:
         yield from ship_arrivals(shipment, arrivals, origin, rows=rows, number=number)
@@ -275,7 +275,7 @@ def _ship_chunk(
         yield int(shipment.places[0]), header + hot.serialize().to_pybytes()
     for are_partial, every, all_key_groups in packed:
         kind = PARTIAL if are_partial else ROWS
-        for to, batch, key_groups in _by_slot(shipment, every, all_key_groups):
+        for to, batch, key_groups in _split_by_slot(shipment, every, all_key_groups):
             places = to.places[key_groups]
             sent_bytes = {}
             for place, part in split_by_place(batch, places):
@@ -293,7 +293,7 @@ def _ship_chunk(
                 tally[1] += np.bincount(key_groups, per_row[places], minlength=tally.shape[1])
 
 
-def _by_slot(
+def _split_by_slot(
     shipment: Shipment, rows: pa.RecordBatch, key_groups: npt.NDArray[np.int32]
 ) -> Iterator[tuple[Shipment, pa.RecordBatch, npt.NDArray[np.int32]]]:
     """Split rows by the slot that is active for their key group."""
@@ -319,7 +319,7 @@ def _ship_left_out(
     """Send rows that an operator left out to the lanes of their keys."""
     # The part of a hot key is chosen for rows that count only.
     operator = shipment.operator
-    names = operator.placed_in(operator.own_keys.names)
+    names = operator.placed_in(operator.user_keys.names)
     keys = pa.schema([operator.keys.field(name) for name in names])
     key_groups = _key_groups(rows, keys, len(shipment.places))
     for place, part in split_by_place(rows, shipment.places[key_groups]):
@@ -346,7 +346,7 @@ def split_by_place(
         yield place, batch.slice(end - count, count)
 
 
-def hand_over(
+def pass_in_lane(
     shipment: Shipment, columns: pa.RecordBatch, origin: tuple[int, int, int], number: int
 ) -> Iterator[tuple[Header, Payload]]:
     """Pass rows to an operator in the same lane, without an exchange; parameters as of `ship`."""
@@ -357,7 +357,7 @@ def hand_over(
         return Header(kind, shipment.level, shipment.index, (*origin, 0), rows, number)
 
     columns, left_out, arrivals = operator.arrange(
-        operator.received(columns, number), shipment.time, number
+        operator.unify_columns(columns, number), shipment.time, number
     )
     if arrivals != NO_ARRIVALS:
         yield header(ARRIVALS, rows), arrivals
@@ -373,7 +373,7 @@ def hand_over(
         )
 
 
-def insist_on_staying(
+def check_keys_stay_in_lane(
     sender: KeyedOperator,
     upstream: UpstreamInput,
     columns: pa.RecordBatch,
@@ -407,7 +407,7 @@ def insist_on_staying(
 _MAX_PAIRED_ROWS = 8192
 
 
-def pairs_sent(
+def count_key_group_pairs(
     sender: KeyedOperator,
     receiver_keys: pa.Schema,  # columns by which the operator that rows are sent to places them
     rows: pa.Table,  # what is sent, after the maps on the way

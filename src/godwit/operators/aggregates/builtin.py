@@ -21,7 +21,7 @@ from godwit.model.frames import user_call
 from godwit.model.naming import type_name
 from godwit.operators.aggregates.aggregate import Aggregate, BoundAggregate, column_type
 from godwit.operators.aggregates.chosen import bind_extreme, bind_extreme_by, bind_position
-from godwit.operators.aggregates.collected import bind_rows, bind_top_k, bind_values
+from godwit.operators.aggregates.collected import bind_row_collector, bind_top_k, bind_values
 from godwit.operators.aggregates.conditions import counted_where
 from godwit.operators.aggregates.distinct import bind_approx_distinct
 from godwit.operators.aggregates.moments import bind_moments
@@ -252,7 +252,7 @@ def first(column: str, *, ignore_nulls: bool = False, where: str | None = None) 
     >>> results(first=gw.first("origin"))
     {'first': 'JFK'}
     """
-    return _position("first", column, where, ignore_nulls=ignore_nulls)
+    return _first_or_last("first", column, where, ignore_nulls=ignore_nulls)
 
 
 @user_call
@@ -267,7 +267,7 @@ def last(column: str, *, ignore_nulls: bool = False, where: str | None = None) -
     >>> results(last=gw.last("delay"), known=gw.last("delay", ignore_nulls=True))
     {'last': None, 'known': 12}
     """
-    return _position("last", column, where, ignore_nulls=ignore_nulls)
+    return _first_or_last("last", column, where, ignore_nulls=ignore_nulls)
 
 
 @user_call
@@ -481,7 +481,7 @@ def kept_rows(*columns: str) -> Aggregate:
 
     Internal: users get rows by `process`.
     """
-    return _built_in("kept_rows", columns, bind_rows, _ORDERED, None)
+    return _built_in("kept_rows", columns, bind_row_collector, _ORDERED, None)
 
 
 def _moments(
@@ -494,7 +494,7 @@ def _moments(
     return _built_in(name, (column,), bind_moments, _NUMBERS, where, *shown, **options)
 
 
-def _position(name: str, column: str, where: str | None, *, ignore_nulls: bool) -> Aggregate:
+def _first_or_last(name: str, column: str, where: str | None, *, ignore_nulls: bool) -> Aggregate:
     """Build the aggregate ``first`` or ``last``."""
     _check_flag(name, column, "ignore_nulls", ignore_nulls)
     shown = ("ignore_nulls=True",) if ignore_nulls else ()

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 from godwit.columns.arrays import BoolArray, column_of, mask_of, numpy_type, values_of
 from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
 from godwit.operators.ordering import (
-    can_be_held,
     descending_ranks,
     first_of_each,
+    is_ordered_state_type,
     order_by,
     pairing,
     rows_by_group,
@@ -33,7 +33,7 @@ IntArray = npt.NDArray[np.int64]
 def bind_extreme(column: pa.Field, *, largest: bool) -> BoundAggregate | None:
     """Bind ``min`` or ``max``; ``None`` if it cannot take the column's type."""
     dtype = column.type
-    if not can_be_held(dtype):
+    if not is_ordered_state_type(dtype):
         return None
     identity = {
         "aggregate": "max" if largest else "min",
@@ -70,19 +70,19 @@ class _PrimitiveExtreme(_Extreme):
             groups, values = groups[mask], values[mask]
         extremes, seen = self._identity_where_null(states.column(0))
         with np.errstate(invalid="ignore"):  # NaN is a value here
-            self._choose().at(extremes, groups, values)
+            self._extreme_of_two().at(extremes, groups, values)
         seen[groups] = True
-        return self._column(extremes, seen)
+        return self._to_state(extremes, seen)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         """Return the more extreme value of each pair."""
         extremes, seen = self._identity_where_null(left.column(0))
         others, others_seen = self._identity_where_null(right.column(0))
         with np.errstate(invalid="ignore"):
-            chosen = self._choose()(extremes, others)
-        return self._column(chosen, seen | others_seen)
+            chosen = self._extreme_of_two()(extremes, others)
+        return self._to_state(chosen, seen | others_seen)
 
-    def _choose(self) -> np.ufunc:
+    def _extreme_of_two(self) -> np.ufunc:
         """Return the function that picks the extreme of two values."""
         # NaN is the largest value: maximum() takes it, fmin() takes anything rather than it.
         return np.maximum if self.largest else np.fmin
@@ -99,7 +99,7 @@ class _PrimitiveExtreme(_Extreme):
             values[~mask] = limits.min if self.largest else limits.max
         return values, mask.copy()
 
-    def _column(self, values: npt.NDArray[Any], seen: BoolArray) -> pa.RecordBatch:
+    def _to_state(self, values: npt.NDArray[Any], seen: BoolArray) -> pa.RecordBatch:
         """Build states from values and their mask."""
         return self.states(column_of(values, None if seen.all() else seen, self.output))
 
@@ -117,7 +117,7 @@ class _ComparedExtreme(_Extreme):
         for left, right, paired in pairing(starts):
             winners = rows[left]
             challengers = rows[right]
-            better = self._beats(
+            better = self._is_more_extreme(
                 column.take(pa.array(challengers)), column.take(pa.array(winners[paired]))
             )
             winners[paired] = np.where(values_of(better), challengers, winners[paired])
@@ -131,13 +131,13 @@ class _ComparedExtreme(_Extreme):
         """Return the more extreme value of each pair."""
         return self._better(left.column(0), right.column(0))
 
-    def _beats(self, challengers: pa.Array, holders: pa.Array) -> pa.Array:
+    def _is_more_extreme(self, challengers: pa.Array, holders: pa.Array) -> pa.Array:
         """Return a mask of challengers that are more extreme than the values held."""
         return (pc.greater if self.largest else pc.less)(challengers, holders)
 
     def _better(self, holders: pa.Array, challengers: pa.Array) -> pa.RecordBatch:
         """Return the better state of each pair; either may be null."""
-        wins = self._beats(challengers, holders).fill_null(False)
+        wins = self._is_more_extreme(challengers, holders).fill_null(False)
         wins = pc.or_(wins, pc.and_(holders.is_null(), challengers.is_valid()))
         return self.states(pc.if_else(wins, challengers, holders))
 
@@ -153,7 +153,7 @@ def bind_extreme_by(
 ) -> BoundAggregate | None:
     """Bind ``min_by`` or ``max_by``; ``None`` if it cannot take the columns' types."""
     by = column if by is None else by
-    if not (can_be_held(column.type) and can_be_held(by.type)):
+    if not (is_ordered_state_type(column.type) and is_ordered_state_type(by.type)):
         return None
     return _ExtremeBy(
         largest=largest,
@@ -215,7 +215,7 @@ class _ExtremeBy(BuiltIn):
 def bind_position(column: pa.Field, *, last: bool, ignore_nulls: bool) -> BoundAggregate | None:
     """Bind ``first`` or ``last``; ``None`` if it cannot take the column's type."""
     dtype = column.type
-    if not can_be_held(dtype):
+    if not is_ordered_state_type(dtype):
         return None
     columns = {"value": dtype} if ignore_nulls else {"value": dtype, "seen": pa.bool_()}
     return _Position(
@@ -241,7 +241,7 @@ class _Position(BuiltIn):
 
     def create(self, count: int) -> pa.RecordBatch:
         """Return states of no row."""
-        return self._states(pa.nulls(count, self.output), np.zeros(count, np.bool_))
+        return self._to_state(pa.nulls(count, self.output), np.zeros(count, np.bool_))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
@@ -255,11 +255,11 @@ class _Position(BuiltIn):
         chosen = np.full(states.num_rows, -1)
         chosen[groups[rows]] = rows  # of several rows of one group, the one assigned last stays
         seen = chosen >= 0
-        return self.merge(states, self._states(column.take(pa.array(chosen, mask=~seen)), seen))
+        return self.merge(states, self._to_state(column.take(pa.array(chosen, mask=~seen)), seen))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         """Take the earlier or later of two values."""
-        preferred = self._seen(right) if self.last else self._seen(left)
+        preferred = self._has_value(right) if self.last else self._has_value(left)
         holder, other = (right, left) if self.last else (left, right)
         return self.states(
             *(
@@ -272,11 +272,11 @@ class _Position(BuiltIn):
         """Return the values."""
         return states.column(0)
 
-    def _seen(self, states: pa.RecordBatch) -> pa.Array:
+    def _has_value(self, states: pa.RecordBatch) -> pa.Array:
         """Return which states hold a value."""
         return states.column(0).is_valid() if self.ignore_nulls else states.column(1)
 
-    def _states(self, values: pa.Array, seen: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+    def _to_state(self, values: pa.Array, seen: npt.NDArray[np.bool_]) -> pa.RecordBatch:
         """Build states from values and the mask of rows seen."""
         if self.ignore_nulls:
             return self.states(values)

@@ -22,13 +22,13 @@ from godwit.columns.hashing import canonical_floats
 from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
 from godwit.operators.aggregates.packing import PackedColumn, pack, unpack, unpack_rows
 from godwit.operators.ordering import (
-    can_be_held,
     descending_ranks,
     first_of_each,
+    is_ordered_state_type,
     order_by,
     rows_by_group,
-    run_begins,
     starts_of,
+    starts_run,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ IntArray = npt.NDArray[np.int64]
 
 def bind_values(column: pa.Field, *, name: str, limit: int | None = None) -> BoundAggregate | None:
     """Bind the collecting aggregate `name`; ``None`` if it cannot take the column's type."""
-    if not can_be_held(column.type):
+    if not is_ordered_state_type(column.type):
         return None
     bound = {} if limit is None else {"limit": limit}
     make = _VALUES[name]
@@ -62,7 +62,7 @@ def bind_values(column: pa.Field, *, name: str, limit: int | None = None) -> Bou
 def bind_top_k(column: pa.Field, by: pa.Field | None = None, *, k: int) -> BoundAggregate | None:
     """Bind ``top_k``; ``None`` if it cannot take the columns' types."""
     fields = [column] if by is None else [column, by]
-    if not all(can_be_held(f.type) for f in fields):
+    if not all(is_ordered_state_type(f.type) for f in fields):
         return None
     item = column.type if by is None else pa.struct(fields)
     return _TopK(
@@ -81,9 +81,9 @@ def bind_top_k(column: pa.Field, by: pa.Field | None = None, *, k: int) -> Bound
     )
 
 
-def bind_rows(*columns: pa.Field) -> BoundAggregate | None:
+def bind_row_collector(*columns: pa.Field) -> BoundAggregate | None:
     """Bind the aggregate that collects whole rows, for functions over sessions."""
-    if not columns or not all(can_be_held(column.type) for column in columns):
+    if not columns or not all(is_ordered_state_type(column.type) for column in columns):
         return None
     return _Rows(
         columns=columns,
@@ -95,7 +95,7 @@ def bind_rows(*columns: pa.Field) -> BoundAggregate | None:
 
 
 def rows_of(states: pa.Array, columns: pa.Schema) -> tuple[IntArray, pa.RecordBatch]:
-    """Unpack states of `bind_rows`; rows ``starts[g]:starts[g + 1]`` are those of state g."""
+    """Unpack collected rows; ``starts[g]:starts[g + 1]`` are those of state g."""
     starts, arrays = unpack(states, _nullable(columns))
     return starts, pa.RecordBatch.from_arrays(arrays, schema=columns)
 
@@ -127,11 +127,11 @@ class PackedRows(BuiltIn):
         if mask is not None:
             counted = np.flatnonzero(mask)
             groups, rows = groups[counted], [column.take(pa.array(counted)) for column in rows]
-        return self._joined(states.num_rows, self._rows(states), (groups, rows))
+        return self._pack_kept(states.num_rows, self._rows(states), (groups, rows))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         """Join the rows of each pair, and keep those that `stay`."""
-        return self._joined(left.num_rows, self._rows(left), self._rows(right))
+        return self._pack_kept(left.num_rows, self._rows(left), self._rows(right))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         """Return the collected values of each state as a list."""
@@ -146,7 +146,7 @@ class PackedRows(BuiltIn):
         """Unpack states: the group of each row, and the columns."""
         return unpack_rows(states.column(0), self.layout)
 
-    def _joined(self, count: int, *parts: tuple[IntArray, list[pa.Array]]) -> pa.RecordBatch:
+    def _pack_kept(self, count: int, *parts: tuple[IntArray, list[pa.Array]]) -> pa.RecordBatch:
         """Concatenate parts in order of arrival, and pack the rows that `stay` into states."""
         groups = np.concatenate([part[0] for part in parts])
         columns = [
@@ -189,7 +189,7 @@ class _CollectSet(PackedRows):
     ) -> tuple[IntArray, IntArray]:
         """Keep the first row of each of the first `limit` values."""
         codes = columns[0].dictionary_encode().indices.to_numpy().astype(np.int64)
-        rows = np.sort(_first_of_equal(groups, codes))  # back in order of arrival
+        rows = np.sort(_first_per_code(groups, codes))  # back in order of arrival
         order, starts = first_of_each(*rows_by_group(groups[rows], count), self.limit)
         return rows[order], starts
 
@@ -210,7 +210,7 @@ class _CountDistinct(_CollectSet):
         self, groups: IntArray, columns: list[pa.Array], count: int
     ) -> tuple[IntArray, IntArray]:
         """Keep one row of each distinct value, in order of values."""
-        rows = _first_of_equal(groups, descending_ranks(columns[0]))
+        rows = _first_per_code(groups, descending_ranks(columns[0]))
         return rows, starts_of(groups[rows], count)
 
 
@@ -285,7 +285,7 @@ def _nullable(columns: pa.Schema | tuple[pa.Field, ...]) -> tuple[PackedColumn, 
     return tuple(PackedColumn(dtype=column.type, nullable=True) for column in columns)
 
 
-def _first_of_equal(groups: IntArray, codes: IntArray) -> IntArray:
+def _first_per_code(groups: IntArray, codes: IntArray) -> IntArray:
     """First row of every group and code, ordered by both."""
     order = order_by(groups, codes)
-    return order[run_begins(groups[order], codes[order])]
+    return order[starts_run(groups[order], codes[order])]

@@ -156,7 +156,7 @@ class _Comparison(Condition):
 
 def _compared(sign: str, left: pa.Array | pa.Scalar, right: pa.Array | pa.Scalar) -> pa.Array:
     """Compare two operands as Spark does; NaN equals itself and is above all else."""
-    if _family(left.type) != _family(right.type):
+    if _type_family(left.type) != _type_family(right.type):
         raise ValueError(sign)
     left, right = (v.cast(pa.decimal128(20)) if v.type == pa.uint64() else v for v in (left, right))
     if not (pa.types.is_floating(left.type) or pa.types.is_floating(right.type)):
@@ -180,7 +180,7 @@ def _compared(sign: str, left: pa.Array | pa.Scalar, right: pa.Array | pa.Scalar
     return pc.invert(found) if sign in ("<>", ">=") else found
 
 
-def _family(dtype: pa.DataType) -> str:
+def _type_family(dtype: pa.DataType) -> str:
     """Name the family of a type; types of one family can be compared."""
     if pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype):
         return "number"
@@ -303,7 +303,7 @@ def parse_condition(text: object, call: str) -> Condition:
             aggregate=call,
         )
     parser = _Parser(text, call)
-    condition = parser.either()
+    condition = parser.parse_or()
     if parser.tokens:
         parser.refuse(f"{parser.tokens[0][1]!r} is not expected")
     if not _columns_read(condition):
@@ -311,12 +311,12 @@ def parse_condition(text: object, call: str) -> Condition:
     return condition
 
 
-def _joined(word: str, parts: list[Condition]) -> Condition:
+def _balanced(word: str, parts: list[Condition]) -> Condition:
     """Join conditions by a word, as a balanced tree."""
     if len(parts) == 1:
         return parts[0]
     half = len(parts) // 2
-    return _Both(word, _joined(word, parts[:half]), _joined(word, parts[half:]))
+    return _Both(word, _balanced(word, parts[:half]), _balanced(word, parts[half:]))
 
 
 class _Parser:
@@ -342,72 +342,72 @@ class _Parser:
             aggregate=self.call,
         )
 
-    def either(self) -> Condition:
+    def parse_or(self) -> Condition:
         """Parse operands joined by ``or``."""
-        parts = [self._all()]
-        while self._skip("or"):
-            parts.append(self._all())
-        return _joined("or", parts)
+        parts = [self._parse_and()]
+        while self._accept("or"):
+            parts.append(self._parse_and())
+        return _balanced("or", parts)
 
-    def _all(self) -> Condition:
+    def _parse_and(self) -> Condition:
         """Parse operands joined by ``and``."""
-        parts = [self._not()]
-        while self._skip("and"):
-            parts.append(self._not())
-        return _joined("and", parts)
+        parts = [self._parse_not()]
+        while self._accept("and"):
+            parts.append(self._parse_not())
+        return _balanced("and", parts)
 
-    def _not(self) -> Condition:
+    def _parse_not(self) -> Condition:
         """Parse a test, or ``not`` before one."""
         self.depth += 1
         if self.depth > _MAX_DEPTH:
             self.refuse(f"parentheses and not are nested more than {_MAX_DEPTH} deep")
-        condition = _Not(self._not()) if self._skip("not") else self._test()
+        condition = _Not(self._parse_not()) if self._accept("not") else self._parse_test()
         self.depth -= 1
         return condition
 
-    def _test(self) -> Condition:
+    def _parse_test(self) -> Condition:
         """Parse parentheses, a comparison, ``is null``, ``in`` or a bare column."""
-        if self._skip("("):
-            condition = self.either()
+        if self._accept("("):
+            condition = self.parse_or()
             self._expect(")")
             return condition
-        operand = self._operand()
-        if self._skip("is"):
-            negated = self._skip("not")
+        operand = self._parse_operand()
+        if self._accept("is"):
+            negated = self._accept("not")
             self._expect("null")
             return _Not(_IsNull(operand)) if negated else _IsNull(operand)
-        if (negated := self._skip("not")) or (self.tokens and self._word() == "in"):
+        if (negated := self._accept("not")) or (self.tokens and self._peek() == "in"):
             self._expect("in")
-            found = self._one_of(operand)
+            found = self._parse_in(operand)
             return _Not(found) if negated else found
         kind, sign = self.tokens[0] if self.tokens else ("", "")
         sign = _SIGNS.get(sign, sign)
         if kind == "sign" and sign in _COMPARED:
             self.tokens.pop(0)
-            return self._comparison(sign, operand)
+            return self._parse_comparison(sign, operand)
         return operand
 
-    def _one_of(self, operand: Condition) -> Condition:
+    def _parse_in(self, operand: Condition) -> Condition:
         """Parse the list after ``in`` as comparisons joined by ``or``."""
         self._expect("(")
-        parts: list[Condition] = [self._comparison("=", operand)]
-        while self._skip(","):
-            parts.append(self._comparison("=", operand))
+        parts: list[Condition] = [self._parse_comparison("=", operand)]
+        while self._accept(","):
+            parts.append(self._parse_comparison("=", operand))
         self._expect(")")
-        return _joined("or", parts)
+        return _balanced("or", parts)
 
-    def _comparison(self, sign: str, left: Condition) -> Condition:
+    def _parse_comparison(self, sign: str, left: Condition) -> Condition:
         """Parse the right operand of a comparison."""
-        right = self._operand()
+        right = self._parse_operand()
         if isinstance(left, _Literal) and isinstance(right, _Literal):
             self.refuse(f"{left} and {right} are compared, of which none is a column")
         return _Comparison(sign, left, right)
 
-    def _operand(self) -> Condition:
+    def _parse_operand(self) -> Condition:
         """Parse a column or a literal."""
         if not self.tokens:
             self.refuse("something is missing at the end")
-        negative = self._skip("-")
+        negative = self._accept("-")
         kind, token = self.tokens.pop(0) if self.tokens else ("", "")
         if kind == "number":
             if len(token) > _MAX_DIGITS:
@@ -428,7 +428,7 @@ class _Parser:
             return _Column(token)
         return self.refuse(f"{token!r} is not expected")
 
-    def _word(self) -> str:
+    def _peek(self) -> str:
         """Return the next token in lower case, without consuming it.
 
         Empty for literals and columns.
@@ -436,16 +436,16 @@ class _Parser:
         kind, token = self.tokens[0]
         return token.lower() if kind in ("word", "sign") else ""
 
-    def _skip(self, word: str) -> bool:
+    def _accept(self, word: str) -> bool:
         """Consume the next token if it is `word`; return whether it was."""
-        if not self.tokens or self._word() != word:
+        if not self.tokens or self._peek() != word:
             return False
         self.tokens.pop(0)
         return True
 
     def _expect(self, word: str) -> None:
         """Consume `word`; raise if the next token is another."""
-        if not self._skip(word):
+        if not self._accept(word):
             after = f"before {self.tokens[0][1]!r}" if self.tokens else "at the end"
             self.refuse(f"{word!r} is missing {after}")
 

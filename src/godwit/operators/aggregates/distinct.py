@@ -92,7 +92,7 @@ class _ApproxDistinct(BuiltIn):
             groups, hashes = groups[mask], hashes[mask]
         rows = _Sketches(
             groups=groups,
-            entries=_entries_of(hashes),
+            entries=_sketch_entries(hashes),
             dense_groups=np.empty(0, np.int64),
             registers=np.empty((0, self.size), np.uint8),
         )
@@ -123,8 +123,8 @@ class _ApproxDistinct(BuiltIn):
         dense_groups = np.flatnonzero(dense)
         sparse_groups = np.flatnonzero(~dense)
         sparse = blobs if len(dense_groups) == 0 else blobs.take(pa.array(sparse_groups))
-        entries = _data(sparse).view("<u4").astype(np.int64)
-        registers = _data(blobs.take(pa.array(dense_groups)))
+        entries = _concatenated_bytes(sparse).view("<u4").astype(np.int64)
+        registers = _concatenated_bytes(blobs.take(pa.array(dense_groups)))
         return _Sketches(
             groups=np.repeat(sparse_groups, lengths[sparse_groups] // 4),
             entries=entries,
@@ -151,7 +151,7 @@ class _ApproxDistinct(BuiltIn):
             at = position[part.dense_groups]
             registers[at] = np.maximum(registers[at], part.registers)
         to_dense = dense[groups]
-        register, rank = _coarse(entries[to_dense], self.precision)
+        register, rank = _coarsened(entries[to_dense], self.precision)
         flat = position[groups[to_dense]] * self.size + register
         np.maximum.at(registers.reshape(-1), flat, rank)
 
@@ -167,7 +167,7 @@ class _ApproxDistinct(BuiltIn):
         )
 
 
-def _entries_of(hashes: IntArray) -> IntArray:
+def _sketch_entries(hashes: IntArray) -> IntArray:
     """Fine register and rank of each hash, in one integer: ``register << 6 | rank``."""
     bits = hashes.view(np.uint64)
     register = (bits >> np.uint64(_REST)).astype(np.int64)
@@ -175,7 +175,7 @@ def _entries_of(hashes: IntArray) -> IntArray:
     return (register << _RANK_BITS) | (_REST + 1 - _bit_length(rest))
 
 
-def _coarse(entries: IntArray, precision: int) -> tuple[IntArray, ByteArray]:
+def _coarsened(entries: IntArray, precision: int) -> tuple[IntArray, ByteArray]:
     """Reduce register and rank to a coarser precision."""
     between_bits = _FINE - precision
     fine = entries >> _RANK_BITS
@@ -245,7 +245,7 @@ def _binary(data: ByteArray, offsets: IntArray) -> pa.Array:
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
-def _data(blobs: pa.Array) -> ByteArray:
+def _concatenated_bytes(blobs: pa.Array) -> ByteArray:
     """Concatenate the bytes of all values."""
     edges = boundaries_of(blobs)
     return np.ascontiguousarray(blob_bytes(blobs)[edges[0] : edges[-1]])

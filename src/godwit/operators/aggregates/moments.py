@@ -48,7 +48,7 @@ class _Moments(BuiltIn):
 
     def create(self, count: int) -> pa.RecordBatch:
         """Return moments of no values."""
-        return self._states((np.zeros(count, np.int64), np.zeros(count), np.zeros(count)))
+        return self._to_states((np.zeros(count, np.int64), np.zeros(count), np.zeros(count)))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
@@ -61,15 +61,15 @@ class _Moments(BuiltIn):
         values = values_of(column).astype(np.float64, copy=False)
         if mask is not None:
             groups, values = groups[mask], values[mask]
-        return self._states(_merged(_moments_of(states), _moments(groups, values, len(states))))
+        return self._to_states(_merged(_from_states(states), _moments(groups, values, len(states))))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         """Merge moments pair by pair."""
-        return self._states(_merged(_moments_of(left), _moments_of(right)))
+        return self._to_states(_merged(_from_states(left), _from_states(right)))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         """Return variance or standard deviation; null without enough values."""
-        count, _, m2 = _moments_of(states)
+        count, _, m2 = _from_states(states)
         enough = count >= (1 if self.population else 2)
         divisor = np.where(enough, count if self.population else count - 1, 1)
         result = m2 / divisor
@@ -77,7 +77,7 @@ class _Moments(BuiltIn):
             result = np.sqrt(result)
         return column_of(result, None if enough.all() else enough, self.output)
 
-    def _states(self, moments: Moments) -> pa.RecordBatch:
+    def _to_states(self, moments: Moments) -> pa.RecordBatch:
         """Build states from count, mean and sum of squared deviations."""
         count, mean, m2 = moments
         return self.states(
@@ -87,7 +87,7 @@ class _Moments(BuiltIn):
         )
 
 
-def _moments_of(states: pa.RecordBatch) -> Moments:
+def _from_states(states: pa.RecordBatch) -> Moments:
     """Read count, mean and sum of squared deviations from states."""
     count, mean, m2 = (values_of(column) for column in states.columns)
     return count, mean, m2

@@ -26,7 +26,7 @@ import pyarrow as pa
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
 from godwit.operators.aggregates.packing import PackedColumn, pack, unpack, unpack_rows
-from godwit.operators.ordering import order_by, run_begins, starts_of
+from godwit.operators.ordering import order_by, starts_of, starts_run
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -82,7 +82,7 @@ class _Percentile(BuiltIn):
         values = values_of(column)
         if mask is not None:
             groups, values = groups[mask], values[mask]
-        rows = groups, self._buckets(values), np.ones(len(values), np.int64)
+        rows = groups, self._buckets_of(values), np.ones(len(values), np.int64)
         return self._union(states.num_rows, [self._read(states), rows])
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
@@ -101,7 +101,7 @@ class _Percentile(BuiltIn):
         some = total > 0
         at = np.searchsorted(seen[1:], (before + position)[some], side="right")
         estimates = np.zeros(len(some))
-        estimates[some] = self._values(values_of(buckets)[at].astype(np.int64))
+        estimates[some] = self._bucket_middles(values_of(buckets)[at].astype(np.int64))
         return column_of(estimates, None if some.all() else some, self.output)
 
     @property
@@ -109,7 +109,7 @@ class _Percentile(BuiltIn):
         """Logarithm of the ratio of neighbouring buckets (DDSketch's gamma)."""
         return math.log1p(2 * self.error / (1 - self.error))
 
-    def _buckets(self, values: FloatArray) -> IntArray:
+    def _buckets_of(self, values: FloatArray) -> IntArray:
         """Bucket of each value; the order of buckets is that of values."""
         size = np.abs(values)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -122,7 +122,7 @@ class _Percentile(BuiltIn):
         bucket[np.isnan(values)] = _NAN
         return bucket
 
-    def _values(self, buckets: IntArray) -> FloatArray:
+    def _bucket_middles(self, buckets: IntArray) -> FloatArray:
         """Middle of each bucket."""
         size = np.abs(buckets)
         exponent = (size - _ONE) * self._log_base + math.log1p(-self.error)
@@ -145,7 +145,7 @@ class _Percentile(BuiltIn):
         groups, buckets, counts = (np.concatenate(c) for c in zip(*parts, strict=True))
         order = order_by(groups, buckets + _INFINITE)
         groups, buckets, counts = groups[order], buckets[order], counts[order]
-        first = np.flatnonzero(run_begins(groups, buckets))
+        first = np.flatnonzero(starts_run(groups, buckets))
         added = np.add.reduceat(counts, first) if len(first) else counts
         columns = [column_of(buckets[first], None, pa.int32()), pa.array(added, pa.int64())]
         return self.states(pack(starts_of(groups[first], count), columns, _LAYOUT))

@@ -74,7 +74,7 @@ def bind_mean(column: pa.Field) -> BoundAggregate | None:
     )
 
 
-def _add(sums: pa.Array, groups: IntArray, column: pa.Array) -> pa.Array:
+def _add_to_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> pa.Array:
     """Add the values of `column` to the `sums` of their groups."""
     mask = mask_of(column)
     seen = np.zeros(len(sums), np.bool_)
@@ -82,7 +82,7 @@ def _add(sums: pa.Array, groups: IntArray, column: pa.Array) -> pa.Array:
     return _sum(sums, groups, column, seen)
 
 
-def _merge(left: pa.Array, right: pa.Array) -> pa.Array:
+def _add_pairwise(left: pa.Array, right: pa.Array) -> pa.Array:
     """Add two columns of sums, row by row."""
     seen = mask_of(right)
     rows = np.arange(len(left))
@@ -114,14 +114,14 @@ def _integer_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> IntArra
     if len(values) == 0:
         return total
     # Cheap and almost always enough: not even the largest values, all in one group, overflow.
-    if _reach(values) * len(values) + _reach(total) < 1 << 63:
+    if _largest_absolute(values) * len(values) + _largest_absolute(total) < 1 << 63:
         np.add.at(total, groups, values)
         return total
     limbs = _limbs_of_integers(total)
     for limb, added in zip(limbs, _limbs_of_integers(values), strict=True):
         np.add.at(limb, groups, added)
-    carried = _carry(limbs)
-    _raise_if_any(_outside(carried, -(1 << 63), 1 << 63), sums.type)
+    carried = _propagate_carries(limbs)
+    _raise_if_any(_is_outside(carried, -(1 << 63), 1 << 63), sums.type)
     joined: IntArray = carried[0] | (carried[1] << 32)
     return joined
 
@@ -131,9 +131,9 @@ def _decimal_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> Limbs:
     limbs = _limbs_of(sums)
     for limb, added in zip(limbs, _limbs_of(column), strict=True):
         np.add.at(limb, groups, added)
-    carried = _carry(limbs)
+    carried = _propagate_carries(limbs)
     bound = 10**sums.type.precision
-    _raise_if_any(_outside(carried, 1 - bound, bound), sums.type)
+    _raise_if_any(_is_outside(carried, 1 - bound, bound), sums.type)
     return carried
 
 
@@ -149,11 +149,11 @@ class _Sum(BuiltIn):
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
         """Add values to the sums of their groups."""
-        return self.states(_add(states.column(0), groups, columns[0]))
+        return self.states(_add_to_sums(states.column(0), groups, columns[0]))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         """Add sums pair by pair."""
-        return self.states(_merge(left.column(0), right.column(0)))
+        return self.states(_add_pairwise(left.column(0), right.column(0)))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         """Return the sums."""
@@ -176,15 +176,15 @@ class _Mean(BuiltIn):
         mask = mask_of(columns[0])
         seen = groups if mask is None else groups[mask]
         counts = np.bincount(seen, minlength=states.num_rows)
-        return self._states(
-            _add(states.column(0), groups, columns[0]),
+        return self._to_states(
+            _add_to_sums(states.column(0), groups, columns[0]),
             values_of(states.column(1)) + counts,
         )
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         """Add sums and counts pair by pair."""
-        return self._states(
-            _merge(left.column(0), right.column(0)),
+        return self._to_states(
+            _add_pairwise(left.column(0), right.column(0)),
             values_of(left.column(1)) + values_of(right.column(1)),
         )
 
@@ -214,7 +214,7 @@ class _Mean(BuiltIn):
         bitmap = None if some.all() else pa.py_buffer(np.packbits(some, bitorder="little"))
         return pa.Array.from_buffers(self.output, len(counts), [bitmap, pa.py_buffer(means)])
 
-    def _states(self, sums: pa.Array, counts: IntArray) -> pa.RecordBatch:
+    def _to_states(self, sums: pa.Array, counts: IntArray) -> pa.RecordBatch:
         """Build states from sums and counts."""
         return self.states(sums, column_of(counts, None, pa.int64()))
 
@@ -232,7 +232,7 @@ def _zero_where_null(column: pa.Array) -> npt.NDArray[Any]:
     return values if mask is None else np.where(mask, values, values.dtype.type(0))
 
 
-def _reach(values: IntArray) -> int:
+def _largest_absolute(values: IntArray) -> int:
     """Largest absolute value."""
     return max(int(values.max()), -int(values.min())) if len(values) else 0
 
@@ -258,7 +258,7 @@ class _Count(BuiltIn):
 
     def create(self, count: int) -> pa.RecordBatch:
         """Return counts of 0."""
-        return self._states(np.zeros(count, np.int64))
+        return self._to_states(np.zeros(count, np.int64))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
@@ -267,17 +267,17 @@ class _Count(BuiltIn):
         mask = mask_of(columns[0]) if columns else None
         seen = groups if mask is None else groups[mask]
         counts = np.bincount(seen, minlength=states.num_rows)
-        return self._states(values_of(states.column(0)) + counts)
+        return self._to_states(values_of(states.column(0)) + counts)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         """Add counts pair by pair."""
-        return self._states(values_of(left.column(0)) + values_of(right.column(0)))
+        return self._to_states(values_of(left.column(0)) + values_of(right.column(0)))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         """Return the counts."""
         return states.column(0)
 
-    def _states(self, counts: IntArray) -> pa.RecordBatch:
+    def _to_states(self, counts: IntArray) -> pa.RecordBatch:
         """Build states from counts."""
         return self.states(column_of(counts, None, pa.int64()))
 
@@ -306,7 +306,7 @@ def _limbs_of_integers(values: IntArray) -> Limbs:
     return limbs
 
 
-def _carry(limbs: Limbs) -> Limbs:
+def _propagate_carries(limbs: Limbs) -> Limbs:
     """Carry limbs above 32 bits over to the next; the last limb shows an overflow."""
     carried = limbs.copy()
     for i in range(3):
@@ -315,9 +315,9 @@ def _carry(limbs: Limbs) -> Limbs:
     return carried
 
 
-def _outside(carried: Limbs, low: int, high: int) -> BoolArray:
+def _is_outside(carried: Limbs, low: int, high: int) -> BoolArray:
     """Return which values v are outside ``low <= v < high``; both bounds fit 128 bits."""
-    return _at_least(carried, high) | ~_at_least(carried, low)
+    return _is_at_least(carried, high) | ~_is_at_least(carried, low)
 
 
 def _decimal_of(carried: Limbs, mask: BoolArray | None, dtype: pa.DataType) -> pa.Array:
@@ -336,7 +336,7 @@ def _integers_of(column: pa.Array) -> list[int]:
     return [(h << 64) + w for h, w in zip(high.tolist(), low.tolist(), strict=True)]
 
 
-def _at_least(carried: Limbs, bound: int) -> BoolArray:
+def _is_at_least(carried: Limbs, bound: int) -> BoolArray:
     """Return which values are at least `bound`."""
     result = np.ones(carried.shape[1], np.bool_)
     for i in range(4):  # from the lowest limb: a higher one decides over all below it

@@ -41,8 +41,8 @@ from godwit.operators.joins.sides import (
     without_null,
 )
 from godwit.operators.operator import OperatorOutput, changed_by_key
-from godwit.operators.ordering import ranges
-from godwit.operators.spreading import PART, work_of
+from godwit.operators.ordering import expand_ranges
+from godwit.operators.spreading import PART, measure_work
 from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
 from godwit.store.changes import EntryRange
 
@@ -97,7 +97,7 @@ class IntervalJoin(JoinOperator):
         interval = {"earliest_us": self.earliest_us, "latest_us": self.latest_us, "how": self.how}
         return {**super().means, **interval}
 
-    def over_at(self, newest: int) -> int:
+    def parts_expire_at(self, newest: int) -> int:
         """Return the watermark that is past all rows that rows up to time `newest` can match."""
         return BEGINNING if newest == BEGINNING else newest + int(self.reach_us.max()) + 1
 
@@ -105,11 +105,11 @@ class IntervalJoin(JoinOperator):
         """Return whether unmatched rows may be emitted."""
         return self.how != "inner" and time.until > time.closed
 
-    def end_of(self, moment: int) -> int:
+    def emitted_by(self, moment: int) -> int:
         """Return the time after which a row of this time can match no more."""
         return BEGINNING if self.how == "inner" else moment + int(self.reach_us.max()) + 1
 
-    def marks(self, rows: pa.RecordBatch, times: IntArray) -> IntArray:
+    def entry_marks(self, rows: pa.RecordBatch, times: IntArray) -> IntArray:
         """Return the bucket (slice of event time) of each row."""
         sides = values_of(rows.column(rows.schema.get_field_index(SIDE)))
         return self.grid.panes(times + self.reach_us[sides])
@@ -117,7 +117,7 @@ class IntervalJoin(JoinOperator):
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Join an epoch's rows with each other and with the state."""
         arrived, time = data.rows, data.time
-        alone = self._over(data.state, time)
+        alone = self._expired_unmatched(data.state, time)
         number = arrived.keys.num_rows
         hashes = np.concatenate([arrived.hashes, alone.hashes])
         own = pa.concat_batches([e.keys.select(self.keys.names) for e in (arrived, alone)])
@@ -125,23 +125,23 @@ class IntervalJoin(JoinOperator):
             return OperatorOutput()
         groups = group_rows(hashes, own, data.num_key_groups)
         distinct = own.take(pa.array(groups.first_row))
-        new = self._bucketed(arrived, groups.of_row[:number])
-        loaded = self._loaded(new, groups, distinct, data.state, time)
+        new = self._unmatched_in_buckets(arrived, groups.of_row[:number])
+        loaded = self._load_matches(new, groups, distinct, data.state, time)
         is_probe = new.number == PROBE
         probes = new.take(np.flatnonzero(is_probe))
         new = new.take(np.flatnonzero(~is_probe)) if len(probes.key) else new
         new = new.numbered_after(loaded)
-        every = loaded.before(new)
-        meeting = every.before(probes) if len(probes.key) else every
+        every = loaded.followed_by(new)
+        meeting = every.followed_by(probes) if len(probes.key) else every
         keyed = without_null(distinct)[meeting.key]
         left, right = self._pairs(meeting, len(loaded.key), len(every.key), keyed)
         met = meeting.met.copy()
         met[left] = met[right] = True
         met = met[: len(every.key)]
-        rows = every.counted(len(loaded.key))
+        rows = every.sizes_after(len(loaded.key))
         changed = rows != every.rows
         for side in (LEFT, RIGHT):
-            changed |= (every.side == side) & (met != every.met) & self.keeps(side)
+            changed |= (every.side == side) & (met != every.met) & self.emits_unmatched(side)
         changed[len(loaded.key) :] = True
         # A bucket that the watermark has passed by the end of the epoch is gone in the next one.
         changed &= every.bucket >= self.grid.first_open(max(time.until, time.closed))
@@ -155,21 +155,21 @@ class IntervalJoin(JoinOperator):
         )
         marks = (column_of(part[write], None, t) for part, t in ((met, pa.bool_()), (rows, _INT)))
         now = replace(every, met=met)
-        stored_alone = self._bucketed(alone, groups.of_row[number:])
-        values = self.stored(every.values.take(taken), *marks)
+        stored_alone = self._unmatched_in_buckets(alone, groups.of_row[number:])
+        values = self.to_state(every.values.take(taken), *marks)
         return OperatorOutput(
             groups=groups,
             changed=changed_by_key(groups, every.key[write], entries, values),
             output=pa.concat_batches(
                 [
                     self.joined(distinct.take(pa.array(meeting.key)), meeting.values, left, right),
-                    *self._alone(stored_alone, now, len(loaded.key), distinct, time),
+                    *self._unmatched_output(stored_alone, now, len(loaded.key), distinct, time),
                 ]
             ),
-            key_work=self._work(meeting, len(every.key), distinct, left),
+            key_work=self._measure_work(meeting, len(every.key), distinct, left),
         )
 
-    def _work(
+    def _measure_work(
         self,
         rows: _Bucketed,  # of state and new, and behind the first `kept` the probes
         kept: int,
@@ -185,15 +185,15 @@ class IntervalJoin(JoinOperator):
         parts = np.zeros(count, np.int32)
         if self.spread:
             parts = values_of(distinct.column(distinct.schema.get_field_index(PART)))
-        return work_of(
-            distinct.select(self.own_keys.names),
+        return measure_work(
+            distinct.select(self.user_keys.names),
             parts > 0,
             left_rows,
             right_rows,
             np.bincount(rows.key[left], minlength=count).astype(np.int64),
         )
 
-    def _loaded(
+    def _load_matches(
         self,
         new: _Bucketed,
         groups: Groups,
@@ -249,7 +249,7 @@ class IntervalJoin(JoinOperator):
         first, second = zip(*found, strict=True)
         return np.concatenate(first), np.concatenate(second)
 
-    def _over(self, state: StateView, time: EpochTime) -> StateRows:
+    def _expired_unmatched(self, state: StateView, time: EpochTime) -> StateRows:
         """Return stored unmatched rows that no row after this epoch can match."""
         if not self.closes(time):
             return StateRows(
@@ -259,14 +259,16 @@ class IntervalJoin(JoinOperator):
             )
         first = self.grid.panes(np.array([time.closed]))[0]
         found = state.scan(EntryRange(column=self.pane_position, first=int(first), end=time.until))
-        sides, rows = self.sides_of(found.keys), self.rows_of(found.values)
-        over = self._is_over(sides, event_times_of(rows), values_of(found.values.column(0)), time)
+        sides, rows = self.sides_of(found.keys), self.from_state(found.values)
+        over = self._is_emitted_unmatched(
+            sides, event_times_of(rows), values_of(found.values.column(0)), time
+        )
         which = pa.array(np.flatnonzero(over))
         return StateRows(
             hashes=found.hashes[over], keys=found.keys.take(which), values=rows.take(which)
         )
 
-    def _is_over(
+    def _is_emitted_unmatched(
         self,
         sides: npt.NDArray[np.integer],
         moments: IntArray,
@@ -275,11 +277,11 @@ class IntervalJoin(JoinOperator):
     ) -> Bools:
         """Return a mask of unmatched rows to emit in this epoch."""
         until = moments + self.reach_us[sides]
-        wanted = np.array([self.keeps(LEFT), self.keeps(RIGHT)])[sides]
+        wanted = np.array([self.emits_unmatched(LEFT), self.emits_unmatched(RIGHT)])[sides]
         over: Bools = wanted & ~met & (until >= time.closed) & (until < time.until)
         return over
 
-    def _bucketed(self, entries: StateRows, key: IntArray) -> _Bucketed:
+    def _unmatched_in_buckets(self, entries: StateRows, key: IntArray) -> _Bucketed:
         """Return entries of unmatched rows as rows in buckets."""
         return _Bucketed(
             key=key,
@@ -291,7 +293,7 @@ class IntervalJoin(JoinOperator):
             values=entries.values,
         )
 
-    def _alone(
+    def _unmatched_output(
         self,
         stored: _Bucketed,
         now: _Bucketed,
@@ -302,10 +304,10 @@ class IntervalJoin(JoinOperator):
         """Yield the output of unmatched rows, stored and new."""
         if not self.closes(time):
             return
-        still = stored.take(np.flatnonzero(~stored.among(now.take(np.flatnonzero(now.met)))))
+        still = stored.take(np.flatnonzero(~stored.is_among(now.take(np.flatnonzero(now.met)))))
         fresh = now.take(np.arange(loaded, len(now.key)))
-        due = self._is_over(fresh.side, event_times_of(fresh.values), fresh.met, time)
-        alone = still.before(fresh.take(np.flatnonzero(due)))
+        due = self._is_emitted_unmatched(fresh.side, event_times_of(fresh.values), fresh.met, time)
+        alone = still.followed_by(fresh.take(np.flatnonzero(due)))
         at, none = np.arange(len(alone.key)), np.full(len(alone.key), -1)
         own = distinct.take(pa.array(alone.key))
         left = alone.side == LEFT
@@ -338,7 +340,7 @@ class _Bucketed:
             values=self.values.take(pa.array(which)),
         )
 
-    def before(self, later: _Bucketed) -> _Bucketed:
+    def followed_by(self, later: _Bucketed) -> _Bucketed:
         """Concatenate with later rows."""
         return _Bucketed(
             key=np.concatenate([self.key, later.key]),
@@ -352,9 +354,9 @@ class _Bucketed:
 
     def numbered_after(self, loaded: _Bucketed) -> _Bucketed:
         """Assign numbers in order of arrival, after the rows already in their buckets."""
-        both = loaded.take(np.flatnonzero(loaded.number == 0)).before(self)
+        both = loaded.take(np.flatnonzero(loaded.number == 0)).followed_by(self)
         first = len(both.key) - len(self.key)
-        bucket = _numbers_of(both.key, both.side, both.bucket)
+        bucket = _number_distinct(both.key, both.side, both.bucket)
         before = np.zeros(int(bucket.max(initial=-1)) + 1, np.int64)
         before[bucket[:first]] = both.rows[:first]
         own = bucket[first:]
@@ -366,19 +368,19 @@ class _Bucketed:
         number[order] = before[ordered] + rank
         return replace(self, number=number)
 
-    def counted(self, loaded: int) -> IntArray:
+    def sizes_after(self, loaded: int) -> IntArray:
         """Return bucket sizes, with all rows after the first `loaded` ones added."""
-        bucket = _numbers_of(self.key, self.side, self.bucket)
+        bucket = _number_distinct(self.key, self.side, self.bucket)
         added = np.bincount(bucket[loaded:], minlength=int(bucket.max(initial=-1)) + 1)
         counts = self.rows.copy()
         firsts = np.flatnonzero(self.number == 0)
         counts[firsts] += added[bucket[firsts]]
         return counts
 
-    def among(self, others: _Bucketed) -> Bools:
+    def is_among(self, others: _Bucketed) -> Bools:
         """Return a mask of rows that are among the others."""
-        every = self.before(others)
-        row = _numbers_of(every.key, every.side, every.bucket, every.number)
+        every = self.followed_by(others)
+        row = _number_distinct(every.key, every.side, every.bucket, every.number)
         split = len(self.key)
         return np.isin(row[:split], row[split:])
 
@@ -401,7 +403,7 @@ def _load_buckets(
     needs_all = np.repeat(all_rows, [len(part[0]) for part in parts])
     live = bucket >= first_open
     key, side, bucket, needs_all = key[live], side[live], bucket[live], needs_all[live]
-    number = _numbers_of(key, side, bucket)
+    number = _number_distinct(key, side, bucket)
     count = int(number.max(initial=-1)) + 1
     at = np.empty(count, np.int64)  # each bucket once
     at[number] = np.arange(len(number))
@@ -430,13 +432,13 @@ def _load_buckets(
 
     known, first = loaded(key[at], side[at], bucket[at], np.zeros(count, np.int64))
     others = np.where(loads_all[known], first.rows - 1, 0)
-    of, number = ranges(np.ones(len(others), np.int64), others)
+    of, number = expand_ranges(np.ones(len(others), np.int64), others)
     there, rest = loaded(first.key[of], first.side[of], first.bucket[of], number)
     assert there.all(), "the first row of a bucket says how many there are"
-    return first.before(rest)
+    return first.followed_by(rest)
 
 
-def _numbers_of(*columns: npt.NDArray[np.integer]) -> IntArray:
+def _number_distinct(*columns: npt.NDArray[np.integer]) -> IntArray:
     """Assign numbers to the distinct values of rows, from 0."""
     count = len(columns[0])
     order = np.lexsort(columns[::-1])

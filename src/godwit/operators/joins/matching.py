@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from godwit.operators.ordering import ranges
+from godwit.operators.ordering import expand_ranges
 
 IntArray = npt.NDArray[np.int64]
 
@@ -25,7 +25,7 @@ class Slices:
     ends: IntArray
 
     @property
-    def any(self) -> npt.NDArray[np.bool_]:
+    def is_nonempty(self) -> npt.NDArray[np.bool_]:
         """Shape ``(n,)``: true where the range of matching rows is not empty."""
         return self.ends > self.begins
 
@@ -33,12 +33,12 @@ class Slices:
     def last(self) -> IntArray:
         """Shape ``(n,)``: the last row of each range, -1 where it is empty."""
         last = np.full(len(self.ends), -1, np.int64)
-        last[self.any] = self.order[self.ends[self.any] - 1]
+        last[self.is_nonempty] = self.order[self.ends[self.is_nonempty] - 1]
         return last
 
     def pairs(self) -> tuple[IntArray, IntArray]:
         """Return all pairs: position of the row, and of the other, by row, key and time."""
-        row, at = ranges(self.begins, self.ends - self.begins)
+        row, at = expand_ranges(self.begins, self.ends - self.begins)
         return row, self.order[at]
 
 

@@ -98,12 +98,12 @@ class NewestJoin(JoinOperator):
         due = arrived.take(np.flatnonzero(~is_later))
         stale = arrived.take(np.empty(0, np.int64))
         if self.closes(time):
-            first, end = self.closing(time)
+            first, end = self.closing_panes(time)
             waited = data.state.scan(EntryRange(column=self.pane_position, first=first, end=end))
-            due = replace(waited, values=self.rows_of(waited.values)).then(due)
+            due = replace(waited, values=self.from_state(waited.values)).followed_by(due)
             if self.within_us is not None:
-                stale = self._stale(data.state, time.until - self.within_us)
-        every = due.then(later).then(stale)
+                stale = self._expired_right_rows(data.state, time.until - self.within_us)
+        every = due.followed_by(later).followed_by(stale)
         if not every.keys.num_rows:
             return OperatorOutput()
         own = every.keys.select(self.keys.names)
@@ -111,7 +111,7 @@ class NewestJoin(JoinOperator):
         distinct = own.take(pa.array(groups.first_row))
         count, waiting = due.keys.num_rows, later.keys.num_rows
         key = groups.of_row
-        newest, output = self._join(due, key[:count], distinct, groups.key_groups, data.state)
+        newest, output = self._join_due(due, key[:count], distinct, groups.key_groups, data.state)
         stay = pa.array(newest)
         stays = key[newest]
         over = np.setdiff1d(key[count + waiting :], stays)
@@ -130,13 +130,13 @@ class NewestJoin(JoinOperator):
             key=np.concatenate([key[count : count + waiting], ended]),
             keys=pa.concat_batches([later.keys, entries]),
             values=pa.concat_batches(
-                [self.stored(rows) for rows in (later.values, due.values.take(stay), none)]
+                [self.to_state(rows) for rows in (later.values, due.values.take(stay), none)]
             ),
             removed=np.arange(waiting + n) >= waiting + len(stays),
         )
         return OperatorOutput(groups=groups, changed=changed, output=output)
 
-    def _join(
+    def _join_due(
         self,
         due: StateRows,
         key: npt.NDArray[np.int64],
@@ -163,7 +163,7 @@ class NewestJoin(JoinOperator):
         )
         known, values = state.find(looked_for, key_groups[asked])
         there = np.flatnonzero(known)
-        before = self.rows_of(values.take(pa.array(there)))
+        before = self.from_state(values.take(pa.array(there)))
         # What stayed is older than what is due, and stands before it.
         rows = pa.concat_batches([due.values, before])
         at = len(moments) + np.arange(len(there))
@@ -175,7 +175,7 @@ class NewestJoin(JoinOperator):
         newest = within(key[left], first, last, all_keys[others], all_moments[others]).last
         met = np.where(newest < 0, -1, others[newest] if len(others) else -1)
         met[~keyed[left]] = -1
-        if not self.keeps(LEFT):
+        if not self.emits_unmatched(LEFT):
             left, met = left[met >= 0], met[met >= 0]
         own = due.keys.select(self.keys.names)
         output = self.joined(own, rows, left, met)
@@ -185,9 +185,9 @@ class NewestJoin(JoinOperator):
         ends[:-1] = np.diff(key[order]) != 0
         return order[ends], output
 
-    def _stale(self, state: StateView, before: int) -> StateRows:
+    def _expired_right_rows(self, state: StateView, before: int) -> StateRows:
         """Return rows of the right that are too old for any future row."""
         column = len(self.schema.keys) + len(self.marks_of_state)
         old = state.scan(EntryRange(column=column, end=before))
         stale = old.take(np.flatnonzero(self.sides_of(old.keys) == _STAYS))
-        return replace(stale, values=self.rows_of(stale.values))
+        return replace(stale, values=self.from_state(stale.values))

@@ -19,7 +19,7 @@ import pyarrow as pa
 from godwit.checkpoint.evolution import ORIGINS
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.model.naming import RESERVED_PREFIX
-from godwit.operators.spreading import PART, hash_of_keys
+from godwit.operators.spreading import PART, hash_undivided
 from godwit.operators.windows.event_time import RowTime
 from godwit.operators.windows.operator import PANE, EventTimeOperator
 from godwit.store.columns import StateSchema
@@ -103,11 +103,14 @@ class JoinOperator(EventTimeOperator):
         self.output = pa.schema([*keys, *left.named, *right.named])
 
     @property
-    def left_out(self) -> pa.Schema:
+    def left_out_schema(self) -> pa.Schema:
         """Columns of left-out rows: those of both sides, the side, the time, and the reason."""
         names = {SIDE: "side", MOMENT: "moment"}
         return pa.schema(
-            [field.with_name(names.get(field.name, field.name)) for field in super().left_out]
+            [
+                field.with_name(names.get(field.name, field.name))
+                for field in super().left_out_schema
+            ]
         )
 
     @property
@@ -126,7 +129,7 @@ class JoinOperator(EventTimeOperator):
             ORIGINS: {name: side.origin for name, side in named.items()},
         }
 
-    def received(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:
+    def unify_columns(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:
         """Convert rows of one side to the columns that both sides share."""
         which = self._side_of(input_number)
         side, count = self.sides[which], rows.num_rows
@@ -153,16 +156,18 @@ class JoinOperator(EventTimeOperator):
         """Assign rows to panes, split off late ones, and divide rows of hot keys among parts."""
         rows, left_out, arrivals = super().arrange(rows, time, input_number)
         if self.spread and rows.num_rows:
-            rows = self._spread(rows, time, self._side_of(input_number))
+            rows = self._divide_among_parts(rows, time, self._side_of(input_number))
         return rows, left_out, arrivals
 
-    def _spread(self, rows: pa.RecordBatch, time: EpochTime, side: int) -> pa.RecordBatch:
+    def _divide_among_parts(
+        self, rows: pa.RecordBatch, time: EpochTime, side: int
+    ) -> pa.RecordBatch:
         """Copy rows to the parts of their keys; rows not kept there (probes) get number -1."""
         routing = self.routing(time)
         if routing is None:
             return rows
-        hashes = hash_of_keys(rows.select(self.own_keys.names))
-        routes = routing.routes(hashes, side, rows.select(self.inputs.names))
+        hashes = hash_undivided(rows.select(self.user_keys.names))
+        routes = routing.route_rows(hashes, side, rows.select(self.inputs.names))
         if routes is None:
             return rows
         row, parts, probes = routes
@@ -182,7 +187,7 @@ class JoinOperator(EventTimeOperator):
         part = [column_of(none.astype(np.int32), None, pa.int32())] if self.spread else []
         side = rows.column(rows.schema.get_field_index(SIDE))
         numbers = column_of(none, None, pa.int64())
-        own = rows.select(self.own_keys.names).columns
+        own = rows.select(self.user_keys.names).columns
         others = rows.select(self.inputs.names).columns
         names = [*self.schema.keys.names, *self.inputs.names]
         return pa.RecordBatch.from_arrays([*own, *part, panes, side, numbers, *others], names=names)
@@ -195,7 +200,7 @@ class JoinOperator(EventTimeOperator):
         """Return `newest`: output is no newer than input."""
         return newest
 
-    def keeps(self, side: int) -> bool:
+    def emits_unmatched(self, side: int) -> bool:
         """Return whether unmatched rows of a side are emitted."""
         return self.how in (("left", "full"), ("right", "full"))[side]
 
@@ -225,11 +230,11 @@ class JoinOperator(EventTimeOperator):
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.keys)
 
-    def stored(self, rows: pa.RecordBatch, *marks: pa.Array) -> pa.RecordBatch:
+    def to_state(self, rows: pa.RecordBatch, *marks: pa.Array) -> pa.RecordBatch:
         """Convert rows of `inputs` to state columns."""
         return pa.RecordBatch.from_arrays([*marks, *rows.columns], schema=self.schema.values)
 
-    def rows_of(self, state: pa.RecordBatch) -> pa.RecordBatch:
+    def from_state(self, state: pa.RecordBatch) -> pa.RecordBatch:
         """Convert state columns to rows of `inputs`."""
         first = len(self.marks_of_state)
         return pa.RecordBatch.from_arrays(state.columns[first:], schema=self.inputs)
@@ -244,9 +249,11 @@ class JoinOperator(EventTimeOperator):
         split = 1 + len(self.sides[LEFT].named)
         some = pa.array(np.where(left < 0, right, left))
         columns = [
-            *own.select(self.own_keys.names).take(some).columns,
-            *rows.select(list(range(1, split))).take(_or_null(left)).columns,
-            *rows.select(list(range(split, rows.num_columns))).take(_or_null(right)).columns,
+            *own.select(self.user_keys.names).take(some).columns,
+            *rows.select(list(range(1, split))).take(_null_if_negative(left)).columns,
+            *rows.select(list(range(split, rows.num_columns)))
+            .take(_null_if_negative(right))
+            .columns,
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.output)
 
@@ -267,6 +274,6 @@ def event_times_of(rows: pa.RecordBatch) -> IntArray:
     return times
 
 
-def _or_null(which: IntArray) -> pa.Array:
+def _null_if_negative(which: IntArray) -> pa.Array:
     """Convert positions for `take`, null where negative."""
     return pa.array(which, mask=which < 0)

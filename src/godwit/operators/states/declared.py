@@ -76,7 +76,7 @@ class ValueState(Generic[T]):
 
     def __post_init__(self) -> None:
         if not callable(self.of):
-            raise _no_type("ValueState", self.of)
+            raise _not_a_type("ValueState", self.of)
 
 
 @user_class
@@ -113,7 +113,7 @@ class ListState(Generic[T]):
 
     def __post_init__(self) -> None:
         if not _is_type(self.of):
-            raise _no_type("ListState", self.of)
+            raise _not_a_type("ListState", self.of)
 
 
 @user_class
@@ -155,7 +155,7 @@ class MapState(Generic[K, V]):
     def __post_init__(self) -> None:
         for given in (self.by, self.of):
             if not _is_type(given):
-                raise _no_type("MapState", given)
+                raise _not_a_type("MapState", given)
 
 
 def _is_type(given: object) -> bool:
@@ -169,7 +169,7 @@ def _is_type(given: object) -> bool:
     )
 
 
-def _no_type(kind: str, given: object) -> InvalidFlowError:
+def _not_a_type(kind: str, given: object) -> InvalidFlowError:
     """Return the error for a state whose type is no type."""
     remedy = "Give the class, as in gw.ListState(float) or gw.MapState(str, int)."
     if isinstance(given, str):

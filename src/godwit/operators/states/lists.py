@@ -198,40 +198,40 @@ class ListCells(Cells):
     def sweep(self, expired: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
         """Record the removal of pages whose elements have all expired."""
         if expired:
-            self._look_for_heads(np.unique([group for group, _ in expired]))
+            self._read_heads(np.unique([group for group, _ in expired]))
             self._lists.update(self._looked_up)
             self._looked_up = {}
             for group, (page,) in expired:
                 self._lists[group].swept.add(page)
 
-    def unread(self, group: int) -> None:
+    def discard(self, group: int) -> None:
         """Discard the elements read and changed of a key."""
         self._lists.pop(group, None)
 
-    def _look_for_heads(self, groups: Any) -> None:
+    def _read_heads(self, groups: Any) -> None:
         """Look up the head entries of keys, all in one read."""
         looked = self.look_up(groups, pa.array(np.full(len(groups), _HEAD)))
         self._looked_up = {
             key: _List.of(looked.blob(1, row) if known else b"")
             for row, (key, known) in enumerate(zip(groups.tolist(), looked.known, strict=True))
         }
-        self._heads.took(looked.nbytes)
+        self._heads.record_read(looked.nbytes)
 
-    def _list(self, group: int) -> _List:
+    def _prefetched_list(self, group: int) -> _List:
         """Return a key's list, read ahead with those of the keys after it."""
         of_key = self._lists.get(group)
         if of_key is None:
             if group not in self._looked_up:
                 ahead = self._heads.keys(group)
-                self._look_for_heads(np.arange(ahead.start, ahead.stop))
-            self._heads.use()
+                self._read_heads(np.arange(ahead.start, ahead.stop))
+            self._heads.record_use()
             of_key = self._lists[group] = self._looked_up.pop(group)
         return of_key
 
-    def _load(self, group: int, *, everything: bool) -> None:
+    def _load_pages(self, group: int, *, everything: bool) -> None:
         """Read pages of a key, all or the last, and ahead for the next keys."""
         ahead = self._all if everything else self._last
-        if not self._missing(self._list(group), everything=everything):
+        if not self._unread_pages(self._prefetched_list(group), everything=everything):
             return
         groups: list[int] = []
         pages: list[int] = []
@@ -239,11 +239,11 @@ class ListCells(Cells):
             of_key = self._lists.get(key) or self._looked_up.get(key)
             if of_key is None or (groups and len(groups) > _MOST_PAGES):
                 break
-            missing = self._missing(of_key, everything=everything)
+            missing = self._unread_pages(of_key, everything=everything)
             groups += [key] * len(missing)
             pages += missing
         looked = self.look_up(np.array(groups), pa.array(pages, pa.int64()))
-        expires = looked.moments(self.stored.expires_at)
+        expires = looked.times(self.stored.expires_at)
         blobs = [looked.blob(0, row) if known else b"" for row, known in enumerate(looked.known)]
         there = [row for row, blob in enumerate(blobs) if blob]
         read = iter(
@@ -262,35 +262,35 @@ class ListCells(Cells):
             if packed := looked.blob(2, row):
                 moments = np.frombuffer(packed, "<i8").tolist()
             of_key.pages[page] = _Page(elements, moments, blobs[row], expires[row])
-        ahead.took(looked.nbytes)
+        ahead.record_read(looked.nbytes)
 
-    def _missing(self, of_key: _List, *, everything: bool) -> list[int]:
+    def _unread_pages(self, of_key: _List, *, everything: bool) -> list[int]:
         """Numbers of the list's pages that are not read yet: all, or the last alone."""
         first = of_key.first if everything else max(of_key.after - 1, of_key.first)
         return [page for page in range(first, of_key.after) if page not in of_key.pages]
 
     def is_there(self, group: int) -> bool:
         """Return whether a key's list has elements."""
-        of_key = self._list(group)
+        of_key = self._prefetched_list(group)
         if of_key.first == of_key.after:
             return False
         return (
-            self._none_expires(of_key) or of_key.latest > self.lane.clock or bool(self.read(group))
+            self._never_expires(of_key) or of_key.latest > self.lane.clock or bool(self.read(group))
         )
 
-    def _none_expires(self, of_key: _List) -> bool:
+    def _never_expires(self, of_key: _List) -> bool:
         """Return whether no element expires: the list never had a time-to-live."""
         return self.stored.ttl_us is None and of_key.latest <= BEGINNING
 
     def read(self, group: int) -> list[Any]:
         """Return the elements of a key."""
-        of_key = self._list(group)
-        self._load(group, everything=True)
-        self._all.use()
+        of_key = self._prefetched_list(group)
+        self._load_pages(group, everything=True)
+        self._all.record_use()
         pages = [of_key.pages[number] for number in range(of_key.first, of_key.after)]
         for page in pages:
             page.seen = True
-        if self._none_expires(of_key):
+        if self._never_expires(of_key):
             return [element for page in pages for element in page.elements]
         return [
             element
@@ -301,13 +301,13 @@ class ListCells(Cells):
 
     def extend(self, group: int, elements: list[Any]) -> None:
         """Append elements to a key's list."""
-        of_key = self._list(group)
+        of_key = self._prefetched_list(group)
         if not elements:
             return
         page = None
         if of_key.first < of_key.after:
-            self._load(group, everything=False)
-            self._last.use()
+            self._load_pages(group, everything=False)
+            self._last.record_use()
             page = of_key.pages[of_key.after - 1]
         if self.stored.ttl_us is not None:
             of_key.latest = max(of_key.latest, self._again)
@@ -325,12 +325,12 @@ class ListCells(Cells):
 
     def replace(self, group: int, elements: list[Any]) -> None:
         """Replace all elements of a key's list."""
-        self.forget(group)
+        self.drop(group)
         self.extend(group, elements)
 
-    def forget(self, group: int) -> None:
+    def drop(self, group: int) -> None:
         """Remove all elements of a key."""
-        of_key = self._list(group)
+        of_key = self._prefetched_list(group)
         of_key.first = of_key.after = 0
         of_key.pages = {}
         of_key.swept.clear()
@@ -351,7 +351,9 @@ class ListCells(Cells):
             now = (of_key.first, of_key.after, of_key.latest)
             if of_key.first < of_key.after:
                 if now != of_key.was:
-                    written.put(group, (_HEAD,), b"", _BOUNDS.pack(*now), *self._more([], END))
+                    written.put(
+                        group, (_HEAD,), b"", _BOUNDS.pack(*now), *self._expiry_columns([], END)
+                    )
             elif of_key.was[0] < of_key.was[1]:
                 written.remove(group, (_HEAD,))
         blobs = self.stored.encoded(
@@ -359,11 +361,11 @@ class ListCells(Cells):
         )
         for (group, number, page), blob in zip(pages, blobs, strict=True):
             if page.changed or blob != page.before:
-                more = self._more(page.moments, page.expires)
+                more = self._expiry_columns(page.moments, page.expires)
                 written.put(group, (number,), blob, b"", *more)
         return written
 
-    def _more(self, moments: list[int], expires: int) -> tuple[Any, ...]:
+    def _expiry_columns(self, moments: list[int], expires: int) -> tuple[Any, ...]:
         """Return a page's columns of expiry times; empty without a time-to-live."""
         packed = b""
         if any(moment < END for moment in moments):

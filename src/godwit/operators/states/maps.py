@@ -193,9 +193,9 @@ class MapCells(Cells):
     def sweep(self, expired: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
         """Record the removal of items that have expired."""
         for group, (_, *parts) in expired:
-            self._map(group).items[self.stored.item(parts)] = _Item(b"", there=True)
+            self._cached_map(group).items[self.stored.item(parts)] = _Item(b"", there=True)
 
-    def unread(self, group: int) -> None:
+    def discard(self, group: int) -> None:
         """Discard the items read and changed of a key."""
         self._maps.pop(group, None)
 
@@ -203,11 +203,11 @@ class MapCells(Cells):
 
     def is_there(self, group: int, item: Any) -> bool:
         """Return whether a key has an item."""
-        return self._item(group, item).visible
+        return self._find_item(group, item).visible
 
     def read(self, group: int, item: Any) -> Any:
         """Return the value of an item; raise KeyError if there is none."""
-        found = self._item(group, item)
+        found = self._find_item(group, item)
         if not found.visible:
             raise KeyError(item)
         if not (found.read or found.changed):
@@ -219,69 +219,69 @@ class MapCells(Cells):
 
     def assign(self, group: int, item: Any, value: Any) -> None:
         """Set an item."""
-        found = self._item(group, item)
+        found = self._find_item(group, item)
         if not found.visible:
             self._maps[group].added.append(item)
         found.value, found.changed, found.visible = value, True, True
 
     def remove(self, group: int, item: Any) -> None:
         """Remove an item; raise KeyError if there is none."""
-        found = self._item(group, item)
+        found = self._find_item(group, item)
         if not found.visible:
             raise KeyError(item)
         found.visible, found.changed, found.read = False, False, False
 
     def items(self, group: int) -> list[Any]:
         """Return the items of a key in insertion order."""
-        of_key = self._map(group)
+        of_key = self._cached_map(group)
         if of_key.listed is None:
             self._load_whole(group)
-        self._whole.use()
+        self._whole.record_use()
         assert of_key.listed is not None, "it was loaded"
         every = _last_of_each([*of_key.listed, *of_key.added])
-        return [item for item in every if self._item(group, item).visible]
+        return [item for item in every if self._find_item(group, item).visible]
 
-    def forget(self, group: int) -> None:
+    def drop(self, group: int) -> None:
         """Remove all items of a key."""
         for item in self.items(group):
             self.remove(group, item)
 
     def expect(self, group: int, items: list[Any]) -> None:
         """Load items of a key together, before they are used."""
-        of_key = self._map(group)
+        of_key = self._cached_map(group)
         missing = [i for i in items if i not in of_key.items and i not in of_key.ahead]
         self._look_up_items([group] * len(missing), missing)
 
     # -- looking up ----------------------------------------------------------------------------
 
-    def _map(self, group: int) -> _Map:
+    def _cached_map(self, group: int) -> _Map:
         """Return a key's map, as far as it is loaded."""
         of_key = self._maps.get(group)
         if of_key is None:
             of_key = self._maps[group] = _Map()
         return of_key
 
-    def _item(self, group: int, item: Any) -> _Item:
+    def _find_item(self, group: int, item: Any) -> _Item:
         """Return an item of a key's map, looked up if need be."""
-        of_key = self._map(group)
+        of_key = self._cached_map(group)
         parts = self.stored.parts(item)
         found = of_key.items.get(item)
         if found is not None:
             return found
         if item not in of_key.ahead:
-            self._look(group, item, parts)
+            self._look_up_with_prefetch(group, item, parts)
         if self._used != group:
-            self._ahead.use()
-            self._singles.use()
+            self._ahead.record_use()
+            self._singles.record_use()
             self._used = group
         found = of_key.items[item] = of_key.ahead.pop(item)
         return found
 
-    def _look(self, group: int, item: Any, parts: tuple[Any, ...]) -> None:
+    def _look_up_with_prefetch(self, group: int, item: Any, parts: tuple[Any, ...]) -> None:
         """Look up an item, and others that are likely to follow."""
         columns = self._columns_with(group, parts) if self._tries else ()
         if columns:
-            self._look_ahead(group, columns)
+            self._prefetch_items(group, columns)
             return
         self._tries -= 1
         groups = range(group, group + 1)
@@ -298,23 +298,23 @@ class MapCells(Cells):
         for part, field_ in zip(parts, self.stored.items, strict=True):
             for name in rows.names if starts[group] < starts[group + 1] else ():
                 values = rows.array(name).type, rows[name][starts[group] : starts[group + 1]]
-                if _holds(values[0], field_.type) and part in values[1]:
+                if _can_be_items(values[0], field_.type) and part in values[1]:
                     found.append(name)
                     break
         return tuple(found) if len(found) == len(parts) else ()
 
     def _load_whole(self, group: int) -> None:
         """Load the whole map of a key, and ahead for the next keys."""
-        groups = [g for g in self._whole.keys(group) if self._map(g).listed is None]
+        groups = [g for g in self._whole.keys(group) if self._cached_map(g).listed is None]
         missing: list[tuple[int, Any]] = []
         for of_group, listed in zip(groups, self._listings.read(groups), strict=True):
             of_key = self._maps[of_group]
             of_key.listed = listed
             missing += [(of_group, item) for item in listed if item not in of_key.items]
         took = self._look_up_items([g for g, _ in missing], [item for _, item in missing])
-        self._whole.took(took)
+        self._whole.record_read(took)
 
-    def _look_ahead(self, group: int, of: tuple[str, ...]) -> None:
+    def _prefetch_items(self, group: int, of: tuple[str, ...]) -> None:
         """Look up the items named by rows of the next keys."""
         ahead = self._ahead.keys(group)
         first, end = self.lane.starts[ahead.start], self.lane.starts[ahead.stop]
@@ -329,10 +329,10 @@ class MapCells(Cells):
         table = table.group_by(["group", *names], use_threads=False).aggregate([]).drop_null()
         table = table.combine_chunks()
         columns = [table.column(name).combine_chunks() for name in names]
-        looked = self._find(table.column("group").to_numpy(), columns)
+        looked = self._find_entries(table.column("group").to_numpy(), columns)
         items = zip(*(column.to_pylist() for column in columns), strict=True)
-        self._take(table.column("group").to_pylist(), map(self.stored.item, items), looked)
-        self._ahead.took(looked.nbytes)
+        self._cache_items(table.column("group").to_pylist(), map(self.stored.item, items), looked)
+        self._ahead.record_read(looked.nbytes)
 
     def _look_up_items(self, groups: list[int], items: list[Any]) -> int:
         """Look items up and cache them; return the bytes read."""
@@ -343,25 +343,25 @@ class MapCells(Cells):
             pa.array(values, field_.type)
             for values, field_ in zip(parts, self.stored.items, strict=True)
         ]
-        looked = self._find(np.array(groups), columns)
-        self._take(groups, items, looked)
+        looked = self._find_entries(np.array(groups), columns)
+        self._cache_items(groups, items, looked)
         return looked.nbytes
 
-    def _find(self, groups: npt.NDArray[np.int64], columns: list[pa.Array]) -> Looked:
+    def _find_entries(self, groups: npt.NDArray[np.int64], columns: list[pa.Array]) -> Looked:
         """Look up entries of items."""
         return self.look_up(groups, pa.array(np.full(len(groups), _ITEM_ENTRY)), *columns)
 
-    def _take(self, groups: list[int], items: Any, looked: Looked) -> None:
+    def _cache_items(self, groups: list[int], items: Any, looked: Looked) -> None:
         """Cache items that were looked up; expired ones count as absent."""
-        moments, clock = looked.moments(self.stored.expires_at), self.lane.clock
+        moments, clock = looked.times(self.stored.expires_at), self.lane.clock
         for row, (group, item) in enumerate(zip(groups, items, strict=True)):
-            of_key = self._map(group)
+            of_key = self._cached_map(group)
             if item not in of_key.items:
                 there = looked.known[row]
                 before = looked.blob(0, row) if there and moments[row] > clock else b""
                 of_key.ahead[item] = _Item(before, there=there)
 
-    def _whose(self, group: int, item: Any) -> str:
+    def _item_text(self, group: int, item: Any) -> str:
         """Describe an item for messages."""
         return f"{self.key(group)}, item {item!r}"
 
@@ -385,7 +385,7 @@ class MapCells(Cells):
                 grown.append(_Grown(group=group, more=more, added=added))
         blobs = self.stored.encoded(
             [[cell.value] for _, _, cell in maybe],
-            lambda index: self._whose(*maybe[index][:2]),
+            lambda index: self._item_text(*maybe[index][:2]),
         )
         again = () if self.stored.ttl_us is None else (self._again,)
         for (group, item, cell), blob in zip(maybe, blobs, strict=True):
@@ -393,10 +393,10 @@ class MapCells(Cells):
                 apart = (_ITEM_ENTRY, *self.stored.parts(item))
                 written.put(group, apart, blob, b"", *again)
         if grown:
-            self._listings.write(grown, written, self._that_are_there)
+            self._listings.write(grown, written, self._existing_items)
         return written
 
-    def _that_are_there(self, group: int, items: list[Any]) -> list[Any]:
+    def _existing_items(self, group: int, items: list[Any]) -> list[Any]:
         """Return the items that exist, also expired ones not swept yet."""
         self.expect(group, items)
         of_key = self._maps[group]
@@ -437,10 +437,10 @@ class _Listings:
 
     def read(self, groups: list[int]) -> list[list[Any]]:
         """Read the whole listings of some keys."""
-        heads = self._heads(groups)
-        pages = [range(_pages(listed)) for _, listed in heads]
+        heads = self._read_heads(groups)
+        pages = [range(_num_pages(listed)) for _, listed in heads]
         of_group = [group for group, some in zip(groups, pages, strict=True) for _ in some]
-        looked = self._find(of_group, [page for some in pages for page in some])
+        looked = self._find_entries(of_group, [page for some in pages for page in some])
         blobs = (looked.blob(1, row) for row in range(len(of_group)))
         return [[item for _ in some for item in self._unpacked(next(blobs))] for some in pages]
 
@@ -452,7 +452,7 @@ class _Listings:
     ) -> None:
         """Write changed listings; `kept`: returns the remaining items of a key."""
         for one, (there, listed) in zip(
-            grown, self._heads([one.group for one in grown]), strict=True
+            grown, self._read_heads([one.group for one in grown]), strict=True
         ):
             one.there, one.listed = there + one.more, listed
         whole = {one.group: one for one in grown if one.is_too_long}
@@ -461,7 +461,7 @@ class _Listings:
             self._put_pages(one, 0, every, written)
         going_on = [one for one in grown if one.there and one.added and one.group not in whole]
         pages = [one.listed // _PAGE_ITEMS for one in going_on]
-        looked = self._find([one.group for one in going_on], pages)
+        looked = self._find_entries([one.group for one in going_on], pages)
         for row, (one, page) in enumerate(zip(going_on, pages, strict=True)):
             begun = self._unpacked(looked.blob(1, row))
             self._put_pages(one, page, [*begun, *one.added], written)
@@ -469,18 +469,18 @@ class _Listings:
             if one.there:
                 self._put_page(one.group, _HEAD, _COUNTS.pack(one.there, one.listed), written)
             else:
-                for number in (_HEAD, *range(_pages(one.listed))):
+                for number in (_HEAD, *range(_num_pages(one.listed))):
                     written.remove(one.group, (number, *self._no_item))
 
-    def _heads(self, groups: list[int]) -> list[tuple[int, int]]:
+    def _read_heads(self, groups: list[int]) -> list[tuple[int, int]]:
         """Return number of items and length of the listing, for each key."""
-        looked = self._find(groups, [_HEAD] * len(groups))
+        looked = self._find_entries(groups, [_HEAD] * len(groups))
         return [
             _COUNTS.unpack(looked.blob(1, row)) if known else (0, 0)
             for row, known in enumerate(looked.known)
         ]
 
-    def _find(self, groups: list[int], pages: list[int]) -> Looked:
+    def _find_entries(self, groups: list[int], pages: list[int]) -> Looked:
         """Look up pages of listings."""
         none = [pa.nulls(len(groups), field.type) for field in self._stored.items]
         return self._cells.look_up(np.array(groups, np.int64), pa.array(pages, pa.int64()), *none)
@@ -495,7 +495,7 @@ class _Listings:
         for begin in range(0, len(items), _PAGE_ITEMS):
             packed = msgspec.msgpack.encode(items[begin : begin + _PAGE_ITEMS])
             self._put_page(one.group, first + begin // _PAGE_ITEMS, packed, written)
-        for number in range(first + _pages(len(items)), _pages(one.listed)):
+        for number in range(first + _num_pages(len(items)), _num_pages(one.listed)):
             written.remove(one.group, (number, *self._no_item))
         one.listed = first * _PAGE_ITEMS + len(items)
 
@@ -556,7 +556,7 @@ class StoredMap(StoredState):
         return tuple(parts) if self.is_tuple else parts[0]
 
 
-def _holds(dtype: pa.DataType, wanted: pa.DataType) -> bool:
+def _can_be_items(dtype: pa.DataType, wanted: pa.DataType) -> bool:
     """Return whether values of a column's type can be items of type `wanted`."""
     if pa.types.is_int64(wanted):
         return bool(pa.types.is_integer(dtype) and dtype != pa.uint64())
@@ -572,6 +572,6 @@ def _last_of_each(items: list[Any]) -> list[Any]:
     return list(dict.fromkeys(reversed(items)))[::-1]
 
 
-def _pages(listed: int) -> int:
+def _num_pages(listed: int) -> int:
     """Return the number of pages that a listing of `listed` items takes."""
     return -(-listed // _PAGE_ITEMS)

@@ -30,7 +30,7 @@ from godwit.columns.python_values import rows_as_tuples
 from godwit.model.errors import UserFunctionError
 from godwit.model.frames import function_failed
 from godwit.model.naming import function_name
-from godwit.operators.calls import uncollected
+from godwit.operators.calls import without_garbage_collection
 from godwit.operators.operator import OperatorOutput
 from godwit.operators.parts import (
     PART_FIELD,
@@ -77,7 +77,7 @@ class MergedStates(ProcessOfStates):
         return self._own
 
     @property
-    def hashed(self) -> pa.Schema:
+    def hash_columns(self) -> pa.Schema:
         """Key columns and part; a null part leaves the hash that of the key."""
         return self.schema.keys
 
@@ -102,13 +102,13 @@ class MergedStates(ProcessOfStates):
         entries = (*columns_of(pa.schema([PART_FIELD])), *described.entries)
         return msgspec.structs.replace(described, entries=entries)
 
-    def insist_on_state(
+    def check_stored_state(
         self, state: str, stored: StateDescription, today: StateDescription
     ) -> None:
         """Refuse a state of another kind."""
         entries = tuple(column for column in stored.entries if column[0] != PART)
         stored = msgspec.structs.replace(stored, entries=entries)
-        super().insist_on_state(self._state_of.get(state, state), stored, today)
+        super().check_stored_state(self._state_of.get(state, state), stored, today)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
         """Return the upgrade of values, which are those of the state whose parts they are."""
@@ -118,9 +118,9 @@ class MergedStates(ProcessOfStates):
         """Return whether parts are merged in the epoch, which their rows cannot wait for."""
         return super().needs_state(time) or parts_are_left(time)
 
-    def reads_all(self, time: EpochTime) -> bool:
+    def reads_all_keys(self, time: EpochTime) -> bool:
         """Return whether parts are merged in this epoch, also of keys without rows."""
-        return super().reads_all(time) or self.needs_state(time)
+        return super().reads_all_keys(time) or self.needs_state(time)
 
     def arrange(
         self,
@@ -131,7 +131,7 @@ class MergedStates(ProcessOfStates):
         """Assign rows of hot keys to parts by their hash; other rows go to the undivided key."""
         return in_parts(rows, self.keys.names, time), None, NO_ARRIVALS
 
-    @uncollected()
+    @without_garbage_collection()
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Merge parts that are given up; call the function for every key and part with rows."""
         merging: dict[str, StateRows] = {}
@@ -141,7 +141,7 @@ class MergedStates(ProcessOfStates):
             merging[self._state_of[state]] = rows.take(home)
             removed[state] = rows.take(here)
         whole = [whole_of(rows, self.schema.keys) for rows in merging.values()]
-        groups, identities, of_entries = data.grouped_with(len(self.hashed), whole)
+        groups, identities, of_entries = data.grouped_with(len(self.hash_columns), whole)
         output = OperatorOutput()
         if groups.count:
             of_state = dict(zip(merging, of_entries, strict=True))
@@ -173,7 +173,7 @@ class MergedStates(ProcessOfStates):
     ) -> None:
         """Merge states of parts into those of their keys."""
         parts = pa.concat_batches(
-            [rows.keys.select(self.hashed.names) for rows in merging.values()]
+            [rows.keys.select(self.hash_columns.names) for rows in merging.values()]
         )
         distinct = group_rows(hash_keys(parts), parts, 1)
         identities = parts.take(pa.array(distinct.first_row))

@@ -20,14 +20,14 @@ from godwit.columns.arrays import values_of
 from godwit.columns.python_values import UTC, rows_as_tuples
 from godwit.model.errors import UserFunctionError
 from godwit.model.naming import did_you_mean, listing
-from godwit.operators.asynchronous import calls_of
+from godwit.operators.asynchronous import caller_for
 from godwit.operators.calls import (
     CalledKey,
     Calls,
     KeysToCall,
     Meter,
     columns_of_rows,
-    uncollected,
+    without_garbage_collection,
 )
 from godwit.operators.emitted import emitted_batch
 from godwit.operators.operator import KeyedOperator, OperatorOutput
@@ -103,7 +103,7 @@ class States:
     def __getitem__(self, name: str) -> Any:
         state = self._given.get(name)
         if state is None:
-            self._insist()
+            self._check_open()
             cells = self._cells.get(name)
             if cells is None:
                 raise NoSuchStateError(
@@ -112,7 +112,7 @@ class States:
                     f"{listing(self._cells)}.",
                     operator=self._operator,
                 )
-            state = self._given[name] = cells.handle(cells, self._group, self._insist)
+            state = self._given[name] = cells.handle(cells, self._group, self._check_open)
         return state
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -128,16 +128,16 @@ class States:
     def __repr__(self) -> str:
         return f"States({', '.join(self._cells)})"
 
-    def _forget(self) -> None:
+    def _drop_all(self) -> None:
         """Drop all states of the key."""
         for cells in self._cells.values():
-            cells.forget(self._group)
+            cells.drop(self._group)
 
     def _close(self) -> None:
         """Disable the states: the call has returned."""
         self._over = True
 
-    def _insist(self) -> None:
+    def _check_open(self) -> None:
         """Raise if a state is used after the call that it was passed to."""
         if self._over:
             raise UserFunctionError(
@@ -190,12 +190,12 @@ class ProcessOfStates(KeyedOperator):
         self.row_class, self.output_class = row_class, output_class
         self.schema = StateSchema(keys=keys, values=pa.schema([]))
         self.function, self.clock = function, clock
-        self._calls = calls_of(
+        self._calls = caller_for(
             Calls(name, function, on_timer, clock), asynchronous, state="states", tables=tables
         )
         self.zone, self.repeatable = zone, asynchronous is None
         self.stored = {
-            state: _stored(
+            state: _stored_layout(
                 declared, state, operator=name, keys=keys, codec=codec, classes=state_classes
             )
             for state, declared in states.items()
@@ -225,14 +225,14 @@ class ProcessOfStates(KeyedOperator):
             means={"clock of timers": self.clock},
         )
 
-    def insist_on_state(
+    def check_stored_state(
         self, state: str, stored: StateDescription, today: StateDescription
     ) -> None:
         """Refuse a state of another kind, or timers of another clock."""
         if state == TIMERS:
-            super().insist_on_state(state, stored, today)
+            super().check_stored_state(state, stored, today)
         else:
-            self.stored[state].insist_on(stored)
+            self.stored[state].check_stored(stored)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
         """Return the upgrade of a declared state's values; timers never need one."""
@@ -269,7 +269,7 @@ class ProcessOfStates(KeyedOperator):
 
     # -- an epoch ------------------------------------------------------------------------------
 
-    @uncollected()
+    @without_garbage_collection()
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Call the function for every key with rows, due timers or expired state."""
         time = data.time
@@ -277,7 +277,7 @@ class ProcessOfStates(KeyedOperator):
             due.state: data.states[due.state].scan(EntryRange(column=due.column, end=due.until + 1))
             for due in (self._due_columns(time) if time.due else ())
         }
-        groups, keys, of_entries = data.grouped_with(len(self.hashed), list(scanned.values()))
+        groups, keys, of_entries = data.grouped_with(len(self.hash_columns), list(scanned.values()))
         if not groups.count:
             return OperatorOutput(next_due=self._next_due(data, {}))
         expired = {}
@@ -325,17 +325,20 @@ class ProcessOfStates(KeyedOperator):
         begun: set[int] = set()
 
         def state_of(group: int) -> States:
+            """Return the states of a key for its calls."""
             if group in begun:  # dropped by a timer, and there are rows
-                of_keys[group]._forget()  # noqa: SLF001 - for operators alone
+                of_keys[group]._drop_all()  # noqa: SLF001 - for operators alone
             begun.add(group)
             return of_keys[group]
 
         def done(group: int) -> None:
+            """Close the states of a key after its calls."""
             if called[group].dropped:
-                of_keys[group]._forget()  # noqa: SLF001 - as above
+                of_keys[group]._drop_all()  # noqa: SLF001 - as above
             of_keys[group]._close()  # noqa: SLF001 - as above
 
         def reset(group: int) -> None:
+            """Restore a key's states and timers before its calls are repeated."""
             begun.discard(group)
             of_keys[group]._close()  # noqa: SLF001 - as above
             for of_state in cells.values():
@@ -414,7 +417,7 @@ class ProcessOfStates(KeyedOperator):
         return earliest
 
 
-def _stored(
+def _stored_layout(
     declared: Declared,
     name: str,
     *,

@@ -84,7 +84,7 @@ class StoredState:
             entries=columns_of(list(self.schema.keys)[self.num_keys :]),
         )
 
-    def insist_on(self, stored: StateDescription) -> None:
+    def check_stored(self, stored: StateDescription) -> None:
         """Refuse a stored state of another kind; the error lists all differences."""
         insist_on_compatible(
             f"state {self.name!r} of operator {self.operator!r}",
@@ -167,7 +167,7 @@ class LookAhead:
     def __init__(self, count: int) -> None:
         self._count, self._size, self._used, self._most = count, 0, 0, _MOST_AHEAD
 
-    def use(self) -> None:
+    def record_use(self) -> None:
         """Count a key that used its read-ahead."""
         self._used += 1
 
@@ -178,7 +178,7 @@ class LookAhead:
         self._size, self._used = max(min(size, self._most), 1), 0
         return range(first, min(first + self._size, self._count))
 
-    def took(self, size_bytes: int) -> None:
+    def record_read(self, size_bytes: int) -> None:
         """Record the bytes read, so that fewer large states are read together."""
         if size_bytes > _MOST_BYTES:
             self._most = max(self._size * _MOST_BYTES // size_bytes, 1)
@@ -205,7 +205,7 @@ class Looked:
         edges, data = blobs
         return bytes(data[edges[row] : edges[row + 1]])
 
-    def moments(self, column: int | None) -> list[int]:
+    def times(self, column: int | None) -> list[int]:
         """Return the times in a column; `END` for all if there is no such column."""
         if column is None:
             return [END] * len(self.known)
@@ -302,16 +302,16 @@ class Cells(ABC):
         self._again = END if stored.ttl_us is None else lane.clock + stored.ttl_us
 
     @abstractmethod
-    def forget(self, group: int) -> None:
+    def drop(self, group: int) -> None:
         """Drop the state of a key."""
 
     def reset(self, group: int) -> None:
         """Return the state of a key to what it was before the epoch."""
-        self.unread(group)
+        self.discard(group)
         self.sweep([entry for entry in self._expired if entry[0] == group])
 
     @abstractmethod
-    def unread(self, group: int) -> None:
+    def discard(self, group: int) -> None:
         """Discard what was read and changed of a key."""
 
     @abstractmethod

@@ -120,25 +120,25 @@ class ValueCells(Cells):
         """Record the removal of values that have expired."""
         self._cells.update((group, _Cell(b"", there=True)) for group, _ in expired)
 
-    def unread(self, group: int) -> None:
+    def discard(self, group: int) -> None:
         """Discard the value read and changed of a key."""
         self._cells.pop(group, None)
 
-    def _cell(self, group: int) -> _Cell:
+    def _prefetched_cell(self, group: int) -> _Cell:
         """Return a key's cell, read ahead with those of the keys after it."""
         cell = self._cells.get(group)
         if cell is None:
             if group not in self._looked_up:
-                self._look(group)
-            self._ahead.use()
+                self._look_up_with_prefetch(group)
+            self._ahead.record_use()
             cell = self._cells[group] = self._looked_up.pop(group)
         return cell
 
-    def _look(self, group: int) -> None:
+    def _look_up_with_prefetch(self, group: int) -> None:
         """Look up the value of a key, and of the keys after it."""
         groups = self._ahead.keys(group)
         looked = self.look_up(np.arange(groups.start, groups.stop))
-        moments = looked.moments(self.stored.expires_at)
+        moments = looked.times(self.stored.expires_at)
         self._looked_up = {
             key: _Cell(
                 looked.blob(0, row) if known and moments[row] > self.lane.clock else b"",
@@ -146,19 +146,19 @@ class ValueCells(Cells):
             )
             for row, (key, known) in enumerate(zip(groups, looked.known, strict=True))
         }
-        self._ahead.took(looked.nbytes)
+        self._ahead.record_read(looked.nbytes)
 
     def exists(self, group: int) -> bool:
         """Return whether a key has a value."""
-        cell = self._cell(group)
+        cell = self._prefetched_cell(group)
         if cell.is_new:  # it counts once it was changed
             (blob,) = self.stored.encoded([cell.value], lambda _: self.key(group))
-            return blob != self._new()
+            return blob != self._initial_value()
         return cell.value is not _NONE
 
     def read(self, group: int) -> Any:
         """Return the value of a key, a new one if it has none."""
-        cell = self._cell(group)
+        cell = self._prefetched_cell(group)
         if cell.value is _UNREAD:
             (cell.value,) = self.stored.decoded(
                 [cell.before], lambda _: (self.lane.tuples[group], "")
@@ -169,12 +169,12 @@ class ValueCells(Cells):
 
     def assign(self, group: int, value: Any) -> None:
         """Set the value of a key."""
-        cell = self._cell(group)
+        cell = self._prefetched_cell(group)
         cell.value, cell.was_set, cell.is_new = value, True, False
 
-    def forget(self, group: int) -> None:
+    def drop(self, group: int) -> None:
         """Remove the value of a key."""
-        cell = self._cell(group)
+        cell = self._prefetched_cell(group)
         cell.value, cell.was_set, cell.is_new = _NONE, False, False
 
     def written(self) -> Written:
@@ -192,7 +192,7 @@ class ValueCells(Cells):
         values = [self._cells[group].value for group in maybe]
         blobs = self.stored.encoded(values, lambda index: self.key(maybe[index]))
         again = () if self.stored.ttl_us is None else (self._again,)
-        new = self._new() if any(self._cells[group].is_new for group in maybe) else b""
+        new = self._initial_value() if any(self._cells[group].is_new for group in maybe) else b""
         for group, blob in zip(maybe, blobs, strict=True):
             cell = self._cells[group]
             if cell.was_set or blob != (new if cell.is_new else cell.before):
@@ -201,7 +201,7 @@ class ValueCells(Cells):
                 written.remove(group, ())
         return written
 
-    def _new(self) -> bytes:
+    def _initial_value(self) -> bytes:
         """Encode the value that a new key begins with."""
         (blob,) = self.stored.encoded([self._make_new()], lambda _: "a new key")
         return blob

@@ -65,16 +65,16 @@ class Calendar:
         """Upper bound of the length of a day or month, in days of 24 hours."""
         return 2 if self.unit == "day" else 32
 
-    def begins(self, number: int) -> int:
+    def start_of(self, number: int) -> int:
         """Return the first instant of a day or month, in microseconds."""
-        return _begins(self.unit, self.zone, number)
+        return _start_of(self.unit, self.zone, number)
 
     def number_of(self, instant: int) -> int:
         """Return the number of the day or month of an instant."""
-        number = self._nearly(instant)
-        while self.begins(number) > instant:
+        number = self._number_in_utc(instant)
+        while self.start_of(number) > instant:
             number -= 1
-        while self.begins(number + 1) <= instant:
+        while self.start_of(number + 1) <= instant:
             number += 1
         return number
 
@@ -86,11 +86,11 @@ class Calendar:
         firsts = [self.number_of(day * UNIT_US) for day in days.tolist()]
         numbers = np.array(firsts, np.int64)[of]
         for step in (1, 2):
-            nexts = np.array([self.begins(first + step) for first in firsts], np.int64)
+            nexts = np.array([self.start_of(first + step) for first in firsts], np.int64)
             numbers += instants >= nexts[of]
         return numbers
 
-    def _nearly(self, instant: int) -> int:
+    def _number_in_utc(self, instant: int) -> int:
         """Return the number of the UTC day or month of an instant; the zone may shift it by one."""
         day = instant // UNIT_US
         if self.unit == "day":
@@ -100,7 +100,7 @@ class Calendar:
 
 
 @lru_cache(maxsize=1 << 14)
-def _begins(unit: CalendarUnit, zone: str, number: int) -> int:
+def _start_of(unit: CalendarUnit, zone: str, number: int) -> int:
     """Instant at which a day or month begins in a zone."""
     if unit == "day":
         ordinal = number + _EPOCH_DAY
@@ -180,7 +180,7 @@ class CalendarGrid(PaneGrid):
     def instants(self, bounds: Instants) -> Instants:
         """Return bounds of windows as instants."""
         different, of = np.unique(bounds, return_inverse=True)
-        begins = [self.calendar.begins(number) for number in (different // UNIT_US).tolist()]
+        begins = [self.calendar.start_of(number) for number in (different // UNIT_US).tolist()]
         return np.array(begins, np.int64)[of]
 
     def panes(self, times: Instants) -> Instants:
@@ -189,37 +189,41 @@ class CalendarGrid(PaneGrid):
 
     def first_open(self, closed: int) -> int:
         """First pane needed by a window that ends after `closed`."""
-        return PaneGrid.first_open(self, self._reached(closed))
+        return PaneGrid.first_open(self, self._last_boundary(closed))
 
     def closing(self, closed: int, until: int) -> tuple[int, int]:
         """First pane, and end of the last, of windows that end after `closed`, by `until`."""
-        return PaneGrid.closing(self, self._reached(closed), self._reached(until))
+        return PaneGrid.closing(self, self._last_boundary(closed), self._last_boundary(until))
 
     def closes(self, closed: int, until: int) -> bool:
         """Return whether a window ends after `closed`, and at `until` or before."""
-        return PaneGrid.closes(self, self._reached(closed), self._reached(until))
+        return PaneGrid.closes(self, self._last_boundary(closed), self._last_boundary(until))
 
     def windows_of(self, panes: Instants, closed: int, until: int) -> WindowsOfPanes:
         """Windows that hold each pane and end after `closed`, and at `until` or before."""
-        return PaneGrid.windows_of(self, panes, self._reached(closed), self._reached(until))
+        return PaneGrid.windows_of(
+            self, panes, self._last_boundary(closed), self._last_boundary(until)
+        )
 
     def windows_over(self, panes: Instants, closed: int, until: int) -> tuple[Instants, Instants]:
         """Start and end of each window in `windows_of`, once, ordered by kind."""
-        return PaneGrid.windows_over(self, panes, self._reached(closed), self._reached(until))
+        return PaneGrid.windows_over(
+            self, panes, self._last_boundary(closed), self._last_boundary(until)
+        )
 
     def is_late(self, times: Instants, closed: int) -> npt.NDArray[np.bool_]:
         """Return a mask of event times whose windows all end at `closed` or before."""
         first = self.first_open(closed)
-        opens = first if abs(first) >= END else self.calendar.begins(first // UNIT_US)
+        opens = first if abs(first) >= END else self.calendar.start_of(first // UNIT_US)
         late: npt.NDArray[np.bool_] = times < opens
         return late
 
     def end_of(self, moment: int) -> int:
         """End, an instant, of the last window that holds an event time."""
-        end = PaneGrid.end_of(self, self._reached(moment))
-        return self.calendar.begins(end // UNIT_US)
+        end = PaneGrid.end_of(self, self._last_boundary(moment))
+        return self.calendar.start_of(end // UNIT_US)
 
-    def _reached(self, instant: int) -> int:
+    def _last_boundary(self, instant: int) -> int:
         """Return the last boundary of the calendar that an instant has passed."""
         if instant <= BEGINNING or instant >= END:
             return instant

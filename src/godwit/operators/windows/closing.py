@@ -53,7 +53,7 @@ class KeyedStates:
     keys: IntArray  # shape ``(n,)``: numbers of keys, ascending
     states: pa.RecordBatch  # n rows
 
-    def then(
+    def merged_with(
         self, later: KeyedStates, merge: Callable[[pa.RecordBatch, pa.RecordBatch], pa.RecordBatch]
     ) -> KeyedStates:
         """Merge with later states."""
@@ -118,7 +118,9 @@ class Pieces:
             for start in group.starts.tolist() if group.span else ():
                 end = start + abs(group.span)
                 if group.span < 0:
-                    if kept is None or not kept.is_there(start, end, time.kept_since, time.closed):
+                    if kept is None or not kept.is_retained(
+                        start, end, time.kept_since, time.closed
+                    ):
                         continue
                     first, last = np.searchsorted(panes, (start, end)).tolist()
                     if last - first < 2:
@@ -133,16 +135,16 @@ class Pieces:
                     continue
                 of_spans[start, group.span] = count
                 count += 1
-        staying = () if kept is None else kept.due(panes, time.closed, time.until)
+        staying = () if kept is None else kept.to_retain(panes, time.closed, time.until)
         pieces = cls(
             panes=panes,
             spans=of_spans,
             windows=tuple(windows.values()),
-            staying=tuple(_over(panes, start, end) for start, end in staying),
+            staying=tuple(_window_of_panes(panes, start, end) for start, end in staying),
             ready=ready,
             count=count,
         )
-        return pieces, pieces._numbers(groups, len(starts))
+        return pieces, pieces._piece_numbers(groups, len(starts))
 
     @property
     def to_build(self) -> tuple[ClosingWindow, ...]:
@@ -156,7 +158,7 @@ class Pieces:
             return window.own if first == end else None
         return first if end - first == 1 else self.ready.get(window.panes)
 
-    def _numbers(self, groups: Sequence[_SpanGroup], count: int) -> npt.NDArray[np.integer]:
+    def _piece_numbers(self, groups: Sequence[_SpanGroup], count: int) -> npt.NDArray[np.integer]:
         """Return the piece of each entry of some groups."""
         piece_of = np.full(count, self.count)
         for group in groups:
@@ -186,7 +188,7 @@ class Pieces:
         plan = plan_of(sizes[:end], all_keys, spans, overlapping=overlapping, ready=used)
         return {step.window: step for step in plan.steps}
 
-    def read(self, steps: Mapping[tuple[int, int], ConsolidationStep]) -> set[int]:
+    def pieces_read(self, steps: Mapping[tuple[int, int], ConsolidationStep]) -> set[int]:
         """Return the pieces that a plan reads."""
         parts = [part for step in steps.values() for part in step.parts]
         parts += [w.panes for w in self.to_build if w.panes not in steps]
@@ -216,7 +218,7 @@ class Pieces:
             while len(parts) > 1:
                 alone = parts[len(parts) & ~1 :]
                 neighbours = zip(parts[::2], parts[1::2], strict=False)
-                parts = [left.then(right, merge) for left, right in neighbours] + alone
+                parts = [left.merged_with(right, merge) for left, right in neighbours] + alone
             built[step.window] = parts[0]
         whole = []
         for window in self.to_build:
@@ -226,7 +228,7 @@ class Pieces:
             own = states[window.own]
             if window.panes in built:
                 merged += len(own.keys)
-                own = built[window.panes].then(own, merge)
+                own = built[window.panes].merged_with(own, merge)
             whole.append(own)
         return whole, merged
 
@@ -252,13 +254,13 @@ def plan_of(
     )
     before = np.concatenate([[0], np.cumsum(pane_keys)])
     keys = sum(int(before[end] - before[first]) for first, end in windows)
-    return _planned(
+    return _cached_plan(
         tuple(shares.tolist()), tuple(windows), of_ready, overlapping, search=keys > _WORTH_A_SEARCH
     )
 
 
 @lru_cache(maxsize=64)
-def _planned(
+def _cached_plan(
     shares: tuple[int, ...],
     windows: tuple[tuple[int, int], ...],
     ready: tuple[tuple[tuple[int, int], int], ...],
@@ -290,7 +292,7 @@ class _SpanGroup:
 def _by_span(starts: IntArray, spans: IntArray | None, width_us: int) -> Iterator[_SpanGroup]:
     """Group entries by span, and number where they start."""
     if spans is None or not spans.any():
-        distinct, number = _numbered(starts, width_us)
+        distinct, number = _number_times(starts, width_us)
         yield _SpanGroup(span=0, rows=None, starts=distinct, number=number)
         return
     rest = np.flatnonzero(spans)
@@ -300,17 +302,17 @@ def _by_span(starts: IntArray, spans: IntArray | None, width_us: int) -> Iterato
         alike = spans[rest] == span
         of_span[span], rest = rest[alike], rest[~alike]
     for span, rows in of_span.items():
-        distinct, number = _numbered(starts[rows], width_us)
+        distinct, number = _number_times(starts[rows], width_us)
         yield _SpanGroup(span=span, rows=rows, starts=distinct, number=number)
 
 
-def _over(panes: IntArray, start: int, end: int) -> ClosingWindow:
+def _window_of_panes(panes: IntArray, start: int, end: int) -> ClosingWindow:
     """Return a window and the positions of its panes."""
     first, last = np.searchsorted(panes, (start, end)).tolist()
     return ClosingWindow(start=start, end=end, panes=(first, last))
 
 
-def _numbered(moments: IntArray, width: int) -> tuple[IntArray, npt.NDArray[np.integer]]:
+def _number_times(moments: IntArray, width: int) -> tuple[IntArray, npt.NDArray[np.integer]]:
     """Return the distinct event times, sorted, and the index of each."""
     if not len(moments):
         return moments, moments

@@ -33,7 +33,7 @@ from godwit.model.key_groups import key_groups_of
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import STATE, OperatorOutput
-from godwit.operators.ordering import run_begins
+from godwit.operators.ordering import starts_run
 from godwit.operators.windows.calendar import CalendarGrid
 from godwit.operators.windows.closing import KeyedStates, Pieces
 from godwit.operators.windows.event_time import WindowWork
@@ -146,19 +146,19 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         if len(data.rows.hashes):
             groups, changed = self._updated(data, work)
             if self.update:
-                output = self._grown(groups, changed, data.state, open_after, END)
+                output = self._updated_output(groups, changed, data.state, open_after, END)
         staying = None
         if not self.update and self.closes(time):
             cpu = cpu_clock.process_time()
-            output, staying = self._close(data, changed, work)
+            output, staying = self._close_windows(data, changed, work)
             closing_ms = (cpu_clock.process_time() - cpu) * 1e3
         if self.lateness_us and not self.update and groups is not None and changed is not None:
-            again = self._grown(groups, changed, data.state, open_after, time.closed)
+            again = self._updated_output(groups, changed, data.state, open_after, time.closed)
             output = again if output is None else pa.concat_batches([again, output])
         return OperatorOutput(
             output=output,
             groups=groups,
-            changed=_written(groups, changed, staying, data.num_key_groups),
+            changed=_entries_to_write(groups, changed, staying, data.num_key_groups),
             closing_ms=closing_ms,
             windows=work if self.may_duplicate else None,
         )
@@ -167,50 +167,52 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         """Update the partials of the keys and panes, or windows, that have rows."""
         position = self.pane_position
         if self.may_duplicate and data.time.duplicated:
-            partials = self.combined(data)
+            partials = self.as_partials(data)
             work.count_keys(partials.keys.column(position), partials.hashes)
             with work.timing("spread"):
                 windows = self.grid.windows_of(
                     values_of(partials.keys.column(position)), data.time.closed, END
                 )
-                rows_of_windows = self._spread(partials, windows, windows.end - windows.start)
+                rows_of_windows = self._copy_to_windows(
+                    partials, windows, windows.end - windows.start
+                )
                 data = replace(data, rows=rows_of_windows, is_partial=True)
-                groups, keys, rows = self._grouped(data)
+                groups, keys, rows = self._group_rows(data)
             work.spread = len(rows_of_windows.hashes)
         else:
             if self.kept is not None and data.time.kept_since < END:
-                data = self._with_kept(data, self.kept)
-            groups, keys, rows = self._grouped(data)
+                data = self._add_to_retained(data, self.kept)
+            groups, keys, rows = self._group_rows(data)
             if self.may_duplicate:
                 of_panes = np.flatnonzero(values_of(keys.column(position + 1)) == 0)
                 panes = keys.column(position).take(pa.array(of_panes))
                 work.count_keys(panes, groups.hashes[of_panes])
         with work.timing("write"):
             known, prior = data.state.find(keys, groups.key_groups)
-        state = self.updated(groups, keys, rows, known, prior, are_partial=data.is_partial)
+        state = self.update_states(groups, keys, rows, known, prior, are_partial=data.is_partial)
         work.written = groups.count
         return groups, StateRows(hashes=groups.hashes, keys=keys, values=state)
 
-    def _grouped(self, data: OperatorInput) -> tuple[Groups, pa.RecordBatch, pa.RecordBatch]:
+    def _group_rows(self, data: OperatorInput) -> tuple[Groups, pa.RecordBatch, pa.RecordBatch]:
         """Group an epoch's rows: groups, keys, and rows or one partial each."""
         groups, keys = data.grouped(self.pane_position)
         rows = data.rows.values
         return groups, keys, self.merge_partials(groups, rows) if data.is_partial else rows
 
-    def _with_kept(self, data: OperatorInput, kept: KeptSpans) -> OperatorInput:
+    def _add_to_retained(self, data: OperatorInput, kept: KeptSpans) -> OperatorInput:
         """Add partials of late rows to the retained closed windows that hold them."""
         panes, time = values_of(data.rows.keys.column(self.pane_position)), data.time
         if int(panes.min()) >= time.closed:
             return data
-        partials = self.combined(data)
+        partials = self.as_partials(data)
         panes = values_of(partials.keys.column(self.pane_position))
-        windows = kept.held(panes, time.kept_since, time.closed)
+        windows = kept.available(panes, time.kept_since, time.closed)
         if not len(windows.pane):
             return data
-        late = self._spread(partials, windows, windows.start - windows.end)
-        return replace(data, rows=partials.then(late), is_partial=True)
+        late = self._copy_to_windows(partials, windows, windows.start - windows.end)
+        return replace(data, rows=partials.followed_by(late), is_partial=True)
 
-    def _spread(
+    def _copy_to_windows(
         self, partials: StateRows, windows: WindowsOfPanes, spans: npt.NDArray[np.int64]
     ) -> StateRows:
         """Copy partials of panes to the windows that hold them; `spans` identify the windows."""
@@ -228,15 +230,15 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         self, entries: StateRows, time: EpochTime, kept: KeptSpans | None = None
     ) -> tuple[Pieces, npt.NDArray[np.integer]]:
         """Assign entries to the windows that close; see `Pieces.of`."""
-        return Pieces.of(self.grid, *self._identities(entries.keys), time, kept)
+        return Pieces.of(self.grid, *self._starts_and_spans(entries.keys), time, kept)
 
-    def _identities(self, keys: pa.RecordBatch) -> tuple[IntArray, IntArray | None]:
+    def _starts_and_spans(self, keys: pa.RecordBatch) -> tuple[IntArray, IntArray | None]:
         """Return the start and span of entries."""
         position = self.pane_position
         spans = values_of(keys.column(position + 1)) if self.may_duplicate else None
         return values_of(keys.column(position)), spans
 
-    def _close(
+    def _close_windows(
         self, data: OperatorInput, changed: StateRows | None, work: WindowWork
     ) -> tuple[pa.RecordBatch, StateRows | None]:
         """Return the output of windows that close, and the closed windows to retain."""
@@ -246,26 +248,26 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
                 entries, closing = self.closing_entries(data, changed)
             work.scanned = len(entries.hashes)
             return self.close(entries, closing, time, work), None
-        first, end = self.closing(time)
+        first, end = self.closing_panes(time)
         first_staying, end_staying = kept.grid.closing(time.closed, time.until)
         if first_staying < end_staying:
             first, end = min(first, first_staying), max(end, end_staying)
         part = EntryRange(column=self.pane_position, first=first, end=end)
         with work.timing("scan"):
-            changed = None if changed is None else _within(changed, part)
-            if kept.any_from(first, time.kept_since, time.closed):
-                whole = self._chosen(data, part, changed, kept)
+            changed = None if changed is None else _entries_in_range(changed, part)
+            if kept.any_retained_from(first, time.kept_since, time.closed):
+                whole = self._read_planned(data, part, changed, kept)
             else:
                 entries = data.state.scan(part)
-                entries = entries if changed is None else entries.then(changed)
+                entries = entries if changed is None else entries.followed_by(changed)
                 pieces, piece_of = self.pieces(entries, time, kept)
                 whole = _Closing(
                     entries=entries, repeats=changed is not None, pieces=pieces, piece_of=piece_of
                 )
         work.scanned = len(whole.entries.hashes)
-        return self._built(whole, work)
+        return self._build_windows(whole, work)
 
-    def _chosen(
+    def _read_planned(
         self, data: OperatorInput, part: EntryRange, changed: StateRows | None, kept: KeptSpans
     ) -> _Closing:
         """Plan by the entries that exist, and read those that the plan needs.
@@ -286,7 +288,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
             all_keys = int(sizes.max(initial=0))
             steps = pieces.plan(sizes, all_keys, overlapping=self.idempotent)
             is_read = np.zeros(pieces.count + 1, np.bool_)
-            is_read[list(pieces.read(steps))] = True
+            is_read[list(pieces.pieces_read(steps))] = True
             read: npt.NDArray[np.bool_] = is_read[piece_of]
             planned.append((pieces, np.where(read, piece_of, pieces.count), steps))
             return read[: len(stored[0])]
@@ -296,7 +298,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         read = piece_of < pieces.count
         if changed is not None:
             of_changed = np.flatnonzero(read[-len(changed.hashes) :])
-            entries = entries.then(changed.take(of_changed))
+            entries = entries.followed_by(changed.take(of_changed))
         return _Closing(
             entries=entries,
             repeats=changed is not None,
@@ -310,16 +312,16 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     ) -> pa.RecordBatch:
         """Return the output of the windows that close; what changed counts."""
         if changed is not None:
-            entries = entries.then(changed)
+            entries = entries.followed_by(changed)
         pieces, piece_of = self.pieces(entries, time)
-        return self._built(
+        return self._build_windows(
             _Closing(
                 entries=entries, pieces=pieces, piece_of=piece_of, repeats=changed is not None
             ),
             work,
         )[0]
 
-    def _built(
+    def _build_windows(
         self, closing: _Closing, work: WindowWork
     ) -> tuple[pa.RecordBatch, StateRows | None]:
         """Build windows; return the output of those that close, and those to retain.
@@ -332,7 +334,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         entries, pieces, piece_of = closing.entries, closing.pieces, closing.piece_of
         windows, count = pieces.to_build, pieces.count
         if not windows:
-            return self.nothing(), None
+            return self.empty_output(), None
         of_pieces = np.flatnonzero(piece_of < count)
         if len(of_pieces) < len(piece_of):  # windows that are not over yet, or were before
             entries, piece_of = entries.take(of_pieces), piece_of[of_pieces]
@@ -398,18 +400,18 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
         """Add the columns of an entry's identity: its pane, marked as one."""
         if not self.may_duplicate:
-            return self.entry_rows(rows, panes)
+            return self.insert_identity(rows, panes)
         no_span = column_of(np.zeros(len(panes), np.int64), None, SPAN_TYPE)
-        return self.entry_rows(rows, panes, no_span)
+        return self.insert_identity(rows, panes, no_span)
 
-    def _grown(
+    def _updated_output(
         self, groups: Groups, changed: StateRows, state: StateView, after: int, until: int
     ) -> pa.RecordBatch:
         """Return the output of open windows with changed panes (update mode)."""
         others, touched = changed, np.ones(len(changed.hashes), np.bool_)
         if self.grid.panes_per_window > 1:
             others, touched = self._with_neighbours(groups, changed, state, after)
-        return self._growing(others, after, until, touched)
+        return self._merge_open_windows(others, after, until, touched)
 
     def describe_state(self, state: str = STATE) -> StateDescription:
         """Describe the partials and windows for the checkpoint."""
@@ -434,7 +436,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         windows = pa.RecordBatch.from_arrays(columns, names=self.output.names[: len(columns)])
         return self.finish(windows, state)
 
-    def _growing(
+    def _merge_open_windows(
         self, entries: StateRows, after: int, until: int, touched: npt.NDArray[np.bool_]
     ) -> pa.RecordBatch:
         """Merge the panes of open windows that hold a changed one.
@@ -448,7 +450,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         order = np.lexsort((panes[windows.pane], windows.start, windows.kind, keys))
         pane, kind, start = windows.pane[order], windows.kind[order], windows.start[order]
         key = keys[order]
-        firsts = np.flatnonzero(run_begins(key, kind, start))
+        firsts = np.flatnonzero(starts_run(key, kind, start))
         sizes = np.diff(np.append(firsts, len(order)))
         if len(order):
             changed = np.logical_or.reduceat(touched[pane], firsts)
@@ -473,7 +475,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         near = np.concatenate([panes, (panes[:, None] + reach).ravel()])
         key = np.concatenate([of_key.of_row, np.repeat(of_key.of_row, len(reach))])
         order = np.lexsort((near, key))
-        wanted = order[run_begins(near[order], key[order])]
+        wanted = order[starts_run(near[order], key[order])]
         wanted = wanted[(wanted >= len(panes)) & (near[wanted] >= self.grid.first_open(closed))]
         rows = of_key.first_row[key[wanted]]
         moment = self.schema.keys.field(position).type
@@ -483,7 +485,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         )
         known, values = state.find(keys, groups.key_groups[rows])
         there = pa.array(np.flatnonzero(known))
-        entries = changed.then(
+        entries = changed.followed_by(
             StateRows(
                 hashes=changed.hashes[rows[known]],
                 keys=keys.take(there),
@@ -505,13 +507,13 @@ class _Closing:
     steps: Mapping[tuple[int, int], ConsolidationStep] | None = None
 
 
-def _within(entries: StateRows, part: EntryRange) -> StateRows | None:
+def _entries_in_range(entries: StateRows, part: EntryRange) -> StateRows | None:
     """Return the entries of a range; ``None`` if there are none."""
     inside = part.positions(entries.keys)
     return entries.take(inside) if len(inside) else None
 
 
-def _written(
+def _entries_to_write(
     groups: Groups | None,
     changed: StateRows | None,  # of the groups
     staying: StateRows | None,
@@ -522,7 +524,7 @@ def _written(
         rows, key_groups = staying, np.zeros(0, np.int32)
     else:
         rows, key_groups = changed, groups.key_groups
-        rows = rows if staying is None else rows.then(staying)
+        rows = rows if staying is None else rows.followed_by(staying)
     if rows is None:
         return {}
     if staying is not None:

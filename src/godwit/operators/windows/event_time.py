@@ -72,7 +72,7 @@ class EpochTime:
         """Event time up to which timers are due at the end of this epoch."""
         return LAST if self.ended else self.until
 
-    def latest(self, input_number: int) -> int:
+    def max_event_time(self, input_number: int) -> int:
         """Return the event time above which rows of an input are too far ahead of the clock."""
         return self.not_after[input_number] if input_number < len(self.not_after) else END
 

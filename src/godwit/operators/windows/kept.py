@@ -21,7 +21,7 @@ To write an entry costs as much as to merge several, so small windows do not sta
 blocks of 4 and 8 take 6.9 parts a window and 0.4 entries a step; with those of 2, 6.4 and 0.9.
 
 Invariant: an entry that stays equals its panes merged.  A row that comes later, but not too late
-for a longer window, changes both (`KeptSpans.held`).
+for a longer window, changes both (`KeptSpans.available`).
 
 Source: efficient consolidation, Madsen et al. (Enorm) §6.1; blocks: Arasu and Widom, "Resource
 Sharing in Continuous Sliding-Window Aggregates", VLDB 2004; Tangwongsan et al., "General
@@ -67,27 +67,27 @@ class KeptSpans:
         kinds = [(w.length_us, w.every_us, w.offset_us) for w in self.grid.windows]
         return zlib.crc32(repr((kinds, self.needed_us)).encode())
 
-    def held(self, panes: Moments, since: int, closed: int) -> WindowsOfPanes:
+    def available(self, panes: Moments, since: int, closed: int) -> WindowsOfPanes:
         """Return the retained windows over each pane, once windows up to `closed` are emitted.
 
         They ended after `since`; those that no later window needs do not count.
         """
-        return self._needed(self.grid.windows_of(panes, since, closed), closed)
+        return self._without_unneeded(self.grid.windows_of(panes, since, closed), closed)
 
     def entries(self, panes: Moments, since: int, closed: int) -> tuple[Moments, Moments]:
         """Return start and span of the entries of panes, and of the retained windows over them."""
-        held = self.held(panes, since, closed)
+        held = self.available(panes, since, closed)
         stayed = sorted(set(zip(held.start.tolist(), held.end.tolist(), strict=True)))
         spans = [0] * len(panes) + [start - end for start, end in stayed]
         starts = np.append(panes, np.array([start for start, _ in stayed], np.int64))
         return starts, np.array(spans, np.int64)
 
-    def due(self, panes: Moments, closed: int, until: int) -> list[tuple[int, int]]:
+    def to_retain(self, panes: Moments, closed: int, until: int) -> list[tuple[int, int]]:
         """Start and end of each window to retain over these panes that ends by `until`."""
-        ending = self._needed(self.grid.windows_of(panes, closed, until), until)
+        ending = self._without_unneeded(self.grid.windows_of(panes, closed, until), until)
         return sorted(set(zip(ending.start.tolist(), ending.end.tolist(), strict=True)))
 
-    def is_there(self, start: int, end: int, since: int, closed: int) -> bool:
+    def is_retained(self, start: int, end: int, since: int, closed: int) -> bool:
         """Return whether a window has been built by now, and is still needed."""
         if not since < end <= closed:
             return False
@@ -98,7 +98,7 @@ class KeptSpans:
         )
         return start + next(needed, 0) > closed
 
-    def any_from(self, first: int, since: int, closed: int) -> bool:
+    def any_retained_from(self, first: int, since: int, closed: int) -> bool:
         """Return whether any window that is there begins at `first` or later."""
         latest = [window.last_closing(closed) for window in self.grid.windows]
         return any(
@@ -108,7 +108,7 @@ class KeptSpans:
             )
         )
 
-    def _needed(self, windows: WindowsOfPanes, closed: int) -> WindowsOfPanes:
+    def _without_unneeded(self, windows: WindowsOfPanes, closed: int) -> WindowsOfPanes:
         """Drop windows that only closed windows needed."""
         needed = windows.start + np.array(self.needed_us, np.int64)[windows.kind] > closed
         return WindowsOfPanes(
@@ -132,7 +132,7 @@ def kept_spans(grid: PaneGrid) -> KeptSpans | None:
     [(5, 10)]
     """
     kinds: dict[TimeWindow, int] = {}
-    for kind, needed_us in (*_blocks(grid), *_planned(grid)):
+    for kind, needed_us in (*_aligned_blocks(grid), *_reused_parts(grid)):
         ends = kind.offset_us + kind.length_us
         if any(
             not (ends - w.offset_us - w.length_us) % w.every_us and not kind.every_us % w.every_us
@@ -143,7 +143,7 @@ def kept_spans(grid: PaneGrid) -> KeptSpans | None:
         return None
     chosen: list[TimeWindow] = []
     for kind in sorted(kinds, key=lambda kind: (kind.length_us, kind.every_us, kind.offset_us)):
-        whole = next((other for other in chosen if _holds(other, kind)), None)
+        whole = next((other for other in chosen if _includes_kind(other, kind)), None)
         if whole is None:
             chosen.append(kind)
         else:
@@ -154,14 +154,14 @@ def kept_spans(grid: PaneGrid) -> KeptSpans | None:
     )
 
 
-def _holds(kind: TimeWindow, other: TimeWindow) -> bool:
+def _includes_kind(kind: TimeWindow, other: TimeWindow) -> bool:
     """Return whether all windows of another kind are of this one too."""
     apart = other.offset_us - kind.offset_us
     alike = kind.length_us == other.length_us and not other.every_us % kind.every_us
     return alike and not apart % kind.every_us
 
 
-def _blocks(grid: PaneGrid) -> Iterator[tuple[TimeWindow, int]]:
+def _aligned_blocks(grid: PaneGrid) -> Iterator[tuple[TimeWindow, int]]:
     """Blocks of steps of windows that overlap their own kind, and how long they are needed."""
     for window in grid.windows:
         steps, rest = divmod(window.length_us, window.every_us)
@@ -179,7 +179,7 @@ def _blocks(grid: PaneGrid) -> Iterator[tuple[TimeWindow, int]]:
             )
 
 
-def _planned(grid: PaneGrid) -> Iterator[tuple[TimeWindow, int]]:
+def _reused_parts(grid: PaneGrid) -> Iterator[tuple[TimeWindow, int]]:
     """Parts of the cheapest plan that a window which ends later needs, and how long."""
     windows = [w for w in grid.windows if w.length_us < _FEWEST_STEPS * w.every_us]
     if not windows:

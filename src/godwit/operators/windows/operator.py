@@ -1,8 +1,8 @@
 """Operators over event time: entries per key and pane, and their closing.
 
 Rows are arranged on their way (which entry they belong to, and which rows belong to none), entries
-are read when time closes what they are of, and those before `EventTimeOperator.gone_before` are
-dropped in bulk.
+are read when time closes what they are of, and those before `EventTimeOperator.first_needed_pane`
+are dropped in bulk.
 
 Invariant: whether a row is late depends on what earlier epochs closed and on nothing else, so a row
 counts in a window or comes too late for it, whichever lane, attempt or executor it meets.
@@ -72,7 +72,7 @@ class EventTimeOperator(KeyedOperator):
 
     @property
     def described_windows(self) -> list[dict[str, Any]]:
-        """Windows as plain values for the checkpoint; `gone_before` reads them."""
+        """Windows as plain values for the checkpoint; `first_needed_pane` reads them."""
         more: dict[str, Any] = {"lateness_us": self.lateness_us} if self.lateness_us else {}
         if isinstance(self.grid, CalendarGrid):
             more["calendar"] = {"unit": self.grid.calendar.unit, "zone": self.grid.calendar.zone}
@@ -96,7 +96,7 @@ class EventTimeOperator(KeyedOperator):
         )
 
     @property
-    def left_out(self) -> pa.Schema:
+    def left_out_schema(self) -> pa.Schema:
         """Columns of left-out rows: those of the input, and the reason."""
         return pa.schema([*self.arriving, pa.field(_REASON, pa.string())])
 
@@ -114,7 +114,7 @@ class EventTimeOperator(KeyedOperator):
         column = rows.column(rows.schema.get_field_index(self.time.column))
         times, mask = values_of(column) - int(self.time.is_end), mask_of(column)
         untimed = np.zeros(len(times), np.bool_) if mask is None else ~mask
-        not_after = time.latest(input_number)
+        not_after = time.max_event_time(input_number)
         ahead = (times > not_after) & ~untimed
         late = (self.is_late(times, time.closed) | (times < BEGINNING)) & ~untimed & ~ahead
         out = untimed | ahead | late
@@ -124,7 +124,7 @@ class EventTimeOperator(KeyedOperator):
             reasons = np.array(["late", "ahead", "untimed"])[ahead[which] + 2 * untimed[which]]
             left_out = pa.RecordBatch.from_arrays(
                 [*rows.take(pa.array(which)).columns, pa.array(reasons, pa.string())],
-                schema=self.left_out,
+                schema=self.left_out_schema,
             )
             counting = np.flatnonzero(~out)
             rows, times = rows.take(pa.array(counting)), times[counting]
@@ -134,22 +134,26 @@ class EventTimeOperator(KeyedOperator):
             untimed=int(np.count_nonzero(untimed)),
             reached=int(np.max(times, initial=BEGINNING)) if self.time.is_reported else BEGINNING,
         )
-        panes = column_of(self.marks(rows, times), None, column.type)
+        panes = column_of(self.entry_marks(rows, times), None, column.type)
         return self.with_panes(rows, panes), left_out, arrivals
 
     def is_late(self, times: npt.NDArray[np.int64], closed: int) -> npt.NDArray[np.bool_]:
         """Return whether earlier epochs closed all windows of rows of these event times."""
         return self.grid.is_late(times, closed - self.lateness_us)
 
-    def marks(self, rows: pa.RecordBatch, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:  # noqa: ARG002
+    def entry_marks(
+        self,
+        rows: pa.RecordBatch,  # noqa: ARG002
+        times: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int64]:
         """Return the pane of each row."""
         return self.grid.panes(times)
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
         """Add the identity columns of each row's entry."""
-        return self.entry_rows(rows, panes)
+        return self.insert_identity(rows, panes)
 
-    def entry_rows(self, rows: pa.RecordBatch, *apart: pa.Array) -> pa.RecordBatch:
+    def insert_identity(self, rows: pa.RecordBatch, *apart: pa.Array) -> pa.RecordBatch:
         """Insert identity columns behind the key columns."""
         own, entry = self.keys.names, self.schema.keys.names
         others = [name for name in self.inputs.names if name not in own]
@@ -167,28 +171,28 @@ class EventTimeOperator(KeyedOperator):
         return (
             super().needs_state(time)
             or self.closes(time)
-            or self.gone_before(time.until) > self.gone_before(time.closed)
+            or self.first_needed_pane(time.until) > self.first_needed_pane(time.closed)
         )
 
-    def closing(self, time: EpochTime) -> tuple[int, int]:
+    def closing_panes(self, time: EpochTime) -> tuple[int, int]:
         """Return the first pane, and the end of the last, of windows that close in this epoch."""
         return self.grid.closing(time.closed, time.until)
 
-    def end_of(self, moment: int) -> int:
+    def emitted_by(self, moment: int) -> int:
         """Return the end of the last window that holds an event time."""
         return self.grid.end_of(moment)
 
     def last_emitted(self, newest: int) -> int:
         """Return the maximum event time of emitted windows, given that of the input."""
-        return self.end_of(newest) - 1
+        return self.emitted_by(newest) - 1
 
-    def gone_before(self, closed: int) -> int:
+    def first_needed_pane(self, closed: int) -> int:
         """Return the first pane that open windows still need at `closed`."""
         return self.grid.first_open(closed - self.lateness_us) if closed > BEGINNING else BEGINNING
 
-    def gone(self, closed: int) -> EntryRange:
+    def expired_entries(self, closed: int) -> EntryRange:
         """Return the range of entries whose panes no open window needs."""
-        return EntryRange(column=self.pane_position, end=self.gone_before(closed))
+        return EntryRange(column=self.pane_position, end=self.first_needed_pane(closed))
 
     # -- entries -------------------------------------------------------------------------------
 
@@ -199,7 +203,7 @@ class EventTimeOperator(KeyedOperator):
 
         The latter replace the former; ``None`` if there are none.
         """
-        first, end = self.closing(data.time)
+        first, end = self.closing_panes(data.time)
         if changed is not None:
             panes = values_of(changed.keys.column(self.pane_position))
             closing = (panes >= first) & (panes < end)
@@ -207,7 +211,7 @@ class EventTimeOperator(KeyedOperator):
         part = EntryRange(column=self.pane_position, first=first, end=end)
         return data.state.scan(part), changed
 
-    def nothing(self) -> pa.RecordBatch:
+    def empty_output(self) -> pa.RecordBatch:
         """Return empty output."""
         empty = [pa.array([], field.type) for field in self.output]
         return pa.RecordBatch.from_arrays(empty, schema=self.output)
@@ -221,7 +225,7 @@ def number_rows(rows: StateRows, column: str, epoch: int) -> StateRows:
     return StateRows(hashes=rows.hashes, keys=keys, values=rows.values)
 
 
-def gone_before(described: StateDescription, closed: int) -> int | None:
+def first_needed_pane(described: StateDescription, closed: int) -> int | None:
     """Return the first pane of windows that end after `closed`, both in microseconds.
 
     ``None`` for state that is not made of panes.

@@ -23,7 +23,7 @@ from godwit.operators.aggregates.builtin import kept_rows
 from godwit.operators.aggregates.collected import rows_of
 from godwit.operators.emitted import emitted_batch
 from godwit.operators.operator import STATE, OperatorOutput
-from godwit.operators.ordering import run_begins
+from godwit.operators.ordering import starts_run
 from godwit.operators.windows.operator import PANE, EventTimeOperator, number_rows
 from godwit.operators.windows.sessions import SessionCompute
 from godwit.store.columns import StateSchema
@@ -120,7 +120,7 @@ class WindowedProcess(EventTimeOperator):
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
         """Add the columns of an entry's identity: its pane and number."""
         numbers = column_of(np.zeros(rows.num_rows, np.int64), None, pa.int64())
-        return self.entry_rows(rows, panes, numbers)
+        return self.insert_identity(rows, panes, numbers)
 
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Store an epoch's rows; call the function for every window that closes."""
@@ -132,7 +132,9 @@ class WindowedProcess(EventTimeOperator):
         if self.closes(data.time):
             cpu = cpu_clock.process_time()
             entries, closing = self.closing_entries(data, changed)
-            output = self._called(entries if closing is None else entries.then(closing), data.time)
+            output = self._call_for_closing(
+                entries if closing is None else entries.followed_by(closing), data.time
+            )
             closing_ms = (cpu_clock.process_time() - cpu) * 1e3
         return OperatorOutput(
             output=output,
@@ -143,7 +145,7 @@ class WindowedProcess(EventTimeOperator):
             closing_ms=closing_ms,
         )
 
-    def _called(self, rows: StateRows, time: EpochTime) -> pa.RecordBatch:
+    def _call_for_closing(self, rows: StateRows, time: EpochTime) -> pa.RecordBatch:
         """Call the function for every window that closes."""
         position = self.pane_position
         panes = values_of(rows.keys.column(position))
@@ -154,7 +156,7 @@ class WindowedProcess(EventTimeOperator):
         order = np.lexsort((numbers[windows.pane], windows.start, windows.kind, key))
         row, kind, start = windows.pane[order], windows.kind[order], windows.start[order]
         key, end = key[order], windows.end[order]
-        firsts = np.flatnonzero(run_begins(key, kind, start))
+        firsts = np.flatnonzero(starts_run(key, kind, start))
         moment = rows.keys.schema.field(position).type
         return call_for_windows(
             self,

@@ -33,7 +33,7 @@ from godwit.model.frames import user_call
 from godwit.model.naming import RESERVED_PREFIX, check_column_names
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
-from godwit.operators.ordering import ranges
+from godwit.operators.ordering import expand_ranges
 from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class RowWindowsOperator(KeyedOperator):
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
         """Return the columns that entries of an earlier schema lack: states without rows."""
         created = self._compute.new_columns(state, count)
-        return created if state == _PANES else self._open(np.zeros(count, np.int64), created)
+        return created if state == _PANES else self._open_state(np.zeros(count, np.int64), created)
 
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Add an epoch's rows to panes; emit windows that are full."""
@@ -183,8 +183,8 @@ class RowWindowsOperator(KeyedOperator):
         first = before // every
         count = (after - 1) // every - first + 1
         ends = np.cumsum(count)
-        key, pane = ranges(first, count)
-        states = self._updated(
+        key, pane = expand_ranges(first, count)
+        states = self._update_panes(
             data.rows.values,
             groups,
             keys,
@@ -199,7 +199,7 @@ class RowWindowsOperator(KeyedOperator):
                 StateRows(
                     hashes=groups.hashes,
                     keys=keys,
-                    values=self._open(after, states.take(pa.array(ends - 1))),
+                    values=self._open_state(after, states.take(pa.array(ends - 1))),
                 ),
                 groups.key_groups,
             )
@@ -218,12 +218,12 @@ class RowWindowsOperator(KeyedOperator):
         num_windows = np.maximum(full_panes - width + 1 - oldest, 0)
         output = None
         if num_windows.any():
-            output = self._windows(
+            output = self._merge_full_windows(
                 data.states, groups, keys, (oldest, first, num_windows), (key, pane, states)
             )
         return OperatorOutput(output=output, groups=groups, changed=changed)
 
-    def _updated(
+    def _update_panes(
         self,
         rows: pa.RecordBatch,
         groups: Groups,
@@ -256,7 +256,7 @@ class RowWindowsOperator(KeyedOperator):
             hashes=groups.hashes[key],
             key_groups=groups.key_groups[key],
         )
-        return self._compute.updated(
+        return self._compute.update_states(
             pieces,
             keys.take(which),
             rows,
@@ -265,7 +265,7 @@ class RowWindowsOperator(KeyedOperator):
             are_partial=False,
         )
 
-    def _windows(
+    def _merge_full_windows(
         self,
         states: Mapping[str, StateView],
         groups: Groups,
@@ -282,14 +282,16 @@ class RowWindowsOperator(KeyedOperator):
         key, pane, partials = pieces
         width = self._panes_per_window
         if width > 1:  # panes of earlier epochs, which are read together
-            stored_key, stored_pane = ranges(oldest, np.where(num_windows, first - oldest, 0))
+            stored_key, stored_pane = expand_ranges(
+                oldest, np.where(num_windows, first - oldest, 0)
+            )
             wanted = self._pane_keys(keys, stored_key, stored_pane)
             known, values = states[_PANES].find(wanted, groups.key_groups[stored_key])
             assert known.all(), "panes stay until no window needs them"
             key, pane = np.concatenate([stored_key, key]), np.concatenate([stored_pane, pane])
             partials = pa.concat_batches([values, partials])
         order = np.lexsort((pane, key))
-        window_key, window = ranges(oldest, num_windows)
+        window_key, window = expand_ranges(oldest, num_windows)
         # Panes of a key lie in order and without gaps, from the first pane of its first window on.
         begins = np.searchsorted(key[order], window_key) + window - oldest[window_key]
         parts = order[(begins[:, None] + np.arange(width)).ravel()]
@@ -302,7 +304,7 @@ class RowWindowsOperator(KeyedOperator):
             [*own.columns, pa.array(window, pa.int64()), *results], schema=self.output
         )
 
-    def _open(self, count: IntArray, partials: pa.RecordBatch) -> pa.RecordBatch:
+    def _open_state(self, count: IntArray, partials: pa.RecordBatch) -> pa.RecordBatch:
         """Build state columns: rows so far, and the open pane's partials."""
         columns = [column_of(count, None, pa.int64()), *partials.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)

@@ -33,7 +33,7 @@ from godwit.operators.aggregates import max as greatest
 from godwit.operators.aggregates import min as least
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import STATE, OperatorOutput, changed_by_key
-from godwit.operators.ordering import order_by, rows_by_group, run_begins
+from godwit.operators.ordering import order_by, rows_by_group, starts_run
 from godwit.operators.windows.grid import BEGINNING, END
 from godwit.operators.windows.operator import (
     PANE,
@@ -107,7 +107,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         """Return whether a row would form a session that is closed already."""
         return times + self.gap_us <= closed
 
-    def marks(self, rows: pa.RecordBatch, times: IntArray) -> IntArray:
+    def entry_marks(self, rows: pa.RecordBatch, times: IntArray) -> IntArray:
         """Return a value that differs between rows which must not be combined: by session.
 
         Where the order of rows counts, it is the beginning of each row's session among these rows.
@@ -118,7 +118,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         key = group_rows(hash_keys(keys), keys, 1).of_row
         order = order_by(key, times - times.min(initial=END))
         times = times[order]
-        firsts = np.flatnonzero(self._begins(key[order], times, times))
+        firsts = np.flatnonzero(self._starts_session(key[order], times, times))
         marks = np.empty(len(times), np.int64)
         marks[order] = np.repeat(times[firsts], np.diff(np.append(firsts, len(order))))
         return marks
@@ -127,11 +127,11 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         """Return whether any session may close in this epoch."""
         return time.until > time.closed
 
-    def end_of(self, moment: int) -> int:
+    def emitted_by(self, moment: int) -> int:
         """Return the end of a session whose last row has this time."""
         return moment + self.gap_us
 
-    def gone_before(self, closed: int) -> int:  # noqa: ARG002
+    def first_needed_pane(self, closed: int) -> int:  # noqa: ARG002
         """Return `BEGINNING`: sessions are removed one by one, not in bulk."""
         return BEGINNING
 
@@ -144,11 +144,11 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         time, names = data.time, self.keys.names
         # Raw rows are combined when it is known which session each is of.
         raw = not data.is_partial and self.commutative
-        arrived = data.rows if raw else self.combined(data)
+        arrived = data.rows if raw else self.as_partials(data)
         over: StateRows | None = None
         hashes, keys = [arrived.hashes], [arrived.keys.select(names)]
         if self.closes(time):
-            end = self._last_before(time.until)
+            end = self._max_last_time(time.until)
             over = data.state.scan(EntryRange(column=self._last_position, end=end))
             hashes.append(over.hashes)
             keys.append(over.keys.select(names))
@@ -157,13 +157,13 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
             return OperatorOutput()
         groups = group_rows(np.concatenate(hashes), every, data.num_key_groups)
         count = len(arrived.hashes)
-        stored, of_key, slots = self._stored(groups, every, data.state, over, count)
+        stored, of_key, slots = self._stored_sessions(groups, every, data.state, over, count)
         key = np.concatenate([of_key, groups.of_row[:count]])
         return self._merge_sessions(
             groups, stored=stored, arrived=arrived, key=key, slots=slots, time=time, raw=raw
         )
 
-    def _stored(
+    def _stored_sessions(
         self,
         groups: Groups,
         keys: pa.RecordBatch,  # of arrived rows, `count` of them, and of `over`
@@ -222,17 +222,19 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         """Merge sessions that touch, emit those that close, and write the others."""
         ends = [self.time.column] * 2 if raw else [_FIRST, _LAST]
         firsts, lasts = (
-            np.concatenate([values_of(stored.values.column(i)), values_of(_named(arrived, name))])
+            np.concatenate(
+                [values_of(stored.values.column(i)), values_of(_column_named(arrived, name))]
+            )
             for i, name in enumerate(ends)
         )
         order = order_by(key, firsts - firsts.min())
-        begins = self._begins(key[order], firsts[order], lasts[order])
+        begins = self._starts_session(key[order], firsts[order], lasts[order])
         starts = np.append(np.flatnonzero(begins), len(order))
         of_key, some = key[order[starts[:-1]]], order[starts[:-1]]
         if raw:
             session = np.empty(len(order), np.int64)
             session[order] = np.cumsum(begins) - 1
-            merged = self._with_rows(stored.values, arrived, session, len(some))
+            merged = self._session_states(stored.values, arrived, session, len(some))
         else:
             parts = pa.concat_batches([stored.values, arrived.values])
             merged = self.merge_in_order(parts.take(pa.array(order)), starts)
@@ -240,7 +242,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         over = self._ends(merged.column(1)) <= time.until
         open_ = np.flatnonzero(~over)
         # Slots of a key are numbered anew, so that there are no gaps among them.
-        run = np.flatnonzero(run_begins(of_key[open_]))
+        run = np.flatnonzero(starts_run(of_key[open_]))
         slot = np.arange(len(open_)) - np.repeat(run, np.diff(np.append(run, len(open_))))
         count = np.bincount(of_key[open_], minlength=int(key.max(initial=0)) + 1)
         free = np.flatnonzero(slots >= count[key[: len(slots)]])
@@ -265,14 +267,14 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
             ),
         )
 
-    def _with_rows(
+    def _session_states(
         self, stored: pa.RecordBatch, rows: StateRows, session: IntArray, count: int
     ) -> pa.RecordBatch:
         """Return the states of all sessions; `session`: of stored parts, then of rows."""
         of_stored, of_row = session[: stored.num_rows], session[stored.num_rows :]
         with_rows = np.bincount(of_row, minlength=count) > 0
         number = (np.cumsum(with_rows) - 1)[of_row]
-        fresh = self.partials(
+        fresh = self.aggregate_rows(
             rows.values,
             number,
             int(np.count_nonzero(with_rows)),
@@ -296,7 +298,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         found: IntArray = values_of(last) - self._before_us + self.gap_us
         return found
 
-    def _last_before(self, until: int) -> int:
+    def _max_last_time(self, until: int) -> int:
         """Return the bound on last event times of sessions that end by `until`."""
         return until - self.gap_us + self._before_us + 1
 
@@ -314,7 +316,9 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         """Describe sessions and their columns for the checkpoint."""
         return self.with_windows(super().describe_state(state))
 
-    def _begins(self, key: IntArray, first: IntArray, last: IntArray) -> npt.NDArray[np.bool_]:
+    def _starts_session(
+        self, key: IntArray, first: IntArray, last: IntArray
+    ) -> npt.NDArray[np.bool_]:
         """Return which parts, ordered by key and beginning, start a session."""
         count = len(key)
         begins = np.ones(count, np.bool_)
@@ -340,6 +344,6 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         )
 
 
-def _named(rows: StateRows, name: str) -> pa.Array:
+def _column_named(rows: StateRows, name: str) -> pa.Array:
     """Return a column of rows by its name."""
     return rows.values.column(rows.values.schema.get_field_index(name))

@@ -52,7 +52,7 @@ class Slots:
             slots.since[key_group], slots.over[key_group] = since, over
         return slots
 
-    def as_of(self, closed: int) -> Slots:
+    def without_expired(self, closed: int) -> Slots:
         """Forget slots that hold only expired panes."""
         over = np.where(self.over <= closed, BEGINNING, self.over)
         return Slots(active=self.active, since=self.since, over=over)
@@ -63,7 +63,7 @@ class Slots:
         columns = (used, self.active[used], self.since[used], self.over[used])
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
-    def become(
+    def with_second(
         self, second: Collection[int], smooth: Collection[int], newest: int, grid: PaneGrid
     ) -> Slots:
         """Return the slots after the second ones of exactly `second` became active.
@@ -92,7 +92,7 @@ class Slots:
         slot: npt.NDArray[np.int8] = active ^ (panes < self.since[key_groups])
         return slot
 
-    def drained(self, slot: int, closed: int) -> npt.NDArray[np.bool_]:
+    def is_drained(self, slot: int, closed: int) -> npt.NDArray[np.bool_]:
         """Return a mask of key groups where the slot takes no rows and has no open windows."""
         drained: npt.NDArray[np.bool_] = (self.active != slot) & (self.over <= closed)
         return drained

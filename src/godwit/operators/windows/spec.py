@@ -106,9 +106,9 @@ def tumbling(
     'tumbling 1 month in Europe/Berlin'
     """
     if zone is not None:
-        return _of_calendar(length, length, start, zone)
+        return _calendar_windows(length, length, start, zone)
     size = microseconds(length, "The length of a window", least=1)
-    return Hopping(window=_window(size, size, start))
+    return Hopping(window=_checked_window(size, size, start))
 
 
 @user_call
@@ -141,11 +141,11 @@ def hopping(
     'hopping 6 hours every 1 hour'
     """
     if zone is not None:
-        return _of_calendar(length, every, start, zone)
+        return _calendar_windows(length, every, start, zone)
     size = microseconds(length, "The length of a window", least=1)
     step = microseconds(every, "The frequency of a window (every=)", least=1)
     _insist_on_no_gaps(Hopping(window=TimeWindow(length_us=size, every_us=step)))
-    return Hopping(window=_window(size, step, start))
+    return Hopping(window=_checked_window(size, step, start))
 
 
 @user_call
@@ -205,7 +205,7 @@ def grid_of(specs: Sequence[Hopping], where: str) -> PaneGrid:
     return grid
 
 
-def _of_calendar(length: Duration, every: Duration, start: Duration, zone: str) -> Hopping:
+def _calendar_windows(length: Duration, every: Duration, start: Duration, zone: str) -> Hopping:
     """Return windows of whole days or months of a time zone."""
     check_zone(zone)
     unit, size = calendar_length(length, "The length of a window", least=1)
@@ -214,9 +214,9 @@ def _of_calendar(length: Duration, every: Duration, start: Duration, zone: str) 
     if start != "0 seconds":
         unit_of_start, first = calendar_length(start, "The start of windows", least=0)
         if unit_of_start != unit:
-            raise _mixed(length, start)
+            raise _mixed_units_error(length, start)
     if unit_of_step != unit:
-        raise _mixed(length, every)
+        raise _mixed_units_error(length, every)
     spec = Hopping(
         window=TimeWindow(
             length_us=size * UNIT_US, every_us=step * UNIT_US, offset_us=first * UNIT_US
@@ -232,7 +232,7 @@ def _of_calendar(length: Duration, every: Duration, start: Duration, zone: str) 
     return spec
 
 
-def _mixed(length: Duration, other: Duration) -> InvalidFlowError:
+def _mixed_units_error(length: Duration, other: Duration) -> InvalidFlowError:
     """Return the error that lengths in days and in months were mixed."""
     return InvalidFlowError(
         f"Windows of {length!r} were given {other!r}: one counts days, the other months.",
@@ -250,7 +250,7 @@ def _insist_on_no_gaps(spec: Hopping) -> None:
         )
 
 
-def _window(length_us: int, every_us: int, start: Duration) -> TimeWindow:
+def _checked_window(length_us: int, every_us: int, start: Duration) -> TimeWindow:
     """Return windows of a length that begin every `every_us`, checked."""
     offset = microseconds(start, "The start of windows", least=0)
     if offset >= every_us:

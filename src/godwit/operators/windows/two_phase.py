@@ -73,7 +73,7 @@ class ComputePart(WindowedCompute):
     @property
     def two_phase(self) -> TwoPhase:
         """Role: a slot of the compute part."""
-        return _role(self, self.part_of or self.name, self.slot)
+        return _role_of_part(self, self.part_of or self.name, self.slot)
 
     def close(
         self,
@@ -87,7 +87,7 @@ class ComputePart(WindowedCompute):
         `entries`: stored ones. `changed`: those changed in this epoch, which replace stored ones.
         """
         if changed is not None:
-            entries = _newest(entries.then(changed), len(self.keys))
+            entries = _newest_entries(entries.followed_by(changed), len(self.keys))
         pieces, piece_of = self.pieces(entries, time)
         of_pieces = np.flatnonzero(piece_of < pieces.count)
         if len(of_pieces) < len(entries.hashes):
@@ -120,9 +120,9 @@ class ConsolidatePart(EventTimeOperator):
     @property
     def two_phase(self) -> TwoPhase:
         """Role: consolidation of both slots."""
-        return _role(self, self.part_of, None)
+        return _role_of_part(self, self.part_of, None)
 
-    def received(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:
+    def unify_columns(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:
         """Add the slot of partials: the number of their input."""
         slot = pa.array(np.full(rows.num_rows, input_number, np.int8))
         return rows.append_column(_SLOT, slot)
@@ -136,7 +136,7 @@ class ConsolidatePart(EventTimeOperator):
         """Pass partials through: they have their pane, and were checked as rows."""
         return rows, None, NO_ARRIVALS
 
-    def gone_before(self, closed: int) -> int:  # noqa: ARG002
+    def first_needed_pane(self, closed: int) -> int:  # noqa: ARG002
         """Return no pane, since this operator has no state."""
         return BEGINNING
 
@@ -179,7 +179,7 @@ class ConsolidatePart(EventTimeOperator):
         )
 
 
-def _role(part: EventTimeOperator, first: str, slot: int | None) -> TwoPhase:
+def _role_of_part(part: EventTimeOperator, first: str, slot: int | None) -> TwoPhase:
     """Return the role of a part; `first`: operator of the first slots."""
     return TwoPhase(
         first=first,
@@ -190,7 +190,7 @@ def _role(part: EventTimeOperator, first: str, slot: int | None) -> TwoPhase:
     )
 
 
-def _newest(entries: StateRows, num_hashed: int) -> StateRows:
+def _newest_entries(entries: StateRows, num_hashed: int) -> StateRows:
     """Drop entries that a later one of the same identity replaces."""
     groups = group_rows(entries.hashes, entries.keys, 1, num_hashed)
     if groups.count == len(entries.hashes):

@@ -15,25 +15,25 @@ def arrivals(rate: Rate, duration_s: float = 10.0, seed: int = 1) -> RowArrivals
 
 def test_a_steady_rate_is_a_straight_line() -> None:
     curve = arrivals(Rate(rows_per_s=100))
-    assert [curve.until(t) for t in (0, 1, 2.5, 10, 99)] == [0, 100, 250, 1000, 1000]
+    assert [curve.arrived_by(t) for t in (0, 1, 2.5, 10, 99)] == [0, 100, 250, 1000, 1000]
     assert curve.time_of(250) == pytest.approx(2.5)
     assert curve.total == 1000
 
 
 def test_a_surge_multiplies_the_rate_between_its_ends() -> None:
     curve = arrivals(Rate(rows_per_s=100, surges=(Surge(start_s=2, end_s=4, factor=4),)))
-    assert [curve.until(t) for t in (2, 4, 10)] == [200, 1000, 1600]
+    assert [curve.arrived_by(t) for t in (2, 4, 10)] == [200, 1000, 1600]
 
 
 def test_a_surge_may_have_a_fraction_as_its_factor() -> None:
     curve = arrivals(Rate(rows_per_s=100, surges=(Surge(start_s=2, end_s=4, factor=1.5),)))
-    assert curve.until(10) == 1100
+    assert curve.arrived_by(10) == 1100
 
 
 def test_noise_stays_within_its_share_and_depends_on_the_seed_alone() -> None:
     rate = Rate(rows_per_s=1000, noise=0.1)
     curve, again, other = arrivals(rate), arrivals(rate), arrivals(rate, seed=2)
-    seconds = [curve.until(t + 1) - curve.until(t) for t in range(10)]
+    seconds = [curve.arrived_by(t + 1) - curve.arrived_by(t) for t in range(10)]
     assert min(seconds) >= 899
     assert max(seconds) <= 1101
     assert len(set(seconds)) > 5

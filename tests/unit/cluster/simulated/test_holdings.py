@@ -17,7 +17,7 @@ def holdings() -> Holdings:
 
 def change(held: Holdings, rows: list[int], number: int = 0) -> tuple[float, float]:
     phase, counts = SPREAD.phase(number), np.array(rows)
-    return held.change(
+    return held.commit_epoch(
         counts,
         phase.keys_among(counts),
         phase=phase,
@@ -40,7 +40,7 @@ def test_state_grows_with_keys_that_are_new_and_never_beyond_all_keys() -> None:
 
 def test_a_new_copy_reads_everything_and_a_copy_that_lags_what_it_misses() -> None:
     held = holdings()
-    held.fill(SPREAD.held)
+    held.set_initial_state(SPREAD.held)
     assert held.missing_bytes("a") == pytest.approx(100 * SPREAD.held)
     held.bring_forward("a", np.arange(4, dtype=np.int32), held.written_bytes)
     assert held.missing_bytes("a").tolist() == [0, 0, 0, 0]

@@ -40,7 +40,7 @@ MACHINE = Machine(bytes_per_s=10_000)
 def warming(holders: Iterable[str], *, checkpoint_bytes_per_s: float = 1000.0) -> Warming:
     """Four key groups of ten keys; `holders` have copies that are ten keys behind."""
     held = Holdings(key_groups=4, key_bytes=KEY_BYTES)
-    held.fill(np.full(4, 10.0))
+    held.set_initial_state(np.full(4, 10.0))
     made = Warming(
         holdings={"sums": held}, fixed_s=1.0, checkpoint_bytes_per_s=checkpoint_bytes_per_s
     )
@@ -62,7 +62,7 @@ def order(*peers: PeerCopies) -> StartWarming:
 def warm(made: Warming, *orders: StartWarming) -> list[Warmed]:
     """Carry out orders; return what came of them, in the order of their ends."""
     for ordered in orders:
-        made.order(ordered)
+        made.queue_order(ordered)
     ended: list[Warmed] = []
     while len(ended) < len(orders):
         ended += [warmed for _, warmed in made.advance(1e6, 7)]
@@ -104,7 +104,7 @@ def test_a_peer_that_holds_less_has_sent_nothing_and_costs_its_time() -> None:
 
 def test_what_a_peer_was_sending_when_it_died_is_read_from_the_checkpoint() -> None:
     made = warming(["a"])
-    made.order(order(PeerCopies(executor="a", key_groups=(0, 1, 2, 3))))
+    made.queue_order(order(PeerCopies(executor="a", key_groups=(0, 1, 2, 3))))
     made.advance(1.0, 7)
     made.advance(2.0, 7)
     made.leave("a")

@@ -76,7 +76,7 @@ class Program:
                         outputs=outputs,
                     )
                 )
-            return sinks.changes()
+            return sinks.describe_changes()
 
     def delivered(self) -> dict[str, list[str]]:
         """Directory → for whom its rows were staged."""

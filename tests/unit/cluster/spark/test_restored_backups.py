@@ -80,7 +80,7 @@ def run(
             )
             if deliver or epoch < until:
                 sinks.deliver(record)
-        return list(sinks.changes())
+        return list(sinks.describe_changes())
 
 
 class Parquet:

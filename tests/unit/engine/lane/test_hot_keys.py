@@ -12,7 +12,7 @@ from tests.oracles.one_process import OneProcess, lane_operator
 from tests.support.window_flows import WindowedRun
 
 from godwit.engine.lane.lane import LaneFlow
-from godwit.engine.lane.packing import hot_hashes, rows_of, sampled
+from godwit.engine.lane.packing import hot_hashes, mask_of_hot_rows, sample_positions
 from godwit.engine.outcomes import hot_keys_of
 from godwit.operators import aggregates as gw
 from godwit.operators.compute import ComputeOperator
@@ -107,9 +107,9 @@ def test_a_hot_key_of_many_panes_is_told_once(tmp_path: Path) -> None:
 
 
 def test_what_is_looked_at_is_all_of_few_rows_and_some_of_many() -> None:
-    assert len(sampled(1000)) == 0
-    assert sampled(5000).tolist() == list(range(5000))
-    some = sampled(1_000_003)
+    assert len(sample_positions(1000)) == 0
+    assert sample_positions(5000).tolist() == list(range(5000))
+    some = sample_positions(1_000_003)
     assert len(set(some.tolist())) == len(some)
     assert some.min() < 1000
     assert some.max() > 999_000
@@ -117,4 +117,4 @@ def test_what_is_looked_at_is_all_of_few_rows_and_some_of_many() -> None:
     assert hot_hashes(hashes, 0.05).tolist() == [5, 9]
     assert hot_hashes(hashes, 0.0).tolist() == []
     for wanted in (np.array([-3, 9]), np.arange(-3, 6)):
-        assert rows_of(hashes, wanted).tolist() == np.isin(hashes, wanted).tolist()
+        assert mask_of_hot_rows(hashes, wanted).tolist() == np.isin(hashes, wanted).tolist()

@@ -12,7 +12,7 @@ import pytest
 from tests.support.window_flows import WindowedRun
 
 import godwit as gw
-from godwit.engine.outcomes import streams_of
+from godwit.engine.outcomes import traffic_between
 from godwit.model.errors import EpochFailedError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def test_operators_in_a_row_give_the_same_rows_together_as_apart(
     assert seen
     assert {report.level for report in row.reports} == {1}
     assert not any(p.exchanged for report in row.reports for p in report.passed_on)
-    assert streams_of(row.reports) == streams_of(apart.reports)
+    assert traffic_between(row.reports) == traffic_between(apart.reports)
     for index in range(len(row.lanes.operators)):
         assert row.run.held(index) == apart.run.held(index)
 

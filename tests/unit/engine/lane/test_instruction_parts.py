@@ -140,5 +140,5 @@ def test_what_one_executor_is_sent_does_not_grow_with_what_others_wrote(tmp_path
         operators=(replace(own, states=(replace(own.states[0], segments=(much,)),)),),
     )
     parts = InstructionParts.of(more)
-    assert len(pickle.dumps(parts.only("a"))) < 10_000
-    assert len(pickle.dumps(parts.only("b"))) > 100_000
+    assert len(pickle.dumps(parts.for_executor("a"))) < 10_000
+    assert len(pickle.dumps(parts.for_executor("b"))) > 100_000

@@ -13,7 +13,7 @@ from tests.support.lane_flows import flow_of, rows_of, sums
 from godwit.checkpoint.records import StateId
 from godwit.engine.lane.lane import run_lane, shipments
 from godwit.engine.lane.messages import LaneReport, OperatorReport
-from godwit.engine.lane.wire import due_at, ship
+from godwit.engine.lane.wire import ship, split_by_level
 from godwit.model.errors import UserFunctionError
 from godwit.model.key_groups import NO_LOAD, PerKeyGroup
 from godwit.operators.process import ProcessOperator
@@ -101,7 +101,7 @@ def test_a_report_takes_only_what_it_has_to_say_and_comes_back_whole() -> None:
     for report in (nothing, said):
         assert LaneReport.loads(report.dumps()) == report
     again = LaneReport.loads(nothing.dumps()).operators[0]
-    # The very same objects, by which `arrivals_of` knows that there is nothing to add.
+    # The very same objects, by which `event_times_of` knows that there is nothing to add.
     assert again.arrivals is NO_ARRIVALS
     assert again.load is NO_LOAD
 
@@ -116,4 +116,4 @@ def test_payloads_for_later_levels_are_told_from_those_that_are_due(tmp_path: Pa
         for level in (1, 2, 3)
     }
     mixed = [payload for payloads in by_level.values() for payload in payloads]
-    assert due_at(1, mixed) == (by_level[1], [*by_level[2], *by_level[3]])
+    assert split_by_level(1, mixed) == (by_level[1], [*by_level[2], *by_level[3]])

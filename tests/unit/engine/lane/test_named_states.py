@@ -315,13 +315,13 @@ def test_keys_are_looked_up_ahead_as_long_as_they_are_wanted() -> None:
         keys = ahead.keys(at)
         sizes.append(len(keys))
         for _ in keys:
-            ahead.use()
+            ahead.record_use()
         at = keys.stop
     assert sizes == [16, 128, 1024, 8192]
-    ahead.use()
+    ahead.record_use()
     assert len(ahead.keys(at)) == 8192
     assert [len(ahead.keys(at + i)) for i in range(3)] == [1024, 128, 16]
-    ahead.took(64 << 20)
+    ahead.record_read(64 << 20)
     assert len(ahead.keys(at)) <= 16
 
 

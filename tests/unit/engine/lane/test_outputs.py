@@ -102,7 +102,7 @@ def test_rejected_rows_are_staged_for_the_sink_that_takes_them_and_the_others_fo
 def test_rows_in_several_pieces_are_all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     # Pieces whose text is too large for one stay apart.
     pieces = pa.concat_tables([ROWS.slice(0, 2), ROWS.slice(2)])
-    monkeypatch.setattr(outputs, "_pieces", lambda table: table.to_batches())
+    monkeypatch.setattr(outputs, "_as_batches", lambda table: table.to_batches())
     files = staged(pieces, check=not_negative, rejects="bad")
     assert files.rows["out"].num_rows == 1
     assert files.rows["bad"].num_rows == 2

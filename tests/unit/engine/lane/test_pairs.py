@@ -9,7 +9,7 @@ import pyarrow as pa
 from tests.support.lane_flows import sums
 
 from godwit.columns.hashing import hash_keys
-from godwit.engine.lane.wire import pairs_sent
+from godwit.engine.lane.wire import count_key_group_pairs
 from godwit.model.key_groups import key_groups_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def groups(column: pa.Array, name: str) -> npt.NDArray[np.int32]:
 
 def test_an_operator_of_the_same_key_gets_everything_from_the_same_key_group() -> None:
     table = rows(500)
-    pairs = pairs_sent(sums(), keyed_by("k", pa.string()), table, ALL)
+    pairs = count_key_group_pairs(sums(), keyed_by("k", pa.string()), table, ALL)
     assert (pairs.source == pairs.target).all()
     own = groups(table["k"].combine_chunks(), "k")
     assert pairs.rows.tolist() == np.bincount(own, minlength=N)[pairs.source].tolist()
@@ -42,7 +42,7 @@ def test_an_operator_of_the_same_key_gets_everything_from_the_same_key_group() -
 
 def test_rows_are_counted_by_the_key_groups_of_both_keys() -> None:
     table = rows(3)
-    pairs = pairs_sent(sums(), keyed_by("v", pa.int64()), table, ALL)
+    pairs = count_key_group_pairs(sums(), keyed_by("v", pa.int64()), table, ALL)
     own = groups(table["k"].combine_chunks(), "k").tolist()
     there = groups(table["v"].combine_chunks(), "v").tolist()
     found = zip(pairs.source.tolist(), pairs.target.tolist(), strict=True)
@@ -51,16 +51,16 @@ def test_rows_are_counted_by_the_key_groups_of_both_keys() -> None:
 
 def test_where_the_key_is_gone_or_of_another_type_nothing_is_counted() -> None:
     receiver = keyed_by("w", pa.string())
-    assert len(pairs_sent(sums(), receiver, rows(9).drop_columns(["k"]), ALL)) == 0
+    assert len(count_key_group_pairs(sums(), receiver, rows(9).drop_columns(["k"]), ALL)) == 0
     other = rows(9).set_column(0, "k", pa.array(range(9)))
-    assert len(pairs_sent(sums(), receiver, other, ALL)) == 0
+    assert len(count_key_group_pairs(sums(), receiver, other, ALL)) == 0
 
 
 def test_rows_whose_key_was_changed_are_passed_over() -> None:
     table = rows(400)
     own = np.zeros(N, np.bool_)
     own[:16] = True
-    pairs = pairs_sent(sums(), keyed_by("w", pa.string()), table, own)
+    pairs = count_key_group_pairs(sums(), keyed_by("w", pa.string()), table, own)
     assert pairs.source.max() < 16
     inside = own[groups(table["k"].combine_chunks(), "k")]
     assert pairs.rows.sum() == inside.sum()
@@ -68,5 +68,5 @@ def test_rows_whose_key_was_changed_are_passed_over() -> None:
 
 def test_of_many_rows_some_are_looked_at_and_stand_for_all() -> None:
     table = rows(50_000)
-    pairs = pairs_sent(sums(), keyed_by("k", pa.string()), table, ALL)
+    pairs = count_key_group_pairs(sums(), keyed_by("k", pa.string()), table, ALL)
     assert abs(pairs.rows.sum() - 50_000) < 10

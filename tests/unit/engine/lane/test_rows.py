@@ -15,7 +15,12 @@ from godwit.columns.hashing import hash_keys
 from godwit.engine.lane.files import LaneFiles
 from godwit.engine.lane.messages import LaneReport
 from godwit.engine.lane.packing import pack, raw_schema
-from godwit.engine.lane.rows import LaneRows, arrived_rows, set_aside, with_waiting
+from godwit.engine.lane.rows import (
+    LaneRows,
+    buffer_suspended_rows,
+    prepend_waiting_rows,
+    unpack_payloads,
+)
 from godwit.engine.lane.wire import Header, Shipment, ship
 from godwit.model.errors import EpochFailedError
 from godwit.operators import aggregates as gw
@@ -62,7 +67,7 @@ def batch(*rows: tuple[str, int]) -> pa.RecordBatch:
 def test_rows_come_in_the_order_of_their_origin_with_their_hashes() -> None:
     operator = listing()
     payloads = arrived(operator, batch(("a", 1), ("b", 2)), batch(("a", 3)))
-    rows = arrived_rows(operator, NUM_KEY_GROUPS, payloads, partial=False)
+    rows = unpack_payloads(operator, NUM_KEY_GROUPS, payloads, partial=False)
     assert rows.batch.column("v").to_pylist() == [1, 2, 3]
     assert rows.hashes.tolist() == hash_keys(rows.entries.keys).tolist()
     assert not rows.partial
@@ -71,18 +76,18 @@ def test_rows_come_in_the_order_of_their_origin_with_their_hashes() -> None:
 def test_partial_states_are_combined_payload_by_payload() -> None:
     operator = sums()
     payloads = arrived(operator, batch(("a", 1), ("a", 2), ("b", 5)), batch(("a", 10)))
-    rows = arrived_rows(operator, NUM_KEY_GROUPS, payloads, partial=True)
+    rows = unpack_payloads(operator, NUM_KEY_GROUPS, payloads, partial=True)
     assert rows.partial
     found = list(
         zip(rows.entries.keys.column(0).to_pylist(), rows.batch.column(2).to_pylist(), strict=True)
     )
     assert sorted(found) == [("a", 3), ("a", 10), ("b", 5)]
     assert rows.hashes.tolist() == hash_keys(rows.entries.keys).tolist()
-    assert rows.combined() is rows
+    assert rows.pre_aggregated() is rows
 
 
 def test_no_payloads_are_no_rows() -> None:
-    rows = arrived_rows(sums(), NUM_KEY_GROUPS, [], partial=True)
+    rows = unpack_payloads(sums(), NUM_KEY_GROUPS, [], partial=True)
     assert (rows.batch.num_rows, rows.partial) == (0, True)
 
 
@@ -99,7 +104,7 @@ def files_in(root: Path) -> LaneFiles:
 
 def test_rows_that_wait_come_back_first_in_order(tmp_path: Path) -> None:
     operator, storage = listing(), CheckpointStorage.open(str(tmp_path))
-    layout = WaitingLayout(operator=operator.name, schema=operator.waiting)
+    layout = WaitingLayout(operator=operator.name, schema=operator.waiting_schema)
     keys = [f"key {i}" for i in range(20)]
     segments = []
     everything = np.ones(NUM_KEY_GROUPS, np.bool_)
@@ -108,16 +113,16 @@ def test_rows_that_wait_come_back_first_in_order(tmp_path: Path) -> None:
         payloads = arrived(
             operator, batch(*[(key, 10 * epoch + n) for n in (0, 1) for key in keys])
         )
-        rows = arrived_rows(operator, NUM_KEY_GROUPS, payloads, partial=False)
-        assert set_aside(rows, everything, files).batch.num_rows == 0
+        rows = unpack_payloads(operator, NUM_KEY_GROUPS, payloads, partial=False)
+        assert buffer_suspended_rows(rows, everything, files).batch.num_rows == 0
         files.close(report)
         segments += report.segments
-    now = arrived_rows(
+    now = unpack_payloads(
         operator, NUM_KEY_GROUPS, arrived(operator, batch(("key 3", 99))), partial=False
     )
     of_three = int(now.key_groups[0])
     three = np.array([of_three])
-    back = with_waiting(now, three, segments[::-1], layout, storage, since={})
+    back = prepend_waiting_rows(now, three, segments[::-1], layout, storage, since={})
     assert set(back.key_groups.tolist()) == {of_three}
     mine = np.flatnonzero(np.array(back.entries.keys.column(0).to_pylist()) == "key 3")
     assert back.batch.column("v").take(pa.array(mine)).to_pylist() == [0, 1, 10, 11, 99]
@@ -126,7 +131,7 @@ def test_rows_that_wait_come_back_first_in_order(tmp_path: Path) -> None:
 
 def test_what_waits_of_an_operator_that_aggregates_is_partial_states(tmp_path: Path) -> None:
     operator = sums()
-    rows = arrived_rows(
+    rows = unpack_payloads(
         operator,
         NUM_KEY_GROUPS,
         arrived(operator, *[batch(*[(f"key {i}", 1) for i in range(20)]) for _ in range(3)]),
@@ -134,13 +139,13 @@ def test_what_waits_of_an_operator_that_aggregates_is_partial_states(tmp_path: P
     )
     waits = np.arange(NUM_KEY_GROUPS) % 2 == 0
     files, report = files_in(tmp_path), LaneReport(level=1, place=0, executor="a")
-    left = set_aside(rows, waits, files)
+    left = buffer_suspended_rows(rows, waits, files)
     files.close(report)
     (segment,) = report.segments
     assert all(g % 2 == 0 for g in segment.key_groups)
     assert (left.key_groups % 2 == 1).all()
     assert left.partial
-    assert set_aside(left, waits, files) is left
+    assert buffer_suspended_rows(left, waits, files) is left
 
 
 def test_an_overflow_before_the_exchange_names_the_key() -> None:
@@ -154,5 +159,5 @@ def test_an_overflow_before_the_exchange_names_the_key() -> None:
     with pytest.raises(EpochFailedError, match=r"the sum for key \('b',\) does not fit int64"):
         pack(summing, rows, NUM_KEY_GROUPS, 0)
     with pytest.raises(EpochFailedError, match=r"the sum for key \('b',\)") as caught:
-        LaneRows.of(summing, NUM_KEY_GROUPS, rows, partial=False).combined()
+        LaneRows.of(summing, NUM_KEY_GROUPS, rows, partial=False).pre_aggregated()
     assert caught.value.context["key"] == ("b",)

@@ -15,7 +15,7 @@ from godwit.cluster.local import run as local_run
 from godwit.cluster.local.stages import Boxes, add_splits, run_lanes
 from godwit.engine.lane.lane import run_lane
 from godwit.engine.lane.source_side import SourceSide, read_split
-from godwit.engine.lane.wire import due_at
+from godwit.engine.lane.wire import split_by_level
 from godwit.model.errors import SourceError
 from godwit.sources.source import Split
 
@@ -78,7 +78,7 @@ def lanes_ran_again(
         reports.clear()
         sent.append([[] for _ in instruction.places])
         for place, box in enumerate(boxes):
-            due, later = due_at(1, box)
+            due, later = split_by_level(1, box)
             sent[-1][place] += later
             lane = run_lane(flow, instruction, 1, place, due)
             while True:

@@ -12,7 +12,7 @@ from tests.support.fake_flow import FakeSink
 from tests.support.window_flows import WindowedRun
 
 from godwit.engine.event_time import EventTimes
-from godwit.engine.outcomes import left_out_of, rows_left_out
+from godwit.engine.outcomes import count_left_out, rows_left_out
 from godwit.model.events import RowsLeftOut
 from godwit.operators import aggregates as gw
 from godwit.operators.windows.spec import hopping, session, tumbling
@@ -165,7 +165,7 @@ def test_what_is_left_out_is_told_with_its_sink_and_sources_without_slack(
     run.epoch([("a", 50 * S, 1)])
     run.epoch([("a", 50 * S, 1)])
     run.epoch([("a", 1 * S, 1), ("b", None, 1)])
-    (told,) = rows_left_out(left_out_of(run.reports), run.compiled)
+    (told,) = rows_left_out(count_left_out(run.reports), run.compiled)
     event = RowsLeftOut(epoch=2, at_s=0.0, **told)
     assert (event.operator, event.late, event.ahead, event.untimed) == ("w", 1, 0, 1)
     assert event.sink
@@ -205,7 +205,7 @@ def test_nothing_grows_over_ten_thousand_windows(tmp_path: Path, way: str) -> No
         executors={"a": 2},  # of one process
     )
     for sharing in run.times.sharing.values():
-        sharing.take = lambda *_: None  # type: ignore[method-assign]  # what it measures is no matter
+        sharing.add_epoch = lambda *_: None  # type: ignore[method-assign]  # what it measures is no matter
         sharing.duplicated = way == "duplicated"
     states = [state for operator in run.compiled.operators for state in operator.states]
     held, local, segments, out = [], [], [], 0
@@ -215,7 +215,9 @@ def test_nothing_grows_over_ten_thousand_windows(tmp_path: Path, way: str) -> No
             held.append(sum(len(run.run.held(index)) for index in range(len(states))))
             local.append(sum(f.stat().st_blocks for f in (tmp_path / "local").rglob("*.table")))
             chains = run.run.log.chains
-            segments.append(sum(int(chains.of(state).changelog_bytes.sum()) for state in states))
+            segments.append(
+                sum(int(chains.chains_of(state).changelog_bytes.sum()) for state in states)
+            )
     assert out > 9_700
     assert max(held[5:]) <= max(held[:5]) + 1000  # what three epochs write
     assert max(local[5:]) <= max(local[:5])
@@ -317,13 +319,13 @@ def test_open_sessions_of_a_key_are_looked_for_many_at_a_time(
     run.epoch([("a", 10 * S * i, i) for i in range(count)])
     run.epoch([("a", 1, 7)])  # with it, the first epoch's changes enter the store
     looked: list[int] = []
-    prior = LocalState.prior
+    prior = LocalState.look_up
 
     def counted(self: LocalState, keys: Any, key_groups: Any) -> Any:
         looked.append(keys.num_rows)
         return prior(self, keys, key_groups)
 
-    monkeypatch.setattr(LocalState, "prior", counted)
+    monkeypatch.setattr(LocalState, "look_up", counted)
     run.epoch([("a", 2, 1)])
     assert len(looked) < 12
     assert sum(looked) < 3 * count

@@ -34,7 +34,7 @@ def test_every_row_goes_to_the_place_of_its_key_group(keys: int) -> None:
     for place, payload in ship(shipment, columns, (0, 7, 1), tally):
         header = Header.of(payload)
         assert (header.level, header.operator, header.origin) == (2, 4, (0, 7, 1, 0))
-        schema = operator.waiting if header.is_partial else columns.schema
+        schema = operator.waiting_schema if header.is_partial else columns.schema
         batch = unpack_rows(payload, schema)
         groups = key_groups_of(hash_keys(batch.select(["k"])), NUM_KEY_GROUPS)
         assert (places[groups] == place).all()

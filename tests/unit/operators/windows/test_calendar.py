@@ -78,12 +78,12 @@ def test_a_month_is_the_local_month(zone: str, instants: list[int]) -> None:
 @pytest.mark.parametrize("unit", ["day", "month"])
 def test_boundaries_grow_and_hold_every_instant(zone: str, unit: Any) -> None:
     calendar = Calendar(unit=unit, zone=zone)
-    begins = [calendar.begins(number) for number in range(-50, 25_000 if unit == "day" else 900)]
+    begins = [calendar.start_of(number) for number in range(-50, 25_000 if unit == "day" else 900)]
     # A date that a zone skipped has no length.
     assert all(a <= b for a, b in itertools.pairwise(begins))
     for number in range(0, len(begins) - 51, 97):
-        at = calendar.begins(number)
-        assert calendar.begins(calendar.number_of(at)) == at
+        at = calendar.start_of(number)
+        assert calendar.start_of(calendar.number_of(at)) == at
         assert calendar.number_of(at - 1) < calendar.number_of(at)
 
 
@@ -123,7 +123,7 @@ def test_windows_of_days_are_whole_local_days(  # noqa: PLR0917
         spans = set()
         for first in range(day - length + 1, day + 1):
             if first % every == 0:
-                spans.add((calendar.begins(first), calendar.begins(first + length)))
+                spans.add((calendar.start_of(first), calendar.start_of(first + length)))
         expected = sorted(s for s in spans if closed < s[1] <= until)
         mine = found.pane == i
         assert sorted(zip(starts[mine].tolist(), ends[mine].tolist(), strict=True)) == expected

@@ -154,7 +154,7 @@ def test_after_a_jump_of_the_watermark_what_stays_costs_a_fraction_of_what_it_sa
         steps = pieces.plan(np.full(pieces.count, 2000), 2000, overlapping=False)
         parts[stays] = sum(len(step.parts) for step in steps.values())
     assert kept is not None
-    stay = len(kept.due(panes, time.closed, time.until))
+    stay = len(kept.to_retain(panes, time.closed, time.until))
     assert parts[kept] - parts[None] < 12 * stay  # each saves hundreds
 
 
@@ -173,9 +173,9 @@ def test_windows_stay_only_where_later_ones_need_them() -> None:
     assert both is not None
     assert both.mark != blocks.mark
     # The first five minutes of ten are there from the fifth to the tenth, and begin after `since`.
-    assert both.is_there(0, 5 * M, BEGINNING, 5 * M)
-    assert not both.is_there(0, 5 * M, 5 * M, 5 * M)
-    assert not both.is_there(0, 5 * M, BEGINNING, 10 * M)
-    assert not both.is_there(5 * M, 10 * M, BEGINNING, 10 * M)
+    assert both.is_retained(0, 5 * M, BEGINNING, 5 * M)
+    assert not both.is_retained(0, 5 * M, 5 * M, 5 * M)
+    assert not both.is_retained(0, 5 * M, BEGINNING, 10 * M)
+    assert not both.is_retained(5 * M, 10 * M, BEGINNING, 10 * M)
     starts, spans = both.entries(np.arange(0, 20) * M, BEGINNING, 15 * M)
     assert (starts[20:].tolist(), spans[20:].tolist()) == ([10 * M], [-5 * M])

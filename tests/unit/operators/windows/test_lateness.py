@@ -12,7 +12,7 @@ from tests.support.window_flows import WindowedRun
 
 from godwit.model.errors import CheckpointMismatchError, InvalidFlowError
 from godwit.operators import aggregates as gw
-from godwit.operators.windows.operator import gone_before
+from godwit.operators.windows.operator import first_needed_pane
 from godwit.operators.windows.spec import hopping, session, tumbling
 
 if TYPE_CHECKING:
@@ -166,4 +166,4 @@ def test_readers_of_state_know_which_panes_are_gone(
     operator: Any = run.compiled.operators[0]
     described = operator.describe_states()["state"]
     for closed in range(1_600_000_000 * S, 1_640_000_000 * S, 7_777_777 * S):
-        assert gone_before(described, closed) == operator.gone_before(closed)
+        assert first_needed_pane(described, closed) == operator.first_needed_pane(closed)

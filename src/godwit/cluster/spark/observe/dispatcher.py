@@ -60,12 +60,12 @@ class _Hearing:
         name: str,
         report: Callable[[Listener, Event, str], None],  # told of every new kind of failure
     ) -> None:
-        self._listener, self._report = listener, report
+        self._listener, self._report_listener = listener, report
         self._changed = threading.Condition()
         self._pending: deque[Event | threading.Event | None] = deque()
         self._behind = False
         self._failures: set[str] = set()
-        self.thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self.thread = threading.Thread(target=self._run_thread, name=name, daemon=True)
         self.thread.start()
 
     def put(self, item: Event | threading.Event | None) -> None:
@@ -78,11 +78,11 @@ class _Hearing:
             dropped.set()
         elif dropped is not None and not self._behind:
             self._behind = True
-            self._report(
+            self._report_listener(
                 self._listener, dropped, f"{_MAX_BEHIND} events behind; the oldest are dropped"
             )
 
-    def _work(self) -> None:
+    def _run_thread(self) -> None:
         """Pass events to the listener, on a thread of its own, until the end."""
         while (item := self._next()) is not None:
             if isinstance(item, threading.Event):
@@ -91,7 +91,7 @@ class _Hearing:
             try:
                 self._listener(item)
             except BaseException as error:  # noqa: BLE001  it is the user's, and may raise anything
-                self._failed(item, error)
+                self._report_failure(item, error)
 
     def _next(self) -> Event | threading.Event | None:
         """Next event to hear, or the mark that `flush` waits for; ``None`` at the end."""
@@ -99,7 +99,7 @@ class _Hearing:
             self._changed.wait_for(lambda: self._pending)
             return self._pending.popleft()
 
-    def _failed(self, event: Event, error: BaseException) -> None:
+    def _report_failure(self, event: Event, error: BaseException) -> None:
         """Log and report a listener's failure, once per kind of error."""
         kind = type(error).__name__
         if kind in self._failures or len(self._failures) >= _MAX_FAILURES:
@@ -116,7 +116,7 @@ class _Hearing:
                 exc_info=error,
             )
         if not isinstance(event, ListenerFailed):  # whose failure would be told of again
-            self._report(self._listener, event, one_line(error))
+            self._report_listener(self._listener, event, one_line(error))
 
 
 class EventDispatcher:
@@ -135,7 +135,7 @@ class EventDispatcher:
         self._sampled: dict[str, Mapping[str, Any]] = {}  # the last values of each kind
         self._flushed_s = time.monotonic()
         self._closed = False
-        self._thread = threading.Thread(target=self._work, name=f"godwit-events-{name}")
+        self._thread = threading.Thread(target=self._run_thread, name=f"godwit-events-{name}")
         self._thread.daemon = True
         self._thread.start()
 
@@ -146,7 +146,7 @@ class EventDispatcher:
             return tuple(self._recent)
 
     @property
-    def is_mine(self) -> bool:
+    def is_own_thread(self) -> bool:
         """True if the calling thread is one of the dispatcher's."""
         current = threading.current_thread()
         return current is self._thread or any(h.thread is current for h in self._hearings)
@@ -159,7 +159,7 @@ class EventDispatcher:
             self._recent.append(event)
             if self._closed:
                 return
-            self._put(lambda: self._record_event(event))
+            self._queue_record(lambda: self._record_event(event))
             for hearing in self._hearings:
                 hearing.put(event)
 
@@ -178,9 +178,9 @@ class EventDispatcher:
         with self._order:
             if not self._closed:
                 name = f"godwit-listener-{len(self._hearings)}-{self._name}"
-                self._hearings.append(_Hearing(listener, name, self._report))
+                self._hearings.append(_Hearing(listener, name, self._report_listener))
 
-    def keep(self, name: str, recorder: Recorder) -> None:
+    def add_recorder(self, name: str, recorder: Recorder) -> None:
         """Add a recorder for all later entries, and announce failures of it under `name`.
 
         What it raises is told, and it is given the next entry.  `name` is for the log.
@@ -194,12 +194,12 @@ class EventDispatcher:
         with self._order:
             self._queue.put(keep)
 
-    def note(self, kind: str, values: Callable[[], Mapping[str, Any]]) -> None:
+    def record(self, kind: str, values: Callable[[], Mapping[str, Any]]) -> None:
         """Queue an entry for the recorders; `values` is called on their thread."""
         with self._order:
-            self._put(lambda: self._record(kind, values))
+            self._queue_record(lambda: self._record_entry(kind, values))
 
-    def sample(self, kind: str, ask: Callable[[], Mapping[str, Any] | None]) -> None:
+    def record_samples(self, kind: str, ask: Callable[[], Mapping[str, Any] | None]) -> None:
         """Call `ask` about once a second; record its result if it changed and is not ``None``."""
 
         def sample() -> bool:
@@ -215,12 +215,12 @@ class EventDispatcher:
 
         A listener that calls this gets ``False`` at once.
         """
-        if self.is_mine:
+        if self.is_own_thread:
             return False
         until_s = time.monotonic() + timeout_s
         marks = [threading.Event() for _ in self._hearings]
         with self._order:
-            recorded = None if self._closed else self._flushed()
+            recorded = None if self._closed else self._queue_flush()
             if recorded is not None:
                 for hearing, mark in zip(self._hearings, marks, strict=False):
                     hearing.put(mark)
@@ -238,7 +238,7 @@ class EventDispatcher:
         Raises `TimeoutError` after `timeout_s`; entries that are not written by then are lost.
         """
         with self._order:
-            done = self._flushed(last=True)
+            done = self._queue_flush(last=True)
         if not done.wait(timeout_s):
             self._recording = False
             message = f"the last entries could not be written within {timeout_s:g} s"
@@ -255,7 +255,7 @@ class EventDispatcher:
 
     # -- under the lock -----------------------------------------------------------------------
 
-    def _put(self, record: Callable[[], bool]) -> None:
+    def _queue_record(self, record: Callable[[], bool]) -> None:
         """Queue an entry for the recorders; when the queue is full, drop it and report that."""
         if self._closed:
             return
@@ -263,9 +263,9 @@ class EventDispatcher:
             self._queue.put(record)
         else:
             error = TimeoutError(f"{_MAX_EVENTS} entries wait to be written; more are dropped")
-            self._guard("recording").tell(error)
+            self._guard_of("recording").report(error)
 
-    def _flushed(self, *, last: bool = False) -> threading.Event:
+    def _queue_flush(self, *, last: bool = False) -> threading.Event:
         """Queue a flush; return an event that is set when it is done."""
         mark = threading.Event()
 
@@ -284,9 +284,9 @@ class EventDispatcher:
 
     # -- on the thread that records -----------------------------------------------------------
 
-    def _work(self) -> None:
+    def _run_thread(self) -> None:
         """Write queued entries, and flush from time to time; runs on a thread."""
-        guard, goes_on = self._guard("recording"), True
+        guard, goes_on = self._guard_of("recording"), True
         while goes_on:
             try:
                 step = self._queue.get(timeout=_FLUSH_S)
@@ -297,7 +297,7 @@ class EventDispatcher:
                 if step is None or time.monotonic() - self._flushed_s >= _FLUSH_S:
                     self._flush()
             except Exception as error:  # noqa: BLE001  told; the next entry may do better
-                guard.tell(error)
+                guard.report(error)
         guard(self._flush)
 
     def _flush(self) -> None:
@@ -309,29 +309,29 @@ class EventDispatcher:
                 values = ask()
             if values is not None and values != self._sampled.get(kind):
                 self._sampled[kind] = values
-                self._record(kind, lambda values=values: values)  # type: ignore[misc]
+                self._record_entry(kind, lambda values=values: values)  # type: ignore[misc]
         for name, recorder in tuple(self._recorders.items()):
             if self._recording:
-                self._guard(f"writing the {name}")(recorder.flush)
+                self._guard_of(f"writing the {name}")(recorder.flush)
 
     def _record_event(self, event: Event) -> bool:
         """Log an event that is a warning, and pass it to the recorders."""
         if event.is_warning:
             with suppress(Exception):  # a log handler of the user's
                 _logger.warning("Flow %r: %s", self._name, event.describe())
-        return self._record("event", event.to_dict)
+        return self._record_entry("event", event.to_dict)
 
-    def _record(self, kind: str, values: Callable[[], Mapping[str, Any]]) -> bool:
+    def _record_entry(self, kind: str, values: Callable[[], Mapping[str, Any]]) -> bool:
         """Pass an entry to every recorder."""
         if self._recording and self._recorders:
             entry = values()
             for name, recorder in tuple(self._recorders.items()):
-                self._guard(f"writing the {name}")(recorder.add, kind, entry)
+                self._guard_of(f"writing the {name}")(recorder.add, kind, entry)
         return True
 
     # -- what fails ---------------------------------------------------------------------------
 
-    def _guard(self, what: str) -> Guard:
+    def _guard_of(self, what: str) -> Guard:
         """Return the guard of one kind of work."""
         return self._guards.setdefault(what, Guard(what, self._background_failed))
 
@@ -341,7 +341,7 @@ class EventDispatcher:
             epoch = self._recent[-1].epoch if self._recent else -1
             self.emit(BackgroundFailed(epoch=epoch, at_s=time.time(), what=what, error=error))
 
-    def _report(self, listener: Listener, event: Event, error: str) -> None:
+    def _report_listener(self, listener: Listener, event: Event, error: str) -> None:
         """Emit `ListenerFailed`."""
         self.emit(
             ListenerFailed(

@@ -1,8 +1,9 @@
 """Prometheus metrics of a query, and the server that exposes them.
 
-The metrics take exactly what the journal takes, on the same thread (`EventDispatcher.keep`), so
-nothing is measured twice and an epoch pays nothing for them.  Units are Prometheus' base units:
-seconds and bytes.  Labels are bounded: phases, executors that are there, kinds of events, sources.
+The metrics take exactly what the journal takes, on the same thread (see
+`EventDispatcher.add_recorder`), so nothing is measured twice and an epoch pays nothing for them.
+Units are Prometheus' base units: seconds and bytes.  Labels are bounded: phases, executors that
+are there, kinds of events, sources.
 
 Nothing else of the process can be reached by the port, and it is bound to the loopback address
 unless the user says otherwise.  Connections are few and short (`godwit.web.server`).
@@ -172,11 +173,11 @@ class Metrics:
         """Update metrics from an entry."""
         match kind:
             case "progress":
-                self._progress(values)
+                self._update_progress(values)
             case "event":
-                self._event(values)
+                self._update_from_event(values)
             case "sources":
-                self._sources(values)
+                self._update_lag(values)
             case "latency":
                 self._latencies.add(values["sources"])
             case _:
@@ -185,7 +186,7 @@ class Metrics:
     def flush(self) -> None:
         """Do nothing: metrics are current."""
 
-    def _progress(self, values: Mapping[str, Any]) -> None:
+    def _update_progress(self, values: Mapping[str, Any]) -> None:
         """Update the metrics of epochs, rows and phases."""
         metrics = self._metrics
         took = values["durationMs"]
@@ -202,9 +203,9 @@ class Metrics:
             metrics[name].inc(values[figure])
         for figure, name in _SHOWN.items():
             metrics[name].set(values[figure])
-        self._executors(values)
+        self._update_executors(values)
 
-    def _executors(self, values: Mapping[str, Any]) -> None:
+    def _update_executors(self, values: Mapping[str, Any]) -> None:
         """Update the metrics that have one value per executor."""
         metrics, there = self._metrics, values["executors"]
         with_input = values["batchId"] is not None
@@ -221,14 +222,14 @@ class Metrics:
                 load_s = figures["busyMs"] / 1e3
                 metrics["godwit_executor_load_seconds"].labels(executor).set(load_s)
 
-    def _event(self, values: Mapping[str, Any]) -> None:
+    def _update_from_event(self, values: Mapping[str, Any]) -> None:
         """Count an event, and update the metrics that it carries."""
         kind = values["kind"]
         self._metrics["godwit_events"].labels(kind).inc()
         if kind in DECISIONS:
             self._metrics["godwit_decisions"].labels(kind).inc()
         if kind == "LoadMeasured":
-            self._measured(values)
+            self._update_measurements(values)
         if kind in _OF_EVENTS:
             self._metrics[_OF_EVENTS[kind]].inc()
         if kind == "RowsLeftOut":
@@ -241,7 +242,7 @@ class Metrics:
         if kind in _OF_MIGRATIONS:  # a scaling's end says again what its migrations moved
             self._metrics["godwit_key_groups_moved"].inc(values["moved"])
 
-    def _measured(self, values: Mapping[str, Any]) -> None:
+    def _update_measurements(self, values: Mapping[str, Any]) -> None:
         """Update the metrics of the controller's measurements."""
         self._metrics["godwit_load_distance_ratio"].set(values["load_distance"])
         self._metrics["godwit_arrival_rows_per_second"].set(values["arrival_per_s"])
@@ -250,7 +251,7 @@ class Metrics:
         for executor, speed in values["speeds"].items():
             speeds.labels(executor).set(speed)
 
-    def _sources(self, values: Mapping[str, Any]) -> None:
+    def _update_lag(self, values: Mapping[str, Any]) -> None:
         """Update the metrics of the sources' lag."""
         metric = self._metrics["godwit_source_offsets_behind"]
         metric.clear()
@@ -272,7 +273,7 @@ class MetricsServer:
         try:
             self._server = BoundedServer(app, host=host, port=port, name="godwit-metrics")
         except (OSError, UnicodeError) as error:
-            raise _refused(host, port, error) from error
+            raise _cannot_serve(host, port, error) from error
         self.url = f"{self._server.url}/metrics"  # where
 
     def __enter__(self) -> Self:
@@ -286,7 +287,7 @@ class MetricsServer:
         self._server.close()
 
 
-def _refused(host: str, port: int, error: Exception) -> InvalidFlowError:
+def _cannot_serve(host: str, port: int, error: Exception) -> InvalidFlowError:
     """Return the error that metrics cannot be served at an address."""
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return InvalidFlowError(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import BatchRef
 
 
-def sources_of(query: StreamingQuery) -> dict[str, Any] | None:
+def source_lag(query: StreamingQuery) -> dict[str, Any] | None:
     """Lag of a query behind its sources, as plain values; ``None`` before Spark knows.
 
     Returns: ``batchId`` (the micro-batch that Spark noted last), ``sources`` (`source_figures`).
@@ -59,7 +59,9 @@ def rows_held_back(query: StreamingQuery) -> int | None:
     return sum(known) if known else None
 
 
-def with_sources(progress: Iterable[dict[str, Any]], query: StreamingQuery) -> list[dict[str, Any]]:
+def add_source_figures(
+    progress: Iterable[dict[str, Any]], query: StreamingQuery
+) -> list[dict[str, Any]]:
     """Add Spark's figures of the sources to the progress of epochs with a micro-batch."""
     sources = {p["batchId"]: p["sources"] for p in query.recentProgress}
     return [
@@ -78,8 +80,8 @@ def source_figures(sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
     return [
         {
             "description": str(source.get("description", "")),
-            "inputRowsPerSecond": _finite(source.get("inputRowsPerSecond")),
-            "processedRowsPerSecond": _finite(source.get("processedRowsPerSecond")),
+            "inputRowsPerSecond": _finite_float(source.get("inputRowsPerSecond")),
+            "processedRowsPerSecond": _finite_float(source.get("processedRowsPerSecond")),
             "behind": offsets_behind(source.get("endOffset"), source.get("latestOffset")),
             "metrics": {str(k): str(v) for k, v in (source.get("metrics") or {}).items()},
         }
@@ -97,7 +99,7 @@ def offsets_behind(end: Any, latest: Any) -> int | None:
     >>> offsets_behind(5, None) is None
     True
     """
-    end, latest = _parsed(end), _parsed(latest)
+    end, latest = _parse_json(end), _parse_json(latest)
     if isinstance(end, dict) and isinstance(latest, dict):
         told = [offsets_behind(end[key], latest[key]) for key in end.keys() & latest.keys()]
         known = [count for count in told if count is not None]
@@ -107,7 +109,7 @@ def offsets_behind(end: Any, latest: Any) -> int | None:
     return None
 
 
-def _parsed(value: Any) -> Any:
+def _parse_json(value: Any) -> Any:
     """Parse JSON, or return the value as it is."""
     if isinstance(value, str):
         with suppress(ValueError, RecursionError):
@@ -120,7 +122,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _finite(value: Any) -> float | None:
+def _finite_float(value: Any) -> float | None:
     """Return a number as a float; ``None`` for anything else."""
     return float(value) if _is_number(value) else None
 
@@ -162,7 +164,7 @@ class PendingFiles:
             return None
         newest_ms: dict[str, int] = {}
         names: set[str] = set()
-        for entry in (entry for log in batch.sources.values() for entry in _entries(log)):
+        for entry in (entry for log in batch.sources.values() for entry in _parse_file_log(log)):
             directory, _, name = str(entry["path"]).rpartition("/")
             newest_ms[directory] = max(newest_ms.get(directory, 0), int(entry["timestamp"]))
             names.add(unquote(name))
@@ -171,7 +173,7 @@ class PendingFiles:
         taken_bytes = pending_bytes = pending = 0
         try:
             for directory, at_ms in newest_ms.items():
-                for info in _files(directory):
+                for info in _visible_files(directory):
                     if info.base_name in names:
                         taken_bytes += info.size
                     elif info.mtime_ns // 10**6 > at_ms:
@@ -213,12 +215,12 @@ def _files_only(batch: BatchRef) -> bool:
     return all(line.startswith(b'{"logOffset"') for line in offsets)
 
 
-def _entries(log: bytes) -> list[dict[str, Any]]:
+def _parse_file_log(log: bytes) -> list[dict[str, Any]]:
     """Return the files in one entry of a file source's log."""
     return [json.loads(line) for line in log.splitlines()[1:]]
 
 
-def _files(directory: str) -> list[fs.FileInfo]:
+def _visible_files(directory: str) -> list[fs.FileInfo]:
     """Files of a directory that Spark would read."""
     store, path = fs.FileSystem.from_uri(directory)
     listed = store.get_file_info(fs.FileSelector(path))

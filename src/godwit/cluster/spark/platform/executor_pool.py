@@ -35,11 +35,11 @@ class Scheduler(Protocol):
     """Port to the cluster manager: request and end executors; calls may take a while."""
 
     @property
-    def refusal(self) -> str:
+    def unsupported_reason(self) -> str:
         """Reason why executors can never be added or removed, with a remedy; empty if they can."""
 
     @property
-    def most(self) -> int | None:
+    def max_executors(self) -> int | None:
         """Maximum number of executors of this application; ``None`` if unknown."""
 
     def request(self, total: int) -> bool:
@@ -60,7 +60,7 @@ class SparkScheduler:
         self._spark = spark
 
     @property
-    def refusal(self) -> str:
+    def unsupported_reason(self) -> str:
         """Reason why executors can never be added or removed, with a remedy; empty if they can."""
         if self._jsc.isLocal() and not self._master.startswith("local-cluster"):
             return (
@@ -77,7 +77,7 @@ class SparkScheduler:
         return ""
 
     @property
-    def most(self) -> int | None:
+    def max_executors(self) -> int | None:
         """Maximum number of executors of this application; ``None`` if unknown."""
         cores, each = (
             self._setting("spark.cores.max", ""),
@@ -165,7 +165,7 @@ class SparkExecutorPool:
         with self._changed:
             return PoolView(
                 pending=self._pending(),
-                most=self._scheduler.most,
+                most=self._scheduler.max_executors,
                 refused=self._refused,
                 not_returned=self._not_returned,
             )
@@ -189,8 +189,8 @@ class SparkExecutorPool:
         """
         self.insist_on_scaling()
         with self._changed:
-            total = max(self._total or 0, self._there()) + count
-            most = self._scheduler.most
+            total = max(self._total or 0, self._num_staying()) + count
+            most = self._scheduler.max_executors
             if most is not None and total > most:
                 raise ScalingError(
                     f"{counted(total, 'executor')} were asked for, of which the settings of the "
@@ -201,7 +201,7 @@ class SparkExecutorPool:
             self._total, self._refused = total, ""
             self._waits_s = self._patience_s if patience_s is None else patience_s
             self._until_s = self._now_s() + self._waits_s
-            self._wake()
+            self._wake_thread()
         self._conducting.announce(events.ExecutorsRequested, count=count, total=total)
 
     def remove(self, executors: Sequence[str]) -> None:
@@ -228,11 +228,11 @@ class SparkExecutorPool:
             for name in executors:
                 conductor.drain(name)  # nothing moves there meanwhile
         with self._changed:
-            total = max(self._total or 0, self._there())
+            total = max(self._total or 0, self._num_staying())
             new = [name for name in executors if name not in self._leaving]
             self._leaving = (*self._leaving, *new)
             self._total, self._not_returned = max(1, total - len(new)), ""
-            self._wake()
+            self._wake_thread()
 
     def keep(self, executor: str) -> None:
         """Cancel the release of an executor, unless it has been released."""
@@ -240,21 +240,21 @@ class SparkExecutorPool:
             if executor in self._leaving and self._total is not None:
                 self._leaving = tuple(name for name in self._leaving if name != executor)
                 self._total += 1
-                self._wake()
+                self._wake_thread()
 
     def withdraw(self) -> None:
         """Cancel requests for executors that have not arrived; one that arrives late is used."""
         with self._changed:
             if self._pending():
-                self._total = self._there()
-                self._wake()
+                self._total = self._num_staying()
+                self._wake_thread()
 
     def insist_on_scaling(self) -> None:
         """Refuse a cluster on which executors cannot be added or removed.
 
         Raises `ScalingError` with the reason and a remedy.
         """
-        if refusal := self._scheduler.refusal:
+        if refusal := self._scheduler.unsupported_reason:
             why, _, remedy = refusal.partition(". ")
             raise ScalingError(f"Executors can be neither added nor removed: {why}.", remedy=remedy)
 
@@ -268,36 +268,38 @@ class SparkExecutorPool:
 
     # -- under the lock -----------------------------------------------------------------------
 
-    def _there(self) -> int:
+    def _num_staying(self) -> int:
         """Return the number of live executors that are not being removed."""
         leaving = self._returned.union(self._leaving)
         return len(self._conducting.view.executors.keys() - leaving)
 
     def _pending(self) -> int:
         """Return the number of requested executors that have not arrived yet."""
-        return 0 if self._total is None else max(0, self._total - self._there())
+        return 0 if self._total is None else max(0, self._total - self._num_staying())
 
-    def _wake(self) -> None:
+    def _wake_thread(self) -> None:
         """Start the pool's thread if it is not running, and wake it."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="godwit-pool", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run_thread, name="godwit-pool", daemon=True
+            )
             self._thread.start()
         self._changed.notify_all()
 
     # -- on its own thread --------------------------------------------------------------------
 
-    def _work(self) -> None:
+    def _run_thread(self) -> None:
         """Check the executors periodically until the pool is closed; the body of a thread."""
         guard = Guard("adding and giving back executors", self._conducting.background_failed)
-        while self._goes_on():
+        while self._wait_for_check():
             try:
-                self.look()
+                self.check_executors()
             except GateClosedError:
                 return
             except Exception as error:  # noqa: BLE001  told, and looked again
-                guard.tell(error)
+                guard.report(error)
 
-    def _goes_on(self) -> bool:
+    def _wait_for_check(self) -> bool:
         """Wait for the next check; return ``False`` once the pool is closed."""
         with self._changed:
             if not self._closed:
@@ -305,13 +307,13 @@ class SparkExecutorPool:
                 self._changed.wait(_LOOK_S if busy else _REST_S)
             return not self._closed
 
-    def look(self) -> None:
+    def check_executors(self) -> None:
         """Carry out what is due: request executors, release some, cancel late requests."""
-        self._give_back()
+        self._release_idle()
         with self._changed:
             total, told = self._total, self._told
         if total is not None and total != told:
-            self._tell(total)
+            self._request_total(total)
         if self._is_late():
             self._give_up(f"the cluster had none to give within {self._waits_s:g} s")
 
@@ -325,9 +327,9 @@ class SparkExecutorPool:
                 self._until_s = self._now_s() + self._waits_s
             return self._until_s is not None and self._now_s() > self._until_s
 
-    def _tell(self, total: int) -> None:
+    def _request_total(self, total: int) -> None:
         """Request a total of executors from the cluster manager."""
-        taken, why = self._asked(lambda: self._scheduler.request(total))
+        taken, why = self._call_scheduler(lambda: self._scheduler.request(total))
         with self._changed:
             self._told = total
         if not taken and self.view.pending:
@@ -340,12 +342,12 @@ class SparkExecutorPool:
             if not count:
                 return
             # Else one that comes in an hour would surprise whoever has gone on without it.
-            self._total = self._there()
+            self._total = self._num_staying()
             self._refused = reason
             self._changed.notify_all()
         self._conducting.announce(events.ExecutorsMissing, count=count, reason=reason)
 
-    def _give_back(self) -> None:
+    def _release_idle(self) -> None:
         """Release draining executors that own nothing; called between two epochs."""
         view = self._conducting.view
         if all(n in view.executors and not owns_nothing(n, view) for n in self._leaving):
@@ -364,7 +366,7 @@ class SparkExecutorPool:
                 self._returned |= {*empty}
             if empty:
                 self._before_return()
-                taken, why = self._asked(lambda: self._scheduler.give_back(empty))
+                taken, why = self._call_scheduler(lambda: self._scheduler.give_back(empty))
                 with self._changed:
                     self._told = None  # giving back has changed what the cluster keeps up
                     if not taken:
@@ -373,7 +375,7 @@ class SparkExecutorPool:
                             f"the cluster did not take back {', '.join(empty)}{why}"
                         )
 
-    def _asked(self, call: Callable[[], bool]) -> tuple[bool, str]:
+    def _call_scheduler(self, call: Callable[[], bool]) -> tuple[bool, str]:
         """Call the cluster manager; return whether it agreed, and an error's text."""
         try:
             return call(), ""

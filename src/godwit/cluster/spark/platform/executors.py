@@ -21,9 +21,9 @@ from godwit.cluster.spark.stages.exchange import (
     exchange,
     fetch,
     on_executors,
-    paired,
-    placed,
+    pair_with_locations,
     python_rdd,
+    run_at_lanes,
 )
 from godwit.cluster.spark.stages.warming import POOL
 from godwit.engine.cluster import Executor
@@ -136,7 +136,7 @@ def insist_on_placement(spark: SparkContext) -> None:
 _WAIT = "spark.locality.wait.process"
 
 
-def wait_for(
+def wait_for_executors(
     spark: SparkContext, minimum: int, timeout_s: float = 60.0, *, spare_slots: int = 0
 ) -> tuple[Executor, ...]:
     """Wait until there are at least `minimum` executors, and return them.
@@ -160,7 +160,7 @@ def wait_for(
         time.sleep(0.1)
 
 
-def rehearse(executor: Executor, source: Any, spark: SparkContext) -> None:
+def run_trial_epoch(executor: Executor, source: Any, spark: SparkContext) -> None:
     """Run a trial epoch without lanes on every core of an executor; blocks.
 
     The JVM of an executor that has just joined has compiled nothing and its Python has not started:
@@ -173,14 +173,19 @@ def rehearse(executor: Executor, source: Any, spark: SparkContext) -> None:
     locations = [executor.location] * executor.lanes
     of = 0 if source is None else source.getNumPartitions()
     if of == 0:
-        read = on_executors(locations, lambda lane: _throw_away(lane, iter(())), spark)
+        read = on_executors(locations, lambda lane: _discard_rows(lane, iter(())), spark)
     else:
-        read = PythonStage(paired(source.toJavaRDD(), locations, spark, of=of), _throw_away)
+        read = PythonStage(
+            pair_with_locations(source.toJavaRDD(), locations, spark, of=of), _discard_rows
+        )
     exchanged = exchange(read, executor.lanes, spark)
-    fetch(python_rdd(placed(exchanged, locations, lambda _lane, _came: [b""], spark), spark), spark)
+    fetch(
+        python_rdd(run_at_lanes(exchanged, locations, lambda _lane, _came: [b""], spark), spark),
+        spark,
+    )
 
 
-def _throw_away(lane: int, batches: Iterator[bytes]) -> Iterator[Blob]:
+def _discard_rows(lane: int, batches: Iterator[bytes]) -> Iterator[Blob]:
     """Read rows and send nothing: the lane of a rehearsal."""
     import_module("godwit.cluster.spark.stages.stages")
     for _ in batches:
@@ -220,7 +225,9 @@ class ExecutorWatch:
         self._parallelism: int | None = None  # of the one process, when it was last looked at
         self._stopping = threading.Event()
         self._guard = Guard("watching executors", conducting.background_failed)
-        self._thread = threading.Thread(target=self._work, name="godwit-executors", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run_thread, name="godwit-executors", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -228,7 +235,7 @@ class ExecutorWatch:
         self._stopping.set()
         self._thread.join(timeout=5)
 
-    def look(self) -> None:
+    def check_executors(self) -> None:
         """Compare the executors with those known, now."""
         live = live_executors(self._spark.sparkContext, spare_slots=self._spare_slots)
         found = {e.name: e for e in live}
@@ -237,7 +244,7 @@ class ExecutorWatch:
         for name in found.keys() - self._cluster.executors.keys() - self._rehearsing:
             self._rehearsing.add(name)
             threading.Thread(
-                target=inheritable_thread_target(self._spark)(self._rehearse),
+                target=inheritable_thread_target(self._spark)(self._run_trial_epoch),
                 args=(found[name],),
                 name=f"godwit-rehearsal-{name}",
                 daemon=True,
@@ -256,17 +263,17 @@ class ExecutorWatch:
             gone = conductor.see({e.name: e.lanes for e in found.values()}, self._pool.returned)
         self._cluster.executors = found
         for name in gone:
-            self._lost.lost(name)
+            self._lost.record_loss(name)
 
-    def _rehearse(self, executor: Executor) -> None:
+    def _run_trial_epoch(self, executor: Executor) -> None:
         """Run a trial of the last epoch on a new executor, to warm it up; a failure is logged."""
         try:
-            rehearse(executor, self._cluster.source.latest, self._spark.sparkContext)
+            run_trial_epoch(executor, self._cluster.source.latest, self._spark.sparkContext)
         except Exception:
             _logger.debug("Executor %s has not rehearsed", executor.name, exc_info=True)
         self._rehearsed.add(executor.name)
 
-    def _look_if_changed(self) -> None:
+    def _check_if_changed(self) -> None:
         """Compare the executors if Spark's registrations have changed."""
         spark = self._spark.sparkContext
         if self._is_one_process is None:
@@ -275,18 +282,18 @@ class ExecutorWatch:
             parallelism = spark.defaultParallelism
             joining = self._rehearsing - self._cluster.executors.keys()
             if parallelism != self._parallelism or joining:
-                self.look()
+                self.check_executors()
                 self._parallelism = parallelism
         elif registered_executors(spark) != self._cluster.executors.keys():
-            self.look()
+            self.check_executors()
 
-    def _work(self) -> None:
+    def _run_thread(self) -> None:
         """Detect new and lost executors periodically; the body of a thread."""
         while not self._stopping.wait(_LOOK_S):
             try:
-                self._look_if_changed()
-                self._lost.cancel()
+                self._check_if_changed()
+                self._lost.cancel_jobs()
             except Exception as error:  # noqa: BLE001  told, and looked again
                 if self._stopping.is_set() or self._spark.sparkContext._jsc is None:  # noqa: SLF001
                     return  # the context is stopping under us
-                self._guard.tell(error)
+                self._guard.report(error)

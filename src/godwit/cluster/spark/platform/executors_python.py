@@ -39,12 +39,12 @@ def insist_on_python(spark: SparkContext) -> None:
         spark.pythonExec = sys.executable
     key = (spark.applicationId, spark.pythonExec)
     if key not in _checked:
-        for told in _ask(spark):
-            _compare(told, spark.pythonExec)
+        for told in _query_versions(spark):
+            _check_versions(told, spark.pythonExec)
         _checked.add(key)
 
 
-def _ask(spark: SparkContext) -> list[dict[str, Any]]:
+def _query_versions(spark: SparkContext) -> list[dict[str, Any]]:
     """Return version and packages of Python on every executor."""
     packages = _PACKAGES
 
@@ -76,7 +76,7 @@ def _ask(spark: SparkContext) -> list[dict[str, Any]]:
     except Exception as error:  # noqa: BLE001  Spark's and Python's alike
         raise ExecutorEnvironmentError(
             f"The executors could not run a line of Python with {spark.pythonExec!r}: "
-            f"{_reason(error)}",
+            f"{_relevant_line(error)}",
             remedy=_REMEDY,
             executable=spark.pythonExec,
         ) from None
@@ -89,7 +89,7 @@ _REMEDY = (
 )
 
 
-def _reason(error: Exception) -> str:
+def _relevant_line(error: Exception) -> str:
     """Return the relevant line of Spark's error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for mark in ("PYTHON_VERSION_MISMATCH", "Cannot run program", "Error:", "Exception:"):
@@ -99,7 +99,7 @@ def _reason(error: Exception) -> str:
     return lines[0] if lines else repr(error)
 
 
-def _compare(told: dict[str, Any], executable: str) -> None:
+def _check_versions(told: dict[str, Any], executable: str) -> None:
     """Raise if an executor's Python lacks Godwit, or has other versions than the driver's."""
     where = f"The executors' Python ({told['executable']})"
     wrong = []

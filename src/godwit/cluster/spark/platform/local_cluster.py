@@ -121,7 +121,7 @@ class LocalCluster:
         self.work_dir.mkdir(parents=True, exist_ok=True)
         if self._conf is not None:
             starter = ThreadPoolExecutor(1, thread_name_prefix="godwit-cluster")
-            self._starting = starter.submit(self._start, {**self._settings(), **self._conf})
+            self._starting = starter.submit(self._start, {**self._spark_settings(), **self._conf})
             starter.shutdown(wait=False)
         return self
 
@@ -153,7 +153,7 @@ class LocalCluster:
     @property
     def master_url(self) -> str:
         """URL of the master, once the cluster has started; it starts now if it has not."""
-        self._started()
+        self._ensure_started()
         return self._master_url
 
     def session(self, app_name: str, conf: Mapping[str, str] | None = None) -> SparkSession:
@@ -184,8 +184,8 @@ class LocalCluster:
                 f"A Spark session on {active.sparkContext.master} is active in this process.",
                 remedy="Stop it first: a process has one Spark context.",
             )
-        given = {**self._settings(), **(self._conf or {}), **(conf or {})}
-        self._started(given)
+        given = {**self._spark_settings(), **(self._conf or {}), **(conf or {})}
+        self._ensure_started(given)
         settings = SparkConf(loadDefaults=False)
         settings.setMaster(self.master_url).setAppName(app_name).setAll([*given.items()])
         self._jvm.java.lang.System.setProperty("spark.authenticate.secret", self._secret)
@@ -201,15 +201,15 @@ class LocalCluster:
         ClusterError
             If one is not ready in time.
         """
-        self._started()
+        self._ensure_started()
         deadline = time.monotonic() + self._timeout_s
         while (registered := self._registered()) < len(self._worker_urls):
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"{registered} of {len(self._worker_urls)} Spark workers have registered with "
                     f"the master after {self._timeout_s:.0f} s.",
-                    remedy=f"The log may say why: {self._log}",
-                    log=str(self._log),
+                    remedy=f"The log may say why: {self._log_path}",
+                    log=str(self._log_path),
                 )
             time.sleep(0.02)
 
@@ -221,7 +221,7 @@ class LocalCluster:
         wait
             Whether to return only when it has registered with the master.
         """
-        self._started()
+        self._ensure_started()
         name = self._begin_worker()
         if wait:
             self.wait_for_workers()
@@ -236,7 +236,7 @@ class LocalCluster:
             ``spark.sparkContext.applicationId``.
         """
         pids: dict[str, int] = {}
-        for pid in self._executors():
+        for pid in self._executor_pids():
             arguments = arguments_of(pid)
             if option_in(arguments, b"--app-id") == application_id:
                 pids[option_in(arguments, b"--executor-id")] = pid
@@ -261,7 +261,7 @@ class LocalCluster:
 
     # -- processes ----------------------------------------------------------------------------
 
-    def _settings(self) -> dict[str, str]:
+    def _spark_settings(self) -> dict[str, str]:
         """Spark settings of applications on the cluster."""
         return {
             "spark.authenticate": "true",
@@ -288,12 +288,12 @@ class LocalCluster:
             "spark.local.dir": str(self.work_dir / "local"),
         }
 
-    def _started(self, conf: Mapping[str, str] | None = None) -> None:
+    def _ensure_started(self, conf: Mapping[str, str] | None = None) -> None:
         """Start the cluster unless it has started, or wait until it has."""
         if self._starting is not None:
             self._starting.result()
         else:
-            self._start(self._settings() if conf is None else conf)
+            self._start(self._spark_settings() if conf is None else conf)
 
     def _start(self, conf: Mapping[str, str]) -> None:
         """Start the JVM of this process unless there is one, and master and workers in it."""
@@ -320,20 +320,20 @@ class LocalCluster:
         from pyspark import SparkConf, SparkContext  # noqa: PLC0415  as in `session`
         from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
 
-        os.environ |= _environment()
+        os.environ |= _jvm_environment()
         settings = SparkConf(loadDefaults=False).setAll([*conf.items()])
         try:
-            with standard_error_to(self._log):
+            with standard_error_to(self._log_path):
                 # What is in `settings` stands on the JVM's command line, for everybody to read; so
                 # the secret follows once the JVM is there.
                 SparkContext._ensure_initialized(conf=settings)  # noqa: SLF001  no public way
         except PySparkRuntimeError as error:
-            tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
+            tail = "\n".join(self._log_path.read_text(errors="replace").splitlines()[-15:])
             raise ClusterError(
                 f"Spark's JVM ended before it was ready. The end of its log:\n{tail}\n",
                 remedy="Spark needs Java 17 or newer (on Debian and Ubuntu: apt install "
                 "openjdk-17-jre-headless).",
-                log=str(self._log),
+                log=str(self._log_path),
             ) from error
         return SparkContext._gateway  # noqa: SLF001  no public way
 
@@ -410,15 +410,15 @@ class LocalCluster:
         ask = getattr(getattr(messages, _MASTER_STATE), "MODULE$")
         answer = getattr(messages, "DeployMessages$MasterStateResponse")
         to = master.setupEndpointRef(master.address(), "Master")
-        state = to.askSync(ask, jvm.scala.reflect.ClassTag.apply(_class_of(jvm, answer)))
+        state = to.askSync(ask, jvm.scala.reflect.ClassTag.apply(_java_class(jvm, answer)))
         return sum(worker.isAlive() for worker in state.workers())
 
     @property
-    def _log(self) -> Path:
+    def _log_path(self) -> Path:
         """Path of the log of driver, master and workers."""
         return self.work_dir / "driver.log"
 
-    def _executors(self) -> list[int]:
+    def _executor_pids(self) -> list[int]:
         """Process ids of the executors that the workers run."""
         if self._gateway is None:
             return []
@@ -426,12 +426,12 @@ class LocalCluster:
             jvm = self._jvm.java.lang.ProcessHandle.current().pid()
         except Exception:  # noqa: BLE001  the JVM is gone, and executors end without their driver
             return []
-        return [pid for pid in children_of(jvm) if self._is_ours(arguments_of(pid))]
+        return [pid for pid in children_of(jvm) if self._is_own_executor(arguments_of(pid))]
 
     def _kill_executors(self) -> None:
         """Kill the executors that run still, and wait until none does."""
         deadline = time.monotonic() + _GRACE_S
-        while left := self._executors():
+        while left := self._executor_pids():
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -439,12 +439,12 @@ class LocalCluster:
                 return  # a process that the kernel does not end is nothing to wait for
             time.sleep(0.01)
 
-    def _is_ours(self, arguments: list[bytes]) -> bool:
+    def _is_own_executor(self, arguments: list[bytes]) -> bool:
         """Return whether this is the command line of an executor of this cluster."""
         return option_in(arguments, _WORKER_URL).encode() in self._worker_urls
 
 
-def _class_of(jvm: Any, of: Any) -> Any:
+def _java_class(jvm: Any, of: Any) -> Any:
     """Class object of a class of the JVM."""
     return jvm.java.lang.Class.forName(of._fqn)  # noqa: SLF001  py4j has no other name for it
 
@@ -454,7 +454,7 @@ def _mebibytes(memory: str) -> int:
     return int(memory[:-1]) * (1024 if memory.endswith("g") else 1)
 
 
-def _environment() -> dict[str, str]:
+def _jvm_environment() -> dict[str, str]:
     """Environment variables of the JVM of this process."""
     return {
         "SPARK_HOME": _spark_home(),

@@ -47,7 +47,7 @@ _INTERRUPTED = (
 """By this text Spark knows that an epoch did not fail, and ended because the query is to stop."""
 
 
-def said(error: BaseException) -> str:
+def short_message(error: BaseException) -> str:
     """Return an error's message without Java stacks and Spark's wrapping."""
     text = str(error)
     text = text[: found.start()] if (found := _STACK.search(text)) else text
@@ -56,7 +56,7 @@ def said(error: BaseException) -> str:
     return text.strip() or repr(error)
 
 
-def _ours_in(told: str) -> GodwitError | None:
+def _parse_traceback(told: str) -> GodwitError | None:
     """Return the `GodwitError` in the text of an executor's Python traceback; ``None`` if none."""
     traceback, found, raised = told.rpartition(_RAISED)
     name, _, message = raised.partition(": ")
@@ -69,8 +69,8 @@ def _ours_in(told: str) -> GodwitError | None:
 
 def epoch_failed(flow: str, cause: BaseException) -> GodwitError:
     """Return an `EpochFailedError` for a foreign error; ``details`` has its full text."""
-    told = said(cause)
-    if (ours := _ours_in(told)) is not None:
+    told = short_message(cause)
+    if (ours := _parse_traceback(told)) is not None:
         return ours
     if _CRASHED in told:
         return EpochFailedError(
@@ -89,7 +89,9 @@ def epoch_failed(flow: str, cause: BaseException) -> GodwitError:
     )
 
 
-def for_spark(error: Exception, flow: str, spark: SparkSession, *, cut_short: bool) -> Exception:
+def error_for_spark(
+    error: Exception, flow: str, spark: SparkSession, *, cut_short: bool
+) -> Exception:
     """Return an exception with a short message, to be raised to Spark for an epoch's error.
 
     When a query is being stopped, Spark searches the text of an error for an interruption, by a
@@ -97,17 +99,17 @@ def for_spark(error: Exception, flow: str, spark: SparkSession, *, cut_short: bo
     thread ends with a StackOverflowError.
     """
     if cut_short:
-        keep_stack_out_of_log(spark)
+        suppress_log_stack(spark)
         return InterruptedError(_INTERRUPTED)
-    ours = error if isinstance(error, GodwitError) else _ours_in(said(error))
+    ours = error if isinstance(error, GodwitError) else _parse_traceback(short_message(error))
     if ours is not None:
-        keep_stack_out_of_log(spark)
+        suppress_log_stack(spark)
     told = ours or epoch_failed(flow, error)
     message = told.message.replace("py4j.protocol.Py4J", "Py4J")  # what Spark searches for
     return type(told)(message, remedy=told.remedy)
 
 
-def keep_stack_out_of_log(spark: SparkSession) -> None:
+def suppress_log_stack(spark: SparkSession) -> None:
     """Keep Spark from logging, with its stacks, the error that the query of this thread ends by.
 
     That error is told to whoever waits for the query. Other queries are logged as ever.
@@ -142,7 +144,7 @@ def without_credentials(uri: str) -> Iterator[None]:
         if unless_confidential(error) is not None:
             raise
         raise CheckpointError(
-            f"Spark cannot start on the checkpoint {shown_uri(uri)!r}: {said(error)}.",
+            f"Spark cannot start on the checkpoint {shown_uri(uri)!r}: {short_message(error)}.",
             remedy="Check that Spark, too, reaches the location, with the credentials that its "
             "Hadoop configuration has.",
             uri=shown_uri(uri),

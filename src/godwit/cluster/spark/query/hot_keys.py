@@ -37,7 +37,7 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
         return f"<QueryHotKeys: {dict(self)}>"
 
     def __getitem__(self, operator: str) -> Mapping[str, tuple[int, int]]:
-        spreads = self._orders[operator].spreads
+        spreads = self._orders_by_operator[operator].spreads
         return {
             of.key: (of.grid.rows, of.grid.columns)
             for of in spreads.keys.values()
@@ -45,10 +45,10 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
         }
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._orders)
+        return iter(self._orders_by_operator)
 
     def __len__(self) -> int:
-        return len(self._orders)
+        return len(self._orders_by_operator)
 
     @user_call
     def spread(self, operator: str, key: Any, *, left: int = 1, right: int = 1) -> None:
@@ -85,7 +85,7 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
         >>> dict(query.hot_keys["by_origin"])
         {'["JFK"]': (2, 1)}
         """
-        self._change(orders_of(self._orders, operator), key, (left, right))
+        self._request_change(orders_of(self._orders_by_operator, operator), key, (left, right))
 
     @user_call
     def gather(self, operator: str, key: Any) -> None:
@@ -111,14 +111,16 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
         >>> dict(query.hot_keys["by_origin"])
         {}
         """
-        self._change(orders_of(self._orders, operator), key, None)
+        self._request_change(orders_of(self._orders_by_operator, operator), key, None)
 
     @property
-    def _orders(self) -> Mapping[str, SpreadOrders]:
+    def _orders_by_operator(self) -> Mapping[str, SpreadOrders]:
         """Return operator → its ordered grids, for operators whose keys can be divided."""
         return self._run.spreading
 
-    def _change(self, orders: SpreadOrders, key: Any, shape: tuple[int, int] | None) -> None:
+    def _request_change(
+        self, orders: SpreadOrders, key: Any, shape: tuple[int, int] | None
+    ) -> None:
         """Request a change of a key's parts from the next epoch on; ``None``: undivided again."""
         run, operator = self._run, orders.operator
         if run.conducting.closed:
@@ -129,5 +131,5 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
         with run.conducting.locked() as conductor:
             standing = conductor.view.components[run.flow.component_of(operator.name).name]
         change = change_by_hand(orders, key, shape, standing.assignment)
-        if not run.policies.spread_by_hand(change):
+        if not run.policies.divide_manually(change):
             raise being_changed(change)

@@ -53,7 +53,7 @@ AnyStrategy = Strategy | Literal["live", "disruptive", "stop_the_world", "instan
 AnyPlan = Assignment | Mapping[int, str] | Solution | ExecutablePlan
 
 
-def target_of(plan: AnyPlan, places: Assignment) -> tuple[Assignment, tuple[int, ...]]:
+def resolve_plan(plan: AnyPlan, places: Assignment) -> tuple[Assignment, tuple[int, ...]]:
     """Return a plan's target assignment, and the order of moves that it asks for.
 
     `places`: the present assignment, with executors that own no key group too. Raises
@@ -90,10 +90,12 @@ def checked_moves(plan: Any) -> dict[int, str]:
             "migrate was given a plan without moves.",
             remedy='Name at least one, as in {0: "2"} (key group → executor).',
         )
-    return {_key_group(number): _executor(number, name) for number, name in plan.items()}
+    return {
+        _checked_key_group(number): _checked_executor(number, name) for number, name in plan.items()
+    }
 
 
-def _key_group(number: Any) -> int:
+def _checked_key_group(number: Any) -> int:
     """Return the number of a key group; raise `InvalidPlanError` if it is no integer."""
     try:
         if isinstance(number, bool):
@@ -107,7 +109,7 @@ def _key_group(number: Any) -> int:
         ) from None
 
 
-def _executor(number: object, name: object) -> str:
+def _checked_executor(number: object, name: object) -> str:
     """Return the name of an executor; raise `InvalidPlanError` if it is no text."""
     if not isinstance(name, str):
         raise InvalidPlanError(
@@ -307,16 +309,16 @@ class QueryPlacement:
         >>> query.placement.parts
         ('by_origin', 'by_plane', 'worst')
         """
-        return tuple(self._assigned)
+        return tuple(self._internal_assignments)
 
     @property
     def _labels(self) -> dict[str, str]:
         """Component of the engine → its name for users."""
-        names = tuple(self._assigned)
+        names = tuple(self._internal_assignments)
         return dict(zip(names, self._names.labels(names), strict=True))
 
     @property
-    def _assigned(self) -> Mapping[str, Assignment]:
+    def _internal_assignments(self) -> Mapping[str, Assignment]:
         """Component of the engine → its assignment."""
         return {name: c.assignment for name, c in self._conducting.view.components.items()}
 
@@ -395,12 +397,12 @@ class QueryPlacement:
         """
         self._insist_on_running()
         checked_bounds(bounds)
-        name = self._component(component)
+        name = self._internal_name(component)
         begun: list[Migration] = []
         try:
             for slot, moves in self._moves_by_slot(name, plan).items():
                 # As it is by now: what turns to the other slot has changed the places there.
-                target = self._places(slot).moved(moves)
+                target = self._present_assignment(slot).moved(moves)
                 begun.append(self._begin(slot, target, tuple(moves), strategy, bounds))
             if not begun:
                 begun.append(self.begin_plan(name, plan, strategy, bounds))
@@ -422,7 +424,7 @@ class QueryPlacement:
         if name != known or len(slots) < 2:
             return {}
         places = with_newcomers(self.assignments[known], view.executors)
-        target, order = target_of(plan, places)
+        target, order = resolve_plan(plan, places)
         check_target(name, places, target, executors=places.executors, draining=self.draining)
         found: dict[str, dict[int, str]] = {}
         for g in order or range(places.num_key_groups):
@@ -451,7 +453,9 @@ class QueryPlacement:
         >>> migration.wait(timeout=60).outcome
         <MigrationOutcome.FINISHED: 'finished'>
         """
-        return self._begin(name, *target_of(plan, self._places(name)), strategy, bounds)
+        return self._begin(
+            name, *resolve_plan(plan, self._present_assignment(name)), strategy, bounds
+        )
 
     def _begin(
         self,
@@ -470,7 +474,7 @@ class QueryPlacement:
         sizes = self._state_bytes(name)
         with self._conducting.locked() as conductor:
             if self._controller is not None:
-                self._controller.give_way(conductor, name)
+                self._controller.cancel_for_manual(conductor, name)
             conductor.migrate(
                 MigrationRequested(
                     id=migration,
@@ -508,9 +512,9 @@ class QueryPlacement:
         >>> query.placement.problem("by_plane").executors
         ('local-0', 'local-1')
         """
-        if component is None and len(self._assigned) > 1:
+        if component is None and len(self._internal_assignments) > 1:
             labels = self._labels
-            every = {name: self._facts(name) for name in self._assigned}
+            every = {name: self._facts(name) for name in self._internal_assignments}
             windows = min(len(facts.load) for facts in every.values())
             with self._conducting.locked() as conductor:
                 pairs = conductor.recent_load.mean_pairs()
@@ -526,7 +530,7 @@ class QueryPlacement:
                 limits=limits,
             )
             return replace(joint, operators=tuple(labels[name] for name in joint.operators))
-        name = self._component(component)
+        name = self._internal_name(component)
         facts = self._facts(name)
         places, history = facts.assignment, facts.load
         problem = problem_of(
@@ -541,7 +545,7 @@ class QueryPlacement:
 
     def _facts(self, component: str) -> ComponentFacts:
         """Measured loads and state sizes of a component, for a planner's problem."""
-        places = self._places(component)
+        places = self._present_assignment(component)
         with self._conducting.locked() as conductor:
             epochs = conductor.recent_load.busy_ms(component)
         history = np.zeros((len(epochs), places.num_key_groups))
@@ -591,19 +595,19 @@ class QueryPlacement:
         >>> len(query.placement.preview({4: other}, component="by_plane").moves)
         1
         """
-        solution = plan if isinstance(plan, Solution) else self._solved(plan, component)
+        solution = plan if isinstance(plan, Solution) else self._as_solution(plan, component)
         return preview(
             solution,
             bandwidth_bytes_per_s=bandwidth_bytes_per_s,
             changed_share=changed_share,
-            routes=self._routes(solution, component),
+            routes=self._predicted_routes(solution, component),
         )
 
-    def _solved(self, plan: AnyPlan, component: str | None) -> Solution:
+    def _as_solution(self, plan: AnyPlan, component: str | None) -> Solution:
         """Return a user's plan as a solution of the present problem."""
-        name = self._component(component)
-        problem, places = self.problem(name), self._places(name)
-        target, _ = target_of(plan, places)
+        name = self._internal_name(component)
+        problem, places = self.problem(name), self._present_assignment(name)
+        target, _ = resolve_plan(plan, places)
         check_target(
             name,
             places,
@@ -615,14 +619,17 @@ class QueryPlacement:
         owner = np.array([number[executor] for executor in target.executors])
         return make_solution(problem, owner[target.executor_of], method="a plan by hand")
 
-    def _routes(self, solution: Solution, component: str | None) -> tuple[CopyRoute, ...]:
+    def _predicted_routes(self, solution: Solution, component: str | None) -> tuple[CopyRoute, ...]:
         """Predicted routes of the copies that a solution's moves need."""
         problem, moved = solution.problem, solution.moved
         names: tuple[str | None, ...] = problem.operators
-        if len(names) == 1 and names[0] not in {*self._assigned, *self._labels.values()}:
+        if len(names) == 1 and names[0] not in {
+            *self._internal_assignments,
+            *self._labels.values(),
+        }:
             names = (component,)  # of a problem that somebody made
         routes: list[CopyRoute] = []
-        for number, name in enumerate(map(self._component, names)):
+        for number, name in enumerate(map(self._internal_name, names)):
             own = np.flatnonzero(problem.operator_of == number)
             going = np.flatnonzero(np.isin(own, moved)).tolist()
             places = {g: problem.executors[solution.assignment[own[g]]] for g in going}
@@ -673,7 +680,7 @@ class QueryPlacement:
         >>> migration = query.placement.balance("flux", component="by_plane")
         >>> ended = None if migration is None else migration.wait(timeout=60)
         """
-        name = self._component(component)  # problem() would ask about all of several
+        name = self._internal_name(component)  # problem() would ask about all of several
         known = planner_named(planner)
         solution = known(self.problem(name, limits=limits), **{**known.for_streams, **options})
         plan = executable_plan(solution)
@@ -772,7 +779,13 @@ class QueryPlacement:
         >>> query.placement.assignments["by_plane"].num_owned
         {'local-0': 8, 'local-1': 0}
         """
-        there = sorted({e for name in self._assigned for e in self._places(name).executors})
+        there = sorted(
+            {
+                e
+                for name in self._internal_assignments
+                for e in self._present_assignment(name).executors
+            }
+        )
         if executor not in there or not set(there) - self.draining - {executor}:
             raise InvalidPlanError(
                 f"Executor {executor!r} cannot be drained: "
@@ -784,7 +797,7 @@ class QueryPlacement:
         self._conducting.drain(executor)
         migrations = []
         try:
-            for name in self._assigned:
+            for name in self._internal_assignments:
                 problem = self.problem(name)
                 # Without the target, what would cost balance could stay for a later plan.
                 emptied = replace(problem, limits=Limits(target_executors=len(problem.available)))
@@ -797,12 +810,12 @@ class QueryPlacement:
             raise
         return tuple(migrations)
 
-    def _places(self, component: str) -> Assignment:
+    def _present_assignment(self, component: str) -> Assignment:
         """Return the assignment of a component, with the executors that own nothing."""
         view = self._conducting.view
         return with_newcomers(view.components[component].assignment, view.executors)
 
-    def _component(self, component: str | None) -> str:
+    def _internal_name(self, component: str | None) -> str:
         """Return a component's internal name from the name or label that a user gave."""
         labels, shown = self._labels, list(self.assignments)
         if component is None and len(shown) == 1:

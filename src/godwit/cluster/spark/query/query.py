@@ -113,7 +113,7 @@ class Query:
             cancel=run.cancel_jobs,
             close=self._close_run,
         )
-        dispatcher.sample("sources", driver.sources)
+        dispatcher.record_samples("sources", driver.sources)
         if run.controller is not None:
             run.controller.backlog_rows = driver.rows_held_back
         self.placement = QueryPlacement(
@@ -263,7 +263,7 @@ class Query:
         >>> query.recentProgress[0]["numInputRows"]
         4
         """
-        return self._driver.with_sources(self._run.progress)
+        return self._driver.add_source_figures(self._run.progress)
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802  StreamingQuery's name
@@ -274,7 +274,7 @@ class Query:
         >>> query.lastProgress["epoch"] <= query.status["committedEpoch"]
         True
         """
-        latest = self._driver.with_sources(self._run.progress[-1:])
+        latest = self._driver.add_source_figures(self._run.progress[-1:])
         return latest[0] if latest else None
 
     @user_call
@@ -329,7 +329,7 @@ class Query:
             self._driver.process_all_available()
         except Exception as error:  # noqa: BLE001  it is raised again, explained
             self._ending.finish()
-            raise self._explained(error) from None
+            raise self._as_godwit_error(error) from None
         failure = self.exception()
         if failure is not None:
             self._ending.finish()
@@ -371,9 +371,9 @@ class Query:
         failure = self._gate.failure
         if failure is None and not self._gate.cut_short and not self._driver.is_active:
             failure = self._driver.failure()
-        return None if failure is None else self._explained(failure)
+        return None if failure is None else self._as_godwit_error(failure)
 
-    def _explained(self, error: BaseException) -> GodwitError:
+    def _as_godwit_error(self, error: BaseException) -> GodwitError:
         """Return the `GodwitError` that caused an error of Spark; else an `EpochFailedError`."""
         cause = self._gate.failure or error
         if isinstance(cause, GodwitError):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from godwit.cluster.spark.query.placement import Pending, checked_bounds
-from godwit.cluster.spark.run.policies import planned_regrouping, regrouping_of
+from godwit.cluster.spark.run.policies import plan_from_present, to_regrouping
 from godwit.model.errors import MigrationError
 from godwit.model.frames import user_call
 from godwit.plan.explain import explain
@@ -145,7 +145,7 @@ class QueryComponents(Collection[str]):
         >>> plan.changes
         True
         """
-        return self._planned(checked_components(components))
+        return self._plan_regrouping(checked_components(components))
 
     @user_call
     def regroup(
@@ -193,18 +193,20 @@ class QueryComponents(Collection[str]):
                 remedy="Start the flow again from its checkpoint, with components= if need be.",
             )
         limits, named = checked_bounds(bounds), checked_components(components)
-        self._planned(named)  # nothing gives way to what cannot be
-        with self._run.policies.by_hand(name for of in named.values() for name in of) as asked_for:
-            plan = self._planned(named)
-            regrouping = regrouping_of(plan, limits)
+        self._plan_regrouping(named)  # nothing gives way to what cannot be
+        with self._run.policies.manual_regrouping(
+            name for of in named.values() for name in of
+        ) as asked_for:
+            plan = self._plan_regrouping(named)
+            regrouping = to_regrouping(plan, limits)
             with self._run.conducting.locked() as conductor:
                 conductor.regroup(regrouping)
             asked_for(regrouping.id)
         return PendingRegrouping(regrouping.id, plan, self._run.conducting)
 
-    def _planned(self, components: Mapping[str, tuple[str, ...]]) -> RegroupingPlan:
+    def _plan_regrouping(self, components: Mapping[str, tuple[str, ...]]) -> RegroupingPlan:
         """Plan a regrouping from the present components."""
         run, names = self._run, self._run.names
-        plan = planned_regrouping(run.flow, components, conducting=run.conducting, log=run.log)
+        plan = plan_from_present(run.flow, components, conducting=run.conducting, log=run.log)
         moving = [replace(part, component=names[part.component]) for part in plan.moving]
         return replace(plan, moving=tuple(moving))

@@ -20,7 +20,7 @@ from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.observe.dispatcher import EventDispatcher
 from godwit.cluster.spark.observe.progress import SparkProgress
 from godwit.cluster.spark.platform.executors_python import insist_on_python
-from godwit.cluster.spark.query.failures import for_spark, without_credentials
+from godwit.cluster.spark.query.failures import error_for_spark, without_credentials
 from godwit.cluster.spark.query.query import Query, end_terminated, is_running
 from godwit.cluster.spark.run.micro_batch_query import MicroBatchQuery, MicroBatchRows, is_stopped
 from godwit.cluster.spark.run.micro_batches import quick_local_logs, wait_for_sources
@@ -99,7 +99,7 @@ def compile_flow(flow: LogicalFlow, session: SparkSession) -> CompiledFlow:
         ]
         return max(anew, default=0)
 
-    with _spark_quiet():
+    with _without_error_logs():
         zone = session.conf.get("spark.sql.session.timeZone")
         compiled = flow.compile(resolve, retimed, zone=zone or "UTC")
     check_picklable(flow)
@@ -117,25 +117,25 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     _check_name(spark, name)
     insist_on_python(spark.sparkContext)
     if not flow.sources:
-        driven = _by_a_loop(options)
+        driven = _driven_by_loop(options)
     elif flow.own_sources:
-        driven = _by_both(flow, compiled, options)
+        driven = _driven_by_both(flow, compiled, options)
     else:
-        driven = _by_spark(flow, compiled, options)
+        driven = _driven_by_spark(flow, compiled, options)
     dispatcher, gate = EventDispatcher(flow.name, UserNames(compiled.operators)), EpochGate()
     with ExitStack() as undo:
         undo.callback(dispatcher.close)
-        metrics = _metrics(flow.name, options)
+        metrics = _open_metrics(flow.name, options)
         if metrics is not None:
             undo.callback(metrics.close)
-            dispatcher.keep("metrics", metrics.metrics)
-        page = _page(flow.name, options)
+            dispatcher.add_recorder("metrics", metrics.metrics)
+        page = _open_page(flow.name, options)
         if page is not None:
             undo.callback(page.close)
         run = open_run(compiled, driven.rows_of, options, spark, dispatcher=dispatcher, gate=gate)
         undo.callback(run.release)
         undo.callback(run.close)
-        undo.callback(_withdraw, spark, name, gate)
+        undo.callback(_stop_failed_start, spark, name, gate)
         query = Query(
             flow.name,
             name=name,
@@ -157,7 +157,7 @@ class _Driven:
     driver_of: Callable[[SparkRun], EpochDriver]
 
 
-def _by_spark(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _Driven:
+def _driven_by_spark(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _Driven:
     """Drive epochs by Spark's micro-batches."""
     rows, offsets = _micro_batches(flow, compiled, options)
 
@@ -179,7 +179,7 @@ def _by_spark(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _D
     )
 
 
-def _by_both(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _Driven:
+def _driven_by_both(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _Driven:
     """Drive epochs by micro-batches, which read own sources too, and by a loop between them."""
     interval_s(options.trigger)  # refused while nothing is touched, as what Spark refuses
     rows, offsets = _micro_batches(flow, compiled, options)
@@ -189,7 +189,7 @@ def _by_both(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _Dr
         """Create the driver of micro-batches and of epochs between them."""
         source: Any = run.cluster.source  # as it was made below
         epochs = MixedEpochs(run, source, trigger=trigger)
-        query = _start_spark(rows, options, flow.name, run, epochs.with_frames)
+        query = _start_spark(rows, options, flow.name, run, epochs.run_micro_batch)
         return MixedQuery(query, epochs, run=run, trigger=trigger)
 
     return _Driven(
@@ -208,7 +208,7 @@ def _micro_batches(
     return rows, offset_layout(frames, flow.sources)
 
 
-def _by_a_loop(options: Options) -> _Driven:
+def _driven_by_loop(options: Options) -> _Driven:
     """Drive epochs by a loop that reads Godwit's own sources."""
     interval_s(options.trigger)  # refused while nothing is touched
 
@@ -247,7 +247,7 @@ def session_of(flow: LogicalFlow, given: SparkSession | None) -> SparkSession:
     return session
 
 
-def _withdraw(spark: SparkSession, name: str, gate: EpochGate) -> None:
+def _stop_failed_start(spark: SparkSession, name: str, gate: EpochGate) -> None:
     """Stop Spark's query of a start that has failed, or that Ctrl-C has ended, if it has begun.
 
     Nobody would hold a claim on the checkpoint while it goes on.
@@ -259,7 +259,7 @@ def _withdraw(spark: SparkSession, name: str, gate: EpochGate) -> None:
     gate.wait_until_idle(_WITHDRAW_S)
 
 
-def _metrics(flow_name: str, options: Options) -> MetricsServer | None:
+def _open_metrics(flow_name: str, options: Options) -> MetricsServer | None:
     """Open the metrics port; ``None`` if it is not set."""
     if options.observability.metrics_port is None:
         return None
@@ -277,7 +277,7 @@ def _metrics(flow_name: str, options: Options) -> MetricsServer | None:
     )
 
 
-def _page(flow_name: str, options: Options) -> PageServer | None:
+def _open_page(flow_name: str, options: Options) -> PageServer | None:
     """Open the live page's port; ``None`` if it is not set."""
     if options.observability.ui_port is None:
         return None
@@ -313,7 +313,7 @@ def _start_spark(
             progress.add(epoch(batch, number, stopped))
         except Exception as error:  # noqa: BLE001  told to Spark, in few lines
             # Spark gets the text of what is raised; the gate has kept it as it was.
-            raise for_spark(
+            raise error_for_spark(
                 error, flow_name, batch.sparkSession, cut_short=run.gate.cut_short
             ) from None
 
@@ -329,7 +329,7 @@ def _start_spark(
 
 
 @contextmanager
-def _spark_quiet() -> Iterator[None]:
+def _without_error_logs() -> Iterator[None]:
     """Context that silences PySpark's long logs of errors that are raised anyway."""
     # Of PySpark's own class, which it expects under these names, whoever asks first.
     logs = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]

@@ -79,7 +79,7 @@ class Scaling:
         self._executors: tuple[str, ...] = ()
         self._ended = threading.Event()
         self._conducting.announce(events.ScalingStarted, before=len(pool.staying), wanted=target)
-        self._thread = threading.Thread(target=self._work, name="godwit-scaling", daemon=True)
+        self._thread = threading.Thread(target=self._run_thread, name="godwit-scaling", daemon=True)
         self._thread.start()
 
     def __repr__(self) -> str:
@@ -149,13 +149,13 @@ class Scaling:
 
     # -- on its own thread --------------------------------------------------------------------
 
-    def _work(self) -> None:
+    def _run_thread(self) -> None:
         """Scale, and announce the end; the body of a thread."""
         try:
             self._carry_out()
         except Exception as error:  # noqa: BLE001  told to whoever waits
-            self._failure = self._explained(error)
-            self._give_up()
+            self._failure = self._as_godwit_error(error)
+            self._withdraw()
             self._stage = f"failed: {self._failure.message}"
             self._conducting.announce(
                 events.ScalingFailed, wanted=self.target, reason=self._failure.message.rstrip(".")
@@ -174,18 +174,18 @@ class Scaling:
         missing, rounds = "", 0
         grown = False
         while True:
-            self._insist_on_going_on()
-            staying, there = self._pool.staying, self._there()
+            self._check_not_cancelled()
+            staying, there = self._pool.staying, self._staying_executors()
             if len(staying) < self.target and not missing:
-                missing = self._grow(self.target - len(staying))
+                missing = self._add_executors(self.target - len(staying))
                 grown = True
             elif len(there) > self.target and len(staying) >= self.target:
                 rounds += 1
-                self._shrink(there, staying, rounds)
+                self._remove_executors(there, staying, rounds)
             else:
                 break
         if grown and len(staying) > 1:
-            self._spread()
+            self._balance_load()
         if missing:
             raise ScalingError(
                 f"There are {counted(len(self._pool.staying), 'executor')} where {self.target} "
@@ -196,15 +196,15 @@ class Scaling:
                 executors=self._pool.staying,
             )
 
-    def _there(self) -> tuple[str, ...]:
+    def _staying_executors(self) -> tuple[str, ...]:
         """Return the live executors without released ones."""
         return tuple(self._conducting.view.executors.keys() - self._pool.returned)
 
-    def _grow(self, short: int) -> str:
+    def _add_executors(self, short: int) -> str:
         """Request more executors; return the reason if fewer arrived, else an empty text."""
-        back = sorted(self._drained & {*self._there()})[:short]
+        back = sorted(self._drained & {*self._staying_executors()})[:short]
         for name in back:
-            self._stay(name)
+            self._cancel_draining(name)
         more = short - len(back) - self._pool.view.pending
         if more > 0:
             self._asked = True
@@ -221,9 +221,11 @@ class Scaling:
             self._pause()
         return ""
 
-    def _shrink(self, there: Collection[str], staying: Collection[str], rounds: int) -> None:
+    def _remove_executors(
+        self, there: Collection[str], staying: Collection[str], rounds: int
+    ) -> None:
         """Empty the executors to be removed, and release the empty ones."""
-        leaving = self._least(list(staying), len(staying) - self.target)
+        leaving = self._least_loaded(list(staying), len(staying) - self.target)
         leaving |= {*there} - {*staying}
         with self._conducting.locked() as conductor:
             for name in leaving - conductor.view.draining:
@@ -239,7 +241,7 @@ class Scaling:
             )
         if full:
             self._stage = f"emptying {', '.join(full)}"
-            self._migrate(self._emptied)
+            self._migrate_components(self._with_draining)
             return
         names = sorted(leaving)
         self._stage = f"giving back {', '.join(names)}"
@@ -261,7 +263,7 @@ class Scaling:
         """Return whether fewer executors stay than the target."""
         return len(self._pool.staying) < self.target
 
-    def _least(self, names: list[str], count: int) -> set[str]:
+    def _least_loaded(self, names: list[str], count: int) -> set[str]:
         """Choose the executors with the least state; of equal ones the newest."""
         state = dict.fromkeys(names, 0)
         for component in self._placement.parts:
@@ -273,24 +275,24 @@ class Scaling:
         newest_first = sorted(names, key=lambda name: (len(name), name), reverse=True)
         return {*sorted(newest_first, key=state.__getitem__)[:count]}
 
-    def _spread(self) -> None:
+    def _balance_load(self) -> None:
         """Move key groups onto the new executors."""
         self._stage = "giving new executors their share"
         for _ in range(_ROUNDS):
-            if self._migrate(self._evened) == 0:
+            if self._migrate_components(self._with_measured_load) == 0:
                 return
 
-    def _evened(self, problem: Problem) -> Problem:
+    def _with_measured_load(self, problem: Problem) -> Problem:
         """Return the problem with measured loads."""
-        return replace(problem, load=_load_of(problem))
+        return replace(problem, load=_load_to_balance(problem))
 
-    def _emptied(self, problem: Problem) -> Problem:
+    def _with_draining(self, problem: Problem) -> Problem:
         """Return the problem with the executors to be removed marked as draining."""
         # Without the target, what would cost balance could stay for a later plan.
         limits = Limits(target_executors=len(problem.available))
-        return replace(problem, load=_load_of(problem), limits=limits)
+        return replace(problem, load=_load_to_balance(problem), limits=limits)
 
-    def _migrate(self, ask: Callable[[Problem], Problem]) -> int:
+    def _migrate_components(self, ask: Callable[[Problem], Problem]) -> int:
         """Plan every component and carry out the plans; return how many still have moves left."""
         left = 0
         for component in self._placement.parts:
@@ -325,10 +327,10 @@ class Scaling:
 
     def _pause(self) -> None:
         """Pause before the next check of executors and migrations."""
-        self._insist_on_going_on()
+        self._check_not_cancelled()
         self._ended.wait(_LOOK_S)
 
-    def _insist_on_going_on(self) -> None:
+    def _check_not_cancelled(self) -> None:
         """Raise if the scaling was cancelled or the query has stopped."""
         if self._cancelled:
             raise ScalingError(
@@ -343,7 +345,7 @@ class Scaling:
                 wanted=self.target,
             )
 
-    def _give_up(self) -> None:
+    def _withdraw(self) -> None:
         """Withdraw the request for executors, and cancel the migrations."""
         if self._asked:
             self._pool.withdraw()
@@ -351,15 +353,15 @@ class Scaling:
             with suppress(GodwitError):  # it has ended by itself
                 migration.cancel("the scaling that it belongs to has ended")
         for name in sorted(self._drained - self._pool.returned):
-            self._stay(name)
+            self._cancel_draining(name)
 
-    def _stay(self, name: str) -> None:
+    def _cancel_draining(self, name: str) -> None:
         """Cancel the draining of an executor."""
         self._drained.discard(name)
         self._pool.keep(name)
         self._conducting.stay(name)
 
-    def _explained(self, error: Exception) -> GodwitError:
+    def _as_godwit_error(self, error: Exception) -> GodwitError:
         """Return the error that the scaling failed."""
         if isinstance(error, GodwitError):
             return error
@@ -371,7 +373,7 @@ class Scaling:
         )
 
 
-def _load_of(problem: Problem) -> np.ndarray:
+def _load_to_balance(problem: Problem) -> np.ndarray:
     """Return the load to balance: busy time, or before any is measured, state or key groups."""
     for load in (problem.load, problem.state_bytes.reshape(-1, 1)):
         if load.sum() > 0:
@@ -487,7 +489,7 @@ class QueryScaling:
         planner_named(planner).load()
         self._pool.insist_on_scaling()
         if self._controller is not None:
-            self._controller.scaled_by_hand()
+            self._controller.scaled_manually()
         self._latest = Scaling(
             executors,
             placement=self._placement,

@@ -58,7 +58,7 @@ class Channel:
 
     def send(self, frame: bytes) -> None:
         """Send a frame. Raises `ChannelError` if the other end has closed or does not read."""
-        head = _HEAD.pack(len(frame)) + _tag(self._send_key, self._sent, frame)
+        head = _HEAD.pack(len(frame)) + _frame_tag(self._send_key, self._sent, frame)
         self._sent += 1
         try:
             self._socket.settimeout(self._timeout_s)
@@ -68,7 +68,7 @@ class Channel:
                 self._socket.sendall(head)
                 self._socket.sendall(frame)
         except OSError as error:
-            raise ChannelError(f"it does not read ({_said(error)})") from error
+            raise ChannelError(f"it does not read ({_error_text(error)})") from error
 
     def receive(self) -> bytes:
         """Wait for a frame, however long that takes, and return it.
@@ -81,7 +81,7 @@ class Channel:
             raise ChannelError(f"a frame of {size} bytes was announced")
         deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
         frame = _read(self._socket, size, deadline)
-        tag = _tag(self._receive_key, self._received, frame)
+        tag = _frame_tag(self._receive_key, self._received, frame)
         if not hmac.compare_digest(tag, head[_HEAD.size :]):
             raise ChannelError("a frame is not authentic")
         self._received += 1
@@ -95,7 +95,7 @@ class Channel:
         except BlockingIOError:
             return
         except OSError as error:
-            raise ChannelError(f"the connection has broken ({_said(error)})") from error
+            raise ChannelError(f"the connection has broken ({_error_text(error)})") from error
         raise ChannelError("it spoke without being asked" if ahead else "it is gone")
 
     def close(self) -> None:
@@ -122,13 +122,13 @@ def accept(
         answer[_NONCE : _NONCE + _NUMBER.size],
         answer[-_PROOF:],
     )
-    if not hmac.compare_digest(proof, _proof(secret, b"lane", mine, theirs, number)):
+    if not hmac.compare_digest(proof, _handshake_proof(secret, b"lane", mine, theirs, number)):
         raise ChannelError("it does not know the secret of the job")
-    _write(connection, _proof(secret, b"driver", mine, theirs, number), deadline)
+    _write(connection, _handshake_proof(secret, b"driver", mine, theirs, number), deadline)
     channel = Channel(
-        _prepared(connection),
-        send_key=_proof(secret, b"to lane", mine, theirs, number),
-        receive_key=_proof(secret, b"to driver", mine, theirs, number),
+        _configure_socket(connection),
+        send_key=_handshake_proof(secret, b"to lane", mine, theirs, number),
+        receive_key=_handshake_proof(secret, b"to driver", mine, theirs, number),
         timeout_s=timeout_s,
     )
     return channel, _NUMBER.unpack(number)[0]
@@ -149,35 +149,37 @@ def connect(address: tuple[str, int], secret: bytes, lane: int, *, handshake_s: 
         if first[: len(_MAGIC)] != _MAGIC:
             raise ChannelError("it speaks another protocol")  # noqa: TRY301
         theirs, mine, number = first[len(_MAGIC) :], secrets.token_bytes(_NONCE), _NUMBER.pack(lane)
-        proof = _proof(secret, b"lane", theirs, mine, number)
+        proof = _handshake_proof(secret, b"lane", theirs, mine, number)
         _write(connection, mine + number + proof, deadline)
-        expected = _proof(secret, b"driver", theirs, mine, number)
+        expected = _handshake_proof(secret, b"driver", theirs, mine, number)
         if not hmac.compare_digest(_read(connection, _PROOF, deadline), expected):
             raise ChannelError("it does not know the secret of the job")  # noqa: TRY301
     except ChannelError:
         connection.close()
         raise
     return Channel(
-        _prepared(connection),
-        send_key=_proof(secret, b"to driver", theirs, mine, number),
-        receive_key=_proof(secret, b"to lane", theirs, mine, number),
+        _configure_socket(connection),
+        send_key=_handshake_proof(secret, b"to driver", theirs, mine, number),
+        receive_key=_handshake_proof(secret, b"to lane", theirs, mine, number),
         timeout_s=None,  # a driver that stands still is waited for
     )
 
 
-def _proof(secret: bytes, role: bytes, driver: bytes, lane: bytes, number: bytes) -> bytes:
+def _handshake_proof(
+    secret: bytes, role: bytes, driver: bytes, lane: bytes, number: bytes
+) -> bytes:
     """Return the HMAC over role, lane and nonces, which proves knowledge of the secret."""
     return hmac.digest(secret, role + b"\x00" + driver + lane + number, hashlib.sha256)
 
 
-def _tag(key: bytes, number: int, frame: bytes) -> bytes:
+def _frame_tag(key: bytes, number: int, frame: bytes) -> bytes:
     """Authenticate a frame and its place among those of its direction."""
     tag = hmac.new(key, _HEAD.pack(number), hashlib.sha256)
     tag.update(frame)
     return tag.digest()
 
 
-def _prepared(connection: socket.socket) -> socket.socket:
+def _configure_socket(connection: socket.socket) -> socket.socket:
     """Send frames without delay, and detect a peer that has vanished."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -194,7 +196,7 @@ def _write(connection: socket.socket, data: bytes, deadline: float) -> None:
         connection.settimeout(max(deadline - time.monotonic(), 0.001))
         connection.sendall(data)
     except OSError as error:
-        raise ChannelError(f"it does not read ({_said(error)})") from error
+        raise ChannelError(f"it does not read ({_error_text(error)})") from error
 
 
 def _read(connection: socket.socket, size: int, deadline: float | None) -> bytes:
@@ -212,10 +214,10 @@ def _read(connection: socket.socket, size: int, deadline: float | None) -> bytes
     except ChannelError:
         raise
     except OSError as error:
-        raise ChannelError(f"the connection has broken ({_said(error)})") from error
+        raise ChannelError(f"the connection has broken ({_error_text(error)})") from error
     return bytes(data)
 
 
-def _said(error: OSError) -> str:
+def _error_text(error: OSError) -> str:
     """Describe an error of a socket for a message."""
     return "no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error)

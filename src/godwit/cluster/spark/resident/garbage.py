@@ -18,8 +18,8 @@ _lock: Final = threading.Lock()
 _queries = 0  # that have frozen objects
 
 
-def freeze() -> None:
-    """Exclude present objects from garbage collection, until `unfreeze`."""
+def pause_collection() -> None:
+    """Exclude present objects from garbage collection, until `resume_collection`."""
     global _queries
     with _lock:
         if not _queries:
@@ -28,8 +28,8 @@ def freeze() -> None:
         _queries += 1
 
 
-def unfreeze() -> None:
-    """Search all objects again, once every query that has called `freeze` has called this."""
+def resume_collection() -> None:
+    """Search all objects again, once every query that called `pause_collection` resumes."""
     global _queries
     with _lock:
         _queries = max(0, _queries - 1)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from godwit.cluster.spark.resident.channel import ChannelError, accept, new_secret
-from godwit.cluster.spark.resident.lane_task import Answer, Endpoint, Hello, stay
+from godwit.cluster.spark.resident.lane_task import Answer, Endpoint, Hello, serve_lane
 from godwit.cluster.spark.stages.exchange import fetch, on_executors, python_rdd
 from godwit.model.errors import InvalidFlowError
 
@@ -82,9 +82,11 @@ class LaneJob:
         self._listener = tasks.listen()
         port = self._listener.getsockname()[1]
         self._endpoint = Endpoint(address=(tasks.host, port), secret=self._secret)
-        self._job = threading.Thread(target=self._run, name="godwit-resident-job", daemon=True)
+        self._job = threading.Thread(target=self._run_job, name="godwit-resident-job", daemon=True)
         self._job.start()
-        threading.Thread(target=self._gather, name="godwit-resident-lanes", daemon=True).start()
+        threading.Thread(
+            target=self._accept_lanes, name="godwit-resident-lanes", daemon=True
+        ).start()
 
     def __repr__(self) -> str:
         return f"<LaneJob of {len(self.places)} lanes: {self.state}>"
@@ -109,7 +111,7 @@ class LaneJob:
 
     # -- an epoch, on its thread ------------------------------------------------------------------
 
-    def ask(
+    def send_work(
         self, work: Mapping[int, bytes], given_up: Callable[[], str]
     ) -> Iterator[tuple[int, Answer]]:
         """Send frames to lanes, and yield their answers in order of arrival.
@@ -128,7 +130,7 @@ class LaneJob:
                     channel.send(work[lane])
                     selector.register(channel, selectors.EVENT_READ, lane)
                 except (ChannelError, ValueError) as error:  # closed by another thread
-                    raise self._lost(lane, error) from error
+                    raise self._lane_lost(lane, error) from error
             waiting = set(channels)
             while waiting:
                 ready = selector.select(_LOOK_S)
@@ -142,20 +144,20 @@ class LaneJob:
                     try:
                         answer: Answer = pickle.loads(channels[lane].receive())  # noqa: S301  ours
                     except ChannelError as error:
-                        raise self._lost(lane, error) from error
+                        raise self._lane_lost(lane, error) from error
                     if lane not in waiting:
                         raise LaneLostError(f"lane {lane} answered twice")
                     waiting.discard(lane)
                     yield lane, answer
 
-    def _lost(self, lane: int, error: Exception) -> LaneLostError:
+    def _lane_lost(self, lane: int, error: Exception) -> LaneLostError:
         """Make the error of a lane whose connection failed."""
         place = self.places[lane]
         return LaneLostError(f"lane {place.lane} of executor {place.executor}: {error}")
 
     # -- its end ----------------------------------------------------------------------------------
 
-    def let_go(self) -> None:
+    def close_channels(self) -> None:
         """Close all channels, which ends the lanes; returns at once."""
         with self._lock:
             self._ended.set()
@@ -169,7 +171,7 @@ class LaneJob:
 
         Lanes that do not end by themselves in half of that time are killed, by Spark.
         """
-        self.let_go()
+        self.close_channels()
         if self._job is threading.current_thread():
             return True
         self._job.join(patience_s / 2)
@@ -180,29 +182,29 @@ class LaneJob:
 
     # -- on threads of its own --------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run_job(self) -> None:
         """Run the Spark job of the lanes to its end; the body of a thread."""
         endpoint, places, flow = self._endpoint, self.places, self._flow
 
         def lane(number: int) -> Iterator[bytes]:
             """Run resident lane `number`: the body of a task."""
-            return stay(endpoint, number, places[number], flow)
+            return serve_lane(endpoint, number, places[number], flow)
 
         try:
             self._tasks.run(lane, places)
         except Exception as error:  # noqa: BLE001  whatever Spark says of its end
-            self._failed(f"Spark's job has ended: {_first_line(error)}")
+            self._fail(f"Spark's job has ended: {_first_line(error)}")
         else:
-            self._failed("Spark's job has ended")
+            self._fail("Spark's job has ended")
 
-    def _gather(self) -> None:
+    def _accept_lanes(self) -> None:
         """Accept the lanes' connections until all are connected, or the time-out."""
         deadline = self._began_s + self._patience_s
         try:
             while len(self._channels) < len(self.places) and not self._ended.is_set():
                 if time.monotonic() > deadline:
                     missing = len(self.places) - len(self._channels)
-                    self._failed(
+                    self._fail(
                         f"{missing} of {len(self.places)} did not come within "
                         f"{self._patience_s:g} s: their executors may have no free core, or cannot "
                         f"reach the driver at {self._endpoint.address[0]}"
@@ -214,13 +216,13 @@ class LaneJob:
                 except TimeoutError:
                     continue
                 try:
-                    self._take(connection)
+                    self._accept_lane(connection)
                 except ChannelError:
                     connection.close()  # nobody of ours
         except OSError as error:
-            self._failed(f"the driver cannot listen for them ({error})")
+            self._fail(f"the driver cannot listen for them ({error})")
         except Exception as error:  # noqa: BLE001  no thread ends in silence
-            self._failed(_first_line(error))
+            self._fail(_first_line(error))
         finally:
             self._listener.close()  # a task that Spark tries again finds nobody
         with self._lock:
@@ -230,7 +232,7 @@ class LaneJob:
         self._on_ready(self)  # before an epoch may use the lanes, and end them
         self._ready.set()
 
-    def _take(self, connection: socket.socket) -> None:
+    def _accept_lane(self, connection: socket.socket) -> None:
         """Accept one connection, if it is from a lane on its planned executor."""
         channel, lane = accept(
             connection, self._secret, handshake_s=_HANDSHAKE_S, timeout_s=_FRAME_S
@@ -241,7 +243,7 @@ class LaneJob:
         place = self.places[lane]
         if hello.executor != place.executor:
             channel.close()
-            self._failed(
+            self._fail(
                 f"Spark placed a lane of executor {place.executor} on {hello.executor}, since no "
                 "core there was free"
             )
@@ -255,13 +257,13 @@ class LaneJob:
         if unused is not None:
             unused.close()
 
-    def _failed(self, reason: str) -> None:
+    def _fail(self, reason: str) -> None:
         """End the job because of a failure, unless it has ended."""
         with self._lock:
             if self._ended.is_set():
                 return
             self._ended.set()
-        self.let_go()
+        self.close_channels()
         self._on_failed(self, reason)
 
 
@@ -295,8 +297,8 @@ class SparkTasks:
     def __init__(self, spark: SparkContext, *, group: str, description: str) -> None:
         self._spark, self._group, self._description = spark, group, description
         conf = spark.getConf()
-        self.host = _host(conf.get("spark.driver.host", "")) or "127.0.0.1"
-        self._bind = _host(conf.get("spark.driver.bindAddress", "")) or self.host
+        self.host = _plain_host(conf.get("spark.driver.host", "")) or "127.0.0.1"
+        self._bind = _plain_host(conf.get("spark.driver.bindAddress", "")) or self.host
 
     def listen(self) -> socket.socket:
         """Listen where Spark's driver does."""
@@ -324,7 +326,7 @@ class SparkTasks:
             self._spark.cancelJobGroup(self._group)
 
 
-def _host(setting: str | None) -> str:
+def _plain_host(setting: str | None) -> str:
     """Name or address of a host, without the brackets of IPv6; empty if it is not set."""
     return (setting or "").strip("[]")
 

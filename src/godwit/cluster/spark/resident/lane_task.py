@@ -82,7 +82,7 @@ class Answer:
     refusal: str = ""  # why the epoch is better done by a Spark job
 
 
-def stay(
+def serve_lane(
     endpoint: Endpoint, number: int, place: Place, flow: Callable[[], LaneFlow]
 ) -> Iterator[bytes]:
     """Serve as lane `number` of a job until the driver closes the channel; yields nothing."""
@@ -112,14 +112,14 @@ def serve(channel: Channel, flow: LaneFlow) -> None:
             known = work.attempt, work.instruction.for_place(work.place)
         if known is None or known[0] != work.attempt:
             raise ChannelError(f"attempt {work.attempt} came without its instruction")
-        channel.send(pickle.dumps(_answer(work, flow, known[1])))
+        channel.send(pickle.dumps(_run_work(work, flow, known[1])))
         if done == _SETTLED_AFTER:
             # What is loaded by now stays: searches for cycles in the middle of epochs skip it.
             gc.collect()
             gc.freeze()
 
 
-def _answer(work: Work, flow: LaneFlow, instruction: EpochInstruction) -> Answer:
+def _run_work(work: Work, flow: LaneFlow, instruction: EpochInstruction) -> Answer:
     """Run one lane's part of an epoch; return its report, or a refusal (as of large output)."""
 
     def answer(blobs: list[Blob], report: bytes, refusal: str = "") -> Answer:
@@ -135,7 +135,7 @@ def _answer(work: Work, flow: LaneFlow, instruction: EpochInstruction) -> Answer
 
     lane = run_lane(flow, instruction, work.level, work.place, work.payloads)
     try:
-        blobs, report = _drained(lane, work.bytes_at_most)
+        blobs, report = _run_lane_bounded(lane, work.bytes_at_most)
     except (Exception, SystemExit):  # noqa: BLE001  a Spark job will tell it as it tells all others
         return answer([], b"", traceback.format_exc(limit=-4))
     if report is None:
@@ -143,7 +143,7 @@ def _answer(work: Work, flow: LaneFlow, instruction: EpochInstruction) -> Answer
     return answer(blobs, report.dumps())
 
 
-def _drained(
+def _run_lane_bounded(
     lane: Generator[Blob, None, LaneReport], bytes_at_most: int
 ) -> tuple[list[Blob], LaneReport | None]:
     """Run a lane to its end; without a report if it sends more than `bytes_at_most` bytes."""

@@ -33,7 +33,7 @@ from godwit.cluster.spark.resident.lane_task import Work
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.messages import LaneReport
-from godwit.engine.lane.wire import due_at
+from godwit.engine.lane.wire import split_by_level
 from godwit.model import events
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _PAUSE_S, _PAUSE_AT_MOST_S = 1.0, 60.0
 
 
 class ResidentLanes:
-    """The resident lanes of a run; `run` and `large_epoch` are called by an epoch's thread."""
+    """The resident lanes of a run; `run` and `yield_cores` are called by an epoch's thread."""
 
     patience_s = 30.0
     """Time for which lanes are waited for in the background, until they count as not to be had."""
@@ -114,14 +114,14 @@ class ResidentLanes:
         if job is None:
             return None
         try:
-            reports = self._run(job, instruction, arrived)
+            reports = self._run_levels(job, instruction, arrived)
         except LaneLostError as error:
             self._lost_epoch = instruction.epoch
-            self._give_up(job, str(error), failed=True)
+            self._end_in_background(job, str(error), failed=True)
             raise AttemptLostError(f"a resident lane was lost: {error}") from error
         except BaseException:
             # Somebody breaks the epoch off: answers that are under way come to nobody.
-            self._give_up(job, "an epoch was broken off", failed=False)
+            self._end_in_background(job, "an epoch was broken off", failed=False)
             raise
         if reports is None:
             self._rests = _RESTS_AFTER_REFUSAL
@@ -130,7 +130,7 @@ class ResidentLanes:
         self.epochs += 1
         return reports
 
-    def large_epoch(self) -> None:
+    def yield_cores(self) -> None:
         """End the resident lanes, so that an epoch with many rows has their cores."""
         self._small = 0
         self.end("an epoch has many rows")
@@ -144,12 +144,12 @@ class ResidentLanes:
             self.end("executors or lanes have changed")
             job = None
         if job is None:
-            job = self._start(instruction.places)
+            job = self._start_job(instruction.places)
         if job is None or not (job.state == "ready" or job.wait_until_ready(self.waits_s)):
             return None
         return job
 
-    def _run(
+    def _run_levels(
         self,
         job: LaneJob,
         instruction: EpochInstruction,
@@ -165,19 +165,19 @@ class ResidentLanes:
             later: list[list[bytes]] = [[] for _ in places]
             work: dict[int, bytes] = {}
             for at, box in enumerate(boxes):
-                due, later[at] = due_at(level, box)
+                due, later[at] = split_by_level(level, box)
                 work[lanes[at]] = pickle.dumps(
                     Work(
                         attempt=attempt,
                         level=level,
                         place=at,
-                        instruction=parts.only(places[at].executor) if level == 1 else None,
+                        instruction=parts.for_executor(places[at].executor) if level == 1 else None,
                         payloads=due,
                         bytes_at_most=_BYTES_ON // len(places),
                     )
                 )
             refused = False
-            for lane, answer in job.ask(work, self._given_up):
+            for lane, answer in job.send_work(work, self._given_up):
                 if (answer.attempt, answer.level) != (attempt, level):
                     raise LaneLostError(
                         f"lane {lane} answered level {answer.level} of attempt {answer.attempt}, "
@@ -196,7 +196,7 @@ class ResidentLanes:
 
     # -- the job ----------------------------------------------------------------------------------
 
-    def _start(self, places: Sequence[Place]) -> LaneJob | None:
+    def _start_job(self, places: Sequence[Place]) -> LaneJob | None:
         """Begin to start lanes at these places, unless it is too early; only epochs do that."""
         if self._now_s() < self._not_before_s:
             return None
@@ -209,15 +209,15 @@ class ResidentLanes:
                     self._flow,
                     self._tasks(next(self._numbers)),
                     patience_s=self.patience_s,
-                    on_ready=self._is_ready,
-                    on_failed=self._has_failed,
+                    on_ready=self._on_ready,
+                    on_failed=self._on_failure,
                 )
                 return self._job
         except OSError as error:
             self._pause(f"the driver cannot listen for them: {error}")
             return None
 
-    def _forget(self, job: LaneJob) -> bool:
+    def _drop_ended(self, job: LaneJob) -> bool:
         """Drop a job that has ended; return whether it was the current one."""
         with self._lock:
             mine = job is self._job
@@ -225,9 +225,9 @@ class ResidentLanes:
                 self._job = None
             return mine
 
-    def _is_ready(self, job: LaneJob) -> None:
+    def _on_ready(self, job: LaneJob) -> None:
         """Announce that the lanes of a job are ready; called by the job's thread."""
-        with self._lock:  # a job may be ready before `_start` has noted it
+        with self._lock:  # a job may be ready before `_start_job` has noted it
             mine = job is self._job
         if mine:
             self._announce(
@@ -236,15 +236,15 @@ class ResidentLanes:
                 took_ms=round(job.ready_after_ms, 1),
             )
 
-    def _has_failed(self, job: LaneJob, reason: str) -> None:
+    def _on_failure(self, job: LaneJob, reason: str) -> None:
         """Pause after a job that has failed; called by the job's thread."""
-        if self._forget(job):
+        if self._drop_ended(job):
             self._pause(reason)
 
-    def _give_up(self, job: LaneJob, reason: str, *, failed: bool) -> None:
+    def _end_in_background(self, job: LaneJob, reason: str, *, failed: bool) -> None:
         """End a job's lanes in the background, without waiting for them."""
-        mine = self._forget(job)
-        job.let_go()
+        mine = self._drop_ended(job)
+        job.close_channels()
         threading.Thread(target=job.end, name="godwit-resident-end", daemon=True).start()
         if mine and failed:
             self._pause(reason)

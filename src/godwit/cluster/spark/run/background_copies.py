@@ -58,7 +58,7 @@ class BackgroundCopies:
         self._guard = Guard("background copies", conducting.background_failed)
         self._links, self._link_is_free = PeerLinks(), threading.Condition()
         self._thread = threading.Thread(
-            target=self._hand_out, name="godwit-background", daemon=True
+            target=self._run_orders, name="godwit-background", daemon=True
         )
         self._thread.start()
 
@@ -70,12 +70,12 @@ class BackgroundCopies:
         for pool in self._pools.values():
             pool.close()
 
-    def _hand_out(self) -> None:
+    def _run_orders(self) -> None:
         """Run orders in sequence until closed; the body of a thread."""
         while (order := self._orders.get()) is not None:
-            self._guard(self._hand, order)
+            self._guard(self._start_order, order)
 
-    def _hand(self, order: StartWarming | DropCopies) -> None:
+    def _start_order(self, order: StartWarming | DropCopies) -> None:
         """Start an order on a thread of its executor; peers' links are waited for."""
         if isinstance(order, StartWarming) and order.peers:
             component = self._conducting.view.components.get(order.component)
@@ -96,7 +96,7 @@ class BackgroundCopies:
         """Warm the copies of an order, and report the result to the conductor."""
         started = time.perf_counter()
         try:
-            warmed = self._warmed(order)
+            warmed = self._make_copies(order)
         except Exception as error:  # noqa: BLE001  whatever it is, the conductor deals with it
             if not self._stopping.is_set():
                 with self._conducting.locked() as conductor:
@@ -110,7 +110,7 @@ class BackgroundCopies:
         with self._conducting.locked() as conductor:
             conductor.warmed(order, replace(warmed, duration_ms=spent_ms))
 
-    def _warmed(self, order: StartWarming) -> Warmed:
+    def _make_copies(self, order: StartWarming) -> Warmed:
         """Make the copies; return their versions, and the epochs up to which they are complete."""
         if order.executor not in self._cluster.executors:
             raise MigrationError(f"Executor {order.executor} is gone.")
@@ -125,7 +125,7 @@ class BackgroundCopies:
         def bring(instruction: StateInstruction, committed: int) -> dict[int, int]:
             """Bring copies of one state up to the committed version, in a Spark job."""
             return warm_copies(
-                self._request(instruction.state, order.executor),
+                self._copy_request(instruction.state, order.executor),
                 order.key_groups,
                 instruction,
                 layout=self._instructor.layout_of(instruction.state),
@@ -141,7 +141,7 @@ class BackgroundCopies:
                 raise MigrationError(f"Executor {asked.executor} is gone.")
             return {
                 state: fetch_copies(
-                    self._request(state, order.executor),
+                    self._copy_request(state, order.executor),
                     source.name,
                     source.location,
                     asked.key_groups,
@@ -179,10 +179,12 @@ class BackgroundCopies:
         for state in order.states:
             with suppress(Exception):  # a copy too many costs room, nothing else
                 drop_copies(
-                    self._request(state, order.executor), order.key_groups, self._spark.sparkContext
+                    self._copy_request(state, order.executor),
+                    order.key_groups,
+                    self._spark.sparkContext,
                 )
 
-    def _request(self, state: StateId, executor: str) -> CopyRequest:
+    def _copy_request(self, state: StateId, executor: str) -> CopyRequest:
         """Describe the copies of one state on an executor, for a job."""
         there = self._cluster.executors[executor]
         return CopyRequest(

@@ -47,7 +47,7 @@ class BatchRows(ABC):
     What is not abstract concerns micro-batches alone.
     """
 
-    # True if something beside the commit record says which rows a batch has: see `secure`
+    # True if something beside the commit record says which rows a batch has: see `force_log`
     has_log = False
     stage: SourceStage
     """Stage of the source rows on executors; part of their program."""
@@ -72,15 +72,15 @@ class BatchRows(ABC):
         """
         insist_on_same_rows(reports, batch.splits)
 
-    def secure(self, ref: BatchRef) -> None:  # noqa: B027  most have nothing else
+    def force_log(self, ref: BatchRef) -> None:  # noqa: B027  most have nothing else
         """Make Spark's log of the batch durable. Called while the stages run."""
 
-    def of_frames(self, rows: int) -> int | None:
+    def micro_batch_rows(self, rows: int) -> int | None:
         """Return the number of the last batch's rows from a micro-batch; ``None`` without one."""
         del rows
         return None
 
-    def expect(self, rows: int) -> None:  # noqa: B027  as above
+    def expect_rows(self, rows: int) -> None:  # noqa: B027  as above
         """Set the expected size of the next micro-batch: that of the last one."""
 
     def close(self) -> None:  # noqa: B027  as above
@@ -120,10 +120,10 @@ class SparkCluster:
         """
         secured = None
         if batch is not None and self.source.has_log:
-            secured = self.beside.submit(self.source.secure, batch.ref)
+            secured = self.beside.submit(self.source.force_log, batch.ref)
         used = [place.executor for place in instruction.places]
         try:
-            with self.lost.break_off(used, self.executors):
+            with self.lost.cancel_if_lost(used, self.executors):
                 rows = None if batch is None else self.source.read(batch, instruction)
                 reports = run_stages(
                     rows,
@@ -131,10 +131,10 @@ class SparkCluster:
                     instruction,
                     self.spark,
                     self.resident,
-                    jobs=self.lost.jobs,
+                    jobs=self.lost.spark_jobs,
                 )
         except Exception as error:
-            gone = self.lost.take()
+            gone = self.lost.pop_lost()
             if self._gate.closed:
                 raise
             if gone is not None:
@@ -153,7 +153,7 @@ class SparkCluster:
         if self.resident is not None:
             self.resident.end(reason)
 
-    def given_up(self) -> str:
+    def stop_waiting_reason(self) -> str:
         """Reason why the epoch's lanes are no longer waited for; empty while they are.
 
         Raises `GateClosedError` if the epoch is broken off.
@@ -214,7 +214,7 @@ class LostExecutors:
         self._lost: str | None = None
 
     @contextmanager
-    def break_off(self, executors: Iterable[str], there: Container[str]) -> Iterator[None]:
+    def cancel_if_lost(self, executors: Iterable[str], there: Container[str]) -> Iterator[None]:
         """Context for an epoch's stages; cancels their jobs if one of `executors` is lost.
 
         Raises `ConnectionError` if one of them is not `there`: it was lost since the epoch's plan.
@@ -233,7 +233,7 @@ class LostExecutors:
                 self._used = frozenset()
 
     @contextmanager
-    def jobs(self) -> Iterator[None]:
+    def spark_jobs(self) -> Iterator[None]:
         """Run those of its stages inside that are jobs of Spark's, which `cancel` ends.
 
         Marking them takes a call to the JVM; resident lanes are given up in another way.
@@ -244,15 +244,15 @@ class LostExecutors:
         finally:
             self._spark.removeJobTag(self._tag)
 
-    def lost(self, executor: str) -> None:
+    def record_loss(self, executor: str) -> None:
         """Record the loss of an executor."""
         with self._lock:
             if executor not in self._used:
                 return
             self._lost = executor
-        self.cancel()
+        self.cancel_jobs()
 
-    def cancel(self) -> None:
+    def cancel_jobs(self) -> None:
         """Cancel the jobs of an epoch that has lost an executor, if it is still under way.
 
         Called more than once: the first time they may not have been submitted yet.
@@ -268,7 +268,7 @@ class LostExecutors:
         with self._lock:
             return self._lost is not None
 
-    def take(self) -> str | None:
+    def pop_lost(self) -> str | None:
         """Return the executor that the last epoch lost, if any, and forget it."""
         with self._lock:
             lost, self._lost = self._lost, None

@@ -20,7 +20,7 @@ from godwit.adapt import Controller
 from godwit.adapt.interfaces import topology_of
 from godwit.adapt.memory import ControllerMemory
 from godwit.adapt.rebalancing import is_own
-from godwit.checkpoint.journal import recollect
+from godwit.checkpoint.journal import read_last
 from godwit.cluster.spark.observe.progress import PendingFiles
 from godwit.model import events
 
@@ -44,12 +44,12 @@ _MEMORY = "controller"
 
 def past_decisions(storage: CheckpointStorage) -> list[events.Event]:
     """Return the events in a checkpoint's journal, oldest first."""
-    return recollect(storage, _JOURNAL_ENTRIES, "event", events.event_from_dict)
+    return read_last(storage, _JOURNAL_ENTRIES, "event", events.event_from_dict)
 
 
 def last_memory(storage: CheckpointStorage) -> ControllerMemory | None:
     """Return the last controller's state from the journal; ``None`` if it has none."""
-    memories = recollect(storage, _JOURNAL_ENTRIES, _MEMORY, ControllerMemory.from_dict)
+    memories = read_last(storage, _JOURNAL_ENTRIES, _MEMORY, ControllerMemory.from_dict)
     return memories[-1] if memories else None
 
 
@@ -104,7 +104,9 @@ class ControllerThread:
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._status: Mapping[str, Any] = self._controller.status
         self._fault = ""
-        self._thread = threading.Thread(target=self._work, name="godwit-controller", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run_thread, name="godwit-controller", daemon=True
+        )
         self._thread.start()
 
     @property
@@ -116,12 +118,12 @@ class ControllerThread:
         """Return the time by the controller's clock."""
         return self._clock.now_s()
 
-    def begun(self, rows: int, backlog_rows: int) -> None:
+    def epoch_begun(self, rows: int, backlog_rows: int) -> None:
         """Queue the begin of an epoch of `rows` rows, with `backlog_rows` more in the sources."""
         at_s = self._clock.now_s()
         self._tasks.put(lambda: self._controller.begun(rows, backlog_rows, at_s))
 
-    def observe(
+    def epoch_committed(
         self,
         epoch: EpochObserved,
         batch: BatchRef | None = None,  # the epoch's micro-batch
@@ -130,7 +132,7 @@ class ControllerThread:
         """Queue an epoch's outcome for the controller; returns at once."""
         self._tasks.put(lambda: self._controller.observe(self._with_backlog(epoch, batch, rows)))
 
-    def delivered(self, latency: LatencyHistogram) -> None:
+    def epoch_delivered(self, latency: LatencyHistogram) -> None:
         """Queue the latency of a delivered epoch's rows for the controller; returns at once."""
         self._tasks.put(lambda: self._controller.delivered(latency))
 
@@ -150,7 +152,7 @@ class ControllerThread:
         return replace(epoch, backlog_rows=backlog, backlog_s=seen_s)
 
     @staticmethod
-    def give_way(conductor: Conductor, component: str) -> None:
+    def cancel_for_manual(conductor: Conductor, component: str) -> None:
         """Cancel the controller's migration of a component in favour of a manual one."""
         view = conductor.view.components.get(component)
         if view is not None and view.migration is not None and is_own(view.migration):
@@ -161,23 +163,23 @@ class ControllerThread:
         topology = topology_of(flow, self._trigger_s)
         self._tasks.put(lambda: self._controller.regroup(topology))
 
-    def scaled_by_hand(self) -> None:
+    def scaled_manually(self) -> None:
         """Queue the notice that the number of executors was changed manually."""
         self._tasks.put(self._controller.scaled_by_hand)
 
     def close(self) -> None:
-        """Stop deciding."""
+        """Stop deciding; notices that are still queued are dropped."""
         self._tasks.put(None)
         self._thread.join(timeout=1)  # it may be planning, and is a daemon
 
-    def _work(self) -> None:
+    def _run_thread(self) -> None:
         """Step the controller whenever an epoch was observed; runs on a thread."""
-        while self._take():
-            self._guarded(self._controller.step)
+        while self._process_notices():
+            self._run_guarded(self._controller.step)
             self._status = self._controller.status
-            self._guarded(self._note_memory)
+            self._run_guarded(self._save_memory)
 
-    def _note_memory(self) -> None:
+    def _save_memory(self) -> None:
         """Write the controller's memory to the journal, at most every 5 seconds."""
         now_s = self._clock.now_s()
         if self._note is None or now_s - self._noted_s < _NOTED_EVERY_S:
@@ -185,7 +187,7 @@ class ControllerThread:
         self._noted_s, values = now_s, self._controller.memory.to_dict()
         self._note(_MEMORY, lambda: values)
 
-    def _take(self) -> bool:
+    def _process_notices(self) -> bool:
         """Process all queued notices, waiting for the first; return ``False`` at the end."""
         wait = True
         with suppress(Empty):
@@ -193,11 +195,11 @@ class ControllerThread:
                 task = self._tasks.get(wait, _LOOK_S if wait else None)
                 if task is None:
                     return False
-                self._guarded(task)
+                self._run_guarded(task)
                 wait = False
         return True
 
-    def _guarded(self, step: Callable[[], None]) -> None:
+    def _run_guarded(self, step: Callable[[], None]) -> None:
         """Run a step; an error is announced as an event, and the stream goes on."""
         try:
             step()

@@ -69,7 +69,7 @@ class EpochDriver(Protocol):
     def rows_held_back(self) -> int | None:
         """Return the sources' backlog in rows; ``None`` if unknown."""
 
-    def with_sources(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    def add_source_figures(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the progress of epochs with the figures of their sources added, where known."""
 
 
@@ -90,7 +90,7 @@ class LoopThread:
         self._run, self._loop, self._close = run, loop, close
         self._ending: Ending
         self.over = threading.Event()  # no more epochs come, and what it had is closed
-        self._thread = threading.Thread(target=self._work, name="godwit-epochs", daemon=True)
+        self._thread = threading.Thread(target=self._run_thread, name="godwit-epochs", daemon=True)
 
     def begin(self, ending: Ending) -> None:
         """Start the thread of the loop; `ending` runs once it returns."""
@@ -107,16 +107,16 @@ class LoopThread:
                 whole=False,
                 error=InvalidFlowError,
             )
-        if not self.is_mine:
+        if not self.is_own_thread:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     @property
-    def is_mine(self) -> bool:
+    def is_own_thread(self) -> bool:
         """True if the calling thread is this one."""
         return threading.current_thread() is self._thread
 
-    def _work(self) -> None:
+    def _run_thread(self) -> None:
         """Body of the thread: run the loop, close its sources, end the query."""
         try:
             self._run.use_this_thread()
@@ -192,9 +192,11 @@ class Ending:
         self._gate.close()
         with self._beginning:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._end, name="godwit-stop", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._close_in_order, name="godwit-stop", daemon=True
+                )
                 self._thread.start()
-        if self._gate.is_mine or self._dispatcher.is_mine:
+        if self._gate.is_own_thread or self._dispatcher.is_own_thread:
             return True
         self._thread.join(timeout_s)
         if self._thread.is_alive():
@@ -202,10 +204,10 @@ class Ending:
         self._dispatcher.flush(_LISTENERS_S)
         return True
 
-    def _end(self) -> None:
+    def _close_in_order(self) -> None:
         """Wait for the running epoch, then close every part of the query in order."""
         # An epoch that is nearly over would have to be done again.
-        self._gate.drain(_GRACE_S)
+        self._gate.wait_for_epoch(_GRACE_S)
         problems: list[tuple[str, str]] = []
         parts = [(f"stopping {self._driver.what}", self._driver.stop)]
         if self._gate.interrupted:

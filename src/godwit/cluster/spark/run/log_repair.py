@@ -33,7 +33,7 @@ from godwit.checkpoint.spark_log import (
     load_layout,
     log_offset,
     offsets_in,
-    relined,
+    reorder_offsets,
 )
 from godwit.checkpoint.verification import RepairStep
 from godwit.model.errors import CorruptCheckpointError, GodwitError
@@ -85,33 +85,33 @@ class _LogPlan:
             self.layout = load_layout(self.storage)
         except GodwitError:
             problem = "It is damaged; the next start tells from the offsets whose they are."
-            self._set_aside(OFFSETS, problem)
+            self._plan_set_aside(OFFSETS, problem)
         # Spark reads the entry before the one that it resumes from as well.
         for number in sorted({self.last - 1, self.last} & self.batches.keys()):
-            self._check_batch(self.batches[number])
+            self._check_offsets(self.batches[number])
         before = f"{SPARK}/offsets/{self.last - 1}"
         if self.last > 0 and self.last - 1 not in self.batches and self._read(before) is None:
-            self._cannot(before, "It is gone or torn, and no record carries it any more.")
-        for directory, last in self._counted().items():
+            self._plan_impossible(before, "It is gone or torn, and no record carries it any more.")
+        for directory, last in self._last_committed_entries().items():
             self._check_history(directory, last)
         spoilt = bool(self.steps)
         planned = [
             path
             for directory in ("offsets", "commits")
-            for number, path in self._numbered(directory).items()
+            for number, path in self._entries_of(directory).items()
             if number > self.last
         ]
-        listed = self._sources_above()
+        listed = self._uncommitted_entries()
         torn = [path for path in (*planned, *listed) if self._lacks(path)]
         # Spark notes the end of a micro-batch after its record was written: one without a record
         # was taken back, and Spark would go on after it.
-        ended = any(number > self.last for number in self._numbered("commits"))
+        ended = any(number > self.last for number in self._entries_of("commits"))
         if spoilt or torn or ended:
-            self._take_back(planned, listed)
-        done = self._numbered("commits").get(self.last)
+            self._set_aside_uncommitted(planned, listed)
+        done = self._entries_of("commits").get(self.last)
         if done is not None and self._read(done) is None:
             problem = "It is torn; Spark offers its micro-batch again then, and it is known."
-            self._set_aside(done, problem)
+            self._plan_set_aside(done, problem)
         return tuple(self.steps)
 
     def _lacks(self, path: str) -> bool:
@@ -127,24 +127,24 @@ class _LogPlan:
         """Interval at which Spark compacts a source's log, as far as is known."""
         return DEFAULT_INTERVAL if self.layout is None else self.layout.interval
 
-    def _take_back(self, planned: Sequence[str], listed: Mapping[str, int]) -> None:
+    def _set_aside_uncommitted(self, planned: Sequence[str], listed: Mapping[str, int]) -> None:
         """Plan to set aside entries after the last committed micro-batch."""
         problem = (
             "It stands above the last committed micro-batch, and something of Spark's log up to "
             "there or above it was lost: its rows are planned anew."
         )
         for path in planned:
-            self._set_aside(path, problem)
+            self._plan_set_aside(path, problem)
         for path, last in listed.items():
             if not path.endswith(".compact"):
-                self._set_aside(path, problem)
+                self._plan_set_aside(path, problem)
                 continue
             # It sums up earlier entries, which may be nowhere else.
-            lines = self._summed_up(path)
+            lines = self._rebuild_compact(path)
             if lines is None:
-                self._cannot(path, "It is torn, and so are entries that it summed up.")
+                self._plan_impossible(path, "It is torn, and so are entries that it summed up.")
                 continue
-            kept = [line for line in lines if not _is_above(line, last)]
+            kept = [line for line in lines if not _is_after(line, last)]
             self.steps.append(
                 RepairStep(
                     path=path,
@@ -154,33 +154,33 @@ class _LogPlan:
                 )
             )
 
-    def _summed_up(self, path: str) -> list[bytes] | None:
+    def _rebuild_compact(self, path: str) -> list[bytes] | None:
         """Lines of a compact log file, rebuilt from the files before it if need be."""
         current = self._read(path)
         if current is not None:
             return current.splitlines()[1:]
         directory, _, name = path.removeprefix(f"{SPARK}/").rpartition("/")
-        return self._before(directory, int(name.removesuffix(".compact")))
+        return self._lines_before(directory, int(name.removesuffix(".compact")))
 
-    def _check_batch(self, batch: BatchRef) -> None:
+    def _check_offsets(self, batch: BatchRef) -> None:
         """Plan the repair of a micro-batch's offsets."""
         path = f"{SPARK}/offsets/{batch.number}"
         current = None if self.layout is None else self.layout.pending.get(batch.number)
         current = self._read(path) if current is None else current
-        offsets = self._relined(batch)
+        offsets = self._rearrange_offsets(batch)
         if current is None or offsets_in(current) != offsets_in(offsets):
-            self._put_back(path, current, offsets)
-        for name, content in sorted(_sources(batch).items()):
+            self._plan_rewrite(path, current, offsets)
+        for name, content in sorted(_source_entries(batch).items()):
             self._check_source(name, content.splitlines()[1:])
 
-    def _relined(self, batch: BatchRef) -> bytes:
+    def _rearrange_offsets(self, batch: BatchRef) -> bytes:
         """Rearrange the offsets of a record into the lines that the log has now."""
         if self.layout is None:
             return batch.offsets
         lines = batch.lines or lines_of(batch.offsets, self.layout)
-        return (lines and relined(batch.offsets, lines, self.layout.lines)) or batch.offsets
+        return (lines and reorder_offsets(batch.offsets, lines, self.layout.lines)) or batch.offsets
 
-    def _counted(self) -> dict[str, int]:
+    def _last_committed_entries(self) -> dict[str, int]:
         """Last committed entry of each source's log, by its directory."""
         counted: dict[str, int] = {}
         for _, batch in sorted(self.batches.items()):
@@ -193,7 +193,7 @@ class _LogPlan:
 
     def _check_history(self, directory: str, last: int) -> None:
         """Check entries of earlier epochs that Spark reads at a start."""
-        names = {path.rpartition("/")[2]: path for path in self._numbered(directory).values()}
+        names = {path.rpartition("/")[2]: path for path in self._entries_of(directory).values()}
         known = {step.path for step in self.steps}
         for name in files_read(names, last, self.interval):
             path = f"{SPARK}/{directory}/{name}"
@@ -202,21 +202,21 @@ class _LogPlan:
                 continue
             lines = self._lines_of(directory, entry)
             if lines is not None and name.endswith(".compact"):
-                before = self._before(directory, entry)
+                before = self._lines_before(directory, entry)
                 lines = None if before is None else [*before, *lines]
             if lines is None:
-                self._cannot(
+                self._plan_impossible(
                     path,
                     "It is gone or torn, and what it says of files that were read is nowhere else: "
                     "without it they would be read again.",
                 )
                 return
-            self._put_back(path, None, b"\n".join([b"v1", *lines]))
+            self._plan_rewrite(path, None, b"\n".join([b"v1", *lines]))
 
     def _lines_of(self, directory: str, entry: int) -> list[bytes] | None:
         """Return the lines of one entry of a source's log, if a record has them."""
         name = f"{directory}/{entry}"
-        contents = (_sources(batch).get(name) for batch in self.batches.values())
+        contents = (_source_entries(batch).get(name) for batch in self.batches.values())
         content = next((content for content in contents if content is not None), None)
         return None if content is None else content.splitlines()[1:]
 
@@ -224,32 +224,32 @@ class _LogPlan:
         """Check one entry of a source's log, whose file may be a compaction."""
         directory, _, number = name.rpartition("/")
         entry = int(number)
-        log = self._numbered(directory)
+        log = self._entries_of(directory)
         merged = {n: path for n, path in log.items() if path.endswith(".compact")}
         later = [n for n in merged if n >= entry]
         path = merged[min(later)] if later else f"{SPARK}/{name}"
         if not later and is_merged(entry, merged, self.interval):
             path = f"{SPARK}/{name}.compact"
         current = self._read(path)
-        if current is not None and _of_entry(current, entry) == sorted(lines):
+        if current is not None and _lines_of_entry(current, entry) == sorted(lines):
             return
         whole = lines
         if path.endswith(".compact"):
             if later and min(later) != entry:
-                self._cannot(
+                self._plan_impossible(
                     path, "It does not hold what was committed, and sums up later entries."
                 )
                 return
-            earlier = self._before(directory, entry)
+            earlier = self._lines_before(directory, entry)
             if earlier is None:
-                self._cannot(path, "It is gone, and so are entries that it summed up.")
+                self._plan_impossible(path, "It is gone, and so are entries that it summed up.")
                 return
             whole = [*earlier, *lines]
-        self._put_back(path, current, b"\n".join([b"v1", *whole]))
+        self._plan_rewrite(path, current, b"\n".join([b"v1", *whole]))
 
-    def _before(self, directory: str, entry: int) -> list[bytes] | None:
+    def _lines_before(self, directory: str, entry: int) -> list[bytes] | None:
         """Return the lines of all entries before one, from the last compaction on."""
-        log = self._numbered(directory)
+        log = self._entries_of(directory)
         merged = [n for n, path in log.items() if path.endswith(".compact") and n < entry]
         lines: list[bytes] = []
         for number in range(max(merged, default=0), entry):
@@ -260,16 +260,16 @@ class _LogPlan:
             lines += own
         return lines
 
-    def _sources_above(self) -> dict[str, int]:
+    def _uncommitted_entries(self) -> dict[str, int]:
         """Return path of an entry that no commit needs → number of its log's last needed entry."""
         return {
             path: last
-            for directory, last in self._counted().items()
-            for number, path in self._numbered(directory).items()
+            for directory, last in self._last_committed_entries().items()
+            for number, path in self._entries_of(directory).items()
             if number > last
         }
 
-    def _numbered(self, directory: str) -> dict[int, str]:
+    def _entries_of(self, directory: str) -> dict[int, str]:
         """Return number → path of the entries of one of Spark's logs."""
         return entries_in(self.storage, directory)
 
@@ -279,7 +279,7 @@ class _LogPlan:
             data: bytes = self.storage.read(path).to_pybytes()
         except CorruptCheckpointError:
             return None
-        if not _is_whole(data) or not self._matches_checksum(path, data):
+        if not _is_complete(data) or not self._matches_checksum(path, data):
             return None
         return data
 
@@ -300,10 +300,10 @@ class _LogPlan:
         )
         return bool(sums == beside[8:])
 
-    def _put_back(self, path: str, current: bytes | None, content: bytes) -> None:
+    def _plan_rewrite(self, path: str, current: bytes | None, content: bytes) -> None:
         """Plan to write a log file again."""
         if not content:
-            self._cannot(path, "It is gone, and the record does not carry it.")
+            self._plan_impossible(path, "It is gone, and the record does not carry it.")
             return
         problem = (
             "It is gone or torn, though its epoch is committed."
@@ -312,24 +312,24 @@ class _LogPlan:
         )
         self.steps.append(RepairStep(path=path, problem=problem, action="write", content=content))
 
-    def _set_aside(self, path: str, problem: str) -> None:
+    def _plan_set_aside(self, path: str, problem: str) -> None:
         """Plan to move a file out of the way."""
         self.steps.append(RepairStep(path=path, problem=problem, action="set aside"))
 
-    def _cannot(self, path: str, problem: str) -> None:
+    def _plan_impossible(self, path: str, problem: str) -> None:
         """Record damage that cannot be repaired."""
         self.steps.append(RepairStep(path=path, problem=problem, action="none"))
 
 
-def _is_whole(data: bytes) -> bool:
+def _is_complete(data: bytes) -> bool:
     """Return whether an entry begins as Spark's do, and its lines are JSON or Spark's dash."""
     version, *lines = data.splitlines() or [b""]
     if not re.fullmatch(rb"v\d+", version) or not lines:
         return False
-    return all(line == b"-" or _json(line) is not None for line in lines)
+    return all(line == b"-" or _parse_line(line) is not None for line in lines)
 
 
-def _json(line: bytes) -> Any:
+def _parse_line(line: bytes) -> Any:
     """Parse a line of JSON; ``None`` if it is none."""
     try:
         return json.loads(line)
@@ -337,7 +337,7 @@ def _json(line: bytes) -> Any:
         return None
 
 
-def _sources(batch: BatchRef) -> dict[str, bytes]:
+def _source_entries(batch: BatchRef) -> dict[str, bytes]:
     """Return path → contents of sources' log entries that a batch's record has."""
     if batch.lines or len(offsets_in(batch.offsets)) == 1:
         return batch.sources
@@ -345,19 +345,19 @@ def _sources(batch: BatchRef) -> dict[str, bytes]:
     return {name: of for name, of in batch.sources.items() if name.startswith("sources/0/")}
 
 
-def _of_entry(data: bytes, entry: int) -> list[bytes]:
+def _lines_of_entry(data: bytes, entry: int) -> list[bytes]:
     """Lines of a log file that belong to an entry, sorted."""
     lines = data.splitlines()[1:]
-    return sorted(line for line in lines if _number_of(line) == entry)
+    return sorted(line for line in lines if _micro_batch_of(line) == entry)
 
 
-def _is_above(line: bytes, last: int) -> bool:
+def _is_after(line: bytes, last: int) -> bool:
     """Return whether a line belongs to an entry after `last`."""
-    number = _number_of(line)
+    number = _micro_batch_of(line)
     return not isinstance(number, int) or number > last
 
 
-def _number_of(line: bytes) -> Any:
+def _micro_batch_of(line: bytes) -> Any:
     """Micro-batch that a line of a file log belongs to."""
-    value = _json(line)
+    value = _parse_line(line)
     return value.get("batchId") if isinstance(value, dict) else None

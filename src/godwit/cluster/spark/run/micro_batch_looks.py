@@ -63,11 +63,11 @@ class MicroBatchLooks:
         with suppress(ValueError, KeyError, TypeError, IndexError):  # in a form of another version
             at_us = 1000 * int(json.loads(batch.offsets.splitlines()[1])["batchTimestampMs"])
         with suppress(ValueError, KeyError, TypeError, IndexError):
-            arrived_us = self._written_us(batch)
+            arrived_us = self._file_times_us(batch)
         before = {}
         if query is not None and self._last is not None and len(arrived_us) < len(self._names):
             with suppress(Exception):  # whatever Py4J raises; these are figures
-                before = self._held_back(query, *self._last)
+                before = self._backlogs(query, *self._last)
         self._last = (batch.number, at_us)
         nothing_us: dict[str, int] = {}
         if self._committed_us is not None:
@@ -76,7 +76,7 @@ class MicroBatchLooks:
                 nothing_us = dict.fromkeys(self._names, at_us - max(self._interval_us, _POLL_US))
         return SourceLook(at_us=at_us, nothing_us=nothing_us, before=before, arrived_us=arrived_us)
 
-    def _written_us(self, batch: BatchRef) -> dict[str, list[int]]:
+    def _file_times_us(self, batch: BatchRef) -> dict[str, list[int]]:
         """Source → times at which its files of a micro-batch were written."""
         written: dict[str, list[int]] = {}
         for path, log in batch.sources.items():
@@ -85,7 +85,7 @@ class MicroBatchLooks:
             written.setdefault(name, []).extend(1000 * int(e["timestamp"]) for e in entries)
         return {name: times for name, times in written.items() if times}
 
-    def _held_back(
+    def _backlogs(
         self, query: StreamingQuery, number: int, at_us: int
     ) -> dict[str, list[tuple[int, float]]]:
         """Return source → its backlog at the last micro-batch, and the time of that.

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from godwit.checkpoint.spark_log import update_layout
-from godwit.cluster.spark.observe.progress import rows_held_back, sources_of, with_sources
+from godwit.cluster.spark.observe.progress import add_source_figures, rows_held_back, source_lag
 from godwit.cluster.spark.run.cluster import BatchRows
 from godwit.cluster.spark.run.lifecycle import is_bounded
 from godwit.cluster.spark.run.micro_batch_looks import MicroBatchLooks
@@ -86,7 +86,7 @@ class MicroBatchRows(BatchRows):
         give_id(log.storage, log.identity.query_id)
         remove_leftovers(log.storage)
 
-    def offered(
+    def to_batch(
         self, rows: DataFrame, number: int, last: BatchRef | None
     ) -> SourceBatch[DataFrame] | None:
         """Identify the micro-batch that Spark offers; ``None`` if it is committed already."""
@@ -117,15 +117,15 @@ class MicroBatchRows(BatchRows):
         read = self._rows.read(batch.rows, batch.ref.number)
         return EpochRows(here=read) if isinstance(read, list) else EpochRows(rdd=read)
 
-    def secure(self, ref: BatchRef) -> None:
+    def force_log(self, ref: BatchRef) -> None:
         """Force Spark's own log entries of a micro-batch to the disk."""
-        self._batches.force(ref)
+        self._batches.force_log(ref)
 
-    def of_frames(self, rows: int) -> int:
+    def micro_batch_rows(self, rows: int) -> int:
         """Return `rows`: all of a batch's rows are the micro-batch's."""
         return rows
 
-    def expect(self, rows: int) -> None:
+    def expect_rows(self, rows: int) -> None:
         """Set the expected rows of the next micro-batch to those of this committed one."""
         self._rows.expect(rows)
         self._looks.committed(rows)
@@ -193,9 +193,9 @@ class MicroBatchQuery:
         except Exception:
             if self.is_active:
                 raise  # Spark did not take the argument
-            self._ending.finish(_left(began, timeout_s))
+            self._ending.finish(_seconds_left(began, timeout_s))
             return True
-        return self._quiet.join(_left(began, timeout_s))
+        return self._quiet.join(_seconds_left(began, timeout_s))
 
     def process_all_available(self) -> None:
         """Wait until all available rows are processed, or the query has failed."""
@@ -203,7 +203,7 @@ class MicroBatchQuery:
             self.spark_query.awaitTermination()
         else:
             self.spark_query.processAllAvailable()
-        self._quiet.wait_until_nothing_waits()
+        self._quiet.wait_until_idle()
 
     def stop(self) -> None:
         """Stop Spark's query, and wait for the micro-batch that runs."""
@@ -211,15 +211,15 @@ class MicroBatchQuery:
 
     def sources(self) -> dict[str, Any] | None:
         """Lag of the sources behind their ends, as plain values; ``None`` before Spark knows."""
-        return sources_of(self.spark_query)
+        return source_lag(self.spark_query)
 
     def rows_held_back(self) -> int | None:
         """Count the rows in the sources beyond the last micro-batch; ``None`` if not known."""
         return rows_held_back(self.spark_query)
 
-    def with_sources(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    def add_source_figures(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Add the figures of their sources to epochs' progress, as Spark reports micro-batches."""
-        return with_sources(progress, self.spark_query)
+        return add_source_figures(progress, self.spark_query)
 
 
 def query_of(spark: SparkSession) -> StreamingQuery | None:
@@ -240,7 +240,7 @@ def is_stopped(spark: SparkSession) -> bool:
         return False
 
 
-def _left(began_s: float, timeout_s: float | None) -> float | None:
+def _seconds_left(began_s: float, timeout_s: float | None) -> float | None:
     """Return the seconds left of a time-out; ``None`` without one."""
     return None if timeout_s is None else max(0.0, began_s + timeout_s - time.monotonic())
 
@@ -317,10 +317,10 @@ class QuietEpochs:
         self._run, self._gate, self._ending = run, gate, ending
         self._stream = SparkStream(spark_query, trigger, batches=lambda: run.batches)
         self._looked_s = self._ticked_s = time.monotonic()
-        self._thread = threading.Thread(target=self._work, name="godwit-quiet", daemon=True)
+        self._thread = threading.Thread(target=self._run_thread, name="godwit-quiet", daemon=True)
         self._thread.start()
 
-    def wait_until_nothing_waits(self) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until no epoch without input is due, or the query fails or stops."""
         while self._can_run() and self._is_busy():
             time.sleep(_LOOK_S)
@@ -333,26 +333,26 @@ class QuietEpochs:
 
     def _is_busy(self) -> bool:
         """Return whether an epoch runs or is about to."""
-        return self._gate.busy or self._run.pending
+        return self._gate.busy or self._run.is_pending
 
     def _can_run(self) -> bool:
         """Return whether epochs can still run."""
         return self._gate.failure is None and not self._gate.closed and self._thread.is_alive()
 
-    def _work(self) -> None:
+    def _run_thread(self) -> None:
         """Body of the thread: run epochs without input while they are due."""
         try:
             self._run.use_this_thread()
-            self._watch()
+            self._run_due_epochs()
         except BaseException as error:  # noqa: BLE001  without this thread, rows would wait for ever
             self._gate.fail(error)
         self._ending.finish()
 
-    def _watch(self) -> None:
+    def _run_due_epochs(self) -> None:
         """Run due epochs without input while Spark has no micro-batch, until the query ends."""
         quiet = 0
-        while self._goes_on():
-            due = self._run.due
+        while self._should_continue():
+            due = self._run.is_due
             quiet = quiet + 1 if (due or self._run.view.awaits) and self._stream.is_quiet() else 0
             # Between two micro-batches Spark looks quiet for a moment.
             if quiet < 2:
@@ -362,10 +362,10 @@ class QuietEpochs:
                     self._run.without_input(self._stream.is_stopped)
                 quiet = 0
             else:
-                self._tick()
+                self._advance_clock()
                 self._gate.wait_for_close(_LOOK_S)
 
-    def _goes_on(self) -> bool:
+    def _should_continue(self) -> bool:
         """Return whether to go on: not closed or failed, and Spark's query or work remains."""
         if self._gate.closed or self._gate.failure is not None:
             return False
@@ -378,13 +378,13 @@ class QuietEpochs:
         if self._stream.has_failed or not self._stream.input_has_ended():
             return False
         self._run.end_input()
-        return self._run.pending
+        return self._run.is_pending
 
-    def _tick(self) -> None:
+    def _advance_clock(self) -> None:
         """Advance the migration protocol's clock, so that it retries orders without an answer."""
         if time.monotonic() - self._ticked_s >= _TICK_S:
             self._ticked_s = time.monotonic()
-            self._run.let_time_pass()
+            self._run.advance_clock()
 
 
 _logger = logging.getLogger("godwit")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from godwit.checkpoint.records import PLAYED, BatchRef
-from godwit.checkpoint.spark_log import SPARK, log_offset, offsets_in, read_entry, relined
+from godwit.checkpoint.spark_log import SPARK, log_offset, offsets_in, read_entry, reorder_offsets
 from godwit.checkpoint.storage import LocalStorage
 from godwit.model.errors import CheckpointError, CheckpointMismatchError
 
@@ -68,10 +68,12 @@ class MicroBatches:
                 f"Spark's progress is at micro-batch {number}, but the checkpoint "
                 f"{self._storage.uri!r} has those up to {committed}: their rows would be left out."
             )
-        planned = self._read(number)
+        planned = self._read_micro_batch(number)
         if last is None or number > committed:
             return planned
-        if planned.digest != last.digest and not (self._is_former(last) and self._is_same(last)):
+        if planned.digest != last.digest and not (
+            self._has_old_digest(last) and self._has_same_offsets(last)
+        ):
             raise self._mismatch(
                 f"Spark has planned micro-batch {number} anew and with other rows than those that "
                 f"the checkpoint {self._storage.uri!r} has committed for it: the new ones would be "
@@ -94,7 +96,7 @@ class MicroBatches:
                 uri=self._storage.uri,
             )
 
-    def force(self, batch: BatchRef) -> None:
+    def force_log(self, batch: BatchRef) -> None:
         """Make Spark's entries of a micro-batch durable, where the checkpoint is on a local disk.
 
         Elsewhere a file that is there is durable.
@@ -114,7 +116,7 @@ class MicroBatches:
             with suppress(FileNotFoundError):
                 _fsync(directory)
 
-    def _read(self, number: int) -> BatchRef:
+    def _read_micro_batch(self, number: int) -> BatchRef:
         """Read a micro-batch's offsets and files from Spark's logs."""
         offsets = read_entry(self._storage, f"offsets/{number}")
         if offsets is None:
@@ -124,7 +126,7 @@ class MicroBatches:
                 remedy="The query needs Spark's ordinary progress log; asynchronous progress "
                 "tracking is not supported.",
             )
-        ends, begins = self._of_sources(number, offsets), self._begins(number - 1)
+        ends, begins = self._parse_offsets(number, offsets), self._start_offsets(number - 1)
         digest = hashlib.sha256(b"\n".join(ends[source] for source in sorted(ends)))
         sources: dict[str, bytes] = {}
         for source, line in sorted(ends.items()):
@@ -139,7 +141,7 @@ class MicroBatches:
                 )
             for entry in range(-1 if begin is None else begin, end):
                 path = f"sources/{source}/{entry + 1}"
-                files = sorted(self._files(source, entry + 1))
+                files = sorted(self._file_entries(source, entry + 1))
                 sources[path] = b"\n".join([b"v1", *files])
                 digest.update(b"\0" + path.encode() + b"\0" + sources[path])
         return BatchRef(
@@ -150,14 +152,14 @@ class MicroBatches:
             sources=sources,
         )
 
-    def _begins(self, number: int) -> dict[int, bytes]:
+    def _start_offsets(self, number: int) -> dict[int, bytes]:
         """Offsets of the sources before a micro-batch, by number of the source."""
         entry = read_entry(self._storage, f"offsets/{number}")
-        return {} if entry is None else self._of_sources(number, entry)
+        return {} if entry is None else self._parse_offsets(number, entry)
 
-    def _of_sources(self, number: int, entry: bytes) -> dict[int, bytes]:
+    def _parse_offsets(self, number: int, entry: bytes) -> dict[int, bytes]:
         """Parse an entry of the offset log: number of a source → its offset."""
-        if relined(entry, self._lines, self._lines) is None:
+        if reorder_offsets(entry, self._lines, self._lines) is None:
             raise CheckpointError(
                 f"Spark's log in {self._storage.uri!r} has {len(offsets_in(entry))} offsets of "
                 f"micro-batch {number}, where its plan reads {len(set(self._lines))} sources in "
@@ -167,16 +169,16 @@ class MicroBatches:
             )
         return dict(zip(self._lines, offsets_in(entry), strict=True))
 
-    def _is_former(self, last: BatchRef) -> bool:
+    def _has_old_digest(self, last: BatchRef) -> bool:
         """Return whether a record's digest is of the former form, over lines."""
         return not last.lines and len(self._lines) > len(set(self._lines))
 
-    def _is_same(self, last: BatchRef) -> bool:
+    def _has_same_offsets(self, last: BatchRef) -> bool:
         """Return whether Spark's log holds the offsets of such a record."""
         entry = read_entry(self._storage, f"offsets/{last.number}")
         return entry is not None and set(offsets_in(entry)) == set(offsets_in(last.offsets))
 
-    def _files(self, source: int, entry: int) -> Iterator[bytes]:
+    def _file_entries(self, source: int, entry: int) -> Iterator[bytes]:
         """Yield the lines of one entry of a file source's log, also from a compaction."""
         for name in (f"{entry}{merged}" for merged in _NAMES):
             data = read_entry(self._storage, f"sources/{source}/{name}")

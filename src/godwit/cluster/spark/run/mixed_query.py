@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from godwit.cluster.spark.observe.progress import rows_held_back, sources_of, with_sources
+from godwit.cluster.spark.observe.progress import add_source_figures, rows_held_back, source_lag
 from godwit.cluster.spark.run.lifecycle import LoopThread, is_bounded
 from godwit.cluster.spark.run.micro_batch_query import SparkStream
 from godwit.cluster.spark.run.source_loop import ReadPace, Waiters
@@ -53,7 +53,7 @@ class MixedQuery:
         trigger: Mapping[str, object] | None,
     ) -> None:
         self.spark_query, self._run, self._gate = spark_query, run, run.gate
-        self._epochs, self._figures, self._ask = epochs, epochs.figures, epochs.thread.ask
+        self._epochs, self._figures, self._ask = epochs, epochs.figures, epochs.thread.call
         self._stream = SparkStream(spark_query, trigger, batches=lambda: run.batches)
         self._bounded = is_bounded(trigger)
         self._once = trigger is not None and "once" in trigger
@@ -62,7 +62,7 @@ class MixedQuery:
         self._quiet = 0  # looks in a row at which Spark had nothing to offer
         now_s = time.monotonic()
         self._lease_s, self._tick_s = now_s + _LEASE_S, now_s + _TICK_S
-        self._thread = LoopThread(run, self._loop, self._close)
+        self._thread = LoopThread(run, self._run_loop, self._close_sources)
         self.begin, self.wait = self._thread.begin, self._thread.wait
         self._over = self._thread.over
 
@@ -102,7 +102,7 @@ class MixedQuery:
             return
         self.spark_query.processAllAvailable()
         self._waiters.wait(self._over)
-        while not self._over.is_set() and (self._gate.busy or self._run.pending):
+        while not self._over.is_set() and (self._gate.busy or self._run.is_pending):
             self._over.wait(_LOOK_S)
 
     def stop(self) -> None:
@@ -111,7 +111,7 @@ class MixedQuery:
         The loop's own thread does not wait. Raises `StopTimeoutError` if the loop goes on.
         """
         self.spark_query.stop()
-        if self._thread.is_mine:
+        if self._thread.is_own_thread:
             return
         self._gate.wait_until_idle()
         if self._over.wait(2 * _STOP_S):
@@ -123,7 +123,7 @@ class MixedQuery:
 
     def sources(self) -> dict[str, Any] | None:
         """Lag of the sources of both kinds, as plain values; ``None`` before Spark knows."""
-        of_spark, own = sources_of(self.spark_query), self._figures.sources()
+        of_spark, own = source_lag(self.spark_query), self._figures.sources()
         if of_spark is None and not own:
             return None
         batch, frames = (-1, []) if of_spark is None else (of_spark["batchId"], of_spark["sources"])
@@ -135,13 +135,13 @@ class MixedQuery:
         known = [count for count in counts if count is not None]
         return sum(known) if known else None
 
-    def with_sources(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    def add_source_figures(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Add the figures of sources of both kinds to epochs' progress."""
-        noted, filled = self._figures.noted(), []
+        noted, filled = self._figures.recorded(), []
         for made in progress:
             of_both = made
-            if self._epochs.has_frames(made["epoch"]):
-                (of_both,) = with_sources([made], self.spark_query)
+            if self._epochs.had_micro_batch(made["epoch"]):
+                (of_both,) = add_source_figures([made], self.spark_query)
             if made["epoch"] in noted:
                 own = noted[made["epoch"]][0]
                 of_both = {**of_both, "sources": [*of_both.get("sources", ()), *own]}
@@ -150,38 +150,38 @@ class MixedQuery:
 
     # -- the thread -------------------------------------------------------------------------------
 
-    def _close(self) -> None:
+    def _close_sources(self) -> None:
         """Close Godwit's own sources; report one that does not answer within 10 s."""
-        if not self._epochs.thread.end(self._epochs.positions.close, _STOP_S):
+        if not self._epochs.thread.close(self._epochs.positions.close, _STOP_S):
             self._run.conducting.background_failed(
                 "closing the sources", f"a source has not answered for {_STOP_S:.0f} s"
             )
         self._has_own = False
 
-    def _loop(self) -> None:
+    def _run_loop(self) -> None:
         """Run epochs of own rows and epochs without input between micro-batches, until the end."""
         while not self._gate.closed:
-            self._insist_on_lease()
-            if self._stream_has_gone():
+            self._check_lease()
+            if self._has_stream_ended():
                 return
             if self._waiters:
-                self._ask(self._waiters.look_up)
-                if not self._run.pending:
-                    self._ask(self._waiters.answer)
+                self._ask(self._waiters.set_targets)
+                if not self._run.is_pending:
+                    self._ask(self._waiters.release_finished)
             self._quiet = self._quiet + 1 if self._stream_ended or self._stream.is_quiet() else 0
-            if self._quiet >= _QUIET_LOOKS and (self._read() or self._without_rows()):
+            if self._quiet >= _QUIET_LOOKS and (self._run_own_epoch() or self._run_quiet_epoch()):
                 continue
             if self._stream_ended and self._own_ended and self._quiet >= _QUIET_LOOKS:
                 if not self._input_ended:
                     self._input_ended = True
                     self._run.end_input()
                     continue
-                if not self._run.pending:
+                if not self._run.is_pending:
                     return
             self._ask(self._figures.measure_lag)
             self._gate.wait_for_close(self._pause_s())
 
-    def _stream_has_gone(self) -> bool:
+    def _has_stream_ended(self) -> bool:
         """Record the end of Spark's query; return whether it ended before its input did."""
         if self._stream_ended or self._stream.is_active:
             return False
@@ -190,45 +190,45 @@ class MixedQuery:
         self._stream_ended = True
         return False
 
-    def _read(self) -> bool:
+    def _run_own_epoch(self) -> bool:
         """Run an epoch over own sources if due and they have rows; return whether it ran."""
         # With a trigger of one epoch, the rows of a micro-batch are to be in it too.
         waits = self._once and not self._stream_ended
-        if self._own_ended or waits or self._pace.left_s > 0:
-            return self._go_round(due=False)
+        if self._own_ended or waits or self._pace.seconds_to_poll > 0:
+            return self._run_round(due=False)
         if self._once and self._epochs.read_own:
             self._own_ended = True
-            return self._go_round(due=False)
+            return self._run_round(due=False)
         began_s = time.monotonic()
-        self._has_own = self._epochs.has_own()
-        self._pace.looked(began_s, has_rows=self._has_own)
+        self._has_own = self._epochs.has_own_rows()
+        self._pace.record_poll(began_s, has_rows=self._has_own)
         if not self._has_own:
             self._own_ended = self._bounded
             return False
         with suppress(GateClosedError):
-            self._epochs.with_own(self._is_stopped)
+            self._epochs.run_own_epoch(self._is_stopped)
         return True
 
-    def _go_round(self, *, due: bool) -> bool:
+    def _run_round(self, *, due: bool) -> bool:
         """Run an epoch over rows waiting in loops, if any; return whether it ran."""
         with suppress(GateClosedError):
-            return self._epochs.go_round(self._is_stopped, due=due)
+            return self._epochs.run_round(self._is_stopped, due=due)
         return False
 
-    def _without_rows(self) -> bool:
+    def _run_quiet_epoch(self) -> bool:
         """Run an epoch without source rows if one is due; return whether it ran.
 
         It reads rows waiting in loops, even if these pause.
         """
-        if self._run.due:
-            if self._go_round(due=True):
+        if self._run.is_due:
+            if self._run_round(due=True):
                 return True
             with suppress(GateClosedError):
                 self._run.without_input(self._is_stopped)
             return True
         if self._run.view.awaits and time.monotonic() >= self._tick_s:
             self._tick_s = time.monotonic() + _TICK_S
-            self._run.let_time_pass()
+            self._run.advance_clock()
         return False
 
     def _is_stopped(self) -> bool:
@@ -237,9 +237,9 @@ class MixedQuery:
 
     def _pause_s(self) -> float:
         """Return the seconds until the next check."""
-        return _LOOK_S if self._own_ended else min(max(self._pace.left_s, 0.001), _LOOK_S)
+        return _LOOK_S if self._own_ended else min(max(self._pace.seconds_to_poll, 0.001), _LOOK_S)
 
-    def _insist_on_lease(self) -> None:
+    def _check_lease(self) -> None:
         """Raise if another query has taken the lease; checked every half second."""
         if time.monotonic() >= self._lease_s:
             self._lease_s = time.monotonic() + _LEASE_S

@@ -29,10 +29,10 @@ from godwit.cluster.spark.run.cluster import BatchRows
 from godwit.cluster.spark.run.lifecycle import is_bounded
 from godwit.cluster.spark.run.micro_batch_query import MicroBatchRows
 from godwit.cluster.spark.run.source_figures import SourceProgress
-from godwit.cluster.spark.run.source_loop import OwnRows, feedback_paused, num_tasks
+from godwit.cluster.spark.run.source_loop import OwnRows, announce_pause, num_tasks
 from godwit.cluster.spark.run.threads import DaemonPool, GateClosedError
 from godwit.cluster.spark.stages.mixed_rows import MixedStage
-from godwit.cluster.spark.stages.split_rows import planned_tasks
+from godwit.cluster.spark.stages.split_rows import assign_splits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -88,32 +88,32 @@ class MixedRows(BatchRows):
         self.frames.open()
         self.own.open()
         if self._ends:
-            self.own.positions.end_with_what_is_there()
+            self.own.positions.fix_ends()
 
     def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> EpochRows:
         """Read a batch: rows of the micro-batch, if any, and splits of own sources."""
         self._now = batch
-        own = planned_tasks(batch, len(instruction.places))
+        own = assign_splits(batch, len(instruction.places))
         if batch.rows is None:
             return own
         return self.frames.read(batch, instruction).with_others(own)
 
-    def secure(self, ref: BatchRef) -> None:
+    def force_log(self, ref: BatchRef) -> None:
         """Force Spark's own log entries to the disk, once for each micro-batch."""
         if ref.of_spark and ref.number != self._secured:
-            self.frames.secure(ref)
+            self.frames.force_log(ref)
             self._secured = ref.number
 
-    def of_frames(self, rows: int) -> int | None:
+    def micro_batch_rows(self, rows: int) -> int | None:
         """Return the number of the last batch's rows from a micro-batch; ``None`` without one."""
         batch = self._now
         if batch is None or batch.rows is None:
             return None
         return max(0, rows - (batch.split_rows or 0))
 
-    def expect(self, rows: int) -> None:
+    def expect_rows(self, rows: int) -> None:
         """Expect about `rows` rows in the next micro-batch; splits count their own."""
-        self.frames.expect(rows)
+        self.frames.expect_rows(rows)
 
     def close(self) -> None:
         """Close the own sources."""
@@ -126,7 +126,7 @@ class SourceThread:
     def __init__(self, gate: EpochGate) -> None:
         self._gate, self._pool = gate, DaemonPool(1, "godwit-sources")
 
-    def ask(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function on the thread; return its result or raise its error.
 
         Raises `GateClosedError` if the query is to stop meanwhile.
@@ -138,11 +138,13 @@ class SourceThread:
         result: R = future.result()
         return result
 
-    def tell(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+    def queue_call(
+        self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs
+    ) -> None:
         """Queue a call to run on the thread, after those queued before; do not wait for it."""
         self._pool.submit(function, *args, **kwargs)
 
-    def end(self, function: Callable[[], object], timeout_s: float) -> bool:
+    def close(self, function: Callable[[], object], timeout_s: float) -> bool:
         """Call a last function on the thread; return whether it ended within the time-out."""
         future = self._pool.submit(function)
         self._pool.close(cancel=False)
@@ -170,73 +172,73 @@ class MixedEpochs:
         self._without_frames: deque[int] = deque(maxlen=_KEPT)
         self.read_own = False  # an epoch of this run has read own sources, or they had nothing
         rows.own.on_failure = run.conducting.background_failed
-        rows.own.on_pause = partial(feedback_paused, run)
+        rows.own.on_pause = partial(announce_pause, run)
 
-    def with_frames(
+    def run_micro_batch(
         self, rows: DataFrame, number: int, stopped: Callable[[], bool]
     ) -> dict[str, float]:
         """Run an epoch over a micro-batch and own sources; return phase → milliseconds."""
-        offer = partial(self._offer_frames, rows, number)
-        return self._carried_out(offer, stopped, broken_off=stopped)
+        offer = partial(self._micro_batch, rows, number)
+        return self._run_epoch(offer, stopped, broken_off=stopped)
 
-    def has_own(self) -> bool:
+    def has_own_rows(self) -> bool:
         """Return whether own sources have rows for an epoch."""
         after = self._run.log.latest_epoch
-        planned = self._plan()
+        planned = self._plan_own()
         if planned is None:
-            self.figures.found_nothing()
+            self.figures.record_no_rows()
         self._peeked = None if planned is None else (after, planned)
         self.read_own = self.read_own or planned is None
         return planned is not None
 
-    def with_own(self, stopped: Callable[[], bool]) -> None:
+    def run_own_epoch(self, stopped: Callable[[], bool]) -> None:
         """Run an epoch over own sources, unless an epoch has read their rows meanwhile."""
-        self._carried_out(self._offer_own, stopped)
+        self._run_epoch(self._batch_of_own, stopped)
 
-    def has_frames(self, epoch: int) -> bool:
+    def had_micro_batch(self, epoch: int) -> bool:
         """Return whether an epoch with input had rows of DataFrames, as far as is known."""
         return epoch not in self._without_frames
 
-    def _plan(self) -> SourceBatch[DataFrame] | None:
+    def _plan_own(self) -> SourceBatch[DataFrame] | None:
         """Plan the next batch of own sources, on their thread; ``None`` without rows."""
-        return self.thread.ask(self._planned, num_tasks(self._run))
+        return self.thread.call(self._plan_on_thread, num_tasks(self._run))
 
-    def _planned(self, parallelism: int) -> SourceBatch[DataFrame] | None:
+    def _plan_on_thread(self, parallelism: int) -> SourceBatch[DataFrame] | None:
         """Plan the rows of own sources after the last commit; runs on their thread."""
         self._note_commit()
         return self.positions.plan(parallelism, everything=self._once)
 
-    def _standing(self) -> SourceBatch[DataFrame]:
+    def _plan_loops_only(self) -> SourceBatch[DataFrame]:
         """Plan a batch of only rows waiting in loops; runs on the own sources' thread."""
         self._note_commit()
-        return self.positions.standing(num_tasks(self._run))
+        return self.positions.plan_loops_only(num_tasks(self._run))
 
-    def _next_round(self, *, due: bool) -> SourceBatch[DataFrame] | None:
+    def _plan_round(self, *, due: bool) -> SourceBatch[DataFrame] | None:
         """Plan a round of rows waiting in loops; runs on the own sources' thread."""
         self._note_commit()
-        return self.positions.next_round(num_tasks(self._run), due=due)
+        return self.positions.plan_next_round(num_tasks(self._run), due=due)
 
-    def go_round(self, stopped: Callable[[], bool], *, due: bool) -> bool:
+    def run_round(self, stopped: Callable[[], bool], *, due: bool) -> bool:
         """Run an epoch over rows waiting in loops, if any; return whether it ran.
 
         `due`: an epoch is due anyway, so it runs even if the loops pause.
         """
-        if self.thread.ask(self._next_round, due=due) is None:
+        if self.thread.call(self._plan_round, due=due) is None:
             return False
-        self._carried_out(partial(self._offer_round, due=due), stopped)
+        self._run_epoch(partial(self._round_batch, due=due), stopped)
         return True
 
-    def _offer_round(self, last: BatchRef | None, *, due: bool) -> SourceBatch[DataFrame] | None:
+    def _round_batch(self, last: BatchRef | None, *, due: bool) -> SourceBatch[DataFrame] | None:
         """Plan an epoch of loops alone; ``None`` if a micro-batch has taken them meanwhile."""
-        planned = self.thread.ask(self._next_round, due=due)
-        return None if planned is None else self._alone(planned, last)
+        planned = self.thread.call(self._plan_round, due=due)
+        return None if planned is None else self._own_batch(planned, last)
 
-    def _alone(
+    def _own_batch(
         self, planned: SourceBatch[DataFrame], last: BatchRef | None
     ) -> SourceBatch[DataFrame]:
         """Make a batch of own rows alone, which repeats the micro-batch of the last record."""
         ref = planned.ref if last is None or not last.of_spark else last
-        return _batch(ref, None, planned, self._look(planned))
+        return _merge_batches(ref, None, planned, self._observe_sources(planned))
 
     def _note_commit(self) -> None:
         """Report the last epoch offered to own sources, once it is committed."""
@@ -245,33 +247,33 @@ class MixedEpochs:
             self.positions.committed(batch.ref, others=batch.rows is not None)
             self._offered = None
 
-    def _offer_frames(
+    def _micro_batch(
         self, rows: DataFrame, number: int, last: BatchRef | None
     ) -> SourceBatch[DataFrame] | None:
         """Plan the epoch of a micro-batch; ``None`` if that is committed already."""
         ref = self._rows.frames.identify(number, last)
         if ref is None:
             return None
-        planned = None if self._once and self.read_own else self._plan()
+        planned = None if self._once and self.read_own else self._plan_own()
         if planned is None:
-            planned = self.thread.ask(self._standing)
-        frames, own = self._rows.frames.look(ref, rows.sparkSession), self._look(planned)
-        return _batch(ref, rows, planned, own.with_others(frames))
+            planned = self.thread.call(self._plan_loops_only)
+        frames, own = self._rows.frames.look(ref, rows.sparkSession), self._observe_sources(planned)
+        return _merge_batches(ref, rows, planned, own.with_others(frames))
 
-    def _offer_own(self, last: BatchRef | None) -> SourceBatch[DataFrame] | None:
+    def _batch_of_own(self, last: BatchRef | None) -> SourceBatch[DataFrame] | None:
         """Plan an epoch of own rows; ``None`` if a micro-batch has taken them meanwhile."""
         peeked, self._peeked = self._peeked, None
         if peeked is not None and peeked[0] == self._run.log.latest_epoch:
             planned: SourceBatch[DataFrame] | None = peeked[1]
         else:
-            planned = self._plan()
-        return None if planned is None else self._alone(planned, last)
+            planned = self._plan_own()
+        return None if planned is None else self._own_batch(planned, last)
 
-    def _look(self, planned: SourceBatch[DataFrame]) -> SourceLook:
+    def _observe_sources(self, planned: SourceBatch[DataFrame]) -> SourceLook:
         """Arrival times of planned own rows, for the latency of their epoch."""
-        return self.figures.look(planned, time.time_ns() // 1000)
+        return self.figures.observe(planned, time.time_ns() // 1000)
 
-    def _carried_out(
+    def _run_epoch(
         self,
         offer: Callable[[BatchRef | None], SourceBatch[DataFrame] | None],
         stopped: Callable[[], bool],
@@ -294,18 +296,18 @@ class MixedEpochs:
             self.read_own = True
             if batch.rows is None:
                 self._without_frames.append(epoch)
-            self.thread.tell(self._note, epoch, batch, began_s, time.monotonic())
+            self.thread.queue_call(self._record_figures, epoch, batch, began_s, time.monotonic())
         return took_ms
 
-    def _note(
+    def _record_figures(
         self, epoch: int, batch: SourceBatch[DataFrame], began_s: float, ended_s: float
     ) -> None:
         """Keep figures of an epoch; on the thread of own sources."""
         self._note_commit()
-        self.figures.note(epoch, batch, began_s, ended_s)
+        self.figures.record_epoch(epoch, batch, began_s, ended_s)
 
 
-def _batch(
+def _merge_batches(
     ref: BatchRef, frames: DataFrame | None, planned: SourceBatch[DataFrame], look: SourceLook
 ) -> SourceBatch[DataFrame]:
     """Build the batch of an epoch, with the progress of both kinds of sources."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow
 
 
-def planned_regrouping(
+def plan_from_present(
     flow: CompiledFlow,
     components: Mapping[str, Iterable[str]],
     *,
@@ -43,7 +43,7 @@ def planned_regrouping(
 ) -> RegroupingPlan:
     """Plan a regrouping from the present components; changes nothing."""
     with conducting.locked() as conductor:
-        flow = flow.under(conductor.plan)
+        flow = flow.with_plan(conductor.plan)
         standing = conductor.view.components
 
     def sizes(states: tuple[StateId, ...]) -> dict[int, int]:
@@ -55,7 +55,7 @@ def planned_regrouping(
     return plan_regrouping(flow, components, components=standing, state_bytes=sizes)
 
 
-def regrouping_of(plan: RegroupingPlan, bounds: Bounds, reason: str = "") -> Regrouping:
+def to_regrouping(plan: RegroupingPlan, bounds: Bounds, reason: str = "") -> Regrouping:
     """Build the conductor's request from a regrouping plan."""
     return Regrouping(
         id=f"regroup-{uuid.uuid4().hex[:8]}",
@@ -91,7 +91,7 @@ class OperatorPolicies:
         self._conducting, self._log = conducting, log
         self._overrides = ManualOverrides(respect_s, announce=conducting.announce, stated=stated)
         for event in past:
-            self._overrides.recall(event, time.time())
+            self._overrides.restore_from_event(event, time.time())
         self._policies = policies(self._overrides, conducting.announce)
         self._loop = PolicyLoop(
             self._policies,
@@ -106,7 +106,7 @@ class OperatorPolicies:
         self._guard = Guard("deciding on components", conducting.background_failed)
 
     @contextmanager
-    def by_hand(self, operators: Iterable[str]) -> Iterator[Callable[[str], None]]:
+    def manual_regrouping(self, operators: Iterable[str]) -> Iterator[Callable[[str], None]]:
         """Record a manual regrouping of these operators; call the yielded function with its id."""
         with self._lock:
             with self._conducting.locked() as conductor:
@@ -115,10 +115,10 @@ class OperatorPolicies:
             self._own = self._by_hand = ""
             self._regrouped = tuple(f"components of {name}" for name in operators)
             if self._policies:
-                self._overrides.note(self._regrouped, time.time())
-            yield self._asked_by_hand
+                self._overrides.record(self._regrouped, time.time())
+            yield self._record_manual
 
-    def _asked_by_hand(self, regrouping: str) -> None:
+    def _record_manual(self, regrouping: str) -> None:
         """Record a manual regrouping, which policies respect."""
         self._by_hand = regrouping
 
@@ -129,9 +129,9 @@ class OperatorPolicies:
 
         What a policy raises is told: the epoch is committed, and still to be delivered.
         """
-        self._guard(self._observe, outcome, flow, plans)
+        self._guard(self._run_policies, outcome, flow, plans)
 
-    def _observe(
+    def _run_policies(
         self, outcome: EpochOutcome, flow: CompiledFlow, plans: Mapping[str, EpochPlan]
     ) -> None:
         """Pass an epoch to the policies, and carry out their proposals."""
@@ -140,7 +140,7 @@ class OperatorPolicies:
             with self._conducting.locked() as conductor:
                 speeds = [speed for speed in conductor.copies_bytes_per_s if speed]
                 if self._by_hand and conductor.ended_regrouping(self._by_hand) is None:
-                    self._overrides.renew(self._regrouped, now_s)
+                    self._overrides.record_ongoing(self._regrouped, now_s)
                 else:
                     self._by_hand = ""
             self._loop.observe(
@@ -154,16 +154,16 @@ class OperatorPolicies:
             )
             self._loop.step(now_s)
 
-    def spread_by_hand(self, change: SpreadKeyOver) -> bool:
+    def divide_manually(self, change: SpreadKeyOver) -> bool:
         """Change the grid of a key by hand; ``False`` if it cannot be changed now."""
         with self._lock:
-            if not self._spread(change, "asked for", {}):
+            if not self._divide_key(change, "asked for", {}):
                 return False
             if self._policies:
-                self._overrides.note([f"hot keys of {change.operator}"], time.time())
+                self._overrides.record([f"hot keys of {change.operator}"], time.time())
             return True
 
-    def _spread(self, change: SpreadKeyOver, reason: str, numbers: Mapping[str, float]) -> bool:
+    def _divide_key(self, change: SpreadKeyOver, reason: str, numbers: Mapping[str, float]) -> bool:
         """Order a change of a key's parts, and announce it."""
         orders = self._spreading[change.operator]
         if not orders.order(change.hash, change.key, change.grid):
@@ -185,7 +185,7 @@ class OperatorPolicies:
         if not isinstance(change, Regroup):
             return 0.0
         try:
-            self._plan = planned_regrouping(
+            self._plan = plan_from_present(
                 self._flow, change.components, conducting=self._conducting, log=self._log
             )
         except GodwitError:
@@ -206,10 +206,10 @@ class OperatorPolicies:
             )
             return True
         if isinstance(change, SpreadKeyOver):
-            return self._spread(change, proposal.reason, proposal.numbers)
+            return self._divide_key(change, proposal.reason, proposal.numbers)
         if self._plan is None:
             return False
-        asked = regrouping_of(self._plan, Bounds(), proposal.reason)
+        asked = to_regrouping(self._plan, Bounds(), proposal.reason)
         try:
             with self._conducting.locked() as conductor:
                 if conductor.plan != change.plan:

@@ -22,8 +22,8 @@ from godwit.adapt.policy import RESPECT_S
 from godwit.adapt.run_record import RunRecord
 from godwit.adapt.spreading import SpreadHotKeys, spreading_of
 from godwit.adapt.windows import ExchangeCosts, SharePanes, SplitOrCombine, splitting_of
-from godwit.checkpoint.collection import collect
-from godwit.checkpoint.journal import JournalWriter, recollect
+from godwit.checkpoint.collection import collect_garbage
+from godwit.checkpoint.journal import JournalWriter, read_last
 from godwit.checkpoint.ownership import acquire_lease
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool, SparkScheduler
@@ -31,7 +31,7 @@ from godwit.cluster.spark.platform.executors import (
     ExecutorWatch,
     insist_on_placement,
     insist_on_spare_slots,
-    wait_for,
+    wait_for_executors,
 )
 from godwit.cluster.spark.resident import garbage
 from godwit.cluster.spark.resident.job import SparkTasks, insist_on_plain_network
@@ -54,7 +54,7 @@ from godwit.engine.latency import latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop, SharedConductor
 from godwit.engine.outcomes import progress_of
 from godwit.engine.outputs import OpenSinks, staged_sinks
-from godwit.engine.recovery import recover_flow, remembered_load, run_started
+from godwit.engine.recovery import last_loads, recover_flow, run_started
 from godwit.migration import Conductor, LoadSummary
 from godwit.model import events
 from godwit.plan.explain import UserNames
@@ -176,14 +176,14 @@ class SparkRun:
 
     def insist_on_lease(self) -> None:
         """Raise `CheckpointInUseError` if somebody else has claimed the checkpoint."""
-        self._lease.insist()
+        self._lease.check_held()
 
     # -- epochs -----------------------------------------------------------------------------------
 
-    def input_begun(self, rows: int, held_back: int) -> None:
+    def epoch_begun(self, rows: int, held_back: int) -> None:
         """Report the begin of an epoch, and the sources' backlog, to the controller."""
         if self.controller is not None:
-            self.controller.begun(rows, held_back)
+            self.controller.epoch_begun(rows, held_back)
 
     def with_input(
         self,
@@ -217,16 +217,16 @@ class SparkRun:
         """
         # An error is one of the epoch: Spark's stop breaks off no job of this thread.
         with self.gate.epoch(stopped):
-            if self.due:
+            if self.is_due:
                 self.loop.run(None)
 
     @property
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """True if an epoch has something to do even if it has no input."""
         return self.epochs.is_due(self.view)
 
     @property
-    def pending(self) -> bool:
+    def is_pending(self) -> bool:
         """True if epochs without input are due, or will be once nothing holds them."""
         return self.epochs.is_pending(self.view)
 
@@ -234,7 +234,7 @@ class SparkRun:
         """Mark the input as ended, so that open windows close."""
         self.epochs.end_input()
 
-    def let_time_pass(self) -> None:
+    def advance_clock(self) -> None:
         """Advance the conductor's clock without an epoch, so that it retries lost orders."""
         with self.conducting.locked() as conductor:
             conductor.let_time_pass()
@@ -255,9 +255,9 @@ class SparkRun:
         """Observe an epoch that is committed and not delivered yet."""
         batch, of_frames = self.epochs.batch, None
         if batch is not None:
-            of_frames = self.cluster.source.of_frames(outcome.rows_in)
+            of_frames = self.cluster.source.micro_batch_rows(outcome.rows_in)
         if of_frames is not None:
-            self.cluster.source.expect(of_frames)
+            self.cluster.source.expect_rows(of_frames)
         observed = EpochObserved(
             outcome=outcome,
             assignments={name: plan.assignment for name, plan in plans.items()},
@@ -265,7 +265,9 @@ class SparkRun:
             committed_s=None if self.controller is None else self.controller.now_s(),
         )
         if self.controller is not None:
-            self.controller.observe(observed, None if of_frames is None else batch, of_frames or 0)
+            self.controller.epoch_committed(
+                observed, None if of_frames is None else batch, of_frames or 0
+            )
         self._record.committed(self.flow, observed, time.time())
         self.policies.observe(outcome, self.flow, plans)
         with self.conducting.locked() as conductor:
@@ -282,7 +284,7 @@ class SparkRun:
             self._progress.append(progress)
         self._note("progress", lambda: progress)
         if latencies and self.controller is not None:
-            self.controller.delivered(merged_latency(latencies))
+            self.controller.epoch_delivered(merged_latency(latencies))
         if latencies:
             self._note("latency", lambda: latency_entry(outcome.epoch, latencies))
 
@@ -292,13 +294,13 @@ class SparkRun:
         now_s = time.monotonic()
         if epoch - last >= _COLLECT_EVERY and now_s - last_s >= _COLLECT_EVERY_S:
             self._collected = epoch, now_s
-            self._beside.submit(self._collecting, self._collect)
+            self._beside.submit(self._collecting, self._collect_garbage)
 
-    def _collect(self) -> None:
+    def _collect_garbage(self) -> None:
         """Delete files of the checkpoint that nothing needs, and announce it."""
-        collected = collect(self.log)
+        collected = collect_garbage(self.log)
         for error in collected.errors:
-            self._collecting.tell(error)
+            self._collecting.report(error)
         if collected.removed:
             with self.conducting.locked() as conductor:
                 conductor.announce(
@@ -346,7 +348,7 @@ def open_run(
         if fusion is not None and options.checkpointing.repartition:
             past = past_decisions(storage)
             placed.extend(place_as_measured(compiled, past, fusion.confirm))
-        return _components(compiled, options)
+        return _initial_components(compiled, options)
 
     try:
         log, recovery = recover_flow(
@@ -360,13 +362,13 @@ def open_run(
         source = rows_of(recovery, log)
         closing["source rows"] = source.close
         source.open()
-        opened = _opened(
+        opened = _open_parts(
             recovery, log, source, options, spark,
             run_id=f"{log.identity.query_id[:12]}-{run}", dispatcher=dispatcher, gate=gate,
             lease=lease, closing=closing,
         )  # fmt: skip
     except BaseException:
-        close_all(_in_order(closing))
+        close_all(_closing_order(closing))
         lease.release()
         raise
     with opened.conducting.locked() as conductor:
@@ -383,7 +385,7 @@ _CLOSED: Final = (
 """Parts of a run in the order in which they are closed, at its end and after a start that fails."""
 
 
-def _in_order(
+def _closing_order(
     closing: Mapping[str, Callable[[], object]],
 ) -> list[tuple[str, Callable[[], object]]]:
     """Return the parts that are open, in the order in which they are closed."""
@@ -395,7 +397,7 @@ def _spare_slots(options: Options) -> int:
     return int(options.lanes.resident)
 
 
-def _opened(
+def _open_parts(
     recovery: Recovery,
     log: CommitLog,
     source: BatchRows,
@@ -413,11 +415,11 @@ def _opened(
     cluster = _open_cluster(
         recovery, log, source, options, spark, run_id=run_id, gate=gate, closing=closing
     )
-    dispatcher.keep("journal", JournalWriter(log.storage, run_id))
+    dispatcher.add_recorder("journal", JournalWriter(log.storage, run_id))
     past = _past_decisions(flow, log, options)
     executors = tuple(cluster.executors.values())
     started = run_started(flow, log, recovery, options.sizing.assignments, executors, run_id=run_id)
-    conductor = _conductor(
+    conductor = _create_conductor(
         started, recovery, log, sinks=cluster.sinks, policy=options.policy,
         ports=ConductorPorts(cluster, dispatcher.emit),
     )  # fmt: skip
@@ -426,8 +428,8 @@ def _opened(
     if options.lanes.resident:
         cluster.resident = _resident_lanes(cluster, conducting, run_id, flow.name)
         closing["resident lanes"] = cluster.resident.close
-        garbage.freeze()
-        closing["garbage collection"] = garbage.unfreeze
+        garbage.pause_collection()
+        closing["garbage collection"] = garbage.resume_collection
     pool = SparkExecutorPool(
         SparkScheduler(spark.sparkContext),
         conducting=conducting,
@@ -436,9 +438,9 @@ def _opened(
         before_return=partial(cluster.end_resident, "executors are given back"),
     )
     closing["executor pool"] = pool.close
-    controller = _controller(
+    controller = _start_controller(
         started, flow, log, options,
-        conducting=conducting, pool=pool, past=past, note=dispatcher.note, closing=closing,
+        conducting=conducting, pool=pool, past=past, note=dispatcher.record, closing=closing,
     )  # fmt: skip
     epochs = FlowEpochs(
         recovery,
@@ -450,7 +452,7 @@ def _opened(
         close_at_end=options.close_at_end,
         on_regroup=(lambda _: None) if controller is None else controller.regrouped,
     )
-    _look_after_executors(
+    _start_background_threads(
         epochs, cluster,
         conducting=conducting, pool=pool, options=options, spark=spark, closing=closing,
     )  # fmt: skip
@@ -458,13 +460,13 @@ def _opened(
         epochs,
         cluster,
         conducting,
-        delivering=_delivering(cluster, gate, closing),
+        delivering=_concurrent_delivery(cluster, gate, closing),
         pool=pool,
         controller=controller,
-        policies=_policies(options, epochs, conducting, past),
-        note=dispatcher.note,
+        policies=_enabled_policies(options, epochs, conducting, past),
+        note=dispatcher.record,
         beside=cluster.beside,
-        closing=_in_order(closing),
+        closing=_closing_order(closing),
         gate=gate,
         lease=lease,
         spark=spark,
@@ -472,7 +474,7 @@ def _opened(
     )
 
 
-def _controller(
+def _start_controller(
     started: RunStarted,
     flow: CompiledFlow,
     log: CommitLog,
@@ -502,7 +504,7 @@ def _controller(
     return controller
 
 
-def _look_after_executors(
+def _start_background_threads(
     epochs: FlowEpochs[Any],
     cluster: SparkCluster,
     *,
@@ -526,7 +528,7 @@ def _look_after_executors(
     ).close
 
 
-def _delivering(
+def _concurrent_delivery(
     cluster: SparkCluster, gate: EpochGate, closing: dict[str, Callable[[], object]]
 ) -> Callable[[Callable[[], None]], Callable[[], object]] | None:
     """Return a function that starts a concurrent delivery; ``None`` if sinks do not allow it."""
@@ -535,7 +537,7 @@ def _delivering(
         return None
     thread = DaemonPool(1, "godwit-delivery")
     closing["deliveries"] = thread.close
-    return lambda deliver: thread.submit(gate.delivering(deliver)).result
+    return lambda deliver: thread.submit(gate.register_delivery(deliver)).result
 
 
 def _open_cluster(
@@ -563,7 +565,7 @@ def _open_cluster(
     program = ship_program(Program(source=source.stage, lanes=lanes), run_id, context)
     closing["program of the executors"] = program.destroy
     insist_on_placement(context)
-    executors = wait_for(
+    executors = wait_for_executors(
         context,
         options.executors,
         options.sizing.executors_timeout_s,
@@ -595,11 +597,11 @@ def _resident_lanes(
             description=f"godwit: resident lanes of {flow}",
         ),
         announce=conducting.announce,
-        given_up=cluster.given_up,
+        given_up=cluster.stop_waiting_reason,
     )
 
 
-def _conductor(
+def _create_conductor(
     started: RunStarted,
     recovery: Recovery,
     log: CommitLog,
@@ -610,17 +612,17 @@ def _conductor(
 ) -> Conductor:
     """Create the conductor, announce the run, and deliver the last epoch again."""
     flow, resumed = recovery.flow, log.latest_epoch >= 0
-    load = recollect(log.storage, _REMEMBERED, "load", LoadSummary.from_dict)
+    load = read_last(log.storage, _REMEMBERED, "load", LoadSummary.from_dict)
     conductor = Conductor(
         started,
         states={c.name: c.states for c in flow.components},
         policy=policy,
         ports=ports,
-        remembered=remembered_load(load, flow, recovery),
+        remembered=last_loads(load, flow, recovery),
         plan=flow.physical_plan,
     )
     conductor.announce(events.QueryStarted, name=flow.name, resumed=resumed)
-    if resumed and (changes := recovery.changes_event(*sinks.changes())) is not None:
+    if resumed and (changes := recovery.changes_event(*sinks.describe_changes())) is not None:
         conductor.announce(events.FlowChanged, **changes)
     if log.latest is not None:
         sinks.deliver(log.latest, again=True)
@@ -638,7 +640,7 @@ def _past_decisions(flow: CompiledFlow, log: CommitLog, options: Options) -> lis
     return past_decisions(log.storage) if adapts else []
 
 
-def _policies(
+def _enabled_policies(
     options: Options, epochs: FlowEpochs[Any], conducting: SharedConductor, past: list[events.Event]
 ) -> OperatorPolicies:
     """Return the enabled policies on operators."""
@@ -677,7 +679,7 @@ def _policies(
     )
 
 
-def _components(flow: CompiledFlow, options: Options) -> dict[str, tuple[str, ...]]:
+def _initial_components(flow: CompiledFlow, options: Options) -> dict[str, tuple[str, ...]]:
     """Components to start with: those that the user names, and operators fused by attributes."""
     named = dict(options.components)
     if options.adaptation.fusion is None or options.adaptation.fusion.by != "attributes":

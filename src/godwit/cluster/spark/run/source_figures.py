@@ -45,7 +45,9 @@ class SourceProgress:
         self._kept: deque[tuple[int, list[dict[str, Any]], float]] = deque(maxlen=_KEPT)
         self._noted_s = self._lag_s = time.monotonic()
 
-    def note(self, number: int, batch: SourceBatch[Any], began_s: float, ended_s: float) -> None:
+    def record_epoch(
+        self, number: int, batch: SourceBatch[Any], began_s: float, ended_s: float
+    ) -> None:
         """Keep figures of the sources of an epoch, under a number of the caller's."""
         since_s, self._noted_s = max(ended_s - self._noted_s, 1e-9), ended_s
         self._lags_us = None
@@ -66,7 +68,7 @@ class SourceProgress:
                     "processedRowsPerSecond": None
                     if count is None
                     else count / max(ended_s - began_s, 1e-9),
-                    "metrics": _lag_metrics(self._lags.get(name)),
+                    "metrics": _lag_as_text(self._lags.get(name)),
                 }
             )
         with self._lock:
@@ -82,7 +84,7 @@ class SourceProgress:
         ended_s = time.monotonic()
         self._lag_s = ended_s + max(_LAG_SHARE * (ended_s - now_s), _LAG_PAUSE_S)
 
-    def held_back_beside(self, planned: SourceBatch[Any]) -> int | None:
+    def backlog_without(self, planned: SourceBatch[Any]) -> int | None:
         """Return the sources' backlog in rows, without those of a batch; ``None`` if unknown.
 
         It is known if the lag was measured since the last epoch.
@@ -92,11 +94,11 @@ class SourceProgress:
             return None
         return max(had - rows, 0)
 
-    def found_nothing(self) -> None:
+    def record_no_rows(self) -> None:
         """Record that the sources have no rows now."""
         self._nothing_us = now_us()
 
-    def look(self, planned: SourceBatch[Any], asked_us: int) -> SourceLook:
+    def observe(self, planned: SourceBatch[Any], asked_us: int) -> SourceLook:
         """Return the arrival times of a batch's rows, by the times at which sources were polled."""
         at_us, names = self._lags_us, self._positions.sources
         return SourceLook(
@@ -125,7 +127,7 @@ class SourceProgress:
             {
                 **{key: figure[key] for key in _TOLD},
                 "behind": lags[figure["name"]].rows if figure["name"] in lags else None,
-                "metrics": _lag_metrics(lags.get(figure["name"])),
+                "metrics": _lag_as_text(lags.get(figure["name"])),
             }
             for figure in figures
         ]
@@ -135,13 +137,13 @@ class SourceProgress:
         known = [lag.rows for lag in self._lags.values() if lag.rows is not None]
         return sum(known) if known else None
 
-    def noted(self) -> dict[int, tuple[list[dict[str, Any]], float]]:
+    def recorded(self) -> dict[int, tuple[list[dict[str, Any]], float]]:
         """Return number → figures of each source, and milliseconds that the epoch took in all."""
         with self._lock:
             return {number: (figures, took_ms) for number, figures, took_ms in self._kept}
 
 
-def _lag_metrics(lag: Lag | None) -> dict[str, str]:
+def _lag_as_text(lag: Lag | None) -> dict[str, str]:
     """Lag of a source as text, in the fields of Spark's progress."""
     if lag is None:
         return {}

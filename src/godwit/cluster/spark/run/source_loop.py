@@ -29,7 +29,7 @@ from godwit.cluster.spark.run.lifecycle import LoopThread, is_bounded
 from godwit.cluster.spark.run.source_figures import SourceProgress, now_us
 from godwit.cluster.spark.run.threads import close_all
 from godwit.cluster.spark.stages import pickling
-from godwit.cluster.spark.stages.split_rows import SplitStage, planned_tasks
+from godwit.cluster.spark.stages.split_rows import SplitStage, assign_splits
 from godwit.engine.lane.source_side import SourceSide
 from godwit.engine.row_limit import RowLimit
 from godwit.engine.source_positions import SourcePositions
@@ -115,9 +115,9 @@ class OwnRows(BatchRows):
         self.positions = SourcePositions(
             sources,
             recovery.sources,
-            on_failure=self._failed,
+            on_failure=self._report_failure,
             log=log,
-            on_pause=self._paused,
+            on_pause=self._report_pause,
         )
         self._told: set[tuple[str, str]] = set()
         # Reading is done by copies that were never opened, here as on executors.
@@ -125,13 +125,13 @@ class OwnRows(BatchRows):
         side = SourceSide.of(recovery.flow).of_own_sources()
         self.stage: SplitStage = SplitStage(side=side, sources=copies)
 
-    def _failed(self, what: str, error: str) -> None:
+    def _report_failure(self, what: str, error: str) -> None:
         """Report a source's failure, each one once."""
         if (what, error) not in self._told and len(self._told) < _MAX_TOLD:
             self._told.add((what, error))
             self.on_failure(what, error)
 
-    def _paused(self, loop: str, rounds: int, rows: int) -> None:
+    def _report_pause(self, loop: str, rounds: int, rows: int) -> None:
         """Report that a loop pauses."""
         self.on_pause(loop, rounds, rows)
 
@@ -141,7 +141,7 @@ class OwnRows(BatchRows):
 
     def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> EpochRows:
         """Assign the batch's splits to the driver, or to tasks that read them."""
-        return planned_tasks(batch, len(instruction.places))
+        return assign_splits(batch, len(instruction.places))
 
     def close(self) -> None:
         """Close the sources; may be repeated."""
@@ -157,11 +157,11 @@ class ReadPace:
         self._rows_s = self._look_s  # when there were rows for the last time
 
     @property
-    def left_s(self) -> float:
+    def seconds_to_poll(self) -> float:
         """Return the seconds until sources are to be polled again."""
         return max(self._trigger_s, self._look_s) - time.monotonic()
 
-    def looked(self, began_s: float, *, has_rows: bool) -> None:
+    def record_poll(self, began_s: float, *, has_rows: bool) -> None:
         """Record a poll of the sources that began at `began_s`, and whether they had rows."""
         self._look_s = looked_s = time.monotonic()
         if self.interval_s:
@@ -176,7 +176,7 @@ class ReadPace:
 
     def pause_s(self, cpu_s: float) -> float:
         """Return the pause after a check of everything that took `cpu_s` of CPU time."""
-        pause_s = min(max(self.left_s, 0.001), _LOOK_S)
+        pause_s = min(max(self.seconds_to_poll, 0.001), _LOOK_S)
         if time.monotonic() - self._rows_s > _RESTS_AFTER_S:
             pause_s = max(pause_s, min(_REST_SHARE * cpu_s, _LONGEST_REST_S))
         return pause_s
@@ -213,7 +213,7 @@ class Waiters:
             if over.is_set():
                 return
 
-    def look_up(self) -> None:
+    def set_targets(self) -> None:
         """Set the target positions of new waiters to the sources' present ends."""
         with self._lock:
             new = [waiter for waiter in self._waiting if waiter.ends is None]
@@ -222,7 +222,7 @@ class Waiters:
             for waiter in new:
                 waiter.ends = ends
 
-    def answer(self, deliver: Callable[[], object] = lambda: None) -> None:
+    def release_finished(self, deliver: Callable[[], object] = lambda: None) -> None:
         """Release those who wait for rows that are committed by now, after `deliver`."""
         with self._lock:
             waiting = list(self._waiting)
@@ -234,7 +234,7 @@ class Waiters:
                 waiter.done.set()
 
 
-def feedback_paused(run: SparkRun, loop: str, rounds: int, rows: int) -> None:
+def announce_pause(run: SparkRun, loop: str, rounds: int, rows: int) -> None:
     """Announce that a loop pauses."""
     run.conducting.announce(events.FeedbackPaused, loop=loop, rounds=rounds, rows=rows)
 
@@ -260,7 +260,7 @@ class SourceLoop:
     ) -> None:
         self._run, self._gate, self._positions = run, run.gate, rows.positions
         rows.on_failure = run.conducting.background_failed
-        rows.on_pause = partial(feedback_paused, run)
+        rows.on_pause = partial(announce_pause, run)
         self._trigger, self._pace = trigger, ReadPace(trigger)
         self._limit = RowLimit(math.inf if longest_s is None else longest_s)
         self._waiters, self._figures = Waiters(self._positions), SourceProgress(self._positions)
@@ -268,7 +268,7 @@ class SourceLoop:
         self._message, self._has_rows = "Initializing sources", False
         now_s = time.monotonic()
         self._lease_s, self._tick_s = now_s + _LEASE_S, now_s + _TICK_S  # when each is due again
-        self._thread = LoopThread(run, self._loop, self._close)
+        self._thread = LoopThread(run, self._run_loop, self._close_sources)
         self.begin, self.wait = self._thread.begin, self._thread.wait
         self._over = self._thread.over
 
@@ -311,7 +311,7 @@ class SourceLoop:
 
         Raises `StopTimeoutError` if a source does not answer in time.
         """
-        if self._thread.is_mine:
+        if self._thread.is_own_thread:
             return
         self._gate.wait_until_idle()  # however long a sink takes, that is none of the sources'
         if self._over.wait(_STOP_S):
@@ -331,13 +331,13 @@ class SourceLoop:
         """Return the sources' backlog in rows, as of the last poll."""
         return self._figures.rows_held_back()
 
-    def with_sources(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    def add_source_figures(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Add the figures of their sources to epochs' progress.
 
         ``durationMs`` gets ``triggerExecution``, as Spark has it: from asking the sources on, to
         the commit at least.
         """
-        noted = self._figures.noted()
+        noted = self._figures.recorded()
         filled = []
         for made in progress:
             figures, took_ms = noted.get(made["batchId"], ([], 0.0))
@@ -351,13 +351,13 @@ class SourceLoop:
 
     # -- the thread -------------------------------------------------------------------------------
 
-    def _close(self) -> None:
+    def _close_sources(self) -> None:
         """Close the sources."""
         # What cannot be closed is in the log; nothing of the stream depends on it.
         close_all([("the sources", self._positions.close)])
         self._has_rows = False
 
-    def _loop(self) -> None:
+    def _run_loop(self) -> None:
         """Run epochs until the input ends or the query stops, and finish the last delivery."""
         try:
             self._run_epochs()
@@ -367,85 +367,85 @@ class SourceLoop:
     def _run_epochs(self) -> None:
         """Run epochs with and without input until the input ends or the query is stopped."""
         if is_bounded(self._trigger):
-            self._positions.end_with_what_is_there()
+            self._positions.fix_ends()
         while not self._gate.closed:
             began_cpu_s = thread_time()
-            self._insist_on_lease()
-            self._waiters.look_up()
-            if self._waiters and not self._run.pending:
-                self._waiters.answer(self._run.loop.finish_delivery)
-            if self._read() or self._without_rows():
+            self._check_lease()
+            self._waiters.set_targets()
+            if self._waiters and not self._run.is_pending:
+                self._waiters.release_finished(self._run.loop.finish_delivery)
+            if self._run_input_epoch() or self._run_quiet_epoch():
                 continue
             self._run.loop.finish_delivery()  # no epoch is at hand that it could run beside
-            if self._input_ended and not self._run.pending:
+            if self._input_ended and not self._run.is_pending:
                 return
             self._figures.measure_lag()
             pause_s = self._pace.pause_s(thread_time() - began_cpu_s)
             self._gate.wait_for_close(_LOOK_S if self._input_ended else pause_s)
 
-    def _read(self) -> bool:
+    def _run_input_epoch(self) -> bool:
         """Run an epoch if the trigger is due and sources have rows; return whether it ran.
 
         Rows waiting in loops are read at once, whatever the trigger.
         """
-        if self._input_ended or self._pace.left_s > 0:
-            return self._go_round(due=False)
+        if self._input_ended or self._pace.seconds_to_poll > 0:
+            return self._run_round(due=False)
         began_s = time.monotonic()
         once = self._trigger is not None and "once" in self._trigger
         asked_us = now_us()
-        limit = self._limit.of_each(len(self._positions.sources))
+        limit = self._limit.per_source(len(self._positions.sources))
         planned = self._positions.plan(num_tasks(self._run), limit=limit, everything=once)
         self._has_rows = planned is not None
-        self._pace.looked(began_s, has_rows=self._has_rows)
+        self._pace.record_poll(began_s, has_rows=self._has_rows)
         if planned is None:
-            self._figures.found_nothing()
+            self._figures.record_no_rows()
             self._message = "Waiting for data to arrive"
             if is_bounded(self._trigger):
                 self._end_input()
             return False
         self._message = "Processing new data"
-        if (held_back := self._figures.held_back_beside(planned)) is not None:
-            self._run.input_begun(planned.split_rows or 0, held_back)
-        self._epoch(planned, asked_us, began_s)
+        if (held_back := self._figures.backlog_without(planned)) is not None:
+            self._run.epoch_begun(planned.split_rows or 0, held_back)
+        self._run_epoch(planned, asked_us, began_s)
         if once:
             self._end_input()
         if self._pace.interval_s:
             self._message = "Waiting for next trigger"
         return True
 
-    def _go_round(self, *, due: bool) -> bool:
+    def _run_round(self, *, due: bool) -> bool:
         """Run an epoch over rows waiting in loops, if any; return whether it ran.
 
         `due`: an epoch is due anyway, so it runs even if the loops pause.
         """
         began_s, asked_us = time.monotonic(), now_us()
-        planned = self._positions.next_round(num_tasks(self._run), due=due)
+        planned = self._positions.plan_next_round(num_tasks(self._run), due=due)
         if planned is None:
             return False
-        self._epoch(planned, asked_us, began_s)
+        self._run_epoch(planned, asked_us, began_s)
         return True
 
-    def _epoch(self, planned: SourceBatch[Any], asked_us: int, began_s: float) -> None:
+    def _run_epoch(self, planned: SourceBatch[Any], asked_us: int, began_s: float) -> None:
         """Run an epoch with rows, and call `Source.committed` after its commit."""
-        batch = replace(planned, look=self._figures.look(planned, asked_us))
+        batch = replace(planned, look=self._figures.observe(planned, asked_us))
         self._run.with_input(lambda _last: batch)
         ended_s = time.monotonic()
-        self._limit.note(planned.split_rows, ended_s - began_s)
+        self._limit.record_epoch(planned.split_rows, ended_s - began_s)
         self._positions.committed(planned.ref)
-        self._figures.note(planned.ref.number, planned, began_s, ended_s)
+        self._figures.record_epoch(planned.ref.number, planned, began_s, ended_s)
 
-    def _without_rows(self) -> bool:
+    def _run_quiet_epoch(self) -> bool:
         """Run an epoch without source rows if one is due; return whether it ran.
 
         It reads rows waiting in loops, even if these pause.
         """
-        if self._run.due:
-            if not self._go_round(due=True):
+        if self._run.is_due:
+            if not self._run_round(due=True):
                 self._run.without_input()
             return True
         if self._run.view.awaits and time.monotonic() >= self._tick_s:
             self._tick_s = time.monotonic() + _TICK_S
-            self._run.let_time_pass()
+            self._run.advance_clock()
         return False
 
     def _end_input(self) -> None:
@@ -453,7 +453,7 @@ class SourceLoop:
         self._input_ended = True
         self._run.end_input()
 
-    def _insist_on_lease(self) -> None:
+    def _check_lease(self) -> None:
         """Raise if another query has taken the lease; checked every half second."""
         if time.monotonic() >= self._lease_s:
             self._lease_s = time.monotonic() + _LEASE_S

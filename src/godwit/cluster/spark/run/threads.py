@@ -58,11 +58,11 @@ class Guard:
         try:
             step(*args, **kwargs)
         except Exception as error:  # noqa: BLE001  told, whatever it is
-            self.tell(error)
+            self.report(error)
             return False
         return True
 
-    def tell(self, error: BaseException) -> None:
+    def report(self, error: BaseException) -> None:
         """Log and announce an error, unless the same one was announced before."""
         line = one_line(error)
         if line in self._told or len(self._told) >= _MAX_KINDS:
@@ -105,7 +105,7 @@ class DaemonPool:
             if self._idle < len(self._calls) and self._threads < self._max:
                 self._threads += 1
                 threading.Thread(
-                    target=self._work, name=f"{self._name}-{self._threads}", daemon=True
+                    target=self._run_thread, name=f"{self._name}-{self._threads}", daemon=True
                 ).start()
             self._changed.notify()
         return future
@@ -123,9 +123,9 @@ class DaemonPool:
                 self._calls.clear()
             self._changed.notify_all()
 
-    def _work(self) -> None:
+    def _run_thread(self) -> None:
         """Body of a thread: run submitted calls one after the other."""
-        while (call := self._next()) is not None:
+        while (call := self._next_call()) is not None:
             future, function = call
             if not future.set_running_or_notify_cancel():
                 continue
@@ -137,7 +137,7 @@ class DaemonPool:
                 future.set_result(result)
             del call, future, function  # what they hold is not kept until the next call
 
-    def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
+    def _next_call(self) -> tuple[Future[Any], Callable[[], Any]] | None:
         """Wait for the next call; ``None`` once the pool is closed and no call is queued."""
         with self._changed:
             self._idle += 1
@@ -217,7 +217,7 @@ class EpochGate:
         return self._inside is not None
 
     @property
-    def is_mine(self) -> bool:
+    def is_own_thread(self) -> bool:
         """True if the calling thread runs or delivers an epoch."""
         return threading.get_ident() in {self._inside, self._delivering}
 
@@ -275,7 +275,7 @@ class EpochGate:
                 self._inside = None
                 self._changed.notify_all()
 
-    def delivering(self, deliver: Callable[[], None]) -> Callable[[], None]:
+    def register_delivery(self, deliver: Callable[[], None]) -> Callable[[], None]:
         """Return a delivery to be carried out, once, by another thread; it is under way from now.
 
         It is no reason for an epoch to wait, but one for the query's end.
@@ -315,7 +315,7 @@ class EpochGate:
             self._closed = True
             self._changed.notify_all()
 
-    def drain(self, patience_s: float) -> None:
+    def wait_for_epoch(self, patience_s: float) -> None:
         """Wait for the epoch that is being carried out, if any; then it counts as broken off."""
         with self._changed:
             self._interrupted = not self._changed.wait_for(lambda: self._inside is None, patience_s)

@@ -103,7 +103,7 @@ def python_rdd(stage: PythonStage, spark: SparkContext) -> Any:
     includes = tuple(spark._python_includes or ())  # noqa: SLF001
     function = jvm.simple_python_function(
         bytearray(command),
-        *_surroundings(tuple(spark.environment.items()), includes, spark),
+        *_worker_environment(tuple(spark.environment.items()), includes, spark),
         spark.pythonExec,
         spark.pythonVer,
         _broadcast_list(broadcasts, spark),
@@ -118,7 +118,7 @@ def fetch(rdd: Any, spark: SparkContext) -> list[bytes]:
 
 
 @lru_cache(maxsize=4)
-def _surroundings(
+def _worker_environment(
     environment: tuple[tuple[str, str], ...], includes: tuple[str, ...], spark: SparkContext
 ) -> tuple[Any, Any]:
     """Environment of Python workers, and the files on their path, as the JVM has them."""
@@ -144,7 +144,7 @@ def _java_list(items: Iterable[Any], spark: SparkContext) -> Any:
 
 
 def exchange(stage: PythonStage, lanes: int, spark: SparkContext) -> Any:
-    """Run a stage that yields blobs for lanes below `lanes`; return a JavaRDD for `placed`.
+    """Run a stage that yields blobs for lanes below `lanes`; return a JavaRDD for `run_at_lanes`.
 
     It has one partition per lane, of the payloads as JVM byte arrays.
     """
@@ -166,7 +166,7 @@ def exchange(stage: PythonStage, lanes: int, spark: SparkContext) -> Any:
     return jvm.value_of_pair(pairs.partitionBy(partitioner))
 
 
-def placed(
+def run_at_lanes(
     exchanged: Any,  # result of `exchange` with ``len(locations)`` lanes
     # location of each lane as Spark writes it (``executor_<host>_<id>``), or ``None``
     locations: Sequence[str | None],
@@ -182,10 +182,10 @@ def placed(
         payloads = list(islice(partition, 1, None, 2))  # each comes after its location's element
         yield from run(index, payloads)
 
-    return PythonStage(paired(exchanged, locations, spark), one_lane)
+    return PythonStage(pair_with_locations(exchanged, locations, spark), one_lane)
 
 
-def streamed(
+def run_streamed(
     exchanged: Any,
     location: str | None,
     # called with the payloads, in the order of each sender; its result is the stage's only item
@@ -203,10 +203,10 @@ def streamed(
             pass
         yield done
 
-    return PythonStage(paired(exchanged, [location], spark), one)
+    return PythonStage(pair_with_locations(exchanged, [location], spark), one)
 
 
-def paired(
+def pair_with_locations(
     partitions: Any,  # RDD of the JVM, of byte arrays
     locations: Sequence[str | None],
     spark: SparkContext,
@@ -220,13 +220,13 @@ def paired(
     # Partition (i, j) of the product pairs location i with partition j; of the one element of the
     # one and all items of the other only the diagonal is ever computed. Pairs of byte arrays go to
     # Python framed, where anything else would be pickled.
-    product = located(tuple(locations), spark).toJavaRDD().cartesian(partitions)
+    product = empty_rdd_at(tuple(locations), spark).toJavaRDD().cartesian(partitions)
     across = len(locations) if of is None else of
     return jvm.pruned(product.rdd(), _diagonal(len(locations), across, spark))
 
 
 @lru_cache(maxsize=8)
-def located(locations: tuple[str | None, ...], spark: SparkContext) -> Any:
+def empty_rdd_at(locations: tuple[str | None, ...], spark: SparkContext) -> Any:
     """RDD of one empty byte array per location, each in a partition that prefers it."""
     jvm = jvm_classes(spark)
     partitions = jvm.array_list()
@@ -265,10 +265,10 @@ def on_executors(
             pass
         yield from run(index)
 
-    return PythonStage(located(tuple(locations), spark), one)
+    return PythonStage(empty_rdd_at(tuple(locations), spark), one)
 
 
-def beside(
+def run_beside(
     partitions: Any,  # RDD of the JVM, of byte arrays
     run: Callable[[int, Iterator[bytes]], Iterable[Any]],  # called with a partition and its items
     tasks: int,
@@ -289,4 +289,4 @@ def beside(
         yield from run_task(index - first)
 
     # A union has the partitions of the one, then those of the other.
-    return PythonStage(partitions.union(located((None,) * tasks, spark)), one)
+    return PythonStage(partitions.union(empty_rdd_at((None,) * tasks, spark)), one)

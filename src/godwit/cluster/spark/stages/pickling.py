@@ -30,7 +30,7 @@ from godwit.plan.nodes import (
     SourceNode,
     WindowedNode,
     branches_of,
-    read_by,
+    streams_read_by,
     tables_of,
 )
 
@@ -74,13 +74,13 @@ class _Pickler(cloudpickle.Pickler):
         attributes, slots = reduced[2]
         attributes.pop(_NOTES, None)
         if attributes.get("__annotations__"):
-            attributes["__annotations__"] = _evaluated(obj)
+            attributes["__annotations__"] = _evaluated_annotations(obj)
         if isinstance(obj, type(msgspec.Struct)):
             return _struct_recipe(obj, attributes)
         return (*reduced[:2], (attributes, slots), *reduced[3:])
 
 
-def _evaluated(cls: type) -> dict[str, Any]:
+def _evaluated_annotations(cls: type) -> dict[str, Any]:
     """Annotations of a class's own fields, evaluated to types."""
     own = inspect.get_annotations(cls)
     try:
@@ -197,13 +197,13 @@ def check_picklable(flow: LogicalFlow) -> None:
     The error names the operator, the function, and the variable that cannot be pickled.
     """
     checked: set[int] = set()
-    for where, value, context in _parts(flow):
+    for where, value, context in _user_values(flow):
         if id(value) not in checked:
             checked.add(id(value))
-            _check(value, where, context)
+            _check_value(value, where, context)
 
 
-def _parts(flow: LogicalFlow) -> Iterator[tuple[str, Any, dict[str, str]]]:
+def _user_values(flow: LogicalFlow) -> Iterator[tuple[str, Any, dict[str, str]]]:
     """Yield the user's values of a flow: where each is, the value, an error's context."""
     for name, source in flow.own_sources.items():
         yield f"Source {name!r}", source, {"source": name}
@@ -225,13 +225,13 @@ def _parts(flow: LogicalFlow) -> Iterator[tuple[str, Any, dict[str, str]]]:
                 yield f"The type of state {after}", node.state_type, context
                 for name, declared in node.states.items():
                     yield f"State {name!r} {after}", declared, context
-        for stream in (*read_by(node), *(table.stream for table in tables_of(node))):
-            yield from _maps(stream)
+        for stream in (*streams_read_by(node), *(table.stream for table in tables_of(node))):
+            yield from _map_functions(stream)
     for sink in flow.sinks:
-        yield from _maps(sink.upstream)
+        yield from _map_functions(sink.upstream)
 
 
-def _maps(node: StreamNode) -> Iterator[tuple[str, Any, dict[str, str]]]:
+def _map_functions(node: StreamNode) -> Iterator[tuple[str, Any, dict[str, str]]]:
     """Yield the user's functions in maps before a node."""
     for branch in branches_of(node):
         if not branch.has_arrow_maps:
@@ -247,12 +247,12 @@ def _maps(node: StreamNode) -> Iterator[tuple[str, Any, dict[str, str]]]:
             yield text, one.function, {kind: feed.name}
 
 
-def _check(value: Any, where: str, context: dict[str, str]) -> None:
+def _check_value(value: Any, where: str, context: dict[str, str]) -> None:
     """Raise if a value cannot be pickled; the error names the part that cannot."""
     error = _pickling_error(value)
     if error is None:
         return
-    path, culprit = _culprit(value, _DEPTH)
+    path, culprit = _find_unpicklable(value, _DEPTH)
     kind = type(culprit)
     told = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     if path:
@@ -289,12 +289,12 @@ def _pickling_error(value: Any) -> Exception | None:
     return None
 
 
-def _culprit(value: Any, depth: int) -> tuple[tuple[str, ...], Any]:
+def _find_unpicklable(value: Any, depth: int) -> tuple[tuple[str, ...], Any]:
     """Return the unpicklable part of `value`, with the names that lead to it."""
     if depth:
         for name, part in _referred_to(value):
             if _pickling_error(part) is not None:
-                path, culprit = _culprit(part, depth - 1)
+                path, culprit = _find_unpicklable(part, depth - 1)
                 return (name, *path), culprit
     return (), value
 

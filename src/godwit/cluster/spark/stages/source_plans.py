@@ -134,8 +134,8 @@ def check_plan(dataframe: DataFrame, where: str, **context: str) -> None:
 
     `where`: subject of the error, such as ``"Source 'flights'"``; `context`: its fields.
     """
-    plan = _analysed(dataframe)
-    for node in _nodes(plan):
+    plan = _analysed_plan(dataframe)
+    for node in _walk_nodes(plan):
         if not node.isStreaming():
             continue
         kind = node.getClass().getSimpleName()
@@ -165,10 +165,13 @@ def leaves_column(before: DataFrame, after: DataFrame, column: str) -> bool:
     column that is only filtered, selected or joined to others. A union has the identities of its
     first part whatever the others hold, so rows that a map unites with others do not count as left.
     """
-    plans = [_analysed(frame) for frame in (before, after)]
-    old, new = ([a.exprId() for a in _items(plan.output()) if a.name() == column] for plan in plans)
+    plans = [_analysed_plan(frame) for frame in (before, after)]
+    old, new = (
+        [a.exprId() for a in _scala_to_list(plan.output()) if a.name() == column] for plan in plans
+    )
     unions = [
-        sum(node.getClass().getSimpleName() == "Union" for node in _nodes(plan)) for plan in plans
+        sum(node.getClass().getSimpleName() == "Union" for node in _walk_nodes(plan))
+        for plan in plans
     ]
     return len(old) == len(new) == 1 and old[0].equals(new[0]) and unions[0] == unions[1]
 
@@ -176,7 +179,7 @@ def leaves_column(before: DataFrame, after: DataFrame, column: str) -> bool:
 def streams_in(dataframe: DataFrame) -> list[Any]:
     """Nodes of a plan that read streams, in the order in which Spark visits them."""
     found = []
-    pending = [_analysed(dataframe)]
+    pending = [_analysed_plan(dataframe)]
     while pending:
         node = pending.pop()
         children = _children(node)
@@ -186,7 +189,7 @@ def streams_in(dataframe: DataFrame) -> list[Any]:
     return found
 
 
-def _analysed(dataframe: Any) -> Any:
+def _analysed_plan(dataframe: Any) -> Any:
     """Analysed logical plan of a DataFrame."""
     return dataframe._jdf.queryExecution().analyzed()  # noqa: SLF001  what is not in PySpark
 
@@ -199,7 +202,7 @@ def _check_for_streaming(dataframe: Any, plan: Any) -> None:
     checker.checkForStreaming(plan, append)
 
 
-def _nodes(plan: Any) -> Iterator[Any]:
+def _walk_nodes(plan: Any) -> Iterator[Any]:
     """Yield all nodes of a plan."""
     pending = [plan]
     while pending:
@@ -210,10 +213,10 @@ def _nodes(plan: Any) -> Iterator[Any]:
 
 def _children(node: Any) -> list[Any]:
     """Children of a node of Spark's plan."""
-    return _items(node.children())
+    return _scala_to_list(node.children())
 
 
-def _items(sequence: Any) -> list[Any]:
+def _scala_to_list(sequence: Any) -> list[Any]:
     """Copy a Scala sequence to a list."""
     return [sequence.apply(i) for i in range(sequence.size())]
 
@@ -258,19 +261,19 @@ def offset_layout(
 
     Raises `InvalidFlowError` if a map brings in a stream that is not a source's.
     """
-    own = {name: _distinct(streams_in(frame)) for name, frame in sources.items()}
+    own = {name: _without_duplicates(streams_in(frame)) for name, frame in sources.items()}
     numbered: list[Any] = []
     lines: list[int] = []
     for name, frame in frames:
         for stream in streams_in(frame):
-            if not any(_place(stream, streams) is not None for streams in own.values()):
+            if not any(_index_of(stream, streams) is not None for streams in own.values()):
                 raise InvalidFlowError(
-                    f"A map on source {name!r} brings in another stream, {_text(stream)}.",
+                    f"A map on source {name!r} brings in another stream, {_java_text(stream)}.",
                     remedy="Make it a source of its own, with flow.source(...), and unite the "
                     "streams with stream.union(...).",
                     source=name,
                 )
-            number = _place(stream, numbered)
+            number = _index_of(stream, numbered)
             if number is None:
                 number = len(numbered)
                 numbered.append(stream)
@@ -278,43 +281,43 @@ def offset_layout(
     return OffsetLayout(
         readings=tuple(
             tuple(
-                Reading(source=name, index=index, reads=_reads(stream))
+                Reading(source=name, index=index, reads=_stream_identity(stream))
                 for name in sorted(own)
-                if (index := _place(stream, own[name])) is not None
+                if (index := _index_of(stream, own[name])) is not None
             )
             for stream in numbered
         ),
         lines=tuple(lines),
-        interval=_interval(frames[0][1].sparkSession),
+        interval=_compaction_interval(frames[0][1].sparkSession),
     )
 
 
-def _interval(spark: SparkSession) -> int:
+def _compaction_interval(spark: SparkSession) -> int:
     """Compaction interval of Spark's file logs."""
     value = spark.conf.get(_INTERVAL, str(DEFAULT_INTERVAL))
     return max(1, int(value)) if value is not None and value.isdecimal() else DEFAULT_INTERVAL
 
 
-def _distinct(streams: Sequence[Any]) -> list[Any]:
+def _without_duplicates(streams: Sequence[Any]) -> list[Any]:
     """Return streams without duplicates."""
     found: list[Any] = []
     for stream in streams:
-        if _place(stream, found) is None:
+        if _index_of(stream, found) is None:
             found.append(stream)
     return found
 
 
-def _place(stream: Any, streams: Sequence[Any]) -> int | None:
+def _index_of(stream: Any, streams: Sequence[Any]) -> int | None:
     """Return the index of a stream among others; ``None`` if absent."""
     return next((at for at, other in enumerate(streams) if other.equals(stream)), None)
 
 
-def _text(stream: Any) -> str:
+def _java_text(stream: Any) -> str:
     """Text of a Java object."""
     return str(stream.simpleString(100))
 
 
-def _reads(stream: Any) -> dict[str, str]:
+def _stream_identity(stream: Any) -> dict[str, str]:
     """Describe the data that a stream reads; empty if Spark's plan does not say."""
     kind = stream.getClass().getSimpleName()
     if kind == "StreamingRelation":
@@ -331,7 +334,9 @@ def _reads(stream: Any) -> dict[str, str]:
         return {}
     options = {key.lower(): value for key, value in options.items()}
     name = name.lower()
-    paths_only = {key: _path(value) for key, value in options.items() if key.startswith("path")}
+    paths_only = {
+        key: _hadoop_path(value) for key, value in options.items() if key.startswith("path")
+    }
     if name in _WHAT:
         found = {key: options[key] for key in _WHAT[name] if key in options}
     elif "table" in options:
@@ -356,7 +361,7 @@ def _pairs(scala_map: Any) -> Iterator[tuple[str, str]]:
         yield str(pair._1()), str(pair._2())  # noqa: SLF001  Scala's name of a part of a pair
 
 
-def _path(path: str) -> str:
+def _hadoop_path(path: str) -> str:
     """Write a path in the way in which Spark knows the files below it."""
     local = re.sub("^file:/*", "/", path)
     if re.match("[A-Za-z][A-Za-z0-9+.-]*:", local) is not None:

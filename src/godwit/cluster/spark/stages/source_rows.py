@@ -27,7 +27,7 @@ from pyspark.sql import functions as sf
 from godwit.cluster.spark.platform.pyspark_versions import arrow_schema_of, spark_type_of
 from godwit.cluster.spark.stages.exchange import fetch, jvm_classes
 from godwit.engine.lane.lane import shipments
-from godwit.engine.lane.source_side import SourceSide, gathered, ship_input
+from godwit.engine.lane.source_side import SourceSide, gather_batches, ship_input
 from godwit.plan.maps import map_dataframe
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
     return tuple(sorted(feeds, key=lambda feed: feed.source))
 
 
-def slots_of(feed: Feed) -> dict[str, str]:
+def union_columns(feed: Feed) -> dict[str, str]:
     """Column of a feed → its column in the union of feeds: type, and number within the type."""
     numbers: Counter[str] = Counter()
     slots = {}
@@ -71,12 +71,14 @@ def feed_frames(
     """Return the DataFrame of each feed, with its source; tagged by number if several."""
     types: dict[str, pa.DataType] = {}
     for feed in feeds:
-        types.update(zip(slots_of(feed).values(), feed.schema.types, strict=True))
+        types.update(zip(union_columns(feed).values(), feed.schema.types, strict=True))
     selected = []
     for number, feed in enumerate(feeds):
         frame = sources[feed.source]
         frame = map_dataframe(feed.source, feed.maps, frame)
-        filled = {slot: frame[_quoted(name)].alias(slot) for name, slot in slots_of(feed).items()}
+        filled = {
+            slot: frame[_quoted(name)].alias(slot) for name, slot in union_columns(feed).items()
+        }
         columns = [
             filled.get(slot, sf.lit(None).cast(spark_type_of(dtype)).alias(slot))
             for slot, dtype in types.items()
@@ -116,8 +118,8 @@ def read_feeds(
         if rows.num_rows == 0:
             continue
         rows = rows.combine_chunks()
-        columns = [rows[slot].chunk(0) for slot in slots_of(feed).values()]
-        yield from feed.given(pa.RecordBatch.from_arrays(columns, schema=feed.schema))
+        columns = [rows[slot].chunk(0) for slot in union_columns(feed).values()]
+        yield from feed.inputs_from(pa.RecordBatch.from_arrays(columns, schema=feed.schema))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +138,7 @@ class FrameStage:
         """
         shipped = shipments(lanes, instruction)
         batches = (pa.ipc.read_record_batch(pa.py_buffer(data), self.schema) for data in items)
-        for number, table in enumerate(gathered(batches)):
+        for number, table in enumerate(gather_batches(batches)):
             for given, rows in read_feeds(self.feeds, table):
                 yield from ship_input(shipped[given.index], given, rows, partition, number)
 
@@ -187,7 +189,7 @@ class SourceRows:
 
     def read(self, rows: DataFrame, number: int) -> Any:
         """Return a micro-batch's record batches (without schema): here, or as an RDD of the JVM."""
-        few = self.few(rows, number)
+        few = self.fetch_few(rows, number)
         if few is not None:
             return few
         frame = rows._jdf  # noqa: SLF001  no public way gives bytes
@@ -195,11 +197,11 @@ class SourceRows:
         self.latest = frame.toArrowBatchRdd() if plan is None else frame.toArrowBatchRdd(plan)
         return self.latest
 
-    def few(self, rows: DataFrame, number: int) -> list[bytes] | None:
+    def fetch_few(self, rows: DataFrame, number: int) -> list[bytes] | None:
         """Fetch a micro-batch's rows to the driver if few are expected; ``None`` if it has more."""
         if not self.few_expected:
             return None
-        batches = self.limited(rows, number, self._rows_at_most + 1)
+        batches = self.fetch_limited(rows, number, self._rows_at_most + 1)
         if batches is None:
             return None
         num_rows = sum(
@@ -210,7 +212,7 @@ class SourceRows:
         self._bytes_a_row = sum(map(len, batches)) / max(num_rows, 1)
         return None if num_rows > self._rows_at_most else batches
 
-    def limited(self, rows: DataFrame, number: int, limit: int) -> list[bytes] | None:
+    def fetch_limited(self, rows: DataFrame, number: int, limit: int) -> list[bytes] | None:
         """Fetch up to `limit` rows per partition to the driver; ``None`` if it is not possible."""
         frame = rows._jdf  # noqa: SLF001  no public way gives bytes
         spark = rows.sparkSession.sparkContext

@@ -56,7 +56,7 @@ class SplitStage:
         yield from ship_splits(self.side, routes, self.sources, items, places=places)
 
 
-def planned_tasks(batch: SourceBatch[Any], cores: int) -> EpochRows:
+def assign_splits(batch: SourceBatch[Any], cores: int) -> EpochRows:
     """Choose who reads an epoch's splits: the driver if rows are few, else tasks."""
     rows, size_bytes = batch.split_rows, batch.split_bytes
     if (
@@ -67,24 +67,28 @@ def planned_tasks(batch: SourceBatch[Any], cores: int) -> EpochRows:
     ):
         return EpochRows(here=batch.splits)
     # What a source puts into its splits may be of the main script.
-    return EpochRows(tasks=tuple(pickling.dumps(task) for task in dealt(batch.splits, cores)))
+    return EpochRows(
+        tasks=tuple(pickling.dumps(task) for task in distribute_splits(batch.splits, cores))
+    )
 
 
-def dealt(splits: Sequence[NumberedSplit], cores: int) -> list[tuple[NumberedSplit, ...]]:
+def distribute_splits(
+    splits: Sequence[NumberedSplit], cores: int
+) -> list[tuple[NumberedSplit, ...]]:
     """Distribute splits over tasks: one each, unless there are many more than cores."""
     if len(splits) <= _TASKS_A_CORE * cores:
         return [(split,) for split in splits]
     # The longest first, each to the task that has least.
     tasks: list[list[NumberedSplit]] = [[] for _ in range(cores)]
     loads = [(0, at) for at in range(cores)]
-    for split in sorted(splits, key=lambda numbered: -_size(numbered.split)):
+    for split in sorted(splits, key=lambda numbered: -_estimate_bytes(numbered.split)):
         load, at = heapq.heappop(loads)
         tasks[at].append(split)
-        heapq.heappush(loads, (load + max(_size(split.split), 1), at))
+        heapq.heappush(loads, (load + max(_estimate_bytes(split.split), 1), at))
     return [tuple(sorted(task, key=lambda numbered: numbered.number)) for task in tasks]
 
 
-def _size(split: Split) -> int:
+def _estimate_bytes(split: Split) -> int:
     """Return the approximate bytes of a split, for comparing splits."""
     if split.size_bytes is not None:
         return split.size_bytes

@@ -24,17 +24,17 @@ from godwit.cluster.spark.platform.worker import freeze_loaded_objects, retain_f
 from godwit.cluster.spark.stages import pickling
 from godwit.cluster.spark.stages.exchange import (
     PythonStage,
-    beside,
     exchange,
     fetch,
     on_executors,
-    placed,
     python_rdd,
+    run_at_lanes,
+    run_beside,
 )
 from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.lane import run_lane
 from godwit.engine.lane.messages import LaneReport
-from godwit.engine.lane.wire import due_at
+from godwit.engine.lane.wire import split_by_level
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -52,12 +52,12 @@ T = TypeVar("T")
 _REPORT = 0xFF  # no payload of rows begins with it: see `godwit.engine.lane.wire`
 
 
-def report_parcel(report: bytes) -> bytes:
+def wrap_report(report: bytes) -> bytes:
     """Wrap a lane's report so that it travels through an exchange like rows."""
     return bytes([_REPORT]) + report
 
 
-def parted(parcels: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
+def separate_reports(parcels: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
     """Separate received parcels into payloads of rows, and reports."""
     rows: list[bytes] = []
     reports: list[bytes] = []
@@ -171,7 +171,7 @@ class EpochRows:
 
 def ship_orders(orders: Orders) -> Shipped[Orders]:
     """Pack the orders of one attempt at an epoch."""
-    key = (orders.instruction.routes.run_id, next(_attempts))
+    key = (orders.instruction.without_states.run_id, next(_attempts))
     return Shipped("orders", key, pickle.dumps(orders), orders)
 
 
@@ -204,7 +204,7 @@ def run_stages(
             if worked is not None:
                 return worked
         else:
-            resident.large_epoch()
+            resident.yield_cores()
     with jobs():
         return _run_jobs(source, arrived, program, instruction, spark)
 
@@ -229,22 +229,22 @@ def _run_jobs(
         partition = context.partitionId() if context is not None else 0
         stage = program.get()
         yield from stage.source.ship(
-            stage.lanes, orders.get().instruction.routes, batches, partition
+            stage.lanes, orders.get().instruction.without_states, batches, partition
         )
 
     def read_splits(task: int) -> Iterator[Blob]:
         """Run the source side on the splits of one task."""
         stage, told = program.get(), orders.get()
         items = pickle.loads(told.tasks[task])  # noqa: S301  our own driver's
-        yield from stage.source.ship(stage.lanes, told.instruction.routes, items, task)
+        yield from stage.source.ship(stage.lanes, told.instruction.without_states, items, task)
 
     exchanged = None
     if source is not None and not source.is_here:
-        with _named(f"source side of epoch {instruction.epoch}", spark):
+        with _job_name(f"source side of epoch {instruction.epoch}", spark):
             if source.rdd is None:
                 side = on_executors((None,) * len(tasks), read_splits, spark)
             elif tasks:
-                side = beside(source.rdd, source_side, len(tasks), read_splits, spark)
+                side = run_beside(source.rdd, source_side, len(tasks), read_splits, spark)
             else:
                 side = PythonStage(source.rdd, source_side)
             exchanged = exchange(side, places, spark)
@@ -255,13 +255,13 @@ def _run_jobs(
             return on_executors(
                 locations, lambda place: run(place, orders.get().for_place(place)), spark
             )
-        return placed(exchanged, locations, run, spark)
+        return run_at_lanes(exchanged, locations, run, spark)
 
     levels = instruction.levels
     for level in range(1, levels):
-        with _named(f"lanes of epoch {instruction.epoch}, level {level}", spark):
+        with _job_name(f"lanes of epoch {instruction.epoch}, level {level}", spark):
             exchanged = exchange(at_places(_run_level(program, orders, level)), places, spark)
-    with _named(f"lanes of epoch {instruction.epoch}, level {levels}", spark):
+    with _job_name(f"lanes of epoch {instruction.epoch}, level {levels}", spark):
         packed = fetch(
             python_rdd(at_places(_run_last_level(program, orders, levels)), spark), spark
         )
@@ -269,7 +269,7 @@ def _run_jobs(
 
 
 @contextmanager
-def _named(name: str, spark: SparkContext) -> Iterator[None]:
+def _job_name(name: str, spark: SparkContext) -> Iterator[None]:
     """Context in which jobs have this name in Spark's UI."""
     site = SCCallSiteSync(spark)  # type: ignore[no-untyped-call]
     site._call_site = f"godwit: {name}"  # noqa: SLF001  PySpark would put our frame there
@@ -282,14 +282,14 @@ def _run_level(program: Shipped[Program], orders: Shipped[Orders], level: int) -
 
     def run(place: int, parcels: list[bytes]) -> Iterator[Blob]:
         """Run a lane task, and yield payloads for later levels."""
-        rows, reports = parted(parcels)
-        due, later = due_at(level, rows)
+        rows, reports = separate_reports(parcels)
+        due, later = split_by_level(level, rows)
         # The next exchange brings on what is for nobody of this level.
         yield from ((place, payload) for payload in later)
-        yield from ((place, report_parcel(report)) for report in reports)
+        yield from ((place, wrap_report(report)) for report in reports)
         told = orders.get().instruction.for_place(place)
         report = yield from run_lane(program.get().lanes, told, level, place, due)
-        yield place, report_parcel(report.dumps())
+        yield place, wrap_report(report.dumps())
 
     return run
 
@@ -299,15 +299,15 @@ def _run_last_level(program: Shipped[Program], orders: Shipped[Orders], level: i
 
     def run(place: int, parcels: list[bytes]) -> Iterator[bytes]:
         """Run a lane task, and yield its report."""
-        rows, reports = parted(parcels)
+        rows, reports = separate_reports(parcels)
         yield from reports
         told = orders.get().instruction.for_place(place)
-        yield _ended(run_lane(program.get().lanes, told, level, place, rows)).dumps()
+        yield _run_to_end(run_lane(program.get().lanes, told, level, place, rows)).dumps()
 
     return run
 
 
-def _ended(lane: Generator[Blob, None, LaneReport]) -> LaneReport:
+def _run_to_end(lane: Generator[Blob, None, LaneReport]) -> LaneReport:
     """Run a lane of the last level, which sends no rows."""
     try:
         next(lane)

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from godwit.cluster.spark.stages import pickling
-from godwit.cluster.spark.stages.exchange import exchange, fetch, on_executors, python_rdd, streamed
+from godwit.cluster.spark.stages.exchange import (
+    exchange,
+    fetch,
+    on_executors,
+    python_rdd,
+    run_streamed,
+)
 from godwit.engine import copies
 from godwit.engine.lane.executor import current_executor, local_store_root
 from godwit.engine.lane.lane import local_store
@@ -87,7 +93,7 @@ def warm_copies(
         else:
             yield pickle.dumps((executor, versions))
 
-    return _result(request, _run(request, warm, spark))
+    return _checked_versions(request, _run_on_executor(request, warm, spark))
 
 
 def fetch_copies(
@@ -138,11 +144,11 @@ def fetch_copies(
             return pickle.dumps((executor, error))
         return pickle.dumps((executor, came))
 
-    _describe(f"copies of {request.state} from executor {source} to {request.executor}", spark)
+    _label_job(f"copies of {request.state} from executor {source} to {request.executor}", spark)
     sent = exchange(on_executors([location], send, spark), 1, spark)
-    stage = streamed(sent, request.location, receive, spark)
+    stage = run_streamed(sent, request.location, receive, spark)
     (reply,) = fetch(python_rdd(stage, spark), spark)
-    return _result(request, reply)
+    return _checked_versions(request, reply)
 
 
 def drop_copies(request: CopyRequest, key_groups: Sequence[int], spark: SparkContext) -> None:
@@ -161,24 +167,24 @@ def drop_copies(request: CopyRequest, key_groups: Sequence[int], spark: SparkCon
             )
         yield pickle.dumps((executor, None))
 
-    _run(request, drop, spark)
+    _run_on_executor(request, drop, spark)
 
 
-def _run(request: CopyRequest, work: Any, spark: SparkContext) -> bytes:
+def _run_on_executor(request: CopyRequest, work: Any, spark: SparkContext) -> bytes:
     """Run a job of one task on an executor, and return its answer."""
-    _describe(f"copies of {request.state} on executor {request.executor}", spark)
+    _label_job(f"copies of {request.state} on executor {request.executor}", spark)
     (reply,) = fetch(python_rdd(on_executors([request.location], work, spark), spark), spark)
     answer: bytes = reply
     return answer
 
 
-def _describe(what: str, spark: SparkContext) -> None:
+def _label_job(what: str, spark: SparkContext) -> None:
     """Set the next job's scheduler pool and its description in Spark's UI."""
     spark.setLocalProperty("spark.scheduler.pool", POOL)
     spark.setJobDescription(f"godwit: {what}")
 
 
-def _result(request: CopyRequest, reply: bytes) -> dict[int, int]:
+def _checked_versions(request: CopyRequest, reply: bytes) -> dict[int, int]:
     """Return the versions of the copies, if Spark ran the job on the right executor."""
     executor, result = pickle.loads(reply)  # noqa: S301  our own executor's
     if isinstance(result, GodwitError):

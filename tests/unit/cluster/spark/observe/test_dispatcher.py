@@ -68,7 +68,7 @@ def test_a_listener_may_wait_for_the_others_without_waiting_for_itself() -> None
 def test_the_journal_holds_what_was_emitted_once_it_is_flushed(tmp_path: Path) -> None:
     storage = CheckpointStorage.open(tmp_path)
     dispatcher = EventDispatcher("q")
-    dispatcher.keep("journal", JournalWriter(storage, "r"))
+    dispatcher.add_recorder("journal", JournalWriter(storage, "r"))
     dispatcher.emit(event(7))
     assert dispatcher.flush(PATIENCE_S)
     (entry,) = read_tail(storage, 10)
@@ -95,7 +95,7 @@ def test_a_journal_that_cannot_be_written_for_a_while_goes_on_and_disturbs_nobod
             super().flush()
 
     dispatcher = EventDispatcher("q")
-    dispatcher.keep("journal", Journal(storage, "r"))
+    dispatcher.add_recorder("journal", Journal(storage, "r"))
     heard: list[int] = []
     dispatcher.add_listener(
         lambda e: heard.append(e.epoch) if isinstance(e, events.QueryStopped) else None
@@ -139,11 +139,11 @@ def test_values_that_cannot_be_had_cost_one_entry_and_are_told() -> None:
     def broken() -> Any:
         raise KeyError("x")
 
-    dispatcher.keep("journal", Keeps())
+    dispatcher.add_recorder("journal", Keeps())
     heard: list[int] = []
     dispatcher.add_listener(lambda e: heard.append(e.epoch))
-    dispatcher.note("outcome", broken)
-    dispatcher.note("outcome", lambda: {"epoch": 1})
+    dispatcher.record("outcome", broken)
+    dispatcher.record("outcome", lambda: {"epoch": 1})
     dispatcher.emit(event(7))
     assert dispatcher.flush(PATIENCE_S)
     assert "outcome {'epoch': 1}" in kept
@@ -170,10 +170,10 @@ def test_one_recorder_that_raises_costs_the_others_nothing() -> None:
         def flush(self) -> None:
             pass
 
-    dispatcher.keep("journal", Broken())
-    dispatcher.keep("metrics", Keeps())
+    dispatcher.add_recorder("journal", Broken())
+    dispatcher.add_recorder("metrics", Keeps())
     for _ in range(3):
-        dispatcher.note("outcome", dict)
+        dispatcher.record("outcome", dict)
     assert dispatcher.flush(PATIENCE_S)
     assert kept.count("outcome") == 3
     dispatcher.close()
@@ -185,7 +185,7 @@ def test_a_listener_that_waits_for_ever_holds_up_neither_the_others_nor_the_jour
     monkeypatch.setattr(dispatcher_module, "_MAX_BEHIND", 50)
     storage = CheckpointStorage.open(tmp_path)
     dispatcher = EventDispatcher("q")
-    dispatcher.keep("journal", JournalWriter(storage, "r"))
+    dispatcher.add_recorder("journal", JournalWriter(storage, "r"))
     go_on, others, late = threading.Event(), threading.Semaphore(0), []
 
     def waits(told: events.Event) -> None:
@@ -211,7 +211,7 @@ def test_a_listener_that_waits_for_ever_holds_up_neither_the_others_nor_the_jour
 def test_nothing_is_recorded_once_the_claim_on_the_checkpoint_is_gone(tmp_path: Path) -> None:
     storage = CheckpointStorage.open(tmp_path)
     dispatcher = EventDispatcher("q")
-    dispatcher.keep("journal", JournalWriter(storage, "r"))
+    dispatcher.add_recorder("journal", JournalWriter(storage, "r"))
     dispatcher.emit(event(1))
     dispatcher.stop_recording(PATIENCE_S)
     dispatcher.emit(event(2))
@@ -234,9 +234,9 @@ def test_a_recorder_that_hangs_is_waited_for_no_longer_than_that() -> None:
         def flush(self) -> None:
             pass
 
-    dispatcher.keep("journal", Hangs())
-    dispatcher.note("outcome", lambda: {"epoch": 1})
-    dispatcher.note("outcome", lambda: {"epoch": 2})
+    dispatcher.add_recorder("journal", Hangs())
+    dispatcher.record("outcome", lambda: {"epoch": 1})
+    dispatcher.record("outcome", lambda: {"epoch": 2})
     assert asked.wait(PATIENCE_S)
     with pytest.raises(TimeoutError, match="could not be written within"):
         dispatcher.stop_recording(0.01)
@@ -253,7 +253,7 @@ def failures(dispatcher: EventDispatcher) -> list[events.ListenerFailed]:
 def test_a_listener_that_fails_is_an_event_once_for_each_kind_of_error(tmp_path: Path) -> None:
     storage = CheckpointStorage.open(tmp_path)
     dispatcher = EventDispatcher("q")
-    dispatcher.keep("journal", JournalWriter(storage, "r"))
+    dispatcher.add_recorder("journal", JournalWriter(storage, "r"))
     heard: list[str] = []
 
     def broken(told: events.Event) -> None:
@@ -341,7 +341,7 @@ def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
         def flush(self) -> None:
             pass
 
-    dispatcher.keep("journal", Full())
+    dispatcher.add_recorder("journal", Full())
     dispatcher.add_listener(raises)
     dispatcher.add_listener(lambda e: heard.append(e.epoch))
     log.addHandler(broken)
@@ -359,7 +359,7 @@ def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
 def test_samples_are_written_when_they_change_and_may_fail(tmp_path: Path) -> None:
     storage = CheckpointStorage.open(tmp_path)
     dispatcher = EventDispatcher("q")
-    dispatcher.keep("journal", JournalWriter(storage, "r"))
+    dispatcher.add_recorder("journal", JournalWriter(storage, "r"))
     answers: list[Any] = [None, {"behind": 4}, {"behind": 4}, RuntimeError(), {"behind": 2}]
 
     def ask() -> Any:
@@ -368,12 +368,12 @@ def test_samples_are_written_when_they_change_and_may_fail(tmp_path: Path) -> No
             raise answer
         return answer
 
-    dispatcher.sample("sources", ask)
+    dispatcher.record_samples("sources", ask)
     while answers:
         assert dispatcher.flush(PATIENCE_S)
     assert dispatcher.flush(PATIENCE_S)
     assert read_tail(storage, 10) == [{"sources": {"behind": 4}}, {"sources": {"behind": 2}}]
-    dispatcher.note("outcome", lambda: {"epoch": 3})
+    dispatcher.record("outcome", lambda: {"epoch": 3})
     assert dispatcher.flush(PATIENCE_S)
     assert read_tail(storage, 1) == [{"outcome": {"epoch": 3}}]
     dispatcher.close()

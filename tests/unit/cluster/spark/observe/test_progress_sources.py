@@ -12,7 +12,7 @@ from godwit.cluster.spark.observe.progress import (
     offsets_behind,
     rows_held_back,
     source_figures,
-    sources_of,
+    source_lag,
 )
 
 
@@ -61,7 +61,7 @@ def test_a_source_s_figures_are_plain_values_that_json_can_hold() -> None:
 
 
 def test_a_query_without_progress_says_nothing() -> None:
-    assert sources_of(cast("Any", SimpleNamespace(lastProgress=None))) is None
+    assert source_lag(cast("Any", SimpleNamespace(lastProgress=None))) is None
 
 
 @pytest.mark.parametrize(

@@ -105,11 +105,11 @@ def test_a_request_that_is_not_taken_is_told_at_once(stream: FakeStream, how: st
 def test_one_that_dies_is_waited_for_until_the_cluster_replaces_it(stream: FakeStream) -> None:
     stream.pool.add(1)
     stream.come("c")
-    stream.pool.look()
+    stream.pool.check_executors()
     stream.now_s = 1000.0
     stream.die("c")
     assert stream.pool.view.pending == 1
-    stream.pool.look()
+    stream.pool.check_executors()
     assert told(stream, events.ExecutorsMissing) == []
     stream.come("d")
     assert stream.pool.view.pending == 0
@@ -221,14 +221,14 @@ def test_a_look_that_fails_is_told_and_executors_are_asked_for_all_the_same(
     stream: FakeStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One error that nobody expected used to end the thread of the pool for good."""
-    give_back, fails = SparkExecutorPool._give_back, [KeyError("x")]
+    give_back, fails = SparkExecutorPool._release_idle, [KeyError("x")]
 
     def broken(self: SparkExecutorPool) -> None:
         if fails:
             raise fails.pop()
         give_back(self)
 
-    monkeypatch.setattr(SparkExecutorPool, "_give_back", broken)
+    monkeypatch.setattr(SparkExecutorPool, "_release_idle", broken)
     stream.pool.add(2)
     eventually(lambda: stream.scheduler.requests == [4])
     (failed,) = told(stream, events.BackgroundFailed)

@@ -37,7 +37,7 @@ class Cluster:
             executor_watch, "registered_executors", lambda _: {e.name for e in self._live()}
         )
         monkeypatch.setattr(executor_watch, "_is_one_process", lambda _: False)
-        monkeypatch.setattr(executor_watch, "rehearse", self._rehearse)
+        monkeypatch.setattr(executor_watch, "run_trial_epoch", self._rehearse)
         monkeypatch.setattr(executor_watch, "inheritable_thread_target", lambda _: lambda run: run)
         monkeypatch.setattr(executor_watch, "_LOOK_S", PATIENCE_S)  # looked at by hand
         self.executors: Mapping[str, Executor] = {e.name: e for e in self._live()}
@@ -51,7 +51,9 @@ class Cluster:
                     background_failed=lambda what, error: self.failures.append((what, error)),
                 ),
             ),
-            lost=cast("Any", SimpleNamespace(lost=self.lost.append, cancel=lambda: None)),
+            lost=cast(
+                "Any", SimpleNamespace(record_loss=self.lost.append, cancel_jobs=lambda: None)
+            ),
             pool=cast("Any", SimpleNamespace(returned=frozenset())),
             spark=cast("Any", SimpleNamespace(sparkContext=SimpleNamespace(_jsc="there"))),
         )
@@ -98,11 +100,11 @@ def test_an_executor_that_joins_counts_once_it_has_rehearsed_or_failed_to(
 ) -> None:
     cluster.fails = fails
     cluster.there.append("2")
-    cluster.watch.look()
-    cluster.watch.look()
+    cluster.watch.check_executors()
+    cluster.watch.check_executors()
     assert cluster.executors.keys() == {"1"}
     cluster.rehearsed()
-    cluster.watch.look()
+    cluster.watch.check_executors()
     assert cluster.executors.keys() == {"1", "2"}
     assert cluster.seen == [{"1", "2"}]
     assert cluster.rehearsals == [("2", "rows")]  # once; those that were there do not
@@ -110,29 +112,29 @@ def test_an_executor_that_joins_counts_once_it_has_rehearsed_or_failed_to(
 
 def test_an_executor_counts_at_once_where_there_is_no_other(cluster: Cluster) -> None:
     cluster.there[:] = ["2", "3"]
-    cluster.watch.look()
+    cluster.watch.check_executors()
     assert cluster.executors.keys() == {"2", "3"}
     assert cluster.lost == ["1"]
 
 
 def test_an_executor_that_goes_while_another_rehearses_is_told_at_once(cluster: Cluster) -> None:
     cluster.there.append("2")
-    cluster.watch.look()
+    cluster.watch.check_executors()
     cluster.rehearsed()
-    cluster.watch.look()
+    cluster.watch.check_executors()
     cluster.may_end.clear()
     cluster.there[:] = ["2", "3"]
-    cluster.watch.look()
+    cluster.watch.check_executors()
     assert cluster.lost == ["1"]
     assert cluster.executors.keys() == {"2"}
 
 
 def test_an_executor_that_goes_before_it_has_rehearsed_was_never_there(cluster: Cluster) -> None:
     cluster.there.append("2")
-    cluster.watch.look()
+    cluster.watch.check_executors()
     cluster.there.remove("2")
     cluster.rehearsed()
-    cluster.watch.look()
+    cluster.watch.check_executors()
     assert cluster.seen == []
     assert cluster.lost == []
 
@@ -163,20 +165,20 @@ def test_details_are_asked_for_only_if_others_are_registered_than_are_known(
 ) -> None:
     cluster.may_end.set()
     looks: list[int] = []
-    look = cluster.watch.look
+    look = cluster.watch.check_executors
 
     def counted() -> None:
         looks.append(1)
         look()
 
-    monkeypatch.setattr(cluster.watch, "look", counted)
-    cluster.watch._look_if_changed()
+    monkeypatch.setattr(cluster.watch, "check_executors", counted)
+    cluster.watch._check_if_changed()
     assert not looks
     cluster.there[:] = ["2"]
-    cluster.watch._look_if_changed()
+    cluster.watch._check_if_changed()
     assert len(looks) == 1
     assert set(cluster.executors) == {"2"}
-    cluster.watch._look_if_changed()
+    cluster.watch._check_if_changed()
     assert len(looks) == 1
 
 
@@ -188,15 +190,15 @@ def test_the_cores_of_one_process_are_looked_at_only_when_their_number_changes(
     context.defaultParallelism = 1
     cluster.error = ConnectionError("no answer")
     with pytest.raises(ConnectionError):
-        cluster.watch._look_if_changed()
+        cluster.watch._check_if_changed()
     cluster.error = None
-    cluster.watch._look_if_changed()  # again, as it has seen nothing yet
+    cluster.watch._check_if_changed()  # again, as it has seen nothing yet
     assert cluster.executors.keys() == {"1"}
     cluster.there[:] = ["2"]
-    cluster.watch._look_if_changed()
+    cluster.watch._check_if_changed()
     assert cluster.executors.keys() == {"1"}
     context.defaultParallelism = 2
-    cluster.watch._look_if_changed()
+    cluster.watch._check_if_changed()
     assert cluster.executors.keys() == {"2"}
 
 
@@ -206,13 +208,13 @@ def test_cores_that_one_process_gets_count_once_they_have_rehearsed(
     monkeypatch.setattr(executor_watch, "_is_one_process", lambda _: True)
     context: Any = cluster.watch._spark.sparkContext
     context.defaultParallelism = 1
-    cluster.watch._look_if_changed()
+    cluster.watch._check_if_changed()
     cluster.there.append("2")
     context.defaultParallelism = 2
-    cluster.watch._look_if_changed()
+    cluster.watch._check_if_changed()
     assert cluster.executors.keys() == {"1"}
     cluster.rehearsed()
-    cluster.watch._look_if_changed()
+    cluster.watch._check_if_changed()
     assert cluster.executors.keys() == {"1", "2"}
 
 
@@ -231,9 +233,9 @@ def test_a_name_that_is_gone_is_not_remembered(cluster: Cluster) -> None:
     cluster.may_end.set()
     for n in range(2, 20):
         cluster.there[:] = ["1", str(n)]
-        cluster.watch.look()
+        cluster.watch.check_executors()
         cluster.rehearsed()
-        cluster.watch.look()
+        cluster.watch.check_executors()
         assert cluster.executors.keys() == {"1", str(n)}
     assert len(cluster.watch._rehearsed | cluster.watch._rehearsing) <= 4
 

@@ -49,7 +49,7 @@ class FakeContext:
     ids=["local", "yarn", "standalone"],
 )
 def test_where_executors_cannot_be_scaled_it_says_why(context: Any, text: str) -> None:
-    assert text in SparkScheduler(context).refusal
+    assert text in SparkScheduler(context).unsupported_reason
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_where_executors_cannot_be_scaled_it_says_why(context: Any, text: str) -
     ids=["standalone", "local-cluster", "yarn", "kubernetes"],
 )
 def test_everywhere_else_they_can(context: Any) -> None:
-    assert SparkScheduler(context).refusal == ""
+    assert SparkScheduler(context).unsupported_reason == ""
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_everywhere_else_they_can(context: Any) -> None:
     ids=["bounded", "of any size", "not standalone"],
 )
 def test_the_most_there_can_be_follows_from_the_cores(context: Any, most: int | None) -> None:
-    assert SparkScheduler(context).most == most
+    assert SparkScheduler(context).max_executors == most
 
 
 def test_every_executor_is_ended_whatever_becomes_of_the_others() -> None:

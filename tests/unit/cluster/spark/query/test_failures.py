@@ -7,7 +7,12 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from godwit.cluster.spark.query.failures import epoch_failed, for_spark, said, without_credentials
+from godwit.cluster.spark.query.failures import (
+    epoch_failed,
+    error_for_spark,
+    short_message,
+    without_credentials,
+)
 from godwit.model.errors import CheckpointError, EpochFailedError, SinkError
 from godwit.model.secrets import Secrets
 
@@ -51,7 +56,7 @@ FUNCTION = (
     ids=["plain", "java", "crash", "function", "empty"],
 )
 def test_what_matters_is_left(text: str, left: str) -> None:
-    assert said(RuntimeError(text)) == left
+    assert short_message(RuntimeError(text)) == left
 
 
 def test_a_crash_of_a_python_process_says_what_may_be_behind_it() -> None:
@@ -74,7 +79,7 @@ def test_an_error_of_ours_from_an_executor_is_told_as_what_it_is() -> None:
         f"Traceback (most recent call last):\n{frames}godwit.model.errors.EpochFailedError: {told}"
     )
     error = epoch_failed("delays", RuntimeError(FUNCTION.replace(RAISED, raised)))
-    passed_on = for_spark(
+    passed_on = error_for_spark(
         RuntimeError(FUNCTION.replace(RAISED, raised)), "delays", MagicMock(), cut_short=False
     )
     for one in (error, passed_on):
@@ -85,7 +90,7 @@ def test_an_error_of_ours_from_an_executor_is_told_as_what_it_is() -> None:
 @pytest.mark.parametrize("cut_short", [True, False])
 def test_spark_gets_an_error_in_a_few_lines_without_what_py4j_wrote(cut_short: bool) -> None:
     """Spark searches the text of what is raised by a regular expression that recurses."""
-    raised = for_spark(RuntimeError(PASSED_ON), "delays", MagicMock(), cut_short=cut_short)
+    raised = error_for_spark(RuntimeError(PASSED_ON), "delays", MagicMock(), cut_short=cut_short)
     told = str(raised)
     assert len(told) < 400
     found = "py4j.protocol.Py4JJavaError: An error occurred while calling" in told
@@ -94,7 +99,7 @@ def test_spark_gets_an_error_in_a_few_lines_without_what_py4j_wrote(cut_short: b
 
 def test_spark_gets_an_error_of_ours_as_it_is() -> None:
     error = SinkError("py4j.protocol.Py4JJavaError: An error", remedy="Do.")
-    raised = for_spark(error, "delays", MagicMock(), cut_short=False)
+    raised = error_for_spark(error, "delays", MagicMock(), cut_short=False)
     assert isinstance(raised, SinkError)
     assert str(raised) == str(SinkError("Py4JJavaError: An error", remedy="Do."))
 

@@ -10,7 +10,7 @@ import pytest
 from godwit.cluster.spark.query.placement import (
     checked_bounds,
     checked_moves,
-    target_of,
+    resolve_plan,
 )
 from godwit.migration import Bounds, Strategy
 from godwit.model.assignment import even_assignment
@@ -62,12 +62,12 @@ def test_strategies_go_by_name() -> None:
 
 def test_a_plan_leads_to_an_assignment_whatever_it_is_given_as() -> None:
     places = even_assignment(4, ["a", "b"], [1, 1])
-    moved, order = target_of({0: "b"}, places)
+    moved, order = resolve_plan({0: "b"}, places)
     assert (moved.executor(0), order) == ("b", ())
-    assert target_of(moved, places) == (moved, ())
+    assert resolve_plan(moved, places) == (moved, ())
     problem = problem_of(places, load=np.array([9.0, 1, 1, 1]), state_bytes=np.ones(4))
     solution = planner("milp")(problem)
-    target, order = target_of(solution, places)
+    target, order = resolve_plan(solution, places)
     assert target.executor_of.tolist() == solution.assignment.tolist()
     assert order == tuple(move.key_group for move in solution.moves)
 
@@ -78,4 +78,4 @@ def test_a_solution_of_several_components_is_refused_for_one() -> None:
     )
     solution = planner("milp")(joint_problem({"one": facts, "two": facts}, {}))
     with pytest.raises(InvalidPlanError, match="moves key groups of 'one', 'two'"):
-        target_of(solution, facts.assignment)
+        resolve_plan(solution, facts.assignment)

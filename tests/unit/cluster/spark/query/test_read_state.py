@@ -10,7 +10,7 @@ from tests.support.restarted import TIME, Restarted
 import godwit as gw
 from godwit.checkpoint.entries import BatchCache, read_chain
 from godwit.checkpoint.records import StateId
-from godwit.engine.state_view import _layouts, _Shown
+from godwit.engine.state_view import _layouts_without_flow, _Shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ def shown(run: Restarted, *operators: str) -> list[dict[str, Any]]:
     version = log.version(log.flow).operators[operators[0]]
     description = version.states["state"]
     keys = len(version.keys)
-    layouts = _layouts(log, log.chains, states, keys + len(description.entries))
+    layouts = _layouts_without_flow(log, log.chains, states, keys + len(description.entries))
     show = _Shown.of(description, layouts[states[0]].schema, keys)
     cache = BatchCache(log.storage)
     found: list[dict[str, Any]] = []

@@ -9,15 +9,15 @@ from godwit.cluster.spark.resident import garbage
 
 def test_objects_stay_out_of_searches_until_the_last_query_ends() -> None:
     before = gc.get_freeze_count()
-    garbage.freeze()
-    garbage.freeze()
+    garbage.pause_collection()
+    garbage.pause_collection()
     assert gc.get_freeze_count() > before
-    garbage.unfreeze()
+    garbage.resume_collection()
     assert gc.get_freeze_count() > before
-    garbage.unfreeze()
+    garbage.resume_collection()
     assert gc.get_freeze_count() == 0
-    garbage.unfreeze()  # once too often, which changes nothing
-    garbage.freeze()
+    garbage.resume_collection()  # once too often, which changes nothing
+    garbage.pause_collection()
     assert gc.get_freeze_count() > 0
-    garbage.unfreeze()
+    garbage.resume_collection()
     assert gc.get_freeze_count() == 0

@@ -170,7 +170,7 @@ def test_the_second_small_epoch_in_a_row_is_worked_and_a_large_one_ends_the_lane
         assert s.epoch(0) is None
         assert s.epoch(1, levels=2) is not None
         assert s.lanes.lanes == 2
-        s.lanes.large_epoch()
+        s.lanes.yield_cores()
         assert s.lanes.lanes == 0
         assert s.kinds == ["ResidentLanesStarted", "ResidentLanesEnded"]
         assert s.epoch(3) is None
@@ -312,7 +312,7 @@ def test_a_task_that_is_tried_again_finds_nobody() -> None:
         s.epoch(0)
         s.epoch(1, levels=2)
         assert tasks.endpoint is not None
-        again = list(lane_task.stay(tasks.endpoint, 0, TWO[0], cast("Any", lambda: None)))
+        again = list(lane_task.serve_lane(tasks.endpoint, 0, TWO[0], cast("Any", lambda: None)))
         assert again == []
         assert s.epoch(2, levels=2) is not None
 

@@ -10,7 +10,7 @@ import pytest
 from godwit.cluster.spark.platform.executors import (
     insist_on_spare_slots,
     live_executors,
-    wait_for,
+    wait_for_executors,
 )
 from godwit.cluster.spark.resident.job import insist_on_plain_network
 from godwit.model.errors import InvalidFlowError
@@ -84,7 +84,7 @@ def test_a_session_without_a_spare_slot_is_refused_with_the_setting_to_change(
     with pytest.raises(InvalidFlowError, match=text):
         insist_on_spare_slots(spark, executors, 1)
     with pytest.raises(InvalidFlowError, match=text):
-        wait_for(spark, executors, 0, spare_slots=1)
+        wait_for_executors(spark, executors, 0, spare_slots=1)
     insist_on_spare_slots(spark, executors, 0)
 
 

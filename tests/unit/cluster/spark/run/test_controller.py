@@ -96,7 +96,7 @@ class Run:
         with self.conducting.locked():
             self.world.run(0.01)
         for epoch in seen:
-            self.controlling.observe(epoch)
+            self.controlling.epoch_committed(epoch)
 
     def told(self, kind: type[events.Event]) -> list[Any]:
         with self.conducting.locked():
@@ -153,9 +153,9 @@ def test_what_the_controller_moves_gives_way_to_what_somebody_wants_by_hand() ->
                     continue  # it is just planned anew
                 with pytest.raises(MigrationError, match="is under way"):
                     conductor.migrate(wanted)
-                run.controlling.give_way(conductor, "of sums")
+                run.controlling.cancel_for_manual(conductor, "of sums")
                 conductor.migrate(wanted)
-                run.controlling.give_way(conductor, "of sums")
+                run.controlling.cancel_for_manual(conductor, "of sums")
                 assert conductor.view.components["of sums"].migration == "by hand"
             break
         cancelled = run.told(events.MigrationCancelled)[-1]
@@ -176,7 +176,7 @@ def test_files_that_lie_there_count_as_rows_that_are_held_back(
         observed = EpochObserved(
             outcome=EpochOutcome(epoch=0, batch=0, rows_in=50), assignments={}, took_s=1.0
         )
-        run.controlling.observe(observed, batch, 50)
+        run.controlling.epoch_committed(observed, batch, 50)
         until(lambda: bool(seen))
         assert seen[0].backlog_rows == 75
         assert seen[0].backlog_s is not None
@@ -195,10 +195,12 @@ def test_where_both_kinds_of_sources_are_mixed_files_count_beside_what_own_sourc
         observed = EpochObserved(
             outcome=EpochOutcome(epoch=0, batch=0, rows_in=80), assignments={}, took_s=1.0
         )
-        run.controlling.observe(observed)  # of own rows alone, before there was a micro-batch
+        run.controlling.epoch_committed(
+            observed
+        )  # of own rows alone, before there was a micro-batch
         # Own sources had 30 of the epoch's 80 rows.
-        run.controlling.observe(observed, files_taken(tmp_path, taken=2, lying=3), 50)
-        run.controlling.observe(observed)
+        run.controlling.epoch_committed(observed, files_taken(tmp_path, taken=2, lying=3), 50)
+        run.controlling.epoch_committed(observed)
         until(lambda: len(seen) == 3)
         assert [epoch.backlog_rows for epoch in seen] == [7, 82, 82]
     finally:
@@ -253,7 +255,7 @@ def test_what_a_controller_remembers_is_written_down_and_found_again(
     monkeypatch.setattr("godwit.cluster.spark.run.controller._NOTED_EVERY_S", 0.0)
     run = Run()
     try:
-        run.controlling.scaled_by_hand()
+        run.controlling.scaled_manually()
 
         def remembered() -> bool:
             run.epoch()

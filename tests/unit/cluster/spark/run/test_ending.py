@@ -114,7 +114,7 @@ def test_nothing_is_closed_while_an_epoch_without_input_delivers(
 
 def deliver_beside(gate: EpochGate, deliver: Callable[[], None]) -> threading.Thread:
     """Deliver an epoch on a thread of its own, as a loop does beside the next one."""
-    thread = threading.Thread(target=gate.delivering(deliver), daemon=True)
+    thread = threading.Thread(target=gate.register_delivery(deliver), daemon=True)
     thread.start()
     return thread
 

@@ -10,7 +10,7 @@ import pytest
 from godwit.checkpoint.records import BatchRef, CommitRecord
 from godwit.checkpoint.spark_log import OffsetLayout, Reading, update_layout
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.checkpoint.verification import carry_out
+from godwit.checkpoint.verification import execute_repair
 from godwit.cluster.spark.run.log_repair import plan_log_repair
 
 LAST = 12
@@ -76,7 +76,7 @@ def put(path: Path, content: bytes, *, checksum: bool = True) -> None:
 def repair(root: Path, committed: list[CommitRecord]) -> list[tuple[str, str]]:
     storage = CheckpointStorage.open(root)
     steps = plan_log_repair(storage, committed)
-    carry_out(storage, steps)
+    execute_repair(storage, steps)
     if all(step.action != "none" for step in steps):
         assert plan_log_repair(storage, committed) == ()
     return [(step.path.removeprefix("spark/"), step.action) for step in steps]

@@ -40,30 +40,30 @@ def lost(context: Context) -> LostExecutors:
 def test_jobs_are_cancelled_again_until_the_epoch_is_over(
     lost: LostExecutors, context: Context
 ) -> None:
-    with lost.break_off(["a", "b"], {"a", "b"}), lost.jobs():
+    with lost.cancel_if_lost(["a", "b"], {"a", "b"}), lost.spark_jobs():
         assert context.tags == ["run"]
-        lost.cancel()
+        lost.cancel_jobs()
         assert context.cancelled == 0
-        lost.lost("b")
-        lost.cancel()
+        lost.record_loss("b")
+        lost.cancel_jobs()
         assert context.cancelled == 2
-    lost.cancel()
+    lost.cancel_jobs()
     assert (context.cancelled, context.tags) == (2, [])
-    assert (lost.take(), lost.take()) == ("b", None)
+    assert (lost.pop_lost(), lost.pop_lost()) == ("b", None)
 
 
 def test_executors_that_the_epoch_does_not_use_break_nothing_off(
     lost: LostExecutors, context: Context
 ) -> None:
-    with lost.break_off(["a"], {"a", "c"}):
-        lost.lost("c")
-    lost.lost("a")
-    assert (context.cancelled, lost.take()) == (0, None)
+    with lost.cancel_if_lost(["a"], {"a", "c"}):
+        lost.record_loss("c")
+    lost.record_loss("a")
+    assert (context.cancelled, lost.pop_lost()) == (0, None)
 
 
 def test_an_executor_lost_since_the_plan_was_made_is_noticed_before_any_job(
     lost: LostExecutors, context: Context
 ) -> None:
-    with pytest.raises(ConnectionError), lost.break_off(["a", "b"], {"a"}):
+    with pytest.raises(ConnectionError), lost.cancel_if_lost(["a", "b"], {"a"}):
         pytest.fail("nothing may run")
-    assert (lost.take(), context.tags) == ("b", [])
+    assert (lost.pop_lost(), context.tags) == ("b", [])

@@ -98,7 +98,7 @@ def test_entries_of_all_sources_are_forced_also_where_they_were_merged(
     assert b"first-9" in found.sources["sources/1/9"]
     forced: set[Path] = set()
     monkeypatch.setattr(os, "fsync", lambda at: forced.add(Path(f"/proc/self/fd/{at}").readlink()))
-    batches(tmp_path, 0, 0, 1).force(found)
+    batches(tmp_path, 0, 0, 1).force_log(found)
     for path in ("offsets/1", "sources/0/4", "sources/0", "sources/1/9.compact", "sources/1"):
         assert tmp_path / "spark" / path in forced
 

@@ -37,7 +37,7 @@ class Run:
         self.cluster = SimpleNamespace(executors={"1": SimpleNamespace(lanes=2)})
         self.log = SimpleNamespace(latest_epoch=-1)
         self.epochs = SimpleNamespace(last_batch=None)
-        self.due = self.pending = self.input_ended = False
+        self.is_due = self.is_pending = self.input_ended = False
         self.batches = 0
         self.read: list[tuple[int | None, int | None]] = []  # micro-batch, own rows of each epoch
         self.on_epoch: Callable[[], None] = lambda: None
@@ -69,7 +69,7 @@ class Run:
     def end_input(self) -> None:
         self.input_ended = True
 
-    def let_time_pass(self) -> None:
+    def advance_clock(self) -> None:
         pass
 
 
@@ -131,7 +131,7 @@ class Story:
 
     def micro_batch(self, number: int) -> None:
         rows = SimpleNamespace(sparkSession=None, number=number)
-        self.epochs.with_frames(cast("Any", rows), number, lambda: False)
+        self.epochs.run_micro_batch(cast("Any", rows), number, lambda: False)
 
     def end(self) -> None:
         self.run.gate.close()
@@ -170,7 +170,7 @@ def test_own_rows_get_epochs_of_their_own_only_while_spark_has_nothing_to_offer(
     assert story.run.read[3:] == [(None, 4)]
     last = story.run.epochs.last_batch
     assert (last.number, last.digest, last.positions) == (1, "digest 1", {"rows": 9})
-    progress = query.with_sources([{"epoch": 3, "batchId": 1}])
+    progress = query.add_source_figures([{"epoch": 3, "batchId": 1}])
     assert progress[0]["sources"][0]["endOffset"] == {"position": 9}
     story.end()
     assert story.run.gate.failure is None
@@ -182,25 +182,25 @@ def test_a_micro_batch_that_is_offered_again_reads_nothing() -> None:
     story.source.add(rows(2))
     story.micro_batch(0)
     assert story.run.read == [(0, 0)]
-    assert story.epochs.has_own()
-    story.epochs.with_own(lambda: False)
+    assert story.epochs.has_own_rows()
+    story.epochs.run_own_epoch(lambda: False)
     assert story.run.read[1:] == [(None, 2)]
 
 
 def test_rows_that_a_micro_batch_took_are_not_read_again_for_an_epoch_of_their_own() -> None:
     story = Story()
     story.source.add(rows(2))
-    assert story.epochs.has_own()
+    assert story.epochs.has_own_rows()
     story.source.add(rows(3))
     story.micro_batch(0)
-    story.epochs.with_own(lambda: False)  # what was planned for it is gone
+    story.epochs.run_own_epoch(lambda: False)  # what was planned for it is gone
     assert story.run.read == [(0, 5)]
 
 
 def test_a_bounded_query_ends_once_both_kinds_have_ended() -> None:
     source = gw.sources.memory("k string", rows(4), max_rows_per_epoch=2)
     story = Story({"availableNow": True}, source)
-    story.positions.end_with_what_is_there()
+    story.positions.fix_ends()
     query = story.begin()
     source.add(rows(9))  # too late
     while len(story.run.read) < 2:

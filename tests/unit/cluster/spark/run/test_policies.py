@@ -121,7 +121,7 @@ def test_somebody_who_regroups_goes_first(tmp_path: Path) -> None:
     story.observe(10)
     assert story.ports.told().count("RegroupingStarted") == 1
     began_s = time.time()
-    with story.deciding.by_hand(["a"]):
+    with story.deciding.manual_regrouping(["a"]):
         (cancelled,) = (e for e in story.ports.events if isinstance(e, RegroupingCancelled))
         assert cancelled.reason == "somebody regroups by hand"
     (respected,) = (e for e in story.ports.events if isinstance(e, ManualOverrideRespected))
@@ -130,7 +130,7 @@ def test_somebody_who_regroups_goes_first(tmp_path: Path) -> None:
     story.conductor.abort(0, "it was to come to nothing")
     story.observe(10)
     assert [c.name for c in story.conductor.plan.components] == ["a", "b"]
-    with story.deciding.by_hand(["b"]):
+    with story.deciding.manual_regrouping(["b"]):
         pass  # there is nothing left that would have to give way
     assert story.ports.told().count("RegroupingCancelled") == 1
 
@@ -145,7 +145,7 @@ def test_what_was_decided_on_other_components_is_not_asked_for(tmp_path: Path) -
     story.observe(10)  # of the epoch that ran before the plan changed
     assert story.flow is before
     assert [c.name for c in story.conductor.plan.components] == ["a+b"]
-    story.flow = before.under(story.conductor.plan)
+    story.flow = before.with_plan(story.conductor.plan)
     story.observe(10)
     assert [c.name for c in story.conductor.plan.components] == ["a", "b"]
 

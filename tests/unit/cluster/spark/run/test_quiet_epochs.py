@@ -27,7 +27,7 @@ class Run:
         self.gate = EpochGate()
         self.batches = 0
         self.view = SimpleNamespace(waiting=False, awaits=False)
-        self.due = self.pending = False
+        self.is_due = self.is_pending = False
         self.input_ended = False
         self.epochs = 0
         self.on_look: Callable[[], None] = lambda: None
@@ -42,13 +42,13 @@ class Run:
     def without_input(self, stopped: Callable[[], bool]) -> None:
         with self.gate.epoch(stopped):
             self.epochs += 1
-            self.due = False
+            self.is_due = False
             self.on_epoch()
 
     def end_input(self) -> None:
         self.input_ended = True
 
-    def let_time_pass(self) -> None:
+    def advance_clock(self) -> None:
         pass
 
 
@@ -110,7 +110,7 @@ def test_an_error_of_py4j_s_ends_the_query_as_a_failure() -> None:
 
 def test_an_epoch_that_fails_ends_the_query() -> None:
     story = Story()
-    story.run.due = True
+    story.run.is_due = True
     error = RuntimeError("a sink")
 
     def fail() -> None:
@@ -124,15 +124,15 @@ def test_an_epoch_that_fails_ends_the_query() -> None:
 
 def test_a_query_whose_input_has_ended_waits_for_what_stands_in_the_way_of_its_windows() -> None:
     story = Story({"availableNow": True})
-    story.spark.active, story.spark.found_nothing, story.run.pending = False, True, True
+    story.spark.active, story.spark.found_nothing, story.run.is_pending = False, True, True
     looks = iter(range(20))
 
     def look() -> None:
         if next(looks, None) is None:  # what stood in the way is over
-            story.run.due = not story.run.epochs
+            story.run.is_due = not story.run.epochs
 
     def close() -> None:
-        story.run.pending = False
+        story.run.is_pending = False
 
     story.run.on_look, story.run.on_epoch = look, close
     assert story.start().join(PATIENCE_S)
@@ -154,7 +154,7 @@ def test_a_checkpoint_that_somebody_has_taken_ends_the_query_though_no_row_arriv
 
 def test_an_epoch_that_is_held_ends_when_spark_s_query_is_stopped() -> None:
     story = Story()
-    story.run.due = True
+    story.run.is_due = True
     held = threading.Event()
 
     def hold() -> None:

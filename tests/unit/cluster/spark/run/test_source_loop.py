@@ -39,7 +39,7 @@ class Run:
         self.cluster = SimpleNamespace(executors={"1": SimpleNamespace(lanes=2)})
         self.log = SimpleNamespace(identity=SimpleNamespace(query_id="0" * 32))
         self.loop = SimpleNamespace(finish_delivery=lambda: None)
-        self.due = self.pending = self.input_ended = False
+        self.is_due = self.is_pending = self.input_ended = False
         self.epochs: list[Any] = []  # rows of each epoch; None: without input
         self.begun: list[tuple[int, int]] = []  # rows of an epoch, and what is held back
         self.ticks = 0
@@ -58,18 +58,18 @@ class Run:
             self.on_epoch()
             self.epochs.append(offered(None).split_rows)
 
-    def input_begun(self, rows: int, held_back: int) -> None:
+    def epoch_begun(self, rows: int, held_back: int) -> None:
         self.begun.append((rows, held_back))
 
     def without_input(self) -> None:
         with self.gate.epoch():
-            self.due = self.pending = False
+            self.is_due = self.is_pending = False
             self.epochs.append(None)
 
     def end_input(self) -> None:
         self.input_ended = True
 
-    def let_time_pass(self) -> None:
+    def advance_clock(self) -> None:
         self.ticks += 1
 
 
@@ -163,11 +163,11 @@ def test_an_epoch_takes_no_more_rows_than_were_processed_of_late_in_the_longest_
 
 def test_whoever_waits_also_waits_for_what_is_due_without_rows() -> None:
     story = Story()
-    story.run.pending = True
+    story.run.is_pending = True
     loop = story.begin()
     waiter = threading.Thread(target=loop.process_all_available, daemon=True)
     waiter.start()
-    story.run.due = True
+    story.run.is_due = True
     waiter.join(PATIENCE_S)
     assert not waiter.is_alive()
     assert story.run.epochs == [0, None]  # the first commits where the source starts
@@ -194,12 +194,12 @@ def test_a_bounded_query_ends_with_what_was_there_when_it_began(
 
 def test_a_query_whose_input_has_ended_waits_for_what_stands_in_the_way_of_its_windows() -> None:
     story = Story({"availableNow": True})
-    story.run.pending = True
+    story.run.is_pending = True
     looks = iter(range(20))
 
     def look() -> None:
         if next(looks, None) is None:  # what stood in the way is over
-            story.run.due = story.run.pending
+            story.run.is_due = story.run.is_pending
 
     story.run.on_look = look
     assert story.begin().wait(PATIENCE_S)
@@ -269,7 +269,7 @@ def test_a_delivery_that_takes_long_is_waited_for_and_not_blamed_on_a_source(
 
     monkeypatch.setattr(source_loop, "_STOP_S", 0.0)
     monkeypatch.setattr(gate, "wait_until_idle", then_patiently)
-    delivery = threading.Thread(target=gate.delivering(lambda: _wait(go_on)), daemon=True)
+    delivery = threading.Thread(target=gate.register_delivery(lambda: _wait(go_on)), daemon=True)
     delivery.start()
     story.run.loop.finish_delivery = lambda: _wait(go_on)
     loop = story.begin()
@@ -323,7 +323,7 @@ def test_figures_of_sources_stand_beside_those_of_their_epoch() -> None:
     made: list[dict[str, Any]] = [
         {"batchId": number, "durationMs": {"epoch": 1.0}} for number in (0, None, 1)
     ]
-    first, quiet, second = loop.with_sources(made)
+    first, quiet, second = loop.add_source_figures(made)
     assert "sources" not in quiet
     assert first["durationMs"].keys() == {"epoch", "triggerExecution"}
     (of_first,), (of_second,) = first["sources"], second["sources"]
@@ -357,14 +357,14 @@ def test_a_query_without_rows_for_a_while_rests_by_the_cpu_time_that_a_look_take
     clock = SimpleNamespace(now_s=100.0)
     monkeypatch.setattr(source_loop, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     pace = source_loop.ReadPace(None)
-    pace.looked(100.0, has_rows=True)
+    pace.record_poll(100.0, has_rows=True)
     clock.now_s = 104.0
     assert pace.pause_s(1e-4) == 0.001
     clock.now_s = 106.0
-    pace.looked(106.0, has_rows=False)
+    pace.record_poll(106.0, has_rows=False)
     assert pace.pause_s(1e-4) == pytest.approx(0.015)
     assert pace.pause_s(1.0) == 0.1
-    pace.looked(106.0, has_rows=True)
+    pace.record_poll(106.0, has_rows=True)
     assert pace.pause_s(1.0) == 0.001
 
 
@@ -378,15 +378,15 @@ def test_epochs_with_rows_begin_at_multiples_of_the_interval(
     story.begin()
     eventually(lambda: story.run.epochs == [1])
     story.source.add(rows(2))
-    story.run.due = True  # what needs no rows does not wait
+    story.run.is_due = True  # what needs no rows does not wait
     eventually(lambda: story.run.epochs == [1, None])
     clock.now_s = 109.9
-    story.run.due = True
+    story.run.is_due = True
     eventually(lambda: story.run.epochs == [1, None, None])
     clock.now_s = 125.0
     eventually(lambda: story.run.epochs == [1, None, None, 2])
     story.source.add(rows(3))
-    story.run.due = True
+    story.run.is_due = True
     eventually(lambda: story.run.epochs == [1, None, None, 2, None])
     clock.now_s = 130.0  # the third multiple, and not ten seconds after the last one
     eventually(lambda: story.run.epochs == [1, None, None, 2, None, 3])

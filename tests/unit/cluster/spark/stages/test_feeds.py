@@ -9,7 +9,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
-from godwit.cluster.spark.stages.source_rows import feeds_of, read_feeds, slots_of
+from godwit.cluster.spark.stages.source_rows import feeds_of, read_feeds, union_columns
 from godwit.operators import aggregates as gw
 from godwit.operators.windows.spec import tumbling
 
@@ -40,7 +40,7 @@ def test_operators_of_one_source_share_a_feed_of_the_columns_they_read() -> None
     assert set(shared.schema.names) == {"k", "v", "w"}
     assert len(shared.inputs) == 2
     # Slots are shared by type: the union is as wide as its widest feed.
-    assert set(slots_of(other).values()) <= set(slots_of(shared).values())
+    assert set(union_columns(other).values()) <= set(union_columns(shared).values())
 
 
 def test_the_order_of_feeds_does_not_follow_the_operators() -> None:
@@ -52,7 +52,7 @@ def test_each_operator_gets_its_own_rows_under_its_own_names() -> None:
     flow = flow_of("one", "two", "other")
     feeds = feeds_of(flow)
     a, z = feeds
-    slots = slots_of(z)
+    slots = union_columns(z)
     table = pa.table(
         {
             slots["k"]: ["x", "y", "m"],
@@ -73,7 +73,7 @@ def test_each_operator_gets_its_own_rows_under_its_own_names() -> None:
 
 def test_a_feed_without_rows_is_passed_over() -> None:
     feeds = feeds_of(flow_of("one", "other"))
-    slots = {slot for feed in feeds for slot in slots_of(feed).values()}
+    slots = {slot for feed in feeds for slot in union_columns(feed).values()}
     columns = {
         slot: pa.array([None], pa.string() if slot.startswith("string") else pa.int64())
         for slot in slots
@@ -91,7 +91,7 @@ def test_feeds_are_the_same_under_every_physical_plan() -> None:
             ComponentPlan(name="a", operators=("one",)),
         )
     )
-    assert feeds_of(flow.under(plan)) == feeds_of(flow)
+    assert feeds_of(flow.with_plan(plan)) == feeds_of(flow)
 
 
 def test_a_feed_moves_the_watermark_of_the_maps_that_computed_its_time() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tests.support.lane_flows import rows_of, sums
 
-from godwit.cluster.spark.stages.stages import parted, report_parcel
+from godwit.cluster.spark.stages.stages import separate_reports, wrap_report
 from godwit.engine.lane.wire import Shipment, ship
 
 
@@ -17,5 +17,5 @@ def test_rows_and_reports_are_told_apart_whatever_is_in_them() -> None:
         for _, payload in ship(shipment, batch, (0, 2**32 - 1, 0))
     ]
     reports = [b"", b"\xff" * 40, rows[0]]
-    mixed = [report_parcel(reports[0]), rows[0], report_parcel(reports[1]), *rows[1:]]
-    assert parted([*mixed, report_parcel(reports[2])]) == (rows, reports)
+    mixed = [wrap_report(reports[0]), rows[0], wrap_report(reports[1]), *rows[1:]]
+    assert separate_reports([*mixed, wrap_report(reports[2])]) == (rows, reports)

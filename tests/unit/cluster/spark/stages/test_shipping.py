@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def shipped_orders(epoch: int, payloads: dict[int, list[bytes]]) -> Shipped[Orders]:
-    instruction: Any = SimpleNamespace(routes=SimpleNamespace(run_id="run", epoch=epoch))
+    instruction: Any = SimpleNamespace(without_states=SimpleNamespace(run_id="run", epoch=epoch))
     return ship_orders(Orders(instruction=instruction, payloads=payloads))
 
 
@@ -24,7 +24,7 @@ def test_lanes_of_one_process_share_their_orders(monkeypatch: pytest.MonkeyPatch
     here, there = (pickle.loads(pickle.dumps(shipped)) for _ in range(2))
     assert here.here is None
     assert here.get() is there.get()
-    assert here.get().instruction.routes.epoch == 7
+    assert here.get().instruction.without_states.epoch == 7
     assert here.get().for_place(1) == [b"a", b"b"]
     assert here.get().for_place(0) == []
 

@@ -25,17 +25,17 @@ def batch_of(rows: int, width: int = 1) -> bytes:
 def found(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Estimate of rows by Spark's plan."""
     batches: list[bytes] = []
-    monkeypatch.setattr(SourceRows, "limited", lambda *_: list(batches))
+    monkeypatch.setattr(SourceRows, "fetch_limited", lambda *_: list(batches))
     return batches
 
 
 def test_nothing_is_expected_of_the_first_epoch(rows: DataFrame, found: list[bytes]) -> None:
     source = SourceRows(SCHEMA, rows_at_most=100)
     assert not source.few_expected
-    assert source.few(rows, 0) is None
+    assert source.fetch_few(rows, 0) is None
     source.expect(40)
     found.append(batch_of(40))
-    assert source.few(rows, 1) == found
+    assert source.fetch_few(rows, 1) == found
 
 
 def test_after_a_large_epoch_none_is_taken_until_a_small_one(
@@ -44,18 +44,18 @@ def test_after_a_large_epoch_none_is_taken_until_a_small_one(
     source = SourceRows(SCHEMA, rows_at_most=100)
     source.expect(40)
     found.extend([batch_of(60), batch_of(41)])
-    assert source.few(rows, 0) is None  # a row too many
+    assert source.fetch_few(rows, 0) is None  # a row too many
     assert not source.few_expected
     source.expect(10)
     found.pop()
-    assert source.few(rows, 1) == found
+    assert source.fetch_few(rows, 1) == found
 
 
 def test_wide_rows_are_not_taken_again(rows: DataFrame, found: list[bytes]) -> None:
     source = SourceRows(SCHEMA, rows_at_most=100, bytes_at_most=10_000)
     source.expect(10)
     found.append(batch_of(10, width=2_000))
-    assert source.few(rows, 0) == found
+    assert source.fetch_few(rows, 0) == found
     source.expect(10)
     assert not source.few_expected
     source.expect(2)

@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from godwit.checkpoint.records import POSITIONS, BatchRef
-from godwit.cluster.spark.stages.split_rows import BYTES_HERE, ROWS_HERE, dealt, planned_tasks
+from godwit.cluster.spark.stages.split_rows import (
+    BYTES_HERE,
+    ROWS_HERE,
+    assign_splits,
+    distribute_splits,
+)
 from godwit.cluster.spark.stages.stages import EpochRows
 from godwit.engine.cluster import SourceBatch
 from godwit.engine.lane.source_side import NumberedSplit
@@ -38,7 +43,7 @@ def planned(splits: tuple[NumberedSplit, ...]) -> SourceBatch[Any]:
 )
 def test_every_split_is_read_once_by_one_task(sizes: list[int | None], cores: int) -> None:
     splits = numbered(sizes)
-    tasks = dealt(splits, cores)
+    tasks = distribute_splits(splits, cores)
     assert all(tasks)
     assert len(tasks) <= 4 * cores
     assert sorted(chain(*tasks), key=lambda split: split.number) == list(splits)
@@ -47,7 +52,9 @@ def test_every_split_is_read_once_by_one_task(sizes: list[int | None], cores: in
 
 def test_many_splits_of_unlike_size_make_tasks_of_like_size() -> None:
     splits = numbered([1000, *[10] * 100])
-    sizes = sorted(sum(s.split.size_bytes or 0 for s in task) for task in dealt(splits, 2))
+    sizes = sorted(
+        sum(s.split.size_bytes or 0 for s in task) for task in distribute_splits(splits, 2)
+    )
     assert sizes == [1000, 1000]
 
 
@@ -65,7 +72,7 @@ def test_the_driver_reads_rows_that_are_known_to_be_few(
     rows: int | None, size_bytes: int | None, *, here: bool
 ) -> None:
     splits = numbered([size_bytes], rows)
-    read = planned_tasks(planned(splits), 2)
+    read = assign_splits(planned(splits), 2)
     if here:
         assert read == EpochRows(here=splits)
     else:
@@ -74,7 +81,7 @@ def test_the_driver_reads_rows_that_are_known_to_be_few(
 
 
 def test_an_epoch_without_rows_has_no_tasks() -> None:
-    assert planned_tasks(planned(()), 2) == EpochRows()
+    assert assign_splits(planned(()), 2) == EpochRows()
 
 
 def test_rows_of_both_kinds_keep_their_order_and_a_task_reads_the_driver_s_beside_others() -> None:
