@@ -24,17 +24,15 @@ if TYPE_CHECKING:
     from godwit.cli.stage_advice import StageAdvice
 
 
-def add_advise_command(subparsers: Any) -> None:
-    """Add ``advise`` to the command line; the function to run is left in ``args.run``."""
-    parser = subparsers.add_parser(
-        "advise",
-        help="what an ordinary Spark streaming run lost to unbalanced state, from its event log",
-        description="Read the event log of a Spark Structured Streaming application (not of "
+def add_advise_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the texts and arguments of `godwit advise`, and its function as ``run``."""
+    parser.description = (
+        "Read the event log of a Spark Structured Streaming application (not of "
         "Godwit) and say how unbalanced its stateful stages were: per micro-batch, what the stage "
         "took, what the same partitions would have taken on the same slots had they been placed "
         "freely (longest first), and the mean, which key groups finer than partitions come close "
         "to. The log may be compressed, rolled, cut short or still being written. Exit status 0; "
-        "2 if there is nothing to advise on.",
+        "2 if there is nothing to advise on."
     )
     parser.add_argument(
         "path",

@@ -67,13 +67,11 @@ _WHEN = (
 _PATH = "a path, or a URI that pyarrow.fs opens (s3://, gs://, hdfs://)"
 
 
-def add_checkpoint_command(subparsers: Any) -> None:
-    """Add ``checkpoint`` to the command line; the function to run is left in ``args.run``."""
-    parser = subparsers.add_parser(
-        "checkpoint",
-        help="what is in a checkpoint, whether it is whole; copy it, rename and drop its state",
-        description="Look into a checkpoint, copy it, or change what its next run takes up. "
-        "`inspect`, `verify` and `copy` only read it, so a query may be running on it.",
+def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the texts and arguments of `godwit checkpoint`, and its function as ``run``."""
+    parser.description = (
+        "Look into a checkpoint, copy it, or change what its next run takes up. "
+        "`inspect`, `verify` and `copy` only read it, so a query may be running on it."
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 

@@ -7,17 +7,19 @@ could not be done, as one message that says what to do; 130 stopped by Ctrl-C.
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from godwit import __version__
 from godwit.model.errors import GodwitError
 from godwit.model.wording import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 _DESCRIPTION = """\
 Godwit: elastic, stateful stream processing on Apache Spark, from Python. The state of a running
@@ -42,23 +44,66 @@ Each command explains itself with --help. Streams themselves are started from Py
 """
 
 
-# Command, its module, whose `add_<command>_command` adds it, and the extra with what it needs.
+# Command, its module, whose `add_<command>_arguments` configures its parser, the extra with what it
+# needs, and what it is for.
 _COMMANDS = {
-    "demo": ("godwit.cli.demo.command", "demo"),
-    "checkpoint": ("godwit.cli.checkpoint", "cli"),
-    "top": ("godwit.cli.top", "cli"),
-    "ui": ("godwit.cli.ui", "cli"),
-    "report": ("godwit.cli.ui", "cli"),
-    "advise": ("godwit.cli.advise", "cli"),
-    "plan": ("godwit.cli.plan", "planning"),
-    "sim": ("godwit.cli.sim", "planning"),
-    "what-if": ("godwit.cli.what_if", "planning"),
-    "reproduce": ("godwit.cli.reproduce.command", "planning"),
+    "demo": (
+        "godwit.cli.demo.command",
+        "demo",
+        "a live migration and a killed executor, on your machine, in a minute or two",
+    ),
+    "checkpoint": (
+        "godwit.cli.checkpoint",
+        "cli",
+        "what is in a checkpoint, whether it is whole; copy it, rename and drop its state",
+    ),
+    "top": (
+        "godwit.cli.top",
+        "cli",
+        "a running stream in the terminal: load, speed, migrations, decisions",
+    ),
+    "ui": ("godwit.cli.ui", "cli", "a running or past stream as a page in the browser"),
+    "report": ("godwit.cli.ui", "cli", "a run as one HTML file to send"),
+    "advise": (
+        "godwit.cli.advise",
+        "cli",
+        "what an ordinary Spark streaming run lost to unbalanced state, from its event log",
+    ),
+    "plan": ("godwit.cli.plan", "planning", "what a planner would do with a problem"),
+    "sim": (
+        "godwit.cli.sim",
+        "planning",
+        "what the controller would do on a cluster that you do not have",
+    ),
+    "what-if": (
+        "godwit.cli.what_if",
+        "planning",
+        "latency of a stream with other executors or rates, before anybody pays for them",
+    ),
+    "reproduce": (
+        "godwit.cli.reproduce.command",
+        "planning",
+        "redraw the figures of the papers, and say where ours agree",
+    ),
 }
+# A package of each extra, by which `godwit --help` sees whether it is installed.
+_PACKAGE_OF = {"cli": "rich", "demo": "matplotlib", "planning": "scipy"}
 
 
-def parser() -> argparse.ArgumentParser:
-    """Build the parser of the whole command line."""
+def parser(commands: Collection[str] = tuple(_COMMANDS)) -> argparse.ArgumentParser:
+    """Build the parser of the command line.
+
+    Parameters
+    ----------
+    commands
+        Commands whose modules are imported for their arguments, which takes up to a second. The
+        parser knows only the name and the purpose of the others.
+
+    Raises
+    ------
+    GodwitError
+        If a package that one of these commands needs is not installed.
+    """
     root = argparse.ArgumentParser(
         prog="godwit",
         description=_DESCRIPTION,
@@ -69,43 +114,33 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument(
         "--traceback", action="store_true", help="show where in the code an error comes from"
     )
-    commands = root.add_subparsers(dest="command", metavar="COMMAND")
-    for name, (module, extra) in _COMMANDS.items():
-        try:
-            add = getattr(importlib.import_module(module), f"add_{name.replace('-', '_')}_command")
-        except ModuleNotFoundError as error:
-            if (error.name or "").startswith("godwit"):
-                raise
-            _add_unavailable(commands, name, extra, error.name or "a package")
-        else:
-            add(commands)
+    subparsers = root.add_subparsers(dest="command", metavar="COMMAND")
+    for name, (module, extra, purpose) in _COMMANDS.items():
+        if find_spec(_PACKAGE_OF[extra]) is None:
+            purpose = f"(needs: pip install 'godwit-streams[{extra}]')"  # noqa: PLW2901
+        command = subparsers.add_parser(name, help=purpose)
+        if name in commands:
+            with _naming_the_extra(name):
+                added = f"add_{name.replace('-', '_')}_arguments"
+                getattr(import_module(module), added)(command)
     return root
 
 
-def _add_unavailable(commands: Any, name: str, extra: str, package: str) -> None:
-    """Add a command that only says what to install for it."""
-
-    def refuse(_args: argparse.Namespace) -> int:
-        raise _missing(package, extra)
-
-    # No character begins an option, so that whatever is asked of the command is taken.
-    command = commands.add_parser(
-        name,
-        help=f"(needs: pip install 'godwit-streams[{extra}]')",
-        add_help=False,
-        prefix_chars="\0",
-    )
-    command.add_argument("rest", nargs="*")
-    command.set_defaults(run=refuse)
-
-
-def _missing(package: str, extra: str) -> GodwitError:
-    """Return the error that a package of an extra is not installed."""
-    return GodwitError(
-        f"It needs the package {package}, which is not installed.",
-        remedy=f"pip install 'godwit-streams[{extra}]'",
-        package=package,
-    )
+@contextmanager
+def _naming_the_extra(command: str) -> Iterator[None]:
+    """Context that answers a missing package with the extra to install for a command."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "godwit"):
+            raise
+        extra = _COMMANDS[command][1]
+        raise GodwitError(
+            f"It needs the package {package}, which is not installed.",
+            remedy=f"pip install 'godwit-streams[{extra}]'",
+            package=package,
+        ) from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -116,37 +151,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments
         Without the program's name; by default those of the process.
     """
-    command_line = parser()
-    args = command_line.parse_args(arguments)
-    if args.command is None:
-        command_line.print_help()
-        return 2
+    given = sys.argv[1:] if arguments is None else arguments
+    command = next((argument for argument in given if not argument.startswith("-")), "")
     try:
-        status = _run(args)
+        command_line = parser((command,))
+        args = command_line.parse_args(given)
+        if args.command is None:
+            command_line.print_help()
+            return 2
+        with _naming_the_extra(command):
+            status: int = args.run(args)
         # Here and not at exit, where a closed pipe could not be answered any more.
         sys.stdout.flush()
     except GodwitError as error:
-        if args.traceback:
+        if "--traceback" in given:
             raise
-        print(f"godwit {args.command}: {printable(str(error))}", file=sys.stderr)
+        print(f"godwit {command}: {printable(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader has seen enough, as in `godwit ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    return status
-
-
-def _run(args: argparse.Namespace) -> int:
-    """Run a command; name the extra to install if a package is missing."""
-    try:
-        status: int = args.run(args)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package in ("", "godwit"):
-            raise
-        raise _missing(package, _COMMANDS[args.command][1]) from error
     return status
 
 

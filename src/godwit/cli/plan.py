@@ -42,18 +42,16 @@ examples:
 """
 
 
-def add_plan_command(subparsers: Any) -> None:
-    """Add ``plan`` to the command line; the function to run is left in ``args.run``."""
-    plan = subparsers.add_parser(
-        "plan",
-        help="what a planner would do with a problem",
-        description="Ask a planner what it would do with a problem in a file; nothing is carried "
-        "out.\n\n" + _methods(),
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the texts and arguments of `godwit plan`, and its function as ``run``."""
+    parser.description = (
+        "Ask a planner what it would do with a problem in a file; nothing is carried "
+        "out.\n\n" + _methods()
     )
+    parser.epilog = _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     # The methods stand in the description, with more than a line each, and not twice.
-    methods = plan.add_subparsers(
+    methods = parser.add_subparsers(
         dest="method", required=True, metavar="METHOD", help="one of the above, or:"
     )
     for entry in PLANNERS.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from godwit.adapt import Control
 from godwit.adapt.scaling import utilisation
@@ -54,16 +54,14 @@ numbers. Equal arguments give equal results. Exit status 0; 2 if an argument mak
 """
 
 
-def add_sim_command(subparsers: Any) -> None:
-    """Add ``sim`` to the command line."""
-    parser = subparsers.add_parser(
-        "sim",
-        help="what the controller would do on a cluster that you do not have",
-        description="Run a scenario on a simulated cluster twice: left alone, and balanced and "
-        "scaled by the controller. The same rows arrive in both.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_sim_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the texts and arguments of `godwit sim`, and its function as ``run``."""
+    parser.description = (
+        "Run a scenario on a simulated cluster twice: left alone, and balanced and "
+        "scaled by the controller. The same rows arrive in both."
     )
+    parser.epilog = _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     size = Size()
     stories = "; ".join(
         f"{name}: {(make.__doc__ or '').splitlines()[0]}" for name, make in SCENARIOS.items()

@@ -55,17 +55,15 @@ _ENTRIES = 1000
 _WIDE = 160
 
 
-def add_top_command(subparsers: Any) -> None:
-    """Add ``top`` to the command line; the function to run is left in ``args.run``."""
-    parser = subparsers.add_parser(
-        "top",
-        help="a running stream in the terminal: load, speed, migrations, decisions",
-        description="Show a stream while it runs: executors and their load, key groups on the "
+def add_top_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the texts and arguments of `godwit top`, and its function as ``run``."""
+    parser.description = (
+        "Show a stream while it runs: executors and their load, key groups on the "
         "move, rows per second, epoch time, lag of the sources where Spark tells it, the "
         "controller's last decisions. Only the end of the checkpoint's journal is read, so it "
         "works from any machine that reaches the checkpoint, costs the stream nothing, and shows "
         "the last moments of one that has ended. Ctrl-C ends it. Exit status 0; 2 if there is no "
-        "checkpoint, or no journal yet.",
+        "checkpoint, or no journal yet."
     )
     parser.add_argument(
         "path", metavar="CHECKPOINT", help="a path, or a URI that pyarrow.fs opens (s3://, hdfs://)"

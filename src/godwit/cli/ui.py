@@ -7,7 +7,7 @@ import os
 import secrets
 import threading
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from godwit.checkpoint.framing import load_record
 from godwit.checkpoint.records import IDENTITY, FlowIdentity
@@ -22,17 +22,15 @@ _VARIABLE: Final = "GODWIT_UI_TOKEN"
 _PATH: Final = "a path, or a URI that pyarrow.fs opens (s3://, hdfs://)"
 
 
-def add_ui_command(subparsers: Any) -> None:
-    """Add ``ui`` to the command line; the function to run is left in ``args.run``."""
-    parser = subparsers.add_parser(
-        "ui",
-        help="a running or past stream as a page in the browser",
-        description="Serve a page that shows a stream while it runs, or a run that has ended: its "
+def add_ui_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the texts and arguments of `godwit ui`, and its function as ``run``."""
+    parser.description = (
+        "Serve a page that shows a stream while it runs, or a run that has ended: its "
         "graph, latency and decisions, executors and the load of key groups, migrations, rows left "
         "out, and every epoch that there was. Only the checkpoint's journal is read, so it works "
         "from any machine that reaches the checkpoint. The page can be reached from this machine "
         "alone, unless --host says otherwise; then it needs a token, which is part of the address "
-        "that is printed. Ctrl-C ends it.",
+        "that is printed. Ctrl-C ends it."
     )
     parser.add_argument("path", metavar="CHECKPOINT", help=_PATH)
     parser.add_argument(
@@ -50,13 +48,11 @@ def add_ui_command(subparsers: Any) -> None:
     parser.set_defaults(run=_ui)
 
 
-def add_report_command(subparsers: Any) -> None:
-    """Add ``report`` to the command line; the function to run is left in ``args.run``."""
-    parser = subparsers.add_parser(
-        "report",
-        help="a run as one HTML file to send",
-        description="Write what `godwit ui` shows of a run into one file, which any browser opens "
-        "without a server. Exit status 0; 2 if there is no checkpoint, or no journal yet.",
+def add_report_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the texts and arguments of `godwit report`, and its function as ``run``."""
+    parser.description = (
+        "Write what `godwit ui` shows of a run into one file, which any browser opens "
+        "without a server. Exit status 0; 2 if there is no checkpoint, or no journal yet."
     )
     parser.add_argument("path", metavar="CHECKPOINT", help=_PATH)
     parser.add_argument("-o", "--output", default="run.html", help="default: %(default)s")

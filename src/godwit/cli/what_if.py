@@ -54,17 +54,15 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
 
 
-def add_what_if_command(subparsers: Any) -> None:
-    """Add ``what-if`` to the command line; the function to run is left in ``args.run``."""
-    parser = subparsers.add_parser(
-        "what-if",
-        help="latency of a stream with other executors or rates, before anybody pays for them",
-        description="Play what the journal of a checkpoint has measured of a stream, with another "
+def add_what_if_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the texts and arguments of `godwit what-if`, and its function as ``run``."""
+    parser.description = (
+        "Play what the journal of a checkpoint has measured of a stream, with another "
         "number of executors, another rate, trigger or planner, and say what would come of it. "
-        "Nothing is changed, and nothing is asked of the query, which may be running.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "Nothing is changed, and nothing is asked of the query, which may be running."
     )
+    parser.epilog = _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
         "path", metavar="CHECKPOINT", help="a path, or a URI that pyarrow.fs opens (s3://, hdfs://)"
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import godwit
-from godwit.cli.main import main, parser
+from godwit.cli.main import main
 from godwit.cli.plan_json import EXAMPLES
 from godwit.model.errors import CheckpointError
 
@@ -34,6 +34,22 @@ def test_help_names_every_command_with_what_it_is_for(
         assert command in told
 
 
+@pytest.mark.parametrize("command", ["", "demo", "checkpoint"])
+def test_a_command_imports_no_other_commands_nor_what_they_need(command: str) -> None:
+    program = (
+        "import contextlib, sys\n"
+        "from godwit.cli.main import main\n"
+        "with contextlib.suppress(SystemExit):\n"
+        f"    main([*{[command] if command else []}, '--help'])\n"
+        "others = {'godwit.cli.plan', 'godwit.cli.top', 'scipy', 'pandas', 'pyspark'}\n"
+        "print(sorted(others & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.splitlines()[-1], done.stderr) == ("[]", "")
+
+
 def test_no_command_shows_the_help_and_is_status_two(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "start here:" in capsys.readouterr().out
@@ -42,7 +58,7 @@ def test_no_command_shows_the_help_and_is_status_two(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("command", ["demo", "checkpoint", "top", "ui", "report", "advise", "plan"])
 def test_each_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        parser().parse_args([command, "--help"])
+        main([command, "--help"])
     assert stopped.value.code == 0
     assert f"usage: godwit {command}" in capsys.readouterr().out
 

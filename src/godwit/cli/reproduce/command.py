@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from godwit.cli.reproduce import catalogue
 from godwit.cli.reproduce.figure import FigureRun, Verdict
@@ -35,16 +35,14 @@ be run; 130: stopped by Ctrl-C.
 """
 
 
-def add_reproduce_command(subparsers: Any) -> None:
-    """Add ``reproduce`` to the command line."""
-    parser = subparsers.add_parser(
-        "reproduce",
-        help="redraw the figures of the papers, and say where ours agree",
-        description="Run the experiments of the five papers that Godwit rests on, write data and "
-        "pictures, and compare the results with what the papers show.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_reproduce_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the texts and arguments of `godwit reproduce`, and its function as ``run``."""
+    parser.description = (
+        "Run the experiments of the five papers that Godwit rests on, write data and "
+        "pictures, and compare the results with what the papers show."
     )
+    parser.epilog = _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
         "figures", nargs="*", metavar="PAPER[/FIGURE]", help="default: all figures of all papers"
     )

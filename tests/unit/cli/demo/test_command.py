@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from godwit.cli.demo import story
+from godwit.cli.demo import command, story
 from godwit.cli.demo.recording import Audience, Comparison, Recording
 from godwit.cli.main import main
 
@@ -20,7 +21,9 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Replace the play by one without Spark, and keep what it was asked for."""
     asked: list[Settings] = []
 
-    def play(settings: Settings, audience: Audience, _days: Future[Days]) -> Outcome:
+    def play(
+        settings: Settings, audience: Audience, _days: Future[Days], _cluster: object
+    ) -> Outcome:
         asked.append(settings)
         audience.say("on stage")
         recording = Recording(started_s=0.0, rows_in_all=10)
@@ -45,6 +48,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
             stream_s=2.0,
         )
 
+    monkeypatch.setattr(command, "_cluster", lambda *_: nullcontext("a cluster"))
     monkeypatch.setattr(story, "play", play)
     monkeypatch.setattr(story, "load_days", no_days)
     return asked
@@ -132,10 +136,11 @@ def test_ctrl_c_is_status_130_and_removes_the_temporary_directory(
 ) -> None:
     seen: list[Path] = []
 
-    def play(settings: Settings, _audience: Audience, _days: Future[Days]) -> Outcome:
+    def play(settings: Settings, *_: object) -> Outcome:
         seen.append(settings.work_dir)
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(command, "_cluster", lambda *_: nullcontext("a cluster"))
     monkeypatch.setattr(story, "play", play)
     monkeypatch.setattr(story, "load_days", no_days)
     assert main(["demo"]) == 130

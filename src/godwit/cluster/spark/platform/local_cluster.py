@@ -120,6 +120,8 @@ class LocalCluster:
         self.work_dir = self._given or Path(tempfile.mkdtemp(prefix="godwit-cluster-"))
         self.work_dir.mkdir(parents=True, exist_ok=True)
         if self._conf is not None:
+            import pyspark  # noqa: F401, PLC0415  before others import and hold the lock on Python
+
             starter = ThreadPoolExecutor(1, thread_name_prefix="godwit-cluster")
             self._starting = starter.submit(self._start, {**self._spark_settings(), **self._conf})
             starter.shutdown(wait=False)
