@@ -167,7 +167,7 @@ def _driven_by_spark(flow: LogicalFlow, compiled: CompiledFlow, options: Options
 
         def epoch(batch: DataFrame, number: int, stopped: Callable[[], bool]) -> dict[str, float]:
             """Run the epoch of a micro-batch; return phase → milliseconds."""
-            offered = partial(source.offered, batch, number)
+            offered = partial(source.to_batch, batch, number)
             return run.with_input(offered, stopped, broken_off=stopped)
 
         query = _start_spark(rows, options, flow.name, run, epoch)
