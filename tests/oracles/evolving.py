@@ -22,7 +22,6 @@ from godwit.checkpoint.entries import read_chain
 from godwit.checkpoint.records import CommitRecord
 from godwit.columns.hashing import hash_keys
 from godwit.engine.instructions import (
-    mask_of,
     operator_instruction,
     places_of,
     state_instruction,
@@ -32,7 +31,7 @@ from godwit.engine.lane.messages import EpochInstruction
 from godwit.engine.recovery import recover_flow
 from godwit.migration import Copies, EpochPlan
 from godwit.model.assignment import even_assignment
-from godwit.model.key_groups import key_groups_of
+from godwit.model.key_groups import key_group_mask, key_groups_of
 from godwit.operators.compute import ComputeOperator
 
 if TYPE_CHECKING:
@@ -159,7 +158,7 @@ class Runtime:
                             recorded_as=self.log.recorded_as(state),
                             chains=chains,
                             floor=self.copies.owners_versions(assignment, state),
-                            needed=~mask_of(suspended, NUM_KEY_GROUPS),
+                            needed=~key_group_mask(suspended, NUM_KEY_GROUPS),
                             to_snapshot=choose_snapshots(
                                 chains,
                                 state,

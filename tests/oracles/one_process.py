@@ -23,7 +23,6 @@ from godwit.cluster.local.stages import run_lanes, ship_rows
 from godwit.engine.cluster import Executor
 from godwit.engine.event_time import EventTimes, Times
 from godwit.engine.instructions import (
-    mask_of,
     operator_instruction,
     places_of,
     state_instruction,
@@ -33,6 +32,7 @@ from godwit.engine.lane.messages import EpochInstruction, LaneReport
 from godwit.engine.lane.source_side import LaneInput
 from godwit.migration import Copies, EpochPlan
 from godwit.model.assignment import even_assignment
+from godwit.model.key_groups import key_group_mask
 from godwit.operators.windows.event_time import NO_TIME, EpochTime
 from godwit.plan.staging import StagedSink
 
@@ -237,7 +237,7 @@ class OneProcess:
             recorded_as=state,
             chains=self.log.chains,
             floor=held[self.assignment.executor_of, np.arange(self.flow.num_key_groups)],
-            needed=~mask_of(self.suspended, self.flow.num_key_groups),
+            needed=~key_group_mask(self.suspended, self.flow.num_key_groups),
             to_snapshot=self.snapshots
             if self.snapshots is not None
             else choose_snapshots(self.log.chains, state, settled, budget_bytes=self._budget),

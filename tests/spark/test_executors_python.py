@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from godwit.cluster.spark.platform import executors_python
-from godwit.cluster.spark.platform.executors_python import insist_on_python
+from godwit.cluster.spark.platform.executors_python import check_executors_python
 from godwit.model.errors import ExecutorEnvironmentError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def test_a_python_without_godwit_is_named_with_what_it_lacks(
     monkeypatch.setenv("PYSPARK_PYTHON", str(bare))
     monkeypatch.setattr(unchecked, "pythonExec", str(bare))
     with pytest.raises(ExecutorEnvironmentError, match=r"has no godwit.*PYSPARK_PYTHON") as caught:
-        insist_on_python(unchecked)
+        check_executors_python(unchecked)
     assert str(bare) in caught.value.message
 
 
@@ -52,16 +52,16 @@ def test_a_python_that_does_not_exist_is_named_in_one_line(
     monkeypatch.setenv("PYSPARK_PYTHON", "/nowhere/python")
     monkeypatch.setattr(unchecked, "pythonExec", "/nowhere/python")
     with pytest.raises(ExecutorEnvironmentError, match="/nowhere/python") as caught:
-        insist_on_python(unchecked)
+        check_executors_python(unchecked)
     assert len(caught.value.message.splitlines()) == 1
 
 
 def test_it_is_asked_once_for_an_application(
     unchecked: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    insist_on_python(unchecked)
+    check_executors_python(unchecked)
     monkeypatch.setattr(unchecked, "parallelize", None)
-    insist_on_python(unchecked)
+    check_executors_python(unchecked)
 
 
 @pytest.mark.parametrize(

@@ -449,8 +449,8 @@ class Chains:
 
         `floor`: shape ``(num_key_groups,)``: present version of each key group's copy. `needed`:
         shape ``(num_key_groups,)``: mask of key groups to bring up to date. Returns all segments
-        that these need, each once; and key group → its chain (see `since`), for those that begin
-        with a snapshot or are far behind.
+        that these need, each once; and key group → its chain (see `chain_since`), for those that
+        begin with a snapshot or are far behind.
         """
         chains = self.chains_of(state)
         segments, others = chains.segments_since(floor, (chains.version > floor) & needed)

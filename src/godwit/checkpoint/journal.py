@@ -162,7 +162,7 @@ class JournalReader:
     def __init__(self, storage: CheckpointStorage) -> None:
         self._storage = storage
         self._full: dict[int, list[dict[str, Any]]] = {}
-        # where `more` goes on: segment, its size and run, and how many of its entries were given
+        # where `new_entries` goes on: segment, its size and run, and number of entries given of it
         self._at: tuple[int, int, str, int] = (-1, -1, "", 0)
 
     def tail(self, count: int) -> list[dict[str, Any]]:

@@ -65,7 +65,7 @@ class SourceLook:
     arrived_us: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def with_others(self, others: SourceLook) -> SourceLook:
-        """Merge with an observation of other sources that was made shortly before."""
+        """Merge with an observation of the other sources of a batch, made shortly before."""
         return SourceLook(
             at_us=max(self.at_us, others.at_us),
             nothing_us={**self.nothing_us, **others.nothing_us},

@@ -15,6 +15,7 @@ import numpy as np
 from godwit.checkpoint.hydration import Hydration, pack_copies, recover_chains, unpack_copies
 from godwit.migration import Delivery, Warmed
 from godwit.model.errors import MigrationError
+from godwit.model.key_groups import key_group_mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
     from godwit.engine.instructions import Instructor
     from godwit.engine.lane.messages import StateInstruction
     from godwit.migration import PeerCopies, StartWarming
-    from godwit.store.columns import StateSchema
-    from godwit.store.local_store import LocalStore
+    from godwit.store.local_store import LocalState
 
 _Versions = dict["StateId", "npt.NDArray[int64]"]
 """State → shape ``(num_key_groups,)``: versions; -1 where there is none."""
@@ -108,7 +108,7 @@ def _fetch_from_peers(
 
 
 def warm_copies(
-    store: LocalStore,  # where they are to be
+    local: LocalState,  # where they are to be
     key_groups: Sequence[int],
     instruction: StateInstruction,  # what brings them to the committed version
     *,
@@ -118,84 +118,56 @@ def warm_copies(
     lanes: int,  # number of lanes of the executor
 ) -> dict[int, int]:
     """Bring copies of one state up to date; return key group → version afterwards."""
-    num_key_groups = len(instruction.floor)
-    local = store.state(str(instruction.state), layout.schema, num_key_groups)
     hydration = Hydration(
         local=local,
         layout=layout,
-        homes=_default_tables(num_key_groups, lanes),
+        homes=_default_tables(local, lanes),
         storage=storage,
         segments=instruction.segments,
         snapshots=instruction.snapshots,
         floor=instruction.floor,
-        load=np.ones(num_key_groups, np.bool_),
+        load=np.ones(local.num_key_groups, np.bool_),
         recover=partial(recover_chains, storage, instruction.recorded_as, committed),
     )
     warmed = np.array(sorted(key_groups), np.int64)
-    needed = np.zeros(num_key_groups, np.bool_)
-    needed[warmed] = True
-    hydration.bring_forward(needed)
+    hydration.bring_forward(key_group_mask(warmed, local.num_key_groups))
     return dict(zip(warmed.tolist(), local.versions[warmed].tolist(), strict=True))
 
 
 def send_copies(
-    store: LocalStore,
-    key_groups: Sequence[int],
-    *,
-    state: StateId,
-    schema: StateSchema,
-    num_key_groups: int,
-    run_id: str,
+    local: LocalState, key_groups: Sequence[int], *, state: StateId, run_id: str
 ) -> Iterator[bytes]:
     """Serialise this executor's copies of one state, to be read by `receive_copies`."""
-    local = store.state(str(state), schema, num_key_groups)
-    return pack_copies(
-        local, np.array(sorted(key_groups), np.int64), run_id=run_id, state=str(state)
-    )
+    asked = np.array(sorted(key_groups), np.int64)
+    return pack_copies(local, asked, run_id=run_id, state=str(state))
 
 
 def receive_copies(
-    store: LocalStore,
+    local: LocalState,
     key_groups: Sequence[int],
     sent: Iterable[bytes],
     *,
     state: StateId,
-    schema: StateSchema,
-    num_key_groups: int,
     run_id: str,
-    lanes: int,
+    lanes: int,  # number of lanes of the executor that gets them
 ) -> dict[int, int]:
     """Store copies of one state that another executor sent; return key group → version.
 
     Raises `MigrationError` if other key groups arrived than were requested, or only a part.
     """
-    local = store.state(str(state), schema, num_key_groups)
     asked = np.array(sorted(key_groups), np.int64)
     local.refresh(asked)
     versions: dict[int, int] = {}
-    unpacked = unpack_copies(sent, asked, run_id=run_id, state=str(state), schema=schema)
-    for copies in unpacked:
-        local.replace(copies, _default_tables(num_key_groups, lanes))
+    tables = _default_tables(local, lanes)
+    for copies in unpack_copies(sent, asked, run_id=run_id, state=str(state), schema=local.schema):
+        local.replace(copies, tables)
         versions.update(zip(copies.key_groups.tolist(), copies.epochs.tolist(), strict=True))
     return versions
 
 
-def drop_copies(
-    store: LocalStore,
-    key_groups: Sequence[int],
-    *,
-    state: StateId,
-    schema: StateSchema,
-    num_key_groups: int,
-) -> None:
-    """Delete copies of one state."""
-    local = store.state(str(state), schema, num_key_groups)
-    local.drop(np.array(sorted(key_groups), np.int64))
-
-
-def _default_tables(num_key_groups: int, lanes: int) -> npt.NDArray[np.int32]:
+def _default_tables(local: LocalState, lanes: int) -> npt.NDArray[np.int32]:
     """Return the number of the local table, one per lane, for key groups not stored yet.
 
     Round robin: which lanes will own the key groups is not known yet.
     """
-    return np.arange(num_key_groups, dtype=np.int32) % lanes
+    return np.arange(local.num_key_groups, dtype=np.int32) % lanes

@@ -167,10 +167,8 @@ class EventTimes:
         `components`: component → its plan or state, which says what key groups are suspended; where
         components have been regrouped since, none of theirs is.
         """
-        suspended, resumed = (
-            self._suspended_operators(components),
-            self._resumed_operators(components),
-        )
+        suspended = self._suspended_operators(components)
+        resumed = self._resumed_operators(components)
         drained = self._idle_watermarks(silence_us)
         furthest = max((time.max_ahead_us for time in self._flow.times.values()), default=0)
         epoch_times: dict[str, EpochTime] = {}
@@ -179,10 +177,8 @@ class EventTimes:
             arriving = self._input_progress(operator.name, emitted, drained, suspended | resumed)
             if operator.name in self._follows:
                 first = self._follows[operator.name]
-                emitted[operator.name], epoch_times[operator.name] = (
-                    emitted[first],
-                    epoch_times[first],
-                )
+                emitted[operator.name] = emitted[first]
+                epoch_times[operator.name] = epoch_times[first]
                 continue
             paused = operator.name in suspended or (arriving is not None and arriving.paused)
             resumes = operator.name in resumed or (arriving is not None and arriving.resumes)
@@ -230,7 +226,10 @@ class EventTimes:
         return epoch_times
 
     def _retained_since(self, operator: KeyedOperator, closed: int) -> int:
-        """Return the start of the retained closed windows; now, if others were retained before."""
+        """Event time since which an operator retains closed windows for later ones.
+
+        `closed`: now.
+        """
         if operator.kept_mark is None:
             return END
         since, which = self._times.kept.get(str(operator.states[0]), (closed, operator.kept_mark))
@@ -300,10 +299,7 @@ class EventTimes:
     def _hot_keys(
         self, operator: KeyedOperator, components: Mapping[str, EpochPlan | ComponentView]
     ) -> Spreads | None:
-        """Hot keys of an operator divided among parts in the next epoch; ``None``: never any.
-
-        ``None``: no hot keys.
-        """
+        """Hot keys of an operator divided among parts in the next epoch; ``None``: never any."""
         orders = self.spreading.get(operator.name)
         if orders is None:
             return None
@@ -342,7 +338,10 @@ class EventTimes:
         return None if len(known) < len(fronts) else _Front.minimum(known)
 
     def _source_progress(self, name: str, drained: set[str]) -> _Front:
-        """Event-time progress of a source's rows, as far as it moves the watermark."""
+        """Event-time progress of a source's rows.
+
+        `name`: of their watermark, `drained`: idle ones.
+        """
         return _Front(
             watermark=self._times.watermarks.get(name, BEGINNING),
             newest=self._times.newest.get(name, BEGINNING),
@@ -397,7 +396,7 @@ class EventTimes:
         ) or any(epoch_times[operator.name].due for operator in self._timed)
 
     def after(self, epoch_times: Mapping[str, EpochTime], reports: Iterable[LaneReport]) -> Times:
-        """Compute the event time after an epoch from its lanes' reports."""
+        """Compute watermarks and closed times after an epoch from its lanes' reports."""
         newest = dict(self._times.newest)
         for name, time_us in self._max_event_times(reports).items():
             if time_us > newest.get(name, BEGINNING):

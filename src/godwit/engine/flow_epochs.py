@@ -65,7 +65,7 @@ def is_pending(view: ProtocolView, times: EventTimes, *, clock_us: int, silence_
 
 
 def _held_watermarks(flow: CompiledFlow, record: CommitRecord | None) -> dict[str, int]:
-    """Loop → minimum event time of its waiting rows, which holds back its watermark."""
+    """Return loop → event time that its watermark may not pass: the minimum of its waiting rows."""
     held: dict[str, int] = {}
     if record is None:
         return held
@@ -155,11 +155,14 @@ class FlowEpochs(Generic[RowsT]):
         return self.cluster.monotonic_us() / 1e6
 
     def wait_while_held(self) -> bool:
-        """Wait a moment while epochs are held; ``False``: give the epoch up and try later."""
+        """Wait briefly while epochs are held.
+
+        Return ``False`` to abort the epoch and retry later.
+        """
         return self.cluster.wait_while_held()
 
     def regroup(self, physical_plan: PhysicalPlan) -> None:
-        """Continue under the conductor's physical plan, if it is another."""
+        """Switch to a physical plan, if it differs from the present one."""
         if physical_plan == self.flow.physical_plan:
             return
         self.log.use_plan(physical_plan)

@@ -20,6 +20,7 @@ from godwit.engine.lane.messages import (
     StateInstruction,
 )
 from godwit.migration import LossPolicy
+from godwit.model.key_groups import key_group_mask
 from godwit.operators.windows.event_time import NO_TIME
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def operator_instruction(
     for e, executor in enumerate(assignment.executors):
         for lane in range(assignment.lanes[e]):
             of_lane[e, lane] = index.get((executor, lane), -1)
-    suspended = mask_of(plan.suspended, num_key_groups)
+    suspended = key_group_mask(plan.suspended, num_key_groups)
     waiting: dict[int, SegmentRef] = {}
     waiting_from: dict[int, int] = {}
     for key_group in plan.consume:
@@ -104,10 +105,10 @@ def operator_instruction(
         places=of_lane[assignment.executor_of, assignment.lane_of],
         states=tuple(states),
         suspended=suspended,
-        load=~suspended if always_load else mask_of(plan.load, num_key_groups),
+        load=~suspended if always_load else key_group_mask(plan.load, num_key_groups),
         waiting=tuple(waiting.values()),
         waiting_from=waiting_from,
-        resumed=mask_of(plan.consume, num_key_groups),
+        resumed=key_group_mask(plan.consume, num_key_groups),
         time=time,
         tables=tuple(tables),
         left_parts=tuple(left_parts),
@@ -140,15 +141,8 @@ def state_instruction(
     )
 
 
-def mask_of(key_groups: Iterable[int], size: int) -> npt.NDArray[np.bool_]:
-    """Return a boolean mask of shape ``(size,)`` that is true for these key groups."""
-    mask = np.zeros(size, np.bool_)
-    mask[list(key_groups)] = True
-    return mask
-
-
 def _intersection(one: npt.NDArray[integer], other: npt.NDArray[integer]) -> list[int]:
-    """Key groups in both arrays; quick if `one` is empty, as it usually is."""
+    """Return the key groups in both arrays; quick if `one` is empty, as it usually is."""
     return np.intersect1d(one, other).tolist() if len(one) else []
 
 
@@ -208,7 +202,7 @@ class Instructor:
             for component in self._flow.components:
                 plan = plans[component.name]
                 stationary = self._stationary(view, component.name, plan)
-                needed = ~mask_of(plan.suspended, self.num_key_groups)
+                needed = ~key_group_mask(plan.suspended, self.num_key_groups)
                 for operator in component.operators:
                     states = [
                         self._state(
@@ -253,7 +247,7 @@ class Instructor:
         """Build the instructions for executors without a copy of an operator's broadcast tables."""
         if not operator.broadcasts:
             return []
-        home = mask_of([operator.table_key_group(self.num_key_groups)], self.num_key_groups)
+        home = key_group_mask([operator.table_key_group(self.num_key_groups)], self.num_key_groups)
         names = {broadcast.state for broadcast in operator.broadcasts}
         return [
             state_instruction(
@@ -281,7 +275,7 @@ class Instructor:
     ) -> tuple[StateInstruction, int]:
         """Build the instruction to bring copies at versions `floor` to the committed version."""
         with self._log.lock:
-            instruction = self._state(state, floor, mask_of(key_groups, self.num_key_groups))
+            instruction = self._state(state, floor, key_group_mask(key_groups, self.num_key_groups))
             return instruction, self._log.latest_epoch
 
     def _state(
@@ -316,7 +310,7 @@ class Instructor:
     def _drained_slots(
         self, operator: KeyedOperator, state: StateId, time: EpochTime
     ) -> npt.NDArray[integer]:
-        """Key groups whose slot holds only expired panes, so that a snapshot empties it."""
+        """Return the key groups of which a slot of two-phase windows holds only expired panes."""
         role = operator.two_phase
         if role is None or role.slot is None or time.slots is None:
             return _NONE
@@ -326,10 +320,10 @@ class Instructor:
     def _stationary(
         self, view: ProtocolView, component: str, plan: EpochPlan
     ) -> npt.NDArray[integer]:
-        """Key groups eligible for snapshots: they run here and are not migrating.
+        """Return the key groups that may be snapshotted: not suspended, and not migrating.
 
         A copy that is being warmed would have to start again from a newer snapshot.
         """
         transfers = view.components[component].transfers
         moving = {transfer.key_group for transfer in transfers} | plan.suspended
-        return np.flatnonzero(~mask_of(moving, self.num_key_groups))
+        return np.flatnonzero(~key_group_mask(moving, self.num_key_groups))

@@ -110,9 +110,8 @@ class LatencyMeter:
         }
         for name in {**dict.fromkeys(self._seen), **rows}.keys() - ages.keys():
             count, parts = rows.get(name, 0), look.arrived_us.get(name, ())
-            pieces = self._arrival_pieces(
-                name, count, look
-            )  # the curve goes on, whoever else knows more
+            # The curve goes on, whoever else knows more.
+            pieces = self._arrival_pieces(name, count, look)
             if not count:
                 continue
             if parts:

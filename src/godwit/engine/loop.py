@@ -123,7 +123,9 @@ class EpochLoop(Generic[BatchT]):
     def _deliver(
         self, delivery: EpochDelivery, outcome: EpochOutcome, waiting: int, stopwatch: Stopwatch
     ) -> None:
-        """Deliver a committed epoch, and report it; `waiting`: key groups that did at its commit.
+        """Deliver a committed epoch, and report it.
+
+        `waiting`: number of key groups with waiting rows.
 
         Concerns no attempt at an epoch, so the next one may be under way.
         """
@@ -148,7 +150,10 @@ class EpochLoop(Generic[BatchT]):
                 conductor.announce(kind, **values)
 
     def _begin(self, epoch: int) -> tuple[Mapping[str, EpochPlan], Any] | None:
-        """Wait until epochs are not held; return the components' plans and the physical plan."""
+        """Begin an epoch once none is held.
+
+        Return the plans by component, and the physical plan.
+        """
         while True:
             with self._conductor.locked() as conductor:
                 plans, physical_plan = conductor.begin(epoch), conductor.plan
@@ -205,10 +210,13 @@ class Epochs(Protocol[_BatchT_contra]):
         """Return a monotonic time in seconds."""
 
     def wait_while_held(self) -> bool:
-        """Wait a moment while epochs are held; ``False``: give the epoch up and try later."""
+        """Wait briefly while epochs are held.
+
+        Return ``False`` to abort the epoch and retry later.
+        """
 
     def regroup(self, physical_plan: Any) -> None:
-        """Continue under the conductor's physical plan, if it is another."""
+        """Switch to a physical plan, if it differs from the present one."""
 
     def plan(
         self,
@@ -244,7 +252,7 @@ class EpochDelivery(Protocol):
     def remarks(
         self, outcome: EpochOutcome
     ) -> Iterable[tuple[type[events.Event], Mapping[str, Any]]]:
-        """Return kinds and values of further events of the epoch."""
+        """Return kinds and fields of further events to announce of the epoch."""
 
 
 class EpochObserver(Protocol):
@@ -330,7 +338,7 @@ class SharedConductor:
             conductor.announce(kind, **values)
 
     def migrate(self, request: MigrationRequested) -> None:
-        """Begin to carry out a plan."""
+        """Start a migration."""
         with self.locked() as conductor:
             conductor.migrate(request)
 
@@ -361,14 +369,21 @@ class SharedConductor:
 
     def ended(self, migration: str, timeout_s: float | None) -> EndMigration | None:
         """Wait for the end of a migration and return it; ``None`` if it has not ended by then."""
-        return self._once(lambda conductor: conductor.ended(migration), timeout_s)
+        return self._wait_for_end(lambda conductor: conductor.ended(migration), timeout_s)
 
     def ended_regrouping(self, regrouping: str, timeout_s: float | None) -> EndRegrouping | None:
         """Wait for the end of a regrouping and return it; ``None`` if it has not ended by then."""
-        return self._once(lambda conductor: conductor.ended_regrouping(regrouping), timeout_s)
+        return self._wait_for_end(
+            lambda conductor: conductor.ended_regrouping(regrouping), timeout_s
+        )
 
-    def _once(self, ended: Callable[[Conductor], _T | None], timeout_s: float | None) -> _T | None:
-        """Wait for a result of `ended`; ``None`` after the time-out or the end of the run."""
+    def _wait_for_end(
+        self, ended: Callable[[Conductor], _T | None], timeout_s: float | None
+    ) -> _T | None:
+        """Wait until `ended` returns a result.
+
+        ``None`` after the time-out or the end of the run.
+        """
         with self._changed:
             self._changed.wait_for(
                 lambda: ended(self._conductor) is not None or self._closed, timeout_s

@@ -178,7 +178,7 @@ def build_outcome(
 
 
 def _sum_by_executor(loads: Sequence[tuple[str, KeyGroupLoad]], name: str) -> dict[str, float]:
-    """Add up a column of the loads of each executor's lanes."""
+    """Add up the column `name` of the loads of each executor's lanes; return executor → sum."""
     number = {executor: i for i, executor in enumerate(dict.fromkeys(e for e, _ in loads))}
     if not number:
         return {}
@@ -189,7 +189,7 @@ def _sum_by_executor(loads: Sequence[tuple[str, KeyGroupLoad]], name: str) -> di
 
 
 def _add_to(total: dict[str, Any], name: str, more: float) -> None:
-    """Add to an entry that is 0 at first."""
+    """Add `more` to an entry of `total`, which counts as 0 if absent."""
     total[name] = total.get(name, 0) + more
 
 
@@ -298,13 +298,13 @@ def state_bytes(states: Iterable[StateId], chains: Chains) -> npt.NDArray[np.int
 
 
 def _sum_loads(loads: Sequence[KeyGroupLoad], sizes: npt.NDArray[np.int64]) -> KeyGroupLoad:
-    """Add up the loads of a component's operators, with the bytes of its states."""
+    """Add up the loads of a component's operators; `sizes`: bytes of its state by key group."""
     total = KeyGroupLoad.total(loads)
     return replace(total, state_bytes=sizes[total.key_groups])
 
 
 def empty_slots(flow: CompiledFlow, chains: Chains) -> dict[Hashable, frozenset[int]]:
-    """Slot, by its state → key groups without entries in it."""
+    """Return state of a slot of two-phase windows → key groups without entries in it."""
     return {
         state: frozenset(np.flatnonzero(chains.is_empty(state)).tolist())
         for operator in flow.operators

@@ -30,7 +30,7 @@ import pyarrow as pa
 from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.checkpoint.records import SinkRecord
 from godwit.checkpoint.staged_output import DivertedRows, decode_files
-from godwit.engine.lane.outputs import rejected_rows, rejected_rows_error
+from godwit.engine.lane.outputs import accepted_rows, rejected_rows, rejected_rows_error
 from godwit.model.errors import GodwitError, SinkError
 from godwit.plan.staging import REJECTED, Rejections, StagedSink
 from godwit.sinks.carried_files import CarriedFiles, read_former_target
@@ -303,9 +303,7 @@ class StagedOutput:
                 continue
             rejected.append(batch.take(pa.array(rejections.rows)))
             reasons += rejections.reasons
-            accepted = np.ones(batch.num_rows, np.bool_)
-            accepted[rejections.rows] = False
-            yield batch.filter(pa.array(accepted))
+            yield accepted_rows(batch, rejections)
         if rejected:
             rows = pa.concat_batches(rejected)
             self._divert("check", rows, Rejections(rows=np.arange(rows.num_rows), reasons=reasons))
@@ -490,7 +488,7 @@ class OpenSinks:
             self._carried.forget()
         self._diverted.delete_before(record.epoch)
         for output in sorted(self._outputs, key=lambda o: o.rejects_of is not None):
-            staged = self._read_staged(output, record, again=again)
+            staged = self._output_of(output, record, again=again)
             if staged is None:
                 continue
             if output.rejects_of is not None:
@@ -507,10 +505,10 @@ class OpenSinks:
             if last is None or last.epoch < epoch:
                 self._diverted.delete(self._deliveries.of[output.name].writer, epoch)
 
-    def _read_staged(
+    def _output_of(
         self, output: Output, record: CommitRecord, *, again: bool
     ) -> StagedOutput | None:
-        """Return an epoch's output for a sink; ``None`` if the sink is newer than the epoch."""
+        """Return an epoch's rows for one sink; ``None`` if the sink is newer than the epoch."""
         rejected_by: dict[str, pa.Table] = {}
         state = self._deliveries.of.get(output.name)
         if state is None or (again and state.former is None):

@@ -107,11 +107,6 @@ class Recovery:
         """Event time after the last epoch, by today's names."""
         if latest is None:
             return None
-        closed, reached = (
-            self._by_present_state_names(latest.expired),
-            self._by_present_state_names(latest.reached),
-        )
-        watermarks, newest = self._watermarks(latest.watermarks), self._watermarks(latest.newest)
         slots = {  # of operators that are gone too, which may come back
             name: Slots.of(of, self.flow.num_key_groups)
             for name, of in _recorded_slots(latest, self.changes).items()
@@ -119,12 +114,12 @@ class Recovery:
         slots.update(self.slots(latest))
         spreads = _without_dropped(latest.spreads, self.changes)
         return Times(
-            watermarks=watermarks,
-            newest=newest,
-            closed=closed,
+            watermarks=self._watermarks(latest.watermarks),
+            newest=self._watermarks(latest.newest),
+            closed=self._by_present_state_names(latest.expired),
             slots=slots,
             spreads={name: Spreads.of(keys) for name, keys in spreads.items()},
-            reached=reached,
+            reached=self._by_present_state_names(latest.reached),
             kept=self._by_present_state_names(latest.kept),
         )
 
@@ -188,7 +183,9 @@ def recover_flow(
     stored = None if new else CommitLog.open_read_only(storage)
     before = None if stored is None or stored.flow < 0 else stored.version(stored.flow)
     edits = () if stored is None else stored.edits()
-    without_state = _placed_as_stored(flow, None if before is None else apply_edits(before, edits))
+    without_state = _keep_stored_partitioning(
+        flow, None if before is None else apply_edits(before, edits)
+    )
     if callable(components):
         components = components(flow, without_state)
     version = flow_version(flow)
@@ -207,7 +204,7 @@ def recover_flow(
         repartition=repartition,
     )
     if latest is not None and before is not None:
-        _insist_on_all_changes(version, before, changes)
+        _check_change_readers(version, before, changes)
     layouts = layouts_of(flow, stored, changes)
     _check_slots_remain(flow, _recorded_slots(latest, changes))
     _check_merge_remains(flow, {} if latest is None else _without_dropped(latest.spreads, changes))
@@ -233,8 +230,8 @@ def recover_flow(
     )
 
 
-def _placed_as_stored(flow: CompiledFlow, stored: FlowVersion | None) -> frozenset[str]:
-    """Let operators keep the columns that place their state, where the program names none.
+def _keep_stored_partitioning(flow: CompiledFlow, stored: FlowVersion | None) -> frozenset[str]:
+    """Set `partition_by` of operators as in the checkpoint, where the program names no columns.
 
     Returns the operators that the checkpoint does not have.
     """
@@ -290,7 +287,7 @@ def _check_kind_of_sources(
     )
 
 
-def _insist_on_all_changes(today: FlowVersion, before: FlowVersion, changes: FlowChanges) -> None:
+def _check_change_readers(today: FlowVersion, before: FlowVersion, changes: FlowChanges) -> None:
     """Refuse an operator that reads changes of results, and has not seen all of them.
 
     It would take back results that it never had, or keep those that nobody takes back, and be wrong

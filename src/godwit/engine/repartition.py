@@ -64,7 +64,7 @@ def repartition(
     latest = log.latest
     assert latest is not None, "there is state"
     for name in operators:
-        _insist_on_rest(flow.operator(name), log)
+        _check_can_repartition(flow.operator(name), log)
     refs: list[partial[SnapshotRef]] = []
     with BlockWriter(log.storage, epoch=latest.epoch + 1, name="repartition") as writer:
         for name in operators:
@@ -73,7 +73,7 @@ def repartition(
                 if state.state.startswith(BROADCAST):
                     continue  # of one key, which is in one place however rows are placed
                 layout = layouts[name][0][state.state]
-                for key_group, rows in _placed(operator, state, layout, log, max_bytes):
+                for key_group, rows in _read_repartitioned(operator, state, layout, log, max_bytes):
                     writer.add(encode_batch(pack_entries(rows)))
                     refs.append(
                         partial(
@@ -91,10 +91,10 @@ def repartition(
     commit_edit(log, latest, latest.last_batch, snapshots=snapshots, delivered=delivered)
 
 
-def _placed(
+def _read_repartitioned(
     operator: KeyedOperator, state: StateId, layout: EntryLayout, log: CommitLog, max_bytes: int
 ) -> Iterator[tuple[int, StateRows]]:
-    """Yield the entries of each key group of a state, as the operator places them now.
+    """Yield the entries of each key group of a state, as the operator's present columns place them.
 
     A key group that had entries and has none any more is yielded empty.
     """
@@ -129,8 +129,8 @@ def _placed(
                 yield key_group, together.take(which)
 
 
-def _insist_on_rest(operator: KeyedOperator, log: CommitLog) -> None:
-    """Refuse to move state while something else goes by the key groups that it is in."""
+def _check_can_repartition(operator: KeyedOperator, log: CommitLog) -> None:
+    """Refuse to repartition while waiting rows, slots or hot keys depend on the key groups."""
     name, latest = operator.name, log.latest
     if PART in operator.hash_columns.names:
         raise CheckpointError(

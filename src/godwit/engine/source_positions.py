@@ -210,7 +210,7 @@ class SourcePositions:
         return {name: self._position(name) for name in self._opened}
 
     def _position(self, name: str) -> Position:
-        """Return a copy of a position, which the caller may change."""
+        """Return a copy of a source's position after the last committed batch."""
         return copy.deepcopy(self._positions[name])
 
     def fix_ends(self) -> None:
@@ -404,7 +404,7 @@ class SourcePositions:
         return lags
 
     def described(self, positions: Mapping[str, Position]) -> dict[str, dict[str, Any]]:
-        """Describe positions for people, those of sources that are open."""
+        """Describe positions of open sources for people: source → figures by name."""
         told: dict[str, dict[str, Any]] = {}
         for name, source in self._opened.items():
             if name in positions:

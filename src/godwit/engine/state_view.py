@@ -237,7 +237,7 @@ class _Shown:
 
     @classmethod
     def of(cls, described_as: StateDescription, stored: StateSchema, num_keys: int) -> _Shown:
-        """Choose the conversion for a state."""
+        """Choose how entries of a state are shown, from its description and its stored columns."""
         readable = described_as.codec == "msgpack"
         timers = not readable and stored.values.names == [TIMERS, "due"]
         page = num_keys if PAGE in (name for name, _ in described_as.entries) else None
@@ -282,7 +282,7 @@ class _Shown:
 
 
 def _shown_name(field: pa.Field, schema: StateSchema) -> pa.Field:
-    """Strip our prefix from a column's name, unless the user has a column of that name."""
+    """Return a column without Godwit's prefix in its name, unless the user has that name."""
     name = field.name.removeprefix(f"{RESERVED_PREFIX}_")
     taken = {*schema.keys.names, *schema.values.names}
     return field if name in taken else field.with_name(name)

@@ -40,6 +40,15 @@ def key_groups_of(hashes: npt.NDArray[np.int64], num_key_groups: int) -> npt.NDA
     return np.mod(hashes, num_key_groups).astype(np.int32)
 
 
+def key_group_mask(
+    key_groups: Iterable[int] | npt.NDArray[np.integer], num_key_groups: int
+) -> npt.NDArray[np.bool_]:
+    """Return a mask of shape ``(num_key_groups,)`` that is true for these key groups."""
+    mask = np.zeros(num_key_groups, np.bool_)
+    mask[key_groups if isinstance(key_groups, np.ndarray) else list(key_groups)] = True
+    return mask
+
+
 class PerKeyGroup(Mapping[int, int]):
     """Immutable map from key groups to integers; equals the same dict.
 

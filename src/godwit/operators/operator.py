@@ -245,7 +245,7 @@ class KeyedOperator(ABC):
     # all rows of a key.  `arrange` deals them out as `EpochTime.spreads` says.
     max_parts: int = 0
     # States of parts that are merged into those of the whole key in the epoch in which the key
-    # leaves them; none: they stay where they are, until the watermark has passed `over_at`.
+    # leaves them; none: they stay where they are, until the watermark has passed `parts_expire_at`.
     part_states: tuple[str, ...] = ()
     # Whether part 0, a whole key, is hashed as the other parts are, or by its key columns alone.
     hashes_whole: ClassVar[bool] = False
@@ -397,7 +397,7 @@ class KeyedOperator(ABC):
         return tuple(keys[own.index(name)] for name in self.partition_by) or tuple(keys)
 
     def hash_of(self, rows: pa.RecordBatch, num_key_groups: int) -> npt.NDArray[np.int64]:
-        """Hash rows that have the columns `hashed`; key groups follow by `key_groups_of`."""
+        """Hash rows that have the columns `hash_columns`; key groups follow by `key_groups_of`."""
         keys = rows.select(self.hash_columns.names)
         if not self.partition_by:
             return hash_keys(keys)

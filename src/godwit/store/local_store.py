@@ -42,8 +42,8 @@ KeyGroups = npt.NDArray[np.int64]
 class LocalState:
     """State of the key groups of one operator; get one from `LocalStore.state`.
 
-    What `versions`, `prior`, `scan` and the rest say of a key group counts from the last `refresh`
-    that named it.
+    What `versions`, `look_up`, `scan` and the rest say of a key group counts from the last
+    `refresh` that named it.
     """
 
     def __init__(self, path: Path, schema: StateSchema, num_key_groups: int) -> None:

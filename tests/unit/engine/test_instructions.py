@@ -12,13 +12,13 @@ from godwit.checkpoint.evolution import FlowVersion
 from godwit.checkpoint.records import BlockRef, CommitRecord, SegmentRef, SnapshotRef, StateId
 from godwit.engine.cluster import Executor
 from godwit.engine.instructions import (
-    mask_of,
     operator_instruction,
     places_of,
     state_instruction,
 )
 from godwit.migration import EpochPlan
 from godwit.model.assignment import even_assignment
+from godwit.model.key_groups import key_group_mask
 
 if TYPE_CHECKING:
     from godwit.engine.lane.messages import Place
@@ -130,7 +130,7 @@ def test_what_is_held_is_brought_forward_by_segments_alone(chains: Chains) -> No
         recorded_as=STATE,
         chains=chains,
         floor=np.array([1, 0, 1, -1]),
-        needed=mask_of(range(N), N),
+        needed=key_group_mask(range(N), N),
     )
     assert sorted(s.epoch for s in told.segments) == [2]
     assert told.snapshots == {}
@@ -144,7 +144,7 @@ def test_what_is_not_held_starts_from_its_snapshot(chains: Chains) -> None:
         recorded_as=STATE,
         chains=chains,
         floor=floor,
-        needed=mask_of([0], N),
+        needed=key_group_mask([0], N),
         to_snapshot=[2],
     )
     assert {g: s.version for g, s in told.snapshots.items()} == {0: 1}
@@ -159,6 +159,6 @@ def test_what_is_not_wanted_needs_nothing(chains: Chains) -> None:
         recorded_as=STATE,
         chains=chains,
         floor=np.full(N, -1),
-        needed=mask_of([], N),
+        needed=key_group_mask([], N),
     )
     assert (told.segments, told.snapshots) == ((), {})

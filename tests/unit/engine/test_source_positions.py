@@ -133,17 +133,17 @@ def test_a_source_says_which_of_two_positions_is_the_earlier() -> None:
     positions, _ = kept(source)
     positions.committed(positions.plan(2).ref)
     source.count = 4
-    with pytest.raises(SourceError, match=r"read up to {'read': 9}, .* to {'read': 4} now"):
+    with pytest.raises(SourceError, match=r"read it to {'read': 9}, .* at {'read': 4}\."):
         positions.plan(2)
 
 
 def test_a_batch_after_rows_that_were_given_is_marked_like_them() -> None:
     positions, _ = kept(Numbers(4))
-    given = positions.played()
+    given = positions.with_test_rows()
     assert (given.ref.digest, given.splits) == (PLAYED, ())
     positions.committed(given.ref)
     assert positions.plan(1).ref.digest == PLAYED
-    beside = positions.played(positions.plan(1))
+    beside = positions.with_test_rows(positions.plan(1))
     assert beside.ref.positions == {"numbers": {"next": 4}}
 
 

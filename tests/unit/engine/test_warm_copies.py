@@ -8,8 +8,9 @@ import numpy as np
 from tests.oracles.one_process import OneProcess
 from tests.support.lane_flows import flow_of, rows_of, sums
 
-from godwit.engine.copies import drop_copies, warm_copies
-from godwit.engine.instructions import mask_of, state_instruction
+from godwit.engine.copies import warm_copies
+from godwit.engine.instructions import state_instruction
+from godwit.model.key_groups import key_group_mask
 from godwit.store.local_store import LocalStore
 
 if TYPE_CHECKING:
@@ -27,16 +28,17 @@ def told(run: OneProcess, floor: int) -> StateInstruction:
         recorded_as=state,
         chains=run.log.chains,
         floor=np.full(N, floor),
-        needed=mask_of(range(N), N),
+        needed=key_group_mask(range(N), N),
     )
 
 
 def warm(run: OneProcess, store: LocalStore, key_groups: list[int], floor: int) -> dict[int, int]:
+    instruction, layout = told(run, floor), run.flow.operators[0].states["state"]
     return warm_copies(
-        store,
+        store.state(str(instruction.state), layout.schema, N),
         key_groups,
-        told(run, floor),
-        layout=run.flow.operators[0].states["state"],
+        instruction,
+        layout=layout,
         storage=run.log.storage,
         committed=run.log.latest_epoch,
         lanes=2,
@@ -69,6 +71,6 @@ def test_a_copy_that_is_dropped_is_gone_and_the_others_stay(tmp_path: Path) -> N
     store = LocalStore(tmp_path / "elsewhere")
     warm(run, store, [1, 2], -1)
     operator = run.flow.operators[0].operator
-    state = operator.states[0]
-    drop_copies(store, [1, 7], state=state, schema=operator.schema, num_key_groups=N)
-    assert np.flatnonzero(store.state(str(state), operator.schema, N).versions >= 0).tolist() == [2]
+    local = store.state(str(operator.states[0]), operator.schema, N)
+    local.drop(np.array([1, 7]))
+    assert np.flatnonzero(local.versions >= 0).tolist() == [2]

@@ -12,22 +12,18 @@ import pickle
 import shutil
 import uuid
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.cluster.local.stages import add_splits, run_lanes, ship_rows
 from godwit.engine.cluster import ConductorPorts, Executor, SourceBatch
-from godwit.engine.copies import (
-    drop_copies,
-    receive_copies,
-    send_copies,
-    warm_copies,
-    warm_states,
-)
+from godwit.engine.copies import receive_copies, send_copies, warm_copies, warm_states
 from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.executor import local_store_root
 from godwit.engine.lane.lane import lane_flow, local_store
-from godwit.engine.lane.source_side import SourceSide, insist_on_same_rows
+from godwit.engine.lane.source_side import SourceSide, check_repeated_reads
 from godwit.engine.loop import EpochLoop, SharedConductor
 from godwit.engine.recovery import recover_flow, run_started
 from godwit.engine.source_positions import SourcePositions
@@ -65,6 +61,7 @@ if TYPE_CHECKING:
     )
     from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow
+    from godwit.store.local_store import LocalState
 
 _PATIENCE = 3_000
 
@@ -159,7 +156,7 @@ class LocalRun:
             self.conductor.announce(events.FlowChanged, **changes)
 
     def ports(self, emit: Callable[[Event], None]) -> Ports:
-        """Make the conductor's ports."""
+        """Return the conductor's ports, which emit events by `emit`."""
         return ConductorPorts(self, emit)
 
     @property
@@ -276,7 +273,7 @@ class LocalRun:
             splits=splits,
         )
         reports = run_lanes(self._lanes, instruction, boxes)
-        insist_on_same_rows(reports, splits)
+        check_repeated_reads(reports, splits)
         return reports
 
     def open_sinks(self, flow: CompiledFlow) -> Iterable[StagedSink]:
@@ -305,11 +302,11 @@ class LocalRun:
         self._orders.append(order)
 
     def now_us(self) -> int:
-        """Return the time of the test's clock."""
+        """Return the time of the run's clock, in microseconds."""
         return self.clock_us
 
     def monotonic_us(self) -> int:
-        """Return the time of the test's clock."""
+        """Return the time of the run's clock, in microseconds."""
         return self.clock_us
 
     def committed(
@@ -360,7 +357,7 @@ class LocalRun:
         def bring(instruction: StateInstruction, committed: int) -> dict[int, int]:
             """Bring an executor's copies of one state up to the committed version."""
             return warm_copies(
-                self._store(order.executor),
+                self._local_state(order.executor, instruction.state),
                 order.key_groups,
                 pickle.loads(pickle.dumps(instruction)),  # noqa: S301  our own
                 layout=self.epochs.instructor.layout_of(instruction.state),
@@ -383,40 +380,33 @@ class LocalRun:
         self.warmed(order, warmed)
 
     def warmed(self, order: StartWarming, warmed: Warmed) -> None:
-        """Report warm copies to the conductor."""
+        """Report warmed copies to the conductor."""
         self.conductor.warmed(order, warmed)
 
     def fetch(self, order: StartWarming, asked: PeerCopies) -> dict[StateId, dict[int, int]]:
-        """Copy key groups from one executor's directory to another's."""
+        """Copy key groups of the order's states from one executor's store to another's."""
         received = {}
         for state in order.states:
-            whose: dict[str, Any] = {
-                "state": state,
-                "schema": self.epochs.instructor.layout_of(state).schema,
-                "num_key_groups": self.flow.num_key_groups,
-                "run_id": self.run_id,
-            }
-            sent = send_copies(self._store(asked.executor), asked.key_groups, **whose)
+            source, target = (
+                self._local_state(executor, state) for executor in (asked.executor, order.executor)
+            )
+            sent = send_copies(source, asked.key_groups, state=state, run_id=self.run_id)
             lanes = self.executors[order.executor].lanes
             received[state] = receive_copies(
-                self._store(order.executor), asked.key_groups, sent, lanes=lanes, **whose
+                target, asked.key_groups, sent, state=state, run_id=self.run_id, lanes=lanes
             )
         return received
 
     def _drop(self, order: DropCopies) -> None:
         """Delete the copies of an order."""
         for state in order.states:
-            drop_copies(
-                self._store(order.executor),
-                order.key_groups,
-                state=state,
-                schema=self.epochs.instructor.layout_of(state).schema,
-                num_key_groups=self.flow.num_key_groups,
-            )
+            self._local_state(order.executor, state).drop(np.array(sorted(order.key_groups)))
 
-    def _store(self, executor: str) -> Any:
-        """Local store of an executor."""
-        return local_store(local_store_root(self._settings.local_path, self.run_id, executor))
+    def _local_state(self, executor: str, state: StateId) -> LocalState:
+        """Return one state in the local store of an executor."""
+        store = local_store(local_store_root(self._settings.local_path, self.run_id, executor))
+        schema = self.epochs.instructor.layout_of(state).schema
+        return store.state(str(state), schema, self.flow.num_key_groups)
 
 
 def staged_rows(
@@ -432,7 +422,7 @@ def staged_rows(
 
 
 def _executors(lanes: Mapping[str, int]) -> dict[str, Executor]:
-    """Make executors of name → lanes."""
+    """Return executor name → executor, from executor name → number of lanes."""
     return {name: Executor(name=name, location=None, lanes=n) for name, n in lanes.items()}
 
 

@@ -101,7 +101,7 @@ def _count_rows(given: Any) -> int:
 
 
 def _slice_rows(given: Any, start: int, stop: int) -> Any:
-    """Rows `start` to `stop` of a table or a list."""
+    """Return rows `start` to `stop` of a table, a pandas frame or a list."""
     if isinstance(given, pa.Table | pa.RecordBatch):
         return given.slice(start, stop - start)
     return given.iloc[start:stop] if is_table(given) else given[start:stop]

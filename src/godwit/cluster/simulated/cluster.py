@@ -120,7 +120,7 @@ class Executors:
         return self._coming[0][0] if self._coming else float("inf")
 
     def advance(self, until_s: float) -> bool:
-        """Advance time; return whether executors came or went."""
+        """Advance time to `until_s`; return whether executors came or went."""
         before = dict(self.alive)
         while self._coming and self._coming[0][0] <= until_s:
             _, _, what, name = heapq.heappop(self._coming)

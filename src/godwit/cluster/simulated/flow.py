@@ -16,7 +16,7 @@ from godwit.cluster.simulated.holdings import Holdings, WaitBuffers
 from godwit.cluster.simulated.workload import KeySpread
 from godwit.migration import ComponentTraffic, EpochOutcome, KeyGroupLoad, LossPolicy
 from godwit.model.errors import InvalidFlowError
-from godwit.model.key_groups import OTHERS, KeyGroupPairs
+from godwit.model.key_groups import OTHERS, KeyGroupPairs, key_group_mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -183,7 +183,7 @@ def distribute_rows(
 
 
 def _round_randomly(rows: FloatArray, rng: np.random.Generator) -> np.ndarray:
-    """Round at random, so that the mean stays."""
+    """Round numbers of rows up or down at random, so that their mean stays."""
     whole: np.ndarray = np.floor(rows + rng.random(len(rows))).astype(np.int64)
     return whole
 
@@ -436,9 +436,9 @@ class SimulatedFlow:
                 self._rng,
             )
         new = routed.rows if routed else batch.rows_of.get(name, np.zeros(m, np.int64))
-        consume, load = _key_group_mask(m, plan.consume), _key_group_mask(m, plan.load)
+        consume, load = key_group_mask(plan.consume, m), key_group_mask(plan.load, m)
         waiting = self.buffers[name].waiting
-        runs = _key_group_mask(m, plan.suspended, inverted=True)
+        runs = ~key_group_mask(plan.suspended, m)
         runs &= ~self._lacks_state(name, plan, (new > 0) | (consume & (waiting > 0)), copies)
         processed = np.where(runs, new, 0) + np.where(runs & consume, waiting, 0)
         keys = phase.keys_among(processed)
@@ -464,7 +464,7 @@ class SimulatedFlow:
         )
 
     def _load_phase(self, name: str, number: int) -> Phase:
-        """Return one phase of the load of a component's keys, by its number."""
+        """Return the key frequencies of a component in a phase (the time between two shifts)."""
         return self._spread[name].phase(number)
 
     def _lane_ms(
@@ -474,7 +474,7 @@ class SimulatedFlow:
         keys: FloatArray,
         touched: FloatArray | BoolArray,
     ) -> FloatArray:
-        """Time that lanes take for the rows of each key group."""
+        """Return the CPU time in ms that lanes take for the rows and keys of each key group."""
         costs = self._costs
         row_ms: float | FloatArray = component.row_ms
         if component.measured is not None:
@@ -548,10 +548,3 @@ class SimulatedFlow:
         for at, executor in enumerate(assignment.executors):
             here = np.flatnonzero(used & (assignment.executor_of == at))
             self.holdings[name].bring_forward(executor, here, written_before[here])
-
-
-def _key_group_mask(m: int, key_groups: frozenset[int], *, inverted: bool = False) -> BoolArray:
-    """Mask of some of `m` key groups."""
-    mask = np.full(m, inverted)
-    mask[list(key_groups)] = not inverted
-    return mask

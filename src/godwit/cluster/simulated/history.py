@@ -38,7 +38,7 @@ class Delays:
 
     @classmethod
     def all_of(cls, several: list[Delays]) -> Delays:
-        """Merge delays."""
+        """Merge the delays of several epochs."""
         return cls(np.concatenate([np.empty((0, 3)), *(d.pieces for d in several)]))
 
     @property
@@ -134,7 +134,7 @@ class History:
         )
 
     def of_kind(self, *kinds: type[Event]) -> list[Any]:
-        """Return events of some kinds."""
+        """Return the events of some kinds."""
         return [event for event in self.events if isinstance(event, kinds)]
 
     def delays(self) -> Delays:

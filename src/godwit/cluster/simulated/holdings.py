@@ -80,7 +80,7 @@ class Holdings:
         return np.where(copy.there, np.minimum(behind, self.state_bytes), self.state_bytes)
 
     def bring_forward(self, executor: str, key_groups: np.ndarray, seen_bytes: FloatArray) -> None:
-        """Bring copies forward to a position in the changelog."""
+        """Bring an executor's copies forward to positions in the changelog, in bytes."""
         copy = self.copy(executor)
         copy.there[key_groups] = True
         copy.seen_bytes[key_groups] = np.maximum(copy.seen_bytes[key_groups], seen_bytes)
@@ -202,6 +202,6 @@ class WaitBuffers:
 
 
 def _scaled(pieces: FloatArray, share: float) -> FloatArray:
-    """Scale the counts of pieces of arrivals by a share."""
+    """Multiply the row counts of pieces of arrivals by a share."""
     scaled: FloatArray = pieces * np.array([share, 1.0, 1.0])
     return scaled

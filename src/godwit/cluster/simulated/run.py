@@ -150,7 +150,7 @@ class Simulation:
         self._warming.queue_order(order)
 
     def announce(self, event: events.Event) -> None:
-        """Record an event."""
+        """Record an event in the history, and in the journal if there is one."""
         self.history.events.append(event)
         if self._note is not None:
             self._note("event", event.to_dict())
@@ -344,7 +344,7 @@ class Simulation:
         self.conductor.see(self._cores())
 
     def _cores(self) -> dict[str, int]:
-        """Cores of each executor."""
+        """Return executor → number of cores."""
         return {name: machine.cores for name, machine in self.executors.alive.items()}
 
     def _first_assignments(self) -> dict[str, Assignment]:
@@ -358,7 +358,7 @@ class Simulation:
             for name, c in self.flow.components.items()
         }
 
-    # -- what is told -----------------------------------------------------------------------------
+    # -- figures of epochs ------------------------------------------------------------------------
 
     def _record_epoch(self, work: EpochWork, began_s: float, left: FloatArray) -> EpochRecord:
         """Record a committed epoch in the history."""
@@ -421,7 +421,7 @@ class Simulation:
 
 
 def _load_distance(load: FloatArray, capacity: FloatArray) -> float:
-    """Largest distance of load per capacity from the mean, as a share of it."""
+    """Return the largest distance of load per capacity from its mean, as a share of the mean."""
     if not load.sum() or not len(capacity):
         return 0.0
     mean = load.sum() / capacity.sum()
@@ -430,11 +430,11 @@ def _load_distance(load: FloatArray, capacity: FloatArray) -> float:
 
 
 def controlled_by(
+    settings: Control,  # what the controller is to do
+    *,
     # runs planners within `Search.time_limit`, in real time. None: they take no time at all, and
     # there is no limit: the history is the same on a machine that has other things to do
-    settings: Control,
-    *,
-    run_planner: PlannerRunner | None = None,  # what the controller is to do
+    run_planner: PlannerRunner | None = None,
 ) -> Callable[[Simulation], Controller]:
     """Return a function that makes a `Simulation`'s controller, for its `control`.
 

@@ -229,7 +229,7 @@ class Warming:
         return min([self._links.next_end_s(), *(job.starts_s for job in self._jobs.values())])
 
     def advance(self, until_s: float, committed: int) -> list[tuple[StartWarming, Warmed]]:
-        """Advance time to `until_s` or to the next end; return finished orders."""
+        """Advance time to `until_s` or the next end; return finished orders with their results."""
         self._begin_orders()
         until_s = min(until_s, self.next_s())
         ended: list[tuple[StartWarming, Warmed]] = []
@@ -267,7 +267,7 @@ class Warming:
                 self._begin_step(job)
 
     def _begin_step(self, job: _Job) -> None:
-        """Begin the next transfer of an order, or its reading of the checkpoint."""
+        """Begin the next transfer of an order from a peer, or its reading of the checkpoint."""
         begun = self._peers.begin(job.order)
         if begun is not None:
             job.peer = begun if begun.key_groups else None

@@ -134,7 +134,7 @@ class Keys:
             )
 
     def phase_at(self, time_s: float) -> int:
-        """Return the number of shifts so far."""
+        """Return the number of the phase at a time: how often frequencies have shifted by then."""
         return sum(time_s >= shift for shift in self.shifts_s)
 
 
@@ -211,7 +211,7 @@ class MeasuredKeyGroups:
 
     @property
     def held(self) -> FloatArray:
-        """State that each key group has."""
+        """State of each key group, in bytes."""
         return self.state_bytes
 
     def phase(self, _number: int) -> Phase:
@@ -245,7 +245,7 @@ class SimulatedSource(Protocol):
         """Return the number of rows that have arrived by `time_s`."""
 
     def batch(self, number: int, first: int, last: int) -> Batch:
-        """Return rows ``first <= r < last``; called once for each."""
+        """Return the batch of rows ``first <= r < last``; called once for each range."""
 
     def empty_batch(self, time_s: float, first: int) -> Batch:
         """Return an empty batch, for an epoch without input."""
@@ -271,7 +271,7 @@ class DrawnRows:
         return self._arrivals.arrived_by(time_s)
 
     def batch(self, number: int, first: int, last: int) -> Batch:
-        """Return rows ``first <= r < last``; called once for each."""
+        """Return the batch of rows ``first <= r < last``; called once for each range."""
         phase = self._keys.phase_at(self._arrivals.time_of(first))
         return Batch(
             number=number,

@@ -58,7 +58,7 @@ from godwit.engine.lane.wire import (
     unpack_rows,
 )
 from godwit.model.errors import EpochFailedError, GodwitError
-from godwit.model.key_groups import NO_LOAD, KeyGroupLoad, PerKeyGroup
+from godwit.model.key_groups import NO_LOAD, KeyGroupLoad, PerKeyGroup, key_group_mask
 from godwit.operators.operator import OperatorInput
 from godwit.operators.spreading import work_by_time
 from godwit.operators.windows.event_time import NO_ARRIVALS
@@ -254,7 +254,7 @@ class _Lane:
                 yield from self._emit(member, output)
 
     def pass_digest_on(self, digests: Mapping[tuple[int, int], int]) -> Iterator[Blob]:
-        """Report the digests of the rows that senders read, and forward them to the next level."""
+        """Report which rows senders have read, as digests, and forward them to the next level."""
         self.report.digests.update(digests)
         if self.level == self.instruction.levels:
             return
@@ -333,8 +333,7 @@ class _Lane:
         self.report.operators.append(report)
         at_s = time.perf_counter()
         rows = self._decode(report, operator, own, arrived)
-        touched = np.zeros(len(own.places), np.bool_)
-        touched[rows.key_groups] = True
+        touched = key_group_mask(rows.key_groups, len(own.places))
         at_s = lap("decode", at_s)
         here = (own.places == self.place) & ~own.suspended
         cpu = time.process_time()
@@ -445,7 +444,7 @@ class _Lane:
             needed = here
         cold = np.zeros(num_key_groups, np.bool_)
         for state in own.states:
-            snapshots = _key_group_mask(state.to_snapshot, num_key_groups) & here
+            snapshots = key_group_mask(state.to_snapshot, num_key_groups) & here
             cold |= hydrations[state.state].bring_forward(needed | snapshots, here)
         if cold.any() and operator.needs_state(own.time):
             raise EpochFailedError(
@@ -466,7 +465,7 @@ class _Lane:
         """Write the snapshots of the instruction, without entries of closed panes."""
         gone = operator.expired_entries(own.time.closed)
         for state in own.states:
-            key_groups = np.flatnonzero(_key_group_mask(state.to_snapshot, len(own.places)) & warm)
+            key_groups = np.flatnonzero(key_group_mask(state.to_snapshot, len(own.places)) & warm)
             if key_groups.size:
                 local = hydrations[state.state].local
                 live = local.scan(key_groups, None if gone is None else gone.rest)
@@ -508,7 +507,7 @@ class _Lane:
         store: LocalStore,
         gone: EntryRange | None,
     ) -> Hydration:
-        """Bring one state of an operator up to date, without entries of expired panes (`gone`)."""
+        """Prepare one state to be brought up to date, without entries of expired panes (`gone`)."""
         epoch, num_key_groups = self.instruction, len(own.places)
         layout = member.states[state.state.state]
         return Hydration(
@@ -532,6 +531,7 @@ class _Lane:
         after: dict[tuple[ArrowMap, ...], pa.Table] = {(): pa.Table.from_batches([output])}
 
         def mapped(maps: tuple[ArrowMap, ...]) -> pa.Table:
+            """Apply maps to the output; the result of each sequence of maps is computed once."""
             # A map on the way to several readers is one object and runs once.
             if maps not in after:
                 after[maps] = maps[-1].apply(mapped(maps[:-1]))
@@ -623,7 +623,7 @@ class LaneView:
         return self.local.look_up(keys, key_groups)
 
     def scan(self, part: EntryRange | None = None) -> StateRows:
-        """Copy out all entries, or those of a range."""
+        """Copy out all entries of the key groups, or those of a range."""
         contents = self.local.scan(self.key_groups, part)
         return StateRows(hashes=contents.hashes, keys=contents.keys, values=contents.values)
 
@@ -647,13 +647,6 @@ def broadcast_rows(
             of = next(b for b in operator.broadcasts if header.number in b.inputs)
             batches.setdefault(header.number, []).append(unpack_rows(payload, of.input_schema))
     return {number: pa.concat_batches(some) for number, some in batches.items()}
-
-
-def _key_group_mask(key_groups: Iterable[int], num_key_groups: int) -> npt.NDArray[np.bool_]:
-    """Return key groups as a mask of shape ``(num_key_groups,)``."""
-    mask = np.zeros(num_key_groups, np.bool_)
-    mask[list(key_groups)] = True
-    return mask
 
 
 def _held_versions(local: LocalState, here: npt.NDArray[np.bool_]) -> PerKeyGroup:

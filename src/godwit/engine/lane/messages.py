@@ -297,7 +297,7 @@ def _unpickle_other_fields(rest: bytes) -> dict[str, Any]:
 
 
 def _is_same(value: Any, default: Any) -> bool:
-    """Return whether a plain value equals its default; arrays do only if they are the same one."""
+    """Return whether a value of a plain type equals its default; values of other types never do."""
     return type(value) is type(default) and isinstance(value, _PLAIN) and value == default
 
 

@@ -50,25 +50,21 @@ def stage_output(
             target = sink.writer.target
             files.stage_files(sink.name, WrittenFiles(target=target, files=tuple(written)))
             return
-    if sink.time is None:
-        files.stage(sink.name, rows)
-    else:
-        files.stage(sink.name, rows, time=sink.time)
+    files.stage(sink.name, rows, time=sink.time)
 
 
 def _stage_rejected(sink: StagedSink, rows: pa.Table, files: LaneFiles, where: str) -> pa.Table:
     """Stage the rows that the sink's check rejects for its `rejects` sink; return the others."""
     assert sink.check is not None
     accepted, rejected = [], []
-    for batch in _as_batches(rows):
+    # One batch, unless a column's text exceeds the limit of a batch.
+    for batch in rows.combine_chunks().to_batches():
         rejections = sink.check(batch)
         if rejections is None:
             accepted.append(batch)
             continue
         rejected.append(rejected_rows(sink.name, sink.keys, batch, rejections))
-        fits = np.ones(batch.num_rows, np.bool_)
-        fits[rejections.rows] = False
-        accepted.append(batch.filter(pa.array(fits)))
+        accepted.append(accepted_rows(batch, rejections))
     if not rejected:
         return rows
     refused = pa.concat_tables(rejected)
@@ -79,10 +75,11 @@ def _stage_rejected(sink: StagedSink, rows: pa.Table, files: LaneFiles, where: s
     return pa.Table.from_batches(accepted)
 
 
-def _as_batches(rows: pa.Table) -> list[pa.RecordBatch]:
-    """Convert a table to batches: one, unless a column's text exceeds the limit of a batch."""
-    batches: list[pa.RecordBatch] = rows.combine_chunks().to_batches()
-    return batches
+def accepted_rows(rows: pa.RecordBatch, rejections: Rejections) -> pa.RecordBatch:
+    """Return the rows that a sink's check did not reject."""
+    accepted = np.ones(rows.num_rows, np.bool_)
+    accepted[rejections.rows] = False
+    return rows.filter(pa.array(accepted))
 
 
 def rejected_rows(

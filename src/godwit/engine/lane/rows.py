@@ -22,9 +22,9 @@ import pyarrow as pa
 from godwit.checkpoint.blocks import read_segment
 from godwit.checkpoint.entries import StateRows, key_group_ranges
 from godwit.columns.groups import group_rows
-from godwit.engine.lane.packing import partial_schema, raw_schema
+from godwit.engine.lane.packing import partial_schema, pre_aggregate, raw_schema
 from godwit.engine.lane.wire import unpack_rows
-from godwit.model.key_groups import key_groups_of
+from godwit.model.key_groups import key_group_mask, key_groups_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -67,7 +67,7 @@ class LaneRows:
 
     @property
     def entries(self) -> StateRows:
-        """The rows in the form that the operator's `process` takes."""
+        """Keys and values of the rows, in the form that `KeyedOperator.process` takes."""
         read = self.operator.schema.values if self.partial else self.operator.inputs
         return StateRows(
             hashes=self.hashes,
@@ -83,13 +83,9 @@ class LaneRows:
         """Pre-aggregate raw rows to one partial state per key."""
         if self.partial:
             return self
-        operator, rows = self.operator, self.entries
-        groups = group_rows(self.hashes, rows.keys, self.num_key_groups, len(operator.hash_columns))
-        keys = rows.keys.take(pa.array(groups.first_row))
-        states = operator.combine(groups, keys, rows.values)
-        batch = pa.RecordBatch.from_arrays(
-            [*keys.columns, *states.columns], schema=partial_schema(operator)
-        )
+        operator, keys = self.operator, self.entries.keys
+        groups = group_rows(self.hashes, keys, self.num_key_groups, len(operator.hash_columns))
+        batch = pre_aggregate(operator, groups, self.batch)
         return replace(self, batch=batch, hashes=groups.hashes, partial=True)
 
 
@@ -170,8 +166,7 @@ def prepend_waiting_rows(
     `rows` are partial states if the operator is mergeable, as what waits is.  A segment may hold
     rows of a key group that were processed while others waited: those before its epoch in `since`.
     """
-    is_resuming = np.zeros(rows.num_key_groups, np.bool_)
-    is_resuming[resuming] = True
+    is_resuming = key_group_mask(resuming, rows.num_key_groups)
     earlier: list[pa.RecordBatch] = []
     for segment in sorted(waiting, key=lambda s: (s.epoch, s.lane)):
         batch = layout.read(read_segment(storage, segment), segment.flow)

@@ -185,7 +185,7 @@ class SourceSide:
         # ``mapped(source, maps, table)`` applies maps over DataFrames
         mapped: Callable[[str, tuple[Any, ...], pa.Table], pa.Table] = _unmapped,
     ) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
-        """Yield each fed operator's rows, with event times if it needs them.
+        """Yield the rows of each operator input that a source feeds, after its maps.
 
         Rows of an input keep their order; very many are divided into several batches.
         """
@@ -247,7 +247,7 @@ def ship_splits(
     """Read splits, and send their rows to the operators that read them.
 
     A split whose payloads are lost with an executor is read again, while some lanes have rows of
-    the first time: see `insist_on_same_rows`.
+    the first time: see `check_repeated_reads`.
     """
     clock_us = shipments[0].time.clock
     ages: dict[str, tuple[int, list[LatencyHistogram]]] = {}  # of each source; its first split
@@ -312,7 +312,7 @@ def _age_histogram(arrived: pa.ChunkedArray, clock_us: int) -> LatencyHistogram:
     )
 
 
-def insist_on_same_rows(reports: Iterable[LaneReport], splits: Sequence[NumberedSplit]) -> None:
+def check_repeated_reads(reports: Iterable[LaneReport], splits: Sequence[NumberedSplit]) -> None:
     """Refuse an epoch whose lanes got different rows from repeated reads of one split.
 
     `splits` are those of the epoch. Raises `SourceError`, which names source and split.

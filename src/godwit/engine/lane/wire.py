@@ -133,7 +133,7 @@ def ship_digest(
 def read_digests(
     payloads: Iterable[tuple[Header, bytes]],
 ) -> dict[tuple[int, int], int]:
-    """Return sender → digest of the source rows that it had read when it sent the payloads."""
+    """Return sender → digest of the source rows that the sender had read."""
     return {
         header.origin[:2]: _DIGEST.unpack_from(payload, _HEADER.size)[0]
         for header, payload in payloads
@@ -442,5 +442,5 @@ def count_key_group_pairs(
 def _key_groups(
     rows: pa.RecordBatch, keys: pa.Schema, num_key_groups: int
 ) -> npt.NDArray[np.int32]:
-    """Key group of each row."""
+    """Return the key group of each row by its key columns."""
     return key_groups_of(hash_keys(canonical_keys(rows.select(keys.names))), num_key_groups)

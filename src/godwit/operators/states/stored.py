@@ -357,4 +357,4 @@ class OfKey:
         {'delays': []}
         """
         self._insist()
-        self._cells.forget(self._group)
+        self._cells.drop(self._group)

@@ -199,7 +199,7 @@ class EventTimeOperator(KeyedOperator):
     def closing_entries(
         self, data: OperatorInput, changed: StateRows | None
     ) -> tuple[StateRows, StateRows | None]:
-        """Return entries of panes in `closing`: stored ones, and those changed in this epoch.
+        """Return entries of the closing panes: stored ones, and those changed in this epoch.
 
         The latter replace the former; ``None`` if there are none.
         """

@@ -114,8 +114,8 @@ def test_a_lane_gets_what_concerns_key_groups_of_its_executor(tmp_path: Path) ->
 def test_routes_and_own_floors_are_those_of_the_whole(tmp_path: Path) -> None:
     whole = instruction_of(tmp_path)
     parts = pickle.loads(pickle.dumps(InstructionParts.of(whole)))
-    assert parts.routes.epoch == 5
-    assert parts.routes.places == whole.places
+    assert parts.without_states.epoch == 5
+    assert parts.without_states.places == whole.places
     (of_all,) = whole.operators
     for place in range(4):
         (own,) = parts.for_place(place).operators

@@ -40,7 +40,7 @@ def test_late_rows_of_either_side_go_to_the_sink(tmp_path: Path, joined: Any) ->
     run = MeetingRun(lambda s: joined(s, late=FakeSink()), tmp_path, feeds)
     (late,) = (output for output in run.compiled.outputs if output.left_out)
     operator: Any = run.compiled.operators[0]
-    assert late.schema == operator.left_out
+    assert late.schema == operator.left_out_schema
     assert late.schema.names == ["k", "side", "moment", "ts", "v", "at", "w", "reason"]
     run.epoch(left=[("a", 100 * S, 1)], right=[("a", 100 * S, 2)])
     run.epoch(left=[("a", 101 * S, 1)])

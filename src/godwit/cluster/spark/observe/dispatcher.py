@@ -69,7 +69,7 @@ class _Hearing:
         self.thread.start()
 
     def put(self, item: Event | threading.Event | None) -> None:
-        """Queue an event, a mark to be set when reached, or ``None`` for the end."""
+        """Queue an event, a flag to set once reached, or ``None`` for the end."""
         with self._changed:
             self._pending.append(item)
             dropped = self._pending.popleft() if len(self._pending) > _MAX_BEHIND else None
@@ -187,7 +187,7 @@ class EventDispatcher:
         """
 
         def keep() -> bool:
-            """Add the recorder on the recorders' thread."""
+            """Add the recorder, on the recorders' thread."""
             self._recorders[name] = recorder
             return True
 
@@ -332,7 +332,7 @@ class EventDispatcher:
     # -- what fails ---------------------------------------------------------------------------
 
     def _guard_of(self, what: str) -> Guard:
-        """Return the guard of one kind of work."""
+        """Return the guard that logs and announces failures of one kind of work."""
         return self._guards.setdefault(what, Guard(what, self._background_failed))
 
     def _background_failed(self, what: str, error: str) -> None:

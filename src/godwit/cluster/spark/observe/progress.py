@@ -200,7 +200,7 @@ class PendingFiles:
         self._next_s = self._now_s() + self._pause_s
 
     def _rows_of(self, size_bytes: int, files: int) -> int:
-        """Estimate rows from bytes and files, by least squares."""
+        """Estimate the rows of pending files from their bytes and number, by least squares."""
         rows, sizes, counts = np.array(self._taken, np.float64).T
         scale = np.array([_BYTES_FIRST / max(sizes.mean(), 1.0), 1.0 / max(counts.mean(), 1.0)])
         weight = 1.0 / np.maximum(rows, 1.0)

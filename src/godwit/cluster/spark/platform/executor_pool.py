@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from godwit.adapt.interfaces import PoolView
-from godwit.cluster.spark.run.threads import GateClosedError, Guard
+from godwit.cluster.spark.run.threads import GateClosedError, Guard, one_line
 from godwit.model import events
 from godwit.model.errors import InvalidPlanError, ScalingError
 from godwit.model.wording import counted
@@ -79,10 +79,8 @@ class SparkScheduler:
     @property
     def max_executors(self) -> int | None:
         """Maximum number of executors of this application; ``None`` if unknown."""
-        cores, each = (
-            self._setting("spark.cores.max", ""),
-            self._setting("spark.executor.cores", ""),
-        )
+        cores = self._setting("spark.cores.max", "")
+        each = self._setting("spark.executor.cores", "")
         if not (self._master.startswith(("spark://", "local-cluster")) and cores and each):
             return None
         return int(cores) // int(each)
@@ -187,7 +185,7 @@ class SparkExecutorPool:
 
         Raises `ScalingError` if executors cannot be added here, or not so many.
         """
-        self.insist_on_scaling()
+        self.check_can_scale()
         with self._changed:
             total = max(self._total or 0, self._num_staying()) + count
             most = self._scheduler.max_executors
@@ -210,7 +208,7 @@ class SparkExecutorPool:
         Raises `InvalidPlanError` if one of them is not there, or owns key groups; `ScalingError` if
         executors cannot be removed here, or none would be left.
         """
-        self.insist_on_scaling()
+        self.check_can_scale()
         view = self._conducting.view
         for name in executors:
             if name not in view.executors or not owns_nothing(name, view):
@@ -249,7 +247,7 @@ class SparkExecutorPool:
                 self._total = self._num_staying()
                 self._wake_thread()
 
-    def insist_on_scaling(self) -> None:
+    def check_can_scale(self) -> None:
         """Refuse a cluster on which executors cannot be added or removed.
 
         Raises `ScalingError` with the reason and a remedy.
@@ -336,7 +334,7 @@ class SparkExecutorPool:
             self._give_up(f"the cluster did not take the request{why}")
 
     def _give_up(self, reason: str) -> None:
-        """Cancel the request for executors that have not arrived, and announce it."""
+        """Cancel the request for executors that have not arrived, and announce the reason."""
         with self._changed:
             count = self._pending()
             if not count:
@@ -376,8 +374,8 @@ class SparkExecutorPool:
                         )
 
     def _call_scheduler(self, call: Callable[[], bool]) -> tuple[bool, str]:
-        """Call the cluster manager; return whether it agreed, and an error's text."""
+        """Call the cluster manager; return its answer, and the text of an error."""
         try:
             return call(), ""
         except Exception as error:  # noqa: BLE001  whatever Spark may raise while it ends
-            return False, f" ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
+            return False, f" ({one_line(error)})"

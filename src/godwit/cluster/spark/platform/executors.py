@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def live_executors(spark: SparkContext, *, spare_slots: int = 0) -> tuple[Executor, ...]:
-    """Executors that are registered and alive now, in the order of their names.
+    """Return the registered live executors, by name; `spare_slots`: task slots kept free on each.
 
     On each so many tasks can run beside its lanes; executors that are too small are left out.
     """
@@ -87,7 +87,7 @@ def _is_one_process(spark: SparkContext) -> bool:
     return bool(jsc.isLocal()) and not (spark.master or "").startswith("local-cluster")
 
 
-def insist_on_spare_slots(spark: SparkContext, executors: int, spare_slots: int) -> None:
+def check_spare_slots(spark: SparkContext, executors: int, spare_slots: int) -> None:
     """Check that executors have task slots besides those of resident lanes.
 
     Does not wait for executors; later ones that are too small are not used.
@@ -121,8 +121,8 @@ def insist_on_spare_slots(spark: SparkContext, executors: int, spare_slots: int)
         )
 
 
-def insist_on_placement(spark: SparkContext) -> None:
-    """Set Spark's locality wait so that lanes run on their executors, unless the user set it.
+def set_locality_wait(spark: SparkContext) -> None:
+    """Let Spark wait up to 10 s for a lane's own executor, unless the user set another wait.
 
     A lane that runs elsewhere finds no state there, which costs more than waiting for a busy core.
     The wait is bounded, since Spark may also wait for an executor that dies between the planning
@@ -146,7 +146,7 @@ def wait_for_executors(
     """
     deadline = time.monotonic() + timeout_s
     while True:
-        insist_on_spare_slots(spark, minimum, spare_slots)
+        check_spare_slots(spark, minimum, spare_slots)
         executors = live_executors(spark, spare_slots=spare_slots)
         if len(executors) >= minimum:
             return executors
@@ -186,7 +186,7 @@ def run_trial_epoch(executor: Executor, source: Any, spark: SparkContext) -> Non
 
 
 def _discard_rows(lane: int, batches: Iterator[bytes]) -> Iterator[Blob]:
-    """Read rows and send nothing: the lane of a rehearsal."""
+    """Read rows and send nothing: the task of a trial epoch."""
     import_module("godwit.cluster.spark.stages.stages")
     for _ in batches:
         pass
@@ -236,7 +236,7 @@ class ExecutorWatch:
         self._thread.join(timeout=5)
 
     def check_executors(self) -> None:
-        """Compare the executors with those known, now."""
+        """Compare the live executors with the known ones; report changes to the conductor."""
         live = live_executors(self._spark.sparkContext, spare_slots=self._spare_slots)
         found = {e.name: e for e in live}
         self._rehearsed &= found.keys()  # those that are gone never come back by their names

@@ -26,8 +26,8 @@ _TASKS_AT_MOST = 64
 _checked: set[tuple[str, str]] = set()
 
 
-def insist_on_python(spark: SparkContext) -> None:
-    """Use this Python on local executors, and check that executors' Python can run Godwit.
+def check_executors_python(spark: SparkContext) -> None:
+    """Check that the executors' Python can run Godwit; on this machine, let Spark use this Python.
 
     Runs a task for every executor that is there, once for each application: it also starts their
     Python processes, all at the same time, before an epoch waits for one after the other.

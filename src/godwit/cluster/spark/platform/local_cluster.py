@@ -303,7 +303,7 @@ class LocalCluster:
             if self._daemons:
                 return
             self._gateway = self._start_driver(conf)
-            self._insist_on_loopback()
+            self._check_loopback()
             try:
                 master = self._jvm.org.apache.spark.deploy.master.Master
                 started = master.startRpcEnvAndEndpoint(HOST, 0, 0, self._daemon_conf())
@@ -339,7 +339,7 @@ class LocalCluster:
             ) from error
         return SparkContext._gateway  # noqa: SLF001  no public way
 
-    def _insist_on_loopback(self) -> None:
+    def _check_loopback(self) -> None:
         """Refuse a JVM in which the pages of master and workers would be open to the network."""
         host = self._jvm.java.lang.System.getenv("SPARK_LOCAL_IP")  # Spark goes by nothing else
         if host not in (HOST, "localhost"):
@@ -384,7 +384,7 @@ class LocalCluster:
         return conf
 
     def _begin_worker(self) -> str:
-        """Start a worker; return its name."""
+        """Start a Spark worker; return its name."""
         jvm, number = self._jvm, len(self._daemons)
         name = f"worker-{number}"
         masters = self._gateway.new_array(jvm.java.lang.String, 1)
@@ -447,12 +447,12 @@ class LocalCluster:
 
 
 def _java_class(jvm: Any, of: Any) -> Any:
-    """Class object of a class of the JVM."""
+    """Return the Java class object of a class of the JVM."""
     return jvm.java.lang.Class.forName(of._fqn)  # noqa: SLF001  py4j has no other name for it
 
 
 def _mebibytes(memory: str) -> int:
-    """Mebibytes of a size such as 512m or 1g."""
+    """Convert a size such as 512m or 1g to mebibytes."""
     return int(memory[:-1]) * (1024 if memory.endswith("g") else 1)
 
 

@@ -33,12 +33,12 @@ def arrow_schema_of(schema: StructType, *, zone: str, large: bool = False) -> pa
 
 
 def spark_schema_of(schema: pa.Schema) -> StructType:
-    """Columns of Spark for those of Arrow; times without a zone stay such."""
+    """Convert an Arrow schema to Spark's; times without a zone stay such."""
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def spark_type_of(dtype: pa.DataType) -> DataType:
-    """Type of Spark for one of Arrow; times without a zone stay such."""
+    """Convert an Arrow type to Spark's; times without a zone stay such."""
     return from_arrow_type(dtype, prefer_timestamp_ntz=True)
 
 
@@ -46,6 +46,7 @@ def in_zone(dtype: pa.DataType, zone: str) -> pa.DataType:
     """Put the instants of a type, also those within it, into a zone."""
 
     def within(field: pa.Field) -> pa.Field:
+        """Put the instants of a field into the zone."""
         return field.with_type(in_zone(field.type, zone))
 
     if pa.types.is_timestamp(dtype):

@@ -115,7 +115,7 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
 
     @property
     def _orders_by_operator(self) -> Mapping[str, SpreadOrders]:
-        """Return operator → its ordered grids, for operators whose keys can be divided."""
+        """Return operator → requests to divide its hot keys, for operators that allow it."""
         return self._run.spreading
 
     def _request_change(

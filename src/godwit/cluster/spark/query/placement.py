@@ -74,7 +74,7 @@ def resolve_plan(plan: AnyPlan, places: Assignment) -> tuple[Assignment, tuple[i
 
 
 def checked_moves(plan: Any) -> dict[int, str]:
-    """Return the moves of a plan that is no `Assignment`: key group → executor.
+    """Return a plan's moves, key group → executor; raise `InvalidPlanError` for another type.
 
     Whole numbers of any kind (NumPy's too) name key groups; whether they and the executors exist
     is for the assignment to say.
@@ -146,7 +146,8 @@ class Pending(ABC, Generic[End]):
 
     @property
     @abstractmethod
-    def _description(self) -> str: ...
+    def _description(self) -> str:
+        """Name of the change in messages."""
 
     @abstractmethod
     def _end(self, timeout_s: float | None) -> End | None:
@@ -154,7 +155,7 @@ class Pending(ABC, Generic[End]):
 
     @property
     def done(self) -> bool:
-        """True once it has ended, with or without success.
+        """True once the change has ended, with or without success.
 
         Examples
         --------
@@ -193,7 +194,7 @@ class Pending(ABC, Generic[End]):
         return end
 
     def cancel(self, reason: str = "cancelled by the user") -> None:
-        """Cancel the migration: key groups that have moved stay, and the others do not move.
+        """Cancel the change: key groups that have moved stay, and the others do not move.
 
         Examples
         --------
@@ -313,13 +314,13 @@ class QueryPlacement:
 
     @property
     def _labels(self) -> dict[str, str]:
-        """Component of the engine → its name for users."""
+        """Internal component → name that the user knows."""
         names = tuple(self._internal_assignments)
         return dict(zip(names, self._names.labels(names), strict=True))
 
     @property
     def _internal_assignments(self) -> Mapping[str, Assignment]:
-        """Component of the engine → its assignment."""
+        """Internal component → its present assignment."""
         return {name: c.assignment for name, c in self._conducting.view.components.items()}
 
     @property
@@ -395,7 +396,7 @@ class QueryPlacement:
         >>> migration.wait(timeout=60).outcome
         <MigrationOutcome.FINISHED: 'finished'>
         """
-        self._insist_on_running()
+        self._check_running()
         checked_bounds(bounds)
         name = self._internal_name(component)
         begun: list[Migration] = []
@@ -433,7 +434,7 @@ class QueryPlacement:
                 found.setdefault(slot, {})[g] = target.executor(g)
         return found
 
-    def _insist_on_running(self) -> None:
+    def _check_running(self) -> None:
         """Raise `MigrationError` if the query has stopped."""
         if self._conducting.closed:
             raise MigrationError(
@@ -465,8 +466,8 @@ class QueryPlacement:
         strategy: AnyStrategy | None,
         bounds: Bounds | None,
     ) -> Migration:
-        """Begin the migration of one internal component."""
-        self._insist_on_running()
+        """Begin the migration of one internal component; `order`: key groups that move first."""
+        self._check_running()
         limits = checked_bounds(bounds)
         default = self._conducting.view.components[name].default_strategy
         chosen = default if strategy is None else Strategy(strategy)

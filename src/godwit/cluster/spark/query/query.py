@@ -381,7 +381,10 @@ class Query:
         return epoch_failed(self._flow_name, cause)
 
     def _close_run(self, problems: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Close the run and announce its end; return `problems` with those of closing added."""
+        """Close the run, and announce its end.
+
+        Return the parts that failed to close, with errors.
+        """
         problems = [*problems, *self._run.close()]
         ports = [] if self._metrics is None else [("the port of metrics", self._metrics.close)]
         ports += [] if self._page is None else [("the port of the live page", self._page.close)]

@@ -19,7 +19,7 @@ from godwit.adapt.windows import splitting_of
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.observe.dispatcher import EventDispatcher
 from godwit.cluster.spark.observe.progress import SparkProgress
-from godwit.cluster.spark.platform.executors_python import insist_on_python
+from godwit.cluster.spark.platform.executors_python import check_executors_python
 from godwit.cluster.spark.query.failures import error_for_spark, without_credentials
 from godwit.cluster.spark.query.query import Query, end_terminated, is_running
 from godwit.cluster.spark.run.micro_batch_query import MicroBatchQuery, MicroBatchRows, is_stopped
@@ -75,7 +75,7 @@ def compile_flow(flow: LogicalFlow, session: SparkSession) -> CompiledFlow:
     """Resolve the schemas of the sources and bind every operator to them."""
 
     def resolve(source: str, maps: tuple[Callable[[DataFrame], DataFrame], ...]) -> pa.Schema:
-        """Columns of a source after maps over DataFrames."""
+        """Return the columns of a source after maps over DataFrames."""
         dataframe = flow.sources[source]
         for function in maps:
             dataframe = map_dataframe(source, [function], dataframe)
@@ -115,7 +115,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     end_terminated()
     name = options.name or flow.name
     _check_name(spark, name)
-    insist_on_python(spark.sparkContext)
+    check_executors_python(spark.sparkContext)
     if not flow.sources:
         driven = _driven_by_loop(options)
     elif flow.own_sources:
@@ -158,7 +158,7 @@ class _Driven:
 
 
 def _driven_by_spark(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _Driven:
-    """Drive epochs by Spark's micro-batches."""
+    """Return the parts of a query whose epochs are Spark's micro-batches."""
     rows, offsets = _micro_batches(flow, compiled, options)
 
     def driver(run: SparkRun) -> EpochDriver:
@@ -180,7 +180,7 @@ def _driven_by_spark(flow: LogicalFlow, compiled: CompiledFlow, options: Options
 
 
 def _driven_by_both(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _Driven:
-    """Drive epochs by micro-batches, which read own sources too, and by a loop between them."""
+    """Return the parts of a query over DataFrames and own sources, driven by Spark and a loop."""
     interval_s(options.trigger)  # refused while nothing is touched, as what Spark refuses
     rows, offsets = _micro_batches(flow, compiled, options)
     trigger = options.trigger
@@ -200,7 +200,7 @@ def _driven_by_both(flow: LogicalFlow, compiled: CompiledFlow, options: Options)
 def _micro_batches(
     flow: LogicalFlow, compiled: CompiledFlow, options: Options
 ) -> tuple[DataFrame, OffsetLayout]:
-    """Return the union of a flow's DataFrames, and the layout of its offsets in Spark's log."""
+    """Return the union of a flow's DataFrames, and which lines of Spark's offset log are whose."""
     check_offset_log(next(iter(flow.sources.values())).sparkSession)
     frames = feed_frames(feeds_of(compiled), flow.sources)
     rows = streaming_dataframe(frames)
@@ -209,7 +209,7 @@ def _micro_batches(
 
 
 def _driven_by_loop(options: Options) -> _Driven:
-    """Drive epochs by a loop that reads Godwit's own sources."""
+    """Return the parts of a query over own sources alone, driven by a loop that polls them."""
     interval_s(options.trigger)  # refused while nothing is touched
 
     def driver(run: SparkRun) -> EpochDriver:
@@ -367,7 +367,7 @@ def _check_name(spark: SparkSession, name: str) -> None:
 
 
 def _spark_uri(options: Options) -> str:
-    """URI of the checkpoint as Spark spells it."""
+    """Return the URI of the checkpoint as Spark spells it."""
     # Spark takes a path without a scheme for one of its default file system, which may be HDFS.
     uri = options.checkpoint
     if "://" in uri:

@@ -24,7 +24,7 @@ from godwit.migration import MigrationOutcome, Strategy
 from godwit.model import events
 from godwit.model.errors import GodwitError, InvalidPlanError, ScalingError
 from godwit.model.frames import user_call
-from godwit.model.naming import insist_on_number, type_name
+from godwit.model.naming import error_line, insist_on_number, type_name
 from godwit.model.wording import counted
 from godwit.planning import Limits
 from godwit.planning import planner as planner_named
@@ -87,7 +87,7 @@ class Scaling:
 
     @property
     def done(self) -> bool:
-        """True once it has ended, with or without success.
+        """True once the scaling has ended, with or without success.
 
         Examples
         --------
@@ -98,7 +98,7 @@ class Scaling:
 
     @property
     def stage(self) -> str:
-        """Text that describes its current step.
+        """Text that describes the current step of the scaling.
 
         Examples
         --------
@@ -139,7 +139,7 @@ class Scaling:
         return self._executors
 
     def cancel(self, reason: str = "cancelled by the user") -> None:
-        """Cancel it: executors that were added and key groups that have moved stay.
+        """Cancel the scaling: executors that were added and key groups that have moved stay.
 
         Examples
         --------
@@ -170,7 +170,7 @@ class Scaling:
             self._ended.set()
 
     def _carry_out(self) -> None:
-        """Request executors, move key groups and release executors until the target is met."""
+        """Add executors, move key groups and remove executors until the target number is met."""
         missing, rounds = "", 0
         grown = False
         while True:
@@ -293,7 +293,7 @@ class Scaling:
         return replace(problem, load=_load_to_balance(problem), limits=limits)
 
     def _migrate_components(self, ask: Callable[[Problem], Problem]) -> int:
-        """Plan every component and carry out the plans; return how many still have moves left."""
+        """Plan every component and run the migrations; return how many still have moves left."""
         left = 0
         for component in self._placement.parts:
             self._wait_for_others(component)
@@ -318,7 +318,7 @@ class Scaling:
         return left
 
     def _wait_for_others(self, component: str) -> None:
-        """Wait for another migration of a component; cancel one of the controller."""
+        """Wait for the end of a component's migration, unless the controller began it."""
         while True:
             under_way = self._conducting.view.components[component].migration
             if under_way is None or is_own(under_way):
@@ -356,18 +356,17 @@ class Scaling:
             self._cancel_draining(name)
 
     def _cancel_draining(self, name: str) -> None:
-        """Cancel the draining of an executor."""
+        """Cancel the draining of an executor that was to be removed."""
         self._drained.discard(name)
         self._pool.keep(name)
         self._conducting.stay(name)
 
     def _as_godwit_error(self, error: Exception) -> GodwitError:
-        """Return the error that the scaling failed."""
+        """Return an error as a `GodwitError`; others become a `ScalingError`."""
         if isinstance(error, GodwitError):
             return error
         return ScalingError(
-            f"The scaling to {counted(self.target, 'executor')} failed: "
-            f"{type(error).__name__}: {str(error).partition(chr(10))[0]}.",
+            f"The scaling to {counted(self.target, 'executor')} failed: {error_line(error)}.",
             remedy="The stream goes on with the executors there are.",
             wanted=self.target,
         )
@@ -487,7 +486,7 @@ class QueryScaling:
             )
         chosen, limits = Strategy(strategy), checked_bounds(bounds)
         planner_named(planner).load()
-        self._pool.insist_on_scaling()
+        self._pool.check_can_scale()
         if self._controller is not None:
             self._controller.scaled_manually()
         self._latest = Scaling(

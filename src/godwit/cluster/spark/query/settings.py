@@ -73,8 +73,8 @@ class Checkpointing:
                 f"The setting access of checkpointing is {self.access!r}.",
                 remedy='Give "owner" or "umask".',
             )
-        _insist_on_kind("setting single_driver of checkpointing", self.single_driver, bool)
-        _insist_on_kind("setting repartition of checkpointing", self.repartition, bool)
+        _check_kind("setting single_driver of checkpointing", self.single_driver, bool)
+        _check_kind("setting repartition of checkpointing", self.repartition, bool)
 
 
 @user_class
@@ -119,7 +119,7 @@ class Sizing:
                 remedy='Give component → assignment, as in assignments={"by_plane": assignment}.',
             )
         for name, assignment in self.assignments.items():
-            _insist_on_kind(f"setting assignments[{name!r}] of sizing", assignment, Assignment)
+            _check_kind(f"setting assignments[{name!r}] of sizing", assignment, Assignment)
 
 
 @user_class
@@ -165,15 +165,15 @@ class Adaptation:
         if self.fusion is not None:
             from godwit.adapt.fusing import Fusion  # noqa: PLC0415  few flows need it
 
-            _insist_on_kind("setting fusion of adaptation", self.fusion, Fusion)
+            _check_kind("setting fusion of adaptation", self.fusion, Fusion)
         if self.splitting is not None:
             from godwit.adapt.windows import Splitting  # noqa: PLC0415  as above
 
-            _insist_on_kind("setting splitting of adaptation", self.splitting, Splitting)
+            _check_kind("setting splitting of adaptation", self.splitting, Splitting)
         if self.spreading is not None:
             from godwit.adapt.spreading import Spreading  # noqa: PLC0415  as above
 
-            _insist_on_kind("setting spreading of adaptation", self.spreading, Spreading)
+            _check_kind("setting spreading of adaptation", self.spreading, Spreading)
 
 
 @user_class
@@ -219,8 +219,8 @@ class Observability:
                     f"The setting {what} of observability is {port!r}.",
                     remedy="Give a port from 1 to 65535, or 0 for any that is free.",
                 )
-        _insist_on_kind("setting metrics_host of observability", self.metrics_host, str)
-        _insist_on_kind("setting ui_host of observability", self.ui_host, str)
+        _check_kind("setting metrics_host of observability", self.metrics_host, str)
+        _check_kind("setting ui_host of observability", self.ui_host, str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,8 +270,8 @@ class Options:
         if self.control is not None:
             from godwit.adapt.settings import Control  # noqa: PLC0415  few flows need it
 
-            _insist_on_kind("option control of start", self.control, Control)
-        _insist_on_kind("option close_at_end of start", self.close_at_end, bool)
+            _check_kind("option control of start", self.control, Control)
+        _check_kind("option close_at_end of start", self.close_at_end, bool)
         for name, kind in (
             ("policy", Policy),
             ("checkpointing", Checkpointing),
@@ -280,7 +280,7 @@ class Options:
             ("adaptation", Adaptation),
             ("observability", Observability),
         ):
-            _insist_on_kind(f"option {name} of start", getattr(self, name), kind)
+            _check_kind(f"option {name} of start", getattr(self, name), kind)
 
 
 _EXAMPLES: Mapping[str, str] = {
@@ -300,7 +300,7 @@ _EXAMPLES: Mapping[str, str] = {
 }
 
 
-def _insist_on_kind(what: str, value: object, kind: type) -> None:
+def _check_kind(what: str, value: object, kind: type) -> None:
     """Raise `InvalidFlowError` if a setting is not an instance of `kind`."""
     if not isinstance(value, kind):
         raise InvalidFlowError(

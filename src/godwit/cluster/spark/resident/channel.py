@@ -87,7 +87,7 @@ class Channel:
         self._received += 1
         return frame
 
-    def insist_on_silence(self) -> None:
+    def check_silent(self) -> None:
         """Raise `ChannelError` if unexpected data has arrived, or the other end has closed."""
         try:
             self._socket.settimeout(0)
@@ -173,7 +173,7 @@ def _handshake_proof(
 
 
 def _frame_tag(key: bytes, number: int, frame: bytes) -> bytes:
-    """Authenticate a frame and its place among those of its direction."""
+    """Return the HMAC over a frame and its number, which proves its author and its order."""
     tag = hmac.new(key, _HEAD.pack(number), hashlib.sha256)
     tag.update(frame)
     return tag.digest()

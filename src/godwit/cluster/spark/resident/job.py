@@ -14,10 +14,10 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from godwit.cluster.spark.resident.channel import ChannelError, accept, new_secret
-from godwit.cluster.spark.resident.lane_task import Answer, Endpoint, Hello, serve_lane
+from godwit.cluster.spark.resident.lane_task import Endpoint, LaneAnswer, serve_lane
 from godwit.cluster.spark.stages.exchange import fetch, on_executors, python_rdd
 from godwit.model.errors import InvalidFlowError
 
@@ -113,7 +113,7 @@ class LaneJob:
 
     def send_work(
         self, work: Mapping[int, bytes], given_up: Callable[[], str]
-    ) -> Iterator[tuple[int, Answer]]:
+    ) -> Iterator[tuple[int, LaneAnswer]]:
         """Send frames to lanes, and yield their answers in order of arrival.
 
         `given_up`: called while waiting; returns the reason to stop waiting, or an empty value to
@@ -126,7 +126,7 @@ class LaneJob:
         with selectors.DefaultSelector() as selector:
             for lane, channel in channels.items():
                 try:
-                    channel.insist_on_silence()
+                    channel.check_silent()
                     channel.send(work[lane])
                     selector.register(channel, selectors.EVENT_READ, lane)
                 except (ChannelError, ValueError) as error:  # closed by another thread
@@ -142,7 +142,9 @@ class LaneJob:
                 for key, _ in ready:
                     lane = key.data
                     try:
-                        answer: Answer = pickle.loads(channels[lane].receive())  # noqa: S301  ours
+                        answer: LaneAnswer = pickle.loads(  # noqa: S301  ours
+                            channels[lane].receive()
+                        )
                     except ChannelError as error:
                         raise self._lane_lost(lane, error) from error
                     if lane not in waiting:
@@ -151,7 +153,7 @@ class LaneJob:
                     yield lane, answer
 
     def _lane_lost(self, lane: int, error: Exception) -> LaneLostError:
-        """Make the error of a lane whose connection failed."""
+        """Build the error that the connection to a lane failed; `lane`: its number."""
         place = self.places[lane]
         return LaneLostError(f"lane {place.lane} of executor {place.executor}: {error}")
 
@@ -237,14 +239,14 @@ class LaneJob:
         channel, lane = accept(
             connection, self._secret, handshake_s=_HANDSHAKE_S, timeout_s=_FRAME_S
         )
-        hello: Hello = pickle.loads(channel.receive())  # noqa: S301  it knows the secret
+        executor, pid = pickle.loads(channel.receive())  # noqa: S301  it knows the secret
         if lane >= len(self.places):
             raise ChannelError("there is no such lane")
         place = self.places[lane]
-        if hello.executor != place.executor:
+        if executor != place.executor:
             channel.close()
             self._fail(
-                f"Spark placed a lane of executor {place.executor} on {hello.executor}, since no "
+                f"Spark placed a lane of executor {place.executor} on {executor}, since no "
                 "core there was free"
             )
             return
@@ -253,7 +255,7 @@ class LaneJob:
                 unused: Channel | None = channel
             else:
                 unused = self._channels.pop(lane, None)  # of a task that was tried again
-                self._channels[lane], self.pids[lane] = channel, hello.pid
+                self._channels[lane], self.pids[lane] = channel, pid
         if unused is not None:
             unused.close()
 
@@ -274,7 +276,7 @@ _ENCRYPTED = (
 )
 
 
-def insist_on_plain_network(spark: SparkContext) -> None:
+def check_unencrypted_network(spark: SparkContext) -> None:
     """Raise if Spark is set to encrypt its network traffic, which resident lanes do not.
 
     Raises `InvalidFlowError`: their channels are authenticated, but not encrypted.
@@ -327,11 +329,10 @@ class SparkTasks:
 
 
 def _plain_host(setting: str | None) -> str:
-    """Name or address of a host, without the brackets of IPv6; empty if it is not set."""
+    """Return a host setting without the brackets of IPv6; empty if unset."""
     return (setting or "").strip("[]")
 
 
 def _first_line(error: Exception) -> str:
-    """First line of an error's text."""
-    told: Any = str(error).strip() or repr(error)
-    return str(told).partition("\n")[0]
+    """Return the first line of an error's text."""
+    return (str(error).strip() or repr(error)).partition("\n")[0]

@@ -16,6 +16,7 @@ import os
 import pickle
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from godwit.engine.lane.executor import current_executor
 from godwit.engine.lane.lane import run_lane
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from godwit.cluster.spark.resident.channel import Channel
     from godwit.engine.lane.instruction_parts import InstructionParts
@@ -50,14 +51,6 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
-    """A lane's first words."""
-
-    executor: str  # name of the executor it really runs on
-    pid: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """One level of one attempt at an epoch, for one lane."""
 
@@ -71,14 +64,13 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class LaneAnswer:
     """A lane's answer to its work: rows for lanes of later levels and a report, or a refusal."""
 
     attempt: int
     level: int
-    place: int
-    blobs: list[Blob]
-    report: bytes  # pickled; empty where the work was refused
+    blobs: Sequence[Blob] = ()
+    report: bytes = b""  # encoded; empty where the work was refused
     refusal: str = ""  # why the epoch is better done by a Spark job
 
 
@@ -93,8 +85,7 @@ def serve_lane(
     except ChannelError:
         return  # the driver does not wait for this task any more
     try:
-        hello = Hello(executor=current_executor(place.executor), pid=os.getpid())
-        channel.send(pickle.dumps(hello))
+        channel.send(pickle.dumps((current_executor(place.executor), os.getpid())))
         serve(channel, lane_flow)
     except ChannelError:
         pass
@@ -104,7 +95,7 @@ def serve_lane(
 
 
 def serve(channel: Channel, flow: LaneFlow) -> None:
-    """Process work in order of arrival; raises `ChannelError` once the channel is closed."""
+    """Process work in order of arrival until the channel closes, which raises `ChannelError`."""
     known: tuple[int, EpochInstruction] | None = None
     for done in count(1):
         work: Work = pickle.loads(channel.receive())  # noqa: S301  our own driver's
@@ -119,28 +110,17 @@ def serve(channel: Channel, flow: LaneFlow) -> None:
             gc.freeze()
 
 
-def _run_work(work: Work, flow: LaneFlow, instruction: EpochInstruction) -> Answer:
+def _run_work(work: Work, flow: LaneFlow, instruction: EpochInstruction) -> LaneAnswer:
     """Run one lane's part of an epoch; return its report, or a refusal (as of large output)."""
-
-    def answer(blobs: list[Blob], report: bytes, refusal: str = "") -> Answer:
-        """Build the answer from payloads, report, or a refusal."""
-        return Answer(
-            attempt=work.attempt,
-            level=work.level,
-            place=work.place,
-            blobs=blobs,
-            report=report,
-            refusal=refusal,
-        )
-
+    answer = partial(LaneAnswer, attempt=work.attempt, level=work.level)
     lane = run_lane(flow, instruction, work.level, work.place, work.payloads)
     try:
         blobs, report = _run_lane_bounded(lane, work.bytes_at_most)
     except (Exception, SystemExit):  # noqa: BLE001  a Spark job will tell it as it tells all others
-        return answer([], b"", traceback.format_exc(limit=-4))
+        return answer(refusal=traceback.format_exc(limit=-4))
     if report is None:
-        return answer([], b"", f"it has more than {work.bytes_at_most} bytes of rows to send on")
-    return answer(blobs, report.dumps())
+        return answer(refusal=f"it has more than {work.bytes_at_most} bytes of rows to send on")
+    return answer(blobs=blobs, report=report.dumps())
 
 
 def _run_lane_bounded(

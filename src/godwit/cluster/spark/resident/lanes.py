@@ -155,7 +155,7 @@ class ResidentLanes:
         instruction: EpochInstruction,
         arrived: Mapping[int, Sequence[bytes]],
     ) -> list[LaneReport] | None:
-        """Run all levels; return ``None`` if a lane has refused."""
+        """Run all levels of an epoch on a job's lanes; return ``None`` if a lane has refused."""
         attempt, parts = next(self._attempts), InstructionParts.of(instruction)
         places = instruction.places
         lanes = [job.lane_of[place.executor, place.lane] for place in places]
@@ -252,7 +252,7 @@ class ResidentLanes:
             self._announce(events.ResidentLanesEnded, reason=reason)
 
     def _pause(self, reason: str) -> None:
-        """Wait before lanes are started again, longer each time."""
+        """Announce a failure, and wait before lanes are started again, longer each time."""
         pause_s = min(_PAUSE_S * 2.0**self._failures, _PAUSE_AT_MOST_S)
         self._failures += 1
         self._not_before_s = self._now_s() + pause_s

@@ -16,7 +16,7 @@ from godwit.cluster.spark.platform.pyspark_versions import spark_schema_of
 from godwit.cluster.spark.run.threads import GateClosedError
 from godwit.cluster.spark.stages.stages import run_stages
 from godwit.engine.cluster import AttemptLostError
-from godwit.engine.lane.source_side import insist_on_same_rows
+from godwit.engine.lane.source_side import check_repeated_reads
 from godwit.model.errors import GodwitError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class BatchRows(ABC):
 
         A micro-batch needs no check: Spark reads the same rows again, by its log.
         """
-        insist_on_same_rows(reports, batch.splits)
+        check_repeated_reads(reports, batch.splits)
 
     def force_log(self, ref: BatchRef) -> None:  # noqa: B027  most have nothing else
         """Make Spark's log of the batch durable. Called while the stages run."""
@@ -81,7 +81,7 @@ class BatchRows(ABC):
         return None
 
     def expect_rows(self, rows: int) -> None:  # noqa: B027  as above
-        """Set the expected size of the next micro-batch: that of the last one."""
+        """Expect about `rows` rows in the next batch."""
 
     def close(self) -> None:  # noqa: B027  as above
         """Close what `open` opened; may be repeated."""
@@ -234,7 +234,7 @@ class LostExecutors:
 
     @contextmanager
     def spark_jobs(self) -> Iterator[None]:
-        """Run those of its stages inside that are jobs of Spark's, which `cancel` ends.
+        """Context in which Spark jobs are tagged, so that `cancel_jobs` can cancel them.
 
         Marking them takes a call to the JVM; resident lanes are given up in another way.
         """

@@ -372,7 +372,7 @@ class QuietEpochs:
         if time.monotonic() - self._looked_s < _LOOK_AT_SPARK_S:
             return True
         self._looked_s = time.monotonic()
-        self._run.insist_on_lease()
+        self._run.check_lease()
         if self._stream.is_active:
             return True
         if self._stream.has_failed or not self._stream.input_has_ended():

@@ -29,12 +29,12 @@ from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool, SparkScheduler
 from godwit.cluster.spark.platform.executors import (
     ExecutorWatch,
-    insist_on_placement,
-    insist_on_spare_slots,
+    check_spare_slots,
+    set_locality_wait,
     wait_for_executors,
 )
 from godwit.cluster.spark.resident import garbage
-from godwit.cluster.spark.resident.job import SparkTasks, insist_on_plain_network
+from godwit.cluster.spark.resident.job import SparkTasks, check_unencrypted_network
 from godwit.cluster.spark.resident.lanes import ResidentLanes
 from godwit.cluster.spark.run.background_copies import BackgroundCopies
 from godwit.cluster.spark.run.cluster import LostExecutors, SinkSession, SparkCluster
@@ -174,14 +174,14 @@ class SparkRun:
         """Release the checkpoint's lease for the next query."""
         self._lease.release()
 
-    def insist_on_lease(self) -> None:
+    def check_lease(self) -> None:
         """Raise `CheckpointInUseError` if somebody else has claimed the checkpoint."""
         self._lease.check_held()
 
     # -- epochs -----------------------------------------------------------------------------------
 
     def epoch_begun(self, rows: int, held_back: int) -> None:
-        """Report the begin of an epoch, and the sources' backlog, to the controller."""
+        """Report the rows of an epoch that begins, and the sources' backlog, to the controller."""
         if self.controller is not None:
             self.controller.epoch_begun(rows, held_back)
 
@@ -327,10 +327,10 @@ def open_run(
     dispatcher: EventDispatcher,
     gate: EpochGate,  # says when the query is to stop
 ) -> SparkRun:
-    """Take the checkpoint's lease, open the sinks, wait for executors, and recover the state."""
+    """Acquire the checkpoint's lease, recover the state, open the sinks, wait for executors."""
     if options.lanes.resident:
-        insist_on_spare_slots(spark.sparkContext, options.executors, _spare_slots(options))
-        insist_on_plain_network(spark.sparkContext)
+        check_spare_slots(spark.sparkContext, options.executors, _spare_slots(options))
+        check_unencrypted_network(spark.sparkContext)
     storage = CheckpointStorage.open(
         options.checkpoint,
         access=options.checkpointing.access,
@@ -342,6 +342,10 @@ def open_run(
     placed: list[dict[str, Any]] = []
 
     def components(compiled: CompiledFlow, free: frozenset[str]) -> dict[str, tuple[str, ...]]:
+        """Choose the components to start with.
+
+        `free`: operators without state in the checkpoint.
+        """
         fusion, lanes = options.adaptation.fusion, spark.sparkContext.defaultParallelism
         if fusion is not None and fusion.by == "attributes":
             placed.extend(place_by_attributes(compiled, free, fusion, lanes))
@@ -564,7 +568,7 @@ def _open_cluster(
     lanes = lane_flow(flow, recovery.layouts, staged_sinks(flow))
     program = ship_program(Program(source=source.stage, lanes=lanes), run_id, context)
     closing["program of the executors"] = program.destroy
-    insist_on_placement(context)
+    set_locality_wait(context)
     executors = wait_for_executors(
         context,
         options.executors,
@@ -588,7 +592,7 @@ def _open_cluster(
 def _resident_lanes(
     cluster: SparkCluster, conducting: SharedConductor, run_id: str, flow: str
 ) -> ResidentLanes:
-    """Return the resident lanes: tasks of long Spark jobs that stay between epochs."""
+    """Create the resident lanes: tasks of long Spark jobs that stay between epochs."""
     return ResidentLanes(
         partial(lanes_of, cluster.program),
         lambda number: SparkTasks(
@@ -643,7 +647,7 @@ def _past_decisions(flow: CompiledFlow, log: CommitLog, options: Options) -> lis
 def _enabled_policies(
     options: Options, epochs: FlowEpochs[Any], conducting: SharedConductor, past: list[events.Event]
 ) -> OperatorPolicies:
-    """Return the enabled policies on operators."""
+    """Create the policies that change operators of a running query, as options enable them."""
     flow, times = epochs.flow, epochs.times
     splitting = splitting_of(flow, options.adaptation.splitting)
     spreading = spreading_of(flow, options.adaptation.spreading)

@@ -30,8 +30,8 @@ def now_us() -> int:
 class SourceProgress:
     """Figures of the sources of one run, in the words of Spark's progress.
 
-    `note` and `measure_lag` ask the sources, so they are called where these are; whoever reads
-    figures may be anywhere.
+    `record_epoch` and `measure_lag` ask the sources, so they are called on the thread that calls
+    these; figures may be read on any thread.
     """
 
     def __init__(self, positions: SourcePositions) -> None:

@@ -457,4 +457,4 @@ class SourceLoop:
         """Raise if another query has taken the lease; checked every half second."""
         if time.monotonic() >= self._lease_s:
             self._lease_s = time.monotonic() + _LEASE_S
-            self._run.insist_on_lease()
+            self._run.check_lease()

@@ -276,7 +276,7 @@ class EpochGate:
                 self._changed.notify_all()
 
     def register_delivery(self, deliver: Callable[[], None]) -> Callable[[], None]:
-        """Return a delivery to be carried out, once, by another thread; it is under way from now.
+        """Return `deliver`, to be called once by another thread; it counts as in progress from now.
 
         It is no reason for an epoch to wait, but one for the query's end.
         """
@@ -316,7 +316,10 @@ class EpochGate:
             self._changed.notify_all()
 
     def wait_for_epoch(self, patience_s: float) -> None:
-        """Wait for the epoch that is being carried out, if any; then it counts as broken off."""
+        """Wait up to `patience_s` for the current epoch.
+
+        If it goes on, mark it as being aborted.
+        """
         with self._changed:
             self._interrupted = not self._changed.wait_for(lambda: self._inside is None, patience_s)
 

@@ -91,7 +91,7 @@ class PythonStage:
 
 
 def python_rdd(stage: PythonStage, spark: SparkContext) -> Any:
-    """Make the RDD of the JVM, of byte arrays, whose tasks are those of `stage`."""
+    """Create the JVM RDD, of byte arrays, whose Python tasks are those of `stage`."""
     jvm = jvm_classes(spark)
     command = _PICKLER.dumps((stage.run, None, _BYTES, _BYTES))
     if len(command) > jvm.broadcast_threshold:
@@ -113,7 +113,7 @@ def python_rdd(stage: PythonStage, spark: SparkContext) -> Any:
 
 
 def fetch(rdd: Any, spark: SparkContext) -> list[bytes]:
-    """Run a job over a JVM RDD of byte arrays, and return them."""
+    """Run a Spark job over a JVM RDD of byte arrays, and return the arrays."""
     return all_from_socket(jvm_classes(spark).collect_and_serve(rdd), _BYTES)
 
 
@@ -121,7 +121,7 @@ def fetch(rdd: Any, spark: SparkContext) -> list[bytes]:
 def _worker_environment(
     environment: tuple[tuple[str, str], ...], includes: tuple[str, ...], spark: SparkContext
 ) -> tuple[Any, Any]:
-    """Environment of Python workers, and the files on their path, as the JVM has them."""
+    """Return environment variables and include files of Python workers, as Java collections."""
     variables = jvm_classes(spark).hash_map()
     for name, value in environment:
         variables.put(name, value)
@@ -215,7 +215,7 @@ def pair_with_locations(
     # from the first again, or left out
     of: int | None = None,
 ) -> Any:
-    """Pair partition *i* with an element that prefers location *i* and comes before its items."""
+    """Pair partition *i* with an element that prefers location *i*, so that its task runs there."""
     jvm = jvm_classes(spark)
     # Partition (i, j) of the product pairs location i with partition j; of the one element of the
     # one and all items of the other only the diagonal is ever computed. Pairs of byte arrays go to

@@ -56,7 +56,7 @@ _STRUCT_OPTIONS += ("forbid_unknown_fields", "weakref", "dict", "cache_hash", "g
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle a value; ``pickle.loads`` reads it, where Godwit can be imported."""
+    """Pickle a value for executors, with classes of the main script by value."""
     file = io.BytesIO()
     pickler: Any = _Pickler
     pickler(file).dump(value)
@@ -103,7 +103,7 @@ class _Later:
         return self.function(*arguments)
 
     def bound(self) -> Any:
-        """Return a function that calls the deferred method, since only functions become methods."""
+        """Return the deferred method as a function, which Python binds to instances."""
 
         def call(instance: Any) -> None:
             """Call the deferred method on an instance."""

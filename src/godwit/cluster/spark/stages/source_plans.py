@@ -159,7 +159,7 @@ def check_plan(dataframe: DataFrame, where: str, **context: str) -> None:
 
 
 def leaves_column(before: DataFrame, after: DataFrame, column: str) -> bool:
-    """Return whether a map hands a column on as it got it, in all rows.
+    """Return whether a map leaves a column unchanged in all rows.
 
     Spark gives every column that an expression makes an identity of its own, and keeps that of a
     column that is only filtered, selected or joined to others. A union has the identities of its
@@ -268,7 +268,8 @@ def offset_layout(
         for stream in streams_in(frame):
             if not any(_index_of(stream, streams) is not None for streams in own.values()):
                 raise InvalidFlowError(
-                    f"A map on source {name!r} brings in another stream, {_java_text(stream)}.",
+                    f"A map on source {name!r} brings in another stream, "
+                    f"{stream.simpleString(100)}.",
                     remedy="Make it a source of its own, with flow.source(...), and unite the "
                     "streams with stream.union(...).",
                     source=name,
@@ -308,13 +309,8 @@ def _without_duplicates(streams: Sequence[Any]) -> list[Any]:
 
 
 def _index_of(stream: Any, streams: Sequence[Any]) -> int | None:
-    """Return the index of a stream among others; ``None`` if absent."""
+    """Return the index of a stream among others, by Spark's equality; ``None`` if absent."""
     return next((at for at, other in enumerate(streams) if other.equals(stream)), None)
-
-
-def _java_text(stream: Any) -> str:
-    """Text of a Java object."""
-    return str(stream.simpleString(100))
 
 
 def _stream_identity(stream: Any) -> dict[str, str]:
@@ -362,7 +358,7 @@ def _pairs(scala_map: Any) -> Iterator[tuple[str, str]]:
 
 
 def _hadoop_path(path: str) -> str:
-    """Write a path in the way in which Spark knows the files below it."""
+    """Write a path as Spark writes the paths of files below it."""
     local = re.sub("^file:/*", "/", path)
     if re.match("[A-Za-z][A-Za-z0-9+.-]*:", local) is not None:
         return local.rstrip("/")

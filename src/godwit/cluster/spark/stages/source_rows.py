@@ -184,7 +184,7 @@ class SourceRows:
         )
 
     def expect(self, rows: int) -> None:
-        """Set the expected rows of the next epoch: those of the last one."""
+        """Expect about as many rows in the next epoch as the last one had."""
         self._rows_expected = rows
 
     def read(self, rows: DataFrame, number: int) -> Any:
@@ -224,7 +224,7 @@ class SourceRows:
 
 
 def _plan_of(frame: Any, epoch: int, spark: SparkContext) -> Any:
-    """Physical plan of the micro-batch that this thread is in; ``None`` if that is not certain."""
+    """Return the physical plan of this thread's micro-batch; ``None`` if that is not certain."""
     query = spark.getLocalProperty(_QUERY)
     # Without an execution's settings in its properties, a task would not see the session's.
     if query is None or spark.getLocalProperty(_EXECUTION) is None:

@@ -37,7 +37,7 @@ from godwit.engine.lane.messages import LaneReport
 from godwit.engine.lane.wire import split_by_level
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pyspark import Broadcast, SparkContext
@@ -137,7 +137,7 @@ class Orders:
     tasks: tuple[bytes, ...] = ()  # see `EpochRows`
 
     def for_place(self, place: int) -> list[bytes]:
-        """Payloads for a place."""
+        """Return the payloads for one lane task."""
         return list(self.payloads.get(place, ()))
 
 
@@ -157,7 +157,7 @@ class EpochRows:
         return self.rdd is None and not self.tasks
 
     def with_others(self, others: EpochRows) -> EpochRows:
-        """Return these rows and others, in this order; one RDD at the most."""
+        """Merge with rows that come after these; at most one of both has an RDD."""
         if self.is_here and others.is_here:
             return EpochRows(here=[*self.here, *others.here])
         # The driver has no part in the exchange that the rest needs.
@@ -170,7 +170,7 @@ class EpochRows:
 
 
 def ship_orders(orders: Orders) -> Shipped[Orders]:
-    """Pack the orders of one attempt at an epoch."""
+    """Pack the orders (instruction and rows) of one attempt at an epoch for executors."""
     key = (orders.instruction.without_states.run_id, next(_attempts))
     return Shipped("orders", key, pickle.dumps(orders), orders)
 
@@ -250,7 +250,7 @@ def _run_jobs(
             exchanged = exchange(side, places, spark)
 
     def at_places(run: Callable[[int, list[bytes]], Iterable[Any]]) -> PythonStage:
-        """Build the stage that runs a function once per lane task, at its executor."""
+        """Build the stage that calls `run` once per lane task, on the lane's executor."""
         if exchanged is None:
             return on_executors(
                 locations, lambda place: run(place, orders.get().for_place(place)), spark
@@ -296,22 +296,12 @@ def _run_level(program: Shipped[Program], orders: Shipped[Orders], level: int) -
 
 def _run_last_level(program: Shipped[Program], orders: Shipped[Orders], level: int) -> Any:
     """Return the function that runs a lane task of the last level."""
+    run_level = _run_level(program, orders, level)
 
     def run(place: int, parcels: list[bytes]) -> Iterator[bytes]:
-        """Run a lane task, and yield its report."""
-        rows, reports = separate_reports(parcels)
-        yield from reports
-        told = orders.get().instruction.for_place(place)
-        yield _run_to_end(run_lane(program.get().lanes, told, level, place, rows)).dumps()
+        """Run a lane task; yield its report, and reports of earlier levels."""
+        for _, parcel in run_level(place, parcels):
+            assert parcel[0] == _REPORT, "the last level has nobody to send rows to"
+            yield parcel[1:]
 
     return run
-
-
-def _run_to_end(lane: Generator[Blob, None, LaneReport]) -> LaneReport:
-    """Run a lane of the last level, which sends no rows."""
-    try:
-        next(lane)
-    except StopIteration as end:
-        report: LaneReport = end.value
-        return report
-    raise AssertionError("the last level has nobody to send rows to")

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from godwit.cluster.spark.stages import pickling
 from godwit.cluster.spark.stages.exchange import (
@@ -25,7 +28,7 @@ from godwit.engine.lane.lane import local_store
 from godwit.model.errors import GodwitError, MigrationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark import SparkContext
 
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
     from godwit.engine.lane.messages import StateInstruction
     from godwit.engine.lane.wire import Blob
     from godwit.store.columns import StateSchema
-    from godwit.store.local_store import LocalStore
+    from godwit.store.local_store import LocalState
 
 POOL = "godwit-warming"
 """Spark scheduler pool of background jobs (effective with ``spark.scheduler.mode=FAIR``)."""
@@ -54,9 +57,10 @@ class CopyRequest:
     run_id: str
     local_dir: str | None  # of local stores
 
-    def store(self, executor: str) -> LocalStore:
-        """Open the run's local store on an executor: the one that this runs on."""
-        return local_store(local_store_root(self.local_dir, self.run_id, executor))
+    def local_state(self, executor: str) -> LocalState:
+        """Open the state in the local store of the executor that this runs on."""
+        store = local_store(local_store_root(self.local_dir, self.run_id, executor))
+        return store.state(str(self.state), self.schema, self.num_key_groups)
 
 
 def warm_copies(
@@ -78,20 +82,17 @@ def warm_copies(
     def warm(_index: int) -> Iterator[Any]:
         """Warm the copies, on the executor."""
         executor = current_executor(request.executor)
-        try:
-            versions = copies.warm_copies(
-                request.store(executor),
-                key_groups,
-                instruction,
-                layout=pickle.loads(shipped),  # noqa: S301 - our own driver's
-                storage=storage,
-                committed=committed,
-                lanes=request.lanes,
-            )
-        except GodwitError as error:
-            yield pickle.dumps((executor, error))
-        else:
-            yield pickle.dumps((executor, versions))
+        warmed = partial(
+            copies.warm_copies,
+            request.local_state(executor),
+            key_groups,
+            instruction,
+            layout=pickle.loads(shipped),  # noqa: S301 - our own driver's
+            storage=storage,
+            committed=committed,
+            lanes=request.lanes,
+        )
+        yield _reply(executor, warmed)
 
     return _checked_versions(request, _run_on_executor(request, warm, spark))
 
@@ -114,35 +115,27 @@ def fetch_copies(
         """Send the copies, on the executor that has them."""
         executor = current_executor(source)
         if executor == source:
-            for pack in copies.send_copies(
-                request.store(executor),
-                key_groups,
-                state=request.state,
-                schema=request.schema,
-                num_key_groups=request.num_key_groups,
-                run_id=request.run_id,
-            ):
-                yield 0, pack
+            local = request.local_state(executor)
+            packs = copies.send_copies(
+                local, key_groups, state=request.state, run_id=request.run_id
+            )
+            yield from ((0, pack) for pack in packs)
 
     def receive(sent: Iterator[bytes]) -> bytes:
         """Store the copies that were sent, on the executor that needs them."""
         executor = current_executor(request.executor)
         if executor != request.executor:
             return pickle.dumps((executor, None))
-        try:
-            came = copies.receive_copies(
-                request.store(executor),
-                key_groups,
-                sent,
-                state=request.state,
-                schema=request.schema,
-                num_key_groups=request.num_key_groups,
-                run_id=request.run_id,
-                lanes=request.lanes,
-            )
-        except GodwitError as error:
-            return pickle.dumps((executor, error))
-        return pickle.dumps((executor, came))
+        received = partial(
+            copies.receive_copies,
+            request.local_state(executor),
+            key_groups,
+            sent,
+            state=request.state,
+            run_id=request.run_id,
+            lanes=request.lanes,
+        )
+        return _reply(executor, received)
 
     _label_job(f"copies of {request.state} from executor {source} to {request.executor}", spark)
     sent = exchange(on_executors([location], send, spark), 1, spark)
@@ -158,20 +151,24 @@ def drop_copies(request: CopyRequest, key_groups: Sequence[int], spark: SparkCon
         """Delete the copies, on the executor."""
         executor = current_executor(request.executor)
         if executor == request.executor:
-            copies.drop_copies(
-                request.store(executor),
-                key_groups,
-                state=request.state,
-                schema=request.schema,
-                num_key_groups=request.num_key_groups,
-            )
+            request.local_state(executor).drop(np.array(sorted(key_groups)))
         yield pickle.dumps((executor, None))
 
     _run_on_executor(request, drop, spark)
 
 
+def _reply(executor: str, work: Callable[[], dict[int, int]]) -> bytes:
+    """Pickle the name of this executor with the result of `work`, or with its `GodwitError`."""
+    result: dict[int, int] | GodwitError
+    try:
+        result = work()
+    except GodwitError as error:
+        result = error
+    return pickle.dumps((executor, result))
+
+
 def _run_on_executor(request: CopyRequest, work: Any, spark: SparkContext) -> bytes:
-    """Run a job of one task on an executor, and return its answer."""
+    """Run a Spark job of one task on an executor, and return the task's answer."""
     _label_job(f"copies of {request.state} on executor {request.executor}", spark)
     (reply,) = fetch(python_rdd(on_executors([request.location], work, spark), spark), spark)
     answer: bytes = reply

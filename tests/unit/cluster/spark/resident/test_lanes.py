@@ -18,7 +18,7 @@ from godwit.cluster.spark.resident import job as job_module
 from godwit.cluster.spark.resident import lane_task
 from godwit.cluster.spark.resident.channel import ChannelError, connect
 from godwit.cluster.spark.resident.job import LaneJob
-from godwit.cluster.spark.resident.lane_task import Answer, Endpoint, Hello, Work
+from godwit.cluster.spark.resident.lane_task import Endpoint, LaneAnswer, Work
 from godwit.cluster.spark.resident.lanes import ResidentLanes
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.lane.messages import LaneReport, Place
@@ -47,7 +47,7 @@ class Instruction:
 class Threads:
     """Tasks that are threads, and answer as they are told."""
 
-    answers: Callable[[int, Work], Answer]
+    answers: Callable[[int, Work], LaneAnswer]
     host: str = "127.0.0.1"
     executor_of: Callable[[Place], str] = attrgetter("executor")
     missing: frozenset[int] = frozenset()  # numbers of tasks that never come
@@ -80,7 +80,7 @@ class Threads:
         except ChannelError:
             return  # another lane has ended them all meanwhile
         try:
-            channel.send(pickle.dumps(Hello(executor=self.executor_of(place), pid=number)))
+            channel.send(pickle.dumps((self.executor_of(place), number)))
             while True:
                 work = pickle.loads(channel.receive())
                 channel.send(pickle.dumps(self.answers(number, work)))
@@ -98,15 +98,14 @@ def reported(work: Work) -> LaneReport:
     return LaneReport(level=work.level, place=work.place, executor=payloads)
 
 
-def answer(work: Work, **values: Any) -> Answer:
+def answer(work: Work, **values: Any) -> LaneAnswer:
     known: dict[str, Any] = {
         "attempt": work.attempt,
         "level": work.level,
-        "place": work.place,
         "blobs": [],
         "report": reported(work).dumps(),
     }
-    return Answer(**{**known, **values})
+    return LaneAnswer(**{**known, **values})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -179,7 +178,7 @@ def test_the_second_small_epoch_in_a_row_is_worked_and_a_large_one_ends_the_lane
 
 
 def test_rows_reach_the_lanes_of_the_level_that_they_are_for() -> None:
-    def passes_on(number: int, work: Work) -> Answer:
+    def passes_on(number: int, work: Work) -> LaneAnswer:
         blobs = [(1 - work.place, row(2) + bytes([number]))] if work.level == 1 else []
         return answer(work, blobs=blobs)
 
@@ -264,7 +263,7 @@ def test_an_answer_to_another_attempt_ends_the_lanes_and_is_never_counted(
 
 
 def test_a_lane_that_dies_loses_the_attempt_and_all_lanes() -> None:
-    def dies(number: int, work: Work) -> Answer:
+    def dies(number: int, work: Work) -> LaneAnswer:
         if number == 1:
             raise ChannelError
         return answer(work)
@@ -282,7 +281,7 @@ def test_nobody_waits_for_a_lane_once_its_executor_is_lost(
     monkeypatch.setattr(job_module, "_LOOK_S", 0.01)
     stuck = threading.Event()
 
-    def hangs(number: int, work: Work) -> Answer:
+    def hangs(number: int, work: Work) -> LaneAnswer:
         if number == 1:
             assert stuck.wait(PATIENCE_S)
         return answer(work)
@@ -337,7 +336,7 @@ class Silent:
 
     def __init__(self, *work: Work) -> None:
         self.frames = [pickle.dumps(w) for w in work]
-        self.sent: list[Answer] = []
+        self.sent: list[LaneAnswer] = []
 
     def receive(self) -> bytes:
         if not self.frames:
@@ -372,9 +371,9 @@ def test_a_lane_sends_on_so_much_and_tells_what_it_raised(monkeypatch: pytest.Mo
         lane_task.serve(cast("Channel", channel), cast("Any", None))
     fine, much, raised = channel.sent
     assert (fine.blobs, fine.report, fine.refusal) == ([(0, b"12345678")], b"report", "")
-    assert (much.blobs, much.report) == ([], b"")
+    assert (much.blobs, much.report) == ((), b"")
     assert "more than 7 bytes" in much.refusal
-    assert (raised.blobs, raised.report) == ([], b"")
+    assert (raised.blobs, raised.report) == ((), b"")
     assert "ZeroDivisionError" in raised.refusal
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from godwit.cluster.spark.platform.executors import (
-    insist_on_spare_slots,
+    check_spare_slots,
     live_executors,
     wait_for_executors,
 )
-from godwit.cluster.spark.resident.job import insist_on_plain_network
+from godwit.cluster.spark.resident.job import check_unencrypted_network
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
@@ -82,10 +82,10 @@ def test_a_session_without_a_spare_slot_is_refused_with_the_setting_to_change(
     spark: Any, executors: int, text: str
 ) -> None:
     with pytest.raises(InvalidFlowError, match=text):
-        insist_on_spare_slots(spark, executors, 1)
+        check_spare_slots(spark, executors, 1)
     with pytest.raises(InvalidFlowError, match=text):
         wait_for_executors(spark, executors, 0, spare_slots=1)
-    insist_on_spare_slots(spark, executors, 0)
+    check_spare_slots(spark, executors, 0)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_session_without_a_spare_slot_is_refused_with_the_setting_to_change(
 )
 def test_lanes_that_stay_are_refused_where_spark_is_to_encrypt(setting: str) -> None:
     plain: dict[str, str] = {setting: "false"}
-    insist_on_plain_network(cast("Any", SimpleNamespace(getConf=lambda: plain)))
+    check_unencrypted_network(cast("Any", SimpleNamespace(getConf=lambda: plain)))
     secret = {setting: "true"}
     with pytest.raises(InvalidFlowError, match=f"{setting} asks Spark to encrypt"):
-        insist_on_plain_network(cast("Any", SimpleNamespace(getConf=lambda: secret)))
+        check_unencrypted_network(cast("Any", SimpleNamespace(getConf=lambda: secret)))

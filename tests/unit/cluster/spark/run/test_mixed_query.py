@@ -45,7 +45,7 @@ class Run:
     def use_this_thread(self) -> None:
         pass
 
-    def insist_on_lease(self) -> None:
+    def check_lease(self) -> None:
         pass
 
     def with_input(

@@ -36,7 +36,7 @@ class Run:
     def use_this_thread(self) -> None:
         pass
 
-    def insist_on_lease(self) -> None:
+    def check_lease(self) -> None:
         self.on_look()
 
     def without_input(self, stopped: Callable[[], bool]) -> None:
