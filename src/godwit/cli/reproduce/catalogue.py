@@ -53,6 +53,11 @@ class Entry:
         """Name of its paper."""
         return self.name.partition("/")[0]
 
+    @property
+    def script(self) -> Path:
+        """Its script."""
+        return home() / f"{self.name}.py"
+
     def load(self) -> Figure:
         """Import the script."""
         module = importlib.import_module(f"{_PACKAGE}.{self.name.replace('/', '.')}")

@@ -52,8 +52,9 @@ def add_reproduce_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--again", action="store_true", help="run what is there already, too")
     parser.add_argument("--data", type=Path, metavar="DIR",
-                        help="directory with tweets.parquet (column text), for figures of paper 4; "
-                        "without it, or where the file is missing, data are generated")  # fmt: skip
+                        help="directory with tweets.parquet (column text), for paper 4, and "
+                        "orders.parquet (columns ts and symbol), for figure 18 of paper 5; without "
+                        "it, or where a file is missing, data are generated")  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("artifacts/reproduce"), metavar="DIR",
                         help="where results go (default: artifacts/reproduce)")  # fmt: skip
     parser.add_argument("--gallery", type=Path, metavar="DIR",

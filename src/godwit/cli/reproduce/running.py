@@ -8,20 +8,17 @@ that was made by the same scripts with the same settings is not made again.
 from __future__ import annotations
 
 import csv
-import hashlib
 import shutil
 import tempfile
 import time
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-import godwit
 from godwit import __version__
-from godwit.cli.reproduce.catalogue import home
+from godwit.cli.reproduce.dependencies import digest
 from godwit.cli.reproduce.figure import Check, Verdict, verdict_of
 from godwit.model.errors import GodwitError
 
@@ -44,7 +41,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     off: bool
     version: str
-    scripts: str  # digest of the scripts that made it
+    scripts: str  # digest of the script that made it, and of all that it imports
     seconds: float
     checks: tuple[Check, ...]
     notes: tuple[str, ...] = ()
@@ -58,31 +55,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     def answers(self, entry: Entry, run: FigureRun) -> bool:
         """Return whether the stored result is valid for this run."""
         mine = (self.figure, self.quick, self.seed, self.off, self.data, self.scripts)
-        asked = (entry.name, run.quick, run.seed, run.off, _text(run.data), digest(entry))
+        asked = (entry.name, run.quick, run.seed, run.off, _text(run.data), digest(entry.script))
         return mine == asked
 
 
 def _text(path: Path | None) -> str:
     return "" if path is None else str(path)
-
-
-def digest(entry: Entry) -> str:
-    """Digest of the scripts of a figure's paper, and of the package that they run."""
-    made = hashlib.sha256(_package())
-    for script in sorted((home() / entry.paper).glob("*.py")):
-        made.update(script.read_bytes())
-    return made.hexdigest()[:16]
-
-
-@cache
-def _package() -> bytes:
-    """Digest of the package: a checkout's version stays while its planners change."""
-    made = hashlib.sha256(__version__.encode())
-    package = Path(godwit.__file__).parent
-    for module in sorted(package.rglob("*.py")):
-        if package / "experiments" not in module.parents:
-            made.update(module.read_bytes())
-    return made.digest()
 
 
 def place_of(out: Path, entry: Entry, *, off: bool = False) -> Path:
@@ -121,7 +99,7 @@ def reproduce(entry: Entry, run: FigureRun, out: Path) -> Result:
         seed=run.seed,
         off=run.off,
         version=__version__,
-        scripts=digest(entry),
+        scripts=digest(entry.script),
         seconds=round(time.perf_counter() - began, 2),
         checks=outcome.checks,
         notes=outcome.notes,

@@ -210,10 +210,3 @@ def test_a_gallery_that_cannot_be_written_is_refused(
     given = ["reproduce", "1/table3", "--out", str(tmp_path / "o")]
     assert main([*given, "--gallery", str(tmp_path / "file")]) == 2
     assert "The gallery cannot be written" in capsys.readouterr().err
-
-
-def test_a_result_is_of_the_package_that_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = catalogue.choose(["1/table3"])[0]
-    before = running.digest(entry)
-    monkeypatch.setattr(running, "_package", lambda: b"another")
-    assert running.digest(entry) != before

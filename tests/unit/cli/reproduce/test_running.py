@@ -49,6 +49,7 @@ FIGURE = Figure(
 @pytest.fixture(autouse=True)
 def figure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Entry, "load", lambda _entry: FIGURE)
+    monkeypatch.setattr(running, "digest", lambda _script: "its script, and all that it imports")
 
 
 def left_over(out: Path) -> list[str]:
@@ -88,7 +89,7 @@ def test_a_result_answers_the_same_run_only(
         FigureRun(data=tmp_path),
     ):
         assert not result.answers(ENTRY, other)
-    monkeypatch.setattr(running, "digest", lambda _entry: "scripts that were changed")
+    monkeypatch.setattr(running, "digest", lambda _script: "scripts that were changed")
     assert not result.answers(ENTRY, FigureRun())
 
 

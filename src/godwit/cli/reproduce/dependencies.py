@@ -1,0 +1,92 @@
+"""Files that a figure's result depends on: its script, and what that imports, by its text.
+
+A result stays valid while none of them changes.  Imports for type checkers alone do not count.  A
+module that imports others by name at run time, as packages with late imports do, counts with
+everything in its package.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import godwit
+from godwit import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_BY_NAME = ("import_module", "importlib.import_module")
+
+Roots = tuple[tuple[str, Path], ...]
+"""Name of a package at the top → its directory."""
+
+
+def digest(script: Path) -> str:
+    """Digest of a script of ``experiments/paperN`` and of all that it imports."""
+    beside = script.parents[2]
+    roots = (
+        ("godwit", Path(godwit.__file__).parent),
+        *((name, beside / name) for name in ("experiments", "benchmarks", "tests")),
+    )
+    hashed = hashlib.sha256(__version__.encode())
+    for file in sorted(files_of(script, roots)):
+        hashed.update(_content(file))
+    return hashed.hexdigest()[:16]
+
+
+def files_of(script: Path, roots: Roots) -> set[Path]:
+    """Return a script, the modules of `roots` that it imports, and data files beside these."""
+    files, waiting = set[Path](), {script}
+    while waiting:
+        module = waiting.pop()
+        files.add(module)
+        waiting |= _imported_by(module, roots) - files
+    return files | {data for folder in {f.parent for f in files} for data in folder.glob("*.json")}
+
+
+@cache
+def _content(file: Path) -> bytes:
+    return hashlib.sha256(file.read_bytes()).digest()
+
+
+@cache
+def _imported_by(module: Path, roots: Roots) -> frozenset[Path]:
+    """Return the files of `roots` that a module imports itself."""
+    tree = ast.parse(module.read_bytes())
+    found: set[Path] = set()
+    for node in _at_run_time(tree):
+        if isinstance(node, ast.Import):
+            found |= {file for name in node.names if (file := _file_of(name.name, roots))}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for name in node.names:
+                file = _file_of(f"{node.module}.{name.name}", roots)
+                file = file or _file_of(node.module, roots)
+                found |= {file} if file else set()
+        elif isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) in _BY_NAME:
+            found |= set(module.parent.rglob("*.py"))
+    return frozenset(found)
+
+
+def _at_run_time(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk a tree without what only a type checker reads."""
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield child
+            yield from _at_run_time(child)
+
+
+def _file_of(name: str, roots: Roots) -> Path | None:
+    """Return the file of a module; ``None`` if it is not one of `roots`."""
+    top, *rest = name.split(".")
+    for root, folder in roots:
+        if root == top:
+            place = folder.joinpath(*rest)
+            for file in (place.with_suffix(".py"), place / "__init__.py"):
+                if rest and file.is_file():
+                    return file
+            return folder / "__init__.py" if not rest else None
+    return None
