@@ -14,7 +14,7 @@ import datetime as dt
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +79,11 @@ def top_of_all(key: tuple[dt.datetime], rows: gw.KeyRows, _window: gw.Window) ->
     yield from ((key[0], page, edits) for page, edits in ranked(counts))
 
 
-def build(source: Any) -> gw.Flow:
-    """Describe the flow: a map, which has no state, and three operators."""
+def build(source: Any, store: Callable[[str], Any]) -> gw.Flow:
+    """Describe the flow: a map, which has no state, and three operators.
+
+    `store` makes the sink of a result.
+    """
     flow = gw.Flow("top_edits", num_key_groups=100)
     minute = gw.tumbling("1 minute")
     edits = flow.source("edits", source, event_time="at", max_ahead="36500 days")
@@ -100,8 +103,8 @@ def build(source: Any) -> gw.Flow:
         .window(minute, name="top")
         .process(top_of_all, output="minute timestamp, page string, edits long")
     )
-    flow.sink("cells", of_cell, gw.sinks.noop())
-    flow.sink("top", top, gw.sinks.noop())
+    flow.sink("cells", of_cell, store("cells"))
+    flow.sink("top", top, store("top"))
     return flow
 
 
@@ -163,7 +166,8 @@ def recorded(path: Path, count: int | None) -> pa.Table:
 def play(edits: pa.Table, epochs: int, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Play the flow while key groups move and executors die; return both results."""
     dice, share = random.Random(seed), -(-len(edits) // epochs)
-    with gw.testing.cluster(build(gw.sources.memory(EDITS)), executors=2) as run:
+    flow = build(gw.sources.memory(EDITS), lambda _name: gw.sinks.noop())
+    with gw.testing.cluster(flow, executors=2) as run:
         for number in range(epochs):
             run.epoch({"edits": edits.slice(number * share, share)})
             if number % 3 == 2:
@@ -176,9 +180,9 @@ def play(edits: pa.Table, epochs: int, seed: int = 0) -> tuple[pd.DataFrame, pd.
         return run.rows("cells").to_pandas(), run.rows("top").to_pandas()
 
 
-def check(edits: pa.Table, epochs: int) -> tuple[int, int]:
-    """Compare both results with those of pandas; return the numbers of their rows."""
-    for found, of_pandas in zip(play(edits, epochs), expected(edits), strict=True):
+def check(edits: pa.Table, results: tuple[pd.DataFrame, pd.DataFrame]) -> tuple[int, int]:
+    """Compare the articles of cells, and of all, with those of pandas; count articles, minutes."""
+    for found, of_pandas in zip(results, expected(edits), strict=True):
         names = list(found.columns)
         pd.testing.assert_frame_equal(
             *(t[names].sort_values(names).reset_index(drop=True) for t in (found, of_pandas)),
@@ -198,7 +202,7 @@ def main() -> None:
     if path and not Path(path).exists():
         options.error(f"There is no {path}: name a Parquet file, or none for edits of a generator.")
     edits = recorded(Path(path), given.count) if path else invented(given.count or 4000)
-    rows, minutes = check(edits, given.epochs)
+    rows, minutes = check(edits, play(edits, given.epochs))
     print(f"{len(edits):,} edits of {minutes} minutes; {rows} articles are those of pandas")
 
 

@@ -14,7 +14,7 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +40,14 @@ def split(texts: pa.Table) -> pa.Table:
     return pa.table({"word": words, "at": pa.array(at)}).cast(WORDS)
 
 
-def build(source: Any) -> gw.Flow:
-    """Describe the flow."""
+def build(source: Any, store: Callable[[str], Any]) -> gw.Flow:
+    """Describe the flow; `store` makes the sink of a result."""
     flow = gw.Flow("word_count", num_key_groups=32)
     texts = flow.source("texts", source, event_time="at", max_ahead="36500 days")
     words = texts.map(split, schema=WORDS).key_by("word")
-    flow.sink("total", words.compute(name="total", n=gw.count()), gw.sinks.noop())
+    flow.sink("total", words.compute(name="total", n=gw.count()), store("total"))
     per_minute = words.window(gw.tumbling("1 minute"), name="per_minute")
-    flow.sink("per_minute", per_minute.compute(n=gw.count()), gw.sinks.noop())
+    flow.sink("per_minute", per_minute.compute(n=gw.count()), store("per_minute"))
     return flow
 
 
@@ -72,11 +72,24 @@ def recorded(path: Path, count: int) -> Iterator[dict]:
         yield {"at": row["ts"], "text": row["text"] or ""}
 
 
-def play(texts: Sequence[dict], epochs: int) -> tuple[dict, dict]:
+def check(texts: Sequence[dict], total: pa.Table, per_minute: pa.Table) -> str:
+    """Compare the counts in all and per minute with those of all texts; say how many there are."""
+    words = [(word, text["at"]) for text in texts for word in words_of(text["text"])]
+    counts = Counter(word for word, _ in words)
+    minutes = Counter((word, at.replace(second=0, microsecond=0).timestamp()) for word, at in words)
+    assert {row["word"]: row["n"] for row in total.to_pylist()} == counts
+    found = per_minute.to_pylist()
+    assert len(found) == len(minutes)
+    assert {(row["word"], row["window_start"].timestamp()): row["n"] for row in found} == minutes
+    return f"{len(words):,} words, {len(counts):,} of them different, {len(found):,} per minute"
+
+
+def play(texts: Sequence[dict], epochs: int) -> tuple[pa.Table, pa.Table]:
     """Play the flow while key groups move; return the counts in all and per minute."""
     source = gw.sources.memory(TEXTS)
     share = -(-len(texts) // epochs)
-    with gw.testing.cluster(build(source), executors=2) as run:
+    flow = build(source, lambda _name: gw.sinks.noop())
+    with gw.testing.cluster(flow, executors=2) as run:
         for number in range(epochs):
             source.add(list(texts[number * share : (number + 1) * share]))
             run.epoch()
@@ -86,9 +99,7 @@ def play(texts: Sequence[dict], epochs: int) -> tuple[dict, dict]:
                 run.add("new")
                 run.kill(executors[0])
         run.end_input()
-        total = {row["word"]: row["n"] for row in run.current("total").to_pylist()}
-        minutes = run.rows("per_minute").to_pylist()
-    return total, {(row["word"], row["window_start"].timestamp()): row["n"] for row in minutes}
+        return run.current("total"), run.rows("per_minute")
 
 
 def main() -> None:
@@ -100,13 +111,7 @@ def main() -> None:
     given = options.parse_args()
     path = given.texts or os.environ.get("GODWIT_TWEETS")
     texts = list(recorded(Path(path), given.count) if path else invented(given.count))
-    total, minutes = play(texts, given.epochs)
-    words = [(word, text["at"]) for text in texts for word in words_of(text["text"])]
-    assert total == Counter(word for word, _ in words)
-    assert minutes == Counter(
-        (word, at.replace(second=0, microsecond=0).timestamp()) for word, at in words
-    )
-    print(f"{len(words):,} words, {len(total):,} of them different, {len(minutes):,} per minute")
+    print(check(texts, *play(texts, given.epochs)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Streams on a cluster of processes whose executors become more and fewer while they flow.
 
-The first is scaled by hand, the second by its controller.  Called with a directory, where it works;
-prints what happened as JSON. What should have come out is for the test to say.
+The first is scaled by hand, the second by its controller, and the third to numbers of executors
+that its controller knows beforehand, and plans for at once.  Called with a directory, where it
+works; prints what happened as JSON. What should have come out is for the test to say.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 
 import godwit as gw
 from godwit.cluster.spark.platform.local_cluster import LocalCluster
+from godwit.planning import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -191,6 +193,42 @@ def by_itself(cluster: LocalCluster, spark: SparkSession, directory: Path) -> di
     return told | end(query, feed, sink)
 
 
+def by_sequence(cluster: LocalCluster, spark: SparkSession, directory: Path) -> dict[str, Any]:
+    """Two executors, then three, then two, planned together; each begins when the one before is."""
+    told: dict[str, Any] = {"ranges": []}
+    (directory / "in").mkdir(parents=True)
+    sink, wanted = gw.sinks.memory(), [2]
+    query = flow_of(spark, directory, sink).start(
+        checkpoint=directory / "ck",
+        executors=2,
+        sizing=gw.Sizing(executors_timeout_s=PATIENCE_S),
+        control=gw.Control(
+            planner="oms",
+            scaling=lambda _situation: wanted[0],
+            max_executors=3,
+            period=1.0,
+            cadence=gw.Cadence(min_epochs=2),
+            search=gw.Search(options={"targets": (3, 2)}, limits=Limits(tau=1.0)),
+        ),
+    )
+    query.add_listener(lambda event: print(event.describe(), file=sys.stderr))  # noqa: T201
+    feed = Feed(directory / "in")
+
+    def in_ranges(number: int) -> bool:
+        now, moving = query.placement.assignments["counted"], query.status["keyGroupsInFlight"]
+        cuts = 1 + sum(now.executor_of[1:] != now.executor_of[:-1])
+        return cuts == number == len(query.executors) and not moving
+
+    for number in (2, 3, 2):
+        wanted[0] = number
+        until(lambda: in_ranges(wanted[0]) or query.exception(), f"{number} ranges")
+        told["ranges"].append(query.placement.assignments["counted"].executor_of.tolist())
+        go_on(query)
+    planned = [e for e in query.events if isinstance(e, gw.events.MigrationsPlanned)]
+    told["planned"] = [[list(event.executors), event.reason] for event in planned]
+    return told | end(query, feed, sink)
+
+
 def end(query: gw.Query, feed: Feed, sink: Any) -> dict[str, Any]:
     """End a stream; say what came in, what came out, and what happened."""
     feed.end()
@@ -204,12 +242,13 @@ def end(query: gw.Query, feed: Feed, sink: Any) -> dict[str, Any]:
 
 
 def play(directory: Path) -> dict[str, Any]:
-    """Play both on one cluster."""
+    """Play them on one cluster."""
     with LocalCluster(workers=2, memory="512m", work_dir=directory / "cluster") as cluster:
         spark = cluster.session("scaled", {"spark.driver.memory": "512m"})
         return {
             "by_hand": by_hand(cluster, spark, directory / "by_hand"),
             "by_itself": by_itself(cluster, spark, directory / "by_itself"),
+            "by_sequence": by_sequence(cluster, spark, directory / "by_sequence"),
         }
 
 

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Results of two streams on one cluster."""
+    """Results of the streams on one cluster."""
     directory = tmp_path_factory.mktemp("scaled")
     done = subprocess.run(
         [sys.executable, "-m", "tests.programs.scale_program", str(directory)],
@@ -94,5 +94,16 @@ def test_a_controller_gives_an_executor_back_and_gets_one_when_there_is_too_much
     assert happened["ScaledOut"] >= 1
     # With no more rows another one may be given back, and the stream end before it is gone.
     assert happened["ExecutorsReturned"] >= happened["ExecutorRemoved"] >= 1
+    assert happened["ExecutorLost"] == happened["EpochAborted"] == 0
+    assert told["rows"] == expected(told["parts"])
+
+
+def test_a_known_sequence_of_executor_counts_is_planned_at_once_and_followed_range_by_range(
+    played: dict[str, Any],
+) -> None:
+    told = played["by_sequence"]
+    assert [len(set(executors)) for executors in told["ranges"]] == [2, 3, 2]
+    assert [3, 2] in [executors[-2:] for executors, _ in told["planned"]]
+    happened = Counter(told["events"])
     assert happened["ExecutorLost"] == happened["EpochAborted"] == 0
     assert told["rows"] == expected(told["parts"])
