@@ -1,6 +1,7 @@
 """The fast job of paper 3 (§7.7, Figure 16): four operators in a row, none to all of them fused.
 
-``python -m benchmarks.fusion [--rows N] [--keys N] [--epochs N] [--rounds N] [--contained]``
+``python -m benchmarks.fusion [--rows N] [--keys N] [--epochs N] [--rounds N] [--contained]
+[--executors N]``
 
 Four sums in a row over one key; every operator emits each key that an epoch touched, so the next
 one gets nearly as many rows as there were.  The plans take turns, round by round, in one session,
@@ -10,6 +11,9 @@ on at once; what is compared is the way between them.)
 
 ``--contained`` compares a sum by (area, user) and one behind it by area, of 100 users each: placed
 by all their columns, with an exchange between; and both by area, in one component.
+
+``--executors`` runs on a cluster of so many processes of this machine, so that an exchange crosses
+their sockets; else all is in one process (``local[2]``).
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import json
 import os
 import shutil
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -81,6 +86,17 @@ def _played(flow: Any, checkpoint: Path, components: dict[str, Any]) -> dict[str
     }
 
 
+def _spark(executors: int, stack: ExitStack) -> Any:
+    """Start a session in this process, or one with executors of their own until `stack` ends."""
+    if not executors:
+        return session()
+    from godwit.cluster.spark.platform.local_cluster import LocalCluster
+
+    settings = {"spark.driver.memory": "2g", "spark.sql.streaming.numRecentProgressUpdates": "1000"}
+    cluster = stack.enter_context(LocalCluster(executors, memory="2g"))
+    return cluster.session("fusion", settings)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
@@ -90,25 +106,27 @@ def main() -> None:
     parser.add_argument("--inputs", type=Path, default=Path("artifacts/inputs"))
     parser.add_argument("--json", type=Path, default=Path("artifacts/fusion.jsonl"))
     parser.add_argument("--contained", action="store_true")
+    parser.add_argument("--executors", type=int, default=0)
     given = parser.parse_args()
     plans, job = (FUSED, fast_job) if not given.contained else ((0, 2), contained_job)
     source = keyed_rows(given.inputs, epochs=given.epochs, rows=given.rows, keys=given.keys)
-    spark = session()
     found: dict[int, list[dict[str, float]]] = {fused: [] for fused in plans}
-    for turn in range(given.rounds):
-        for fused in plans:
-            work = Path(tempfile.mkdtemp(prefix="godwit-bench-"))
-            try:
-                found[fused].append(job(spark, source, fused, work))
-            finally:
-                shutil.rmtree(work, ignore_errors=True)
-            took = found[fused][-1]
-            print(
-                f"round {turn + 1}  {fused} fused  {took['epoch_ms']:7.0f} ms an epoch, "
-                f"{took['stages_ms']:7.0f} its stages, {took['lanes_ms']:7.0f} its lanes, load "
-                f"{os.getloadavg()[0]:.1f}",
-                flush=True,
-            )
+    with ExitStack() as stack:
+        spark = _spark(given.executors, stack)
+        for turn in range(given.rounds):
+            for fused in plans:
+                work = Path(tempfile.mkdtemp(prefix="godwit-bench-"))
+                try:
+                    found[fused].append(job(spark, source, fused, work))
+                finally:
+                    shutil.rmtree(work, ignore_errors=True)
+                took = found[fused][-1]
+                print(
+                    f"round {turn + 1}  {fused} fused  {took['epoch_ms']:7.0f} ms an epoch, "
+                    f"{took['stages_ms']:7.0f} its stages, {took['lanes_ms']:7.0f} its lanes, load "
+                    f"{os.getloadavg()[0]:.1f}",
+                    flush=True,
+                )
     for fused in plans[1:]:
         for what in ("epoch_ms", "stages_ms"):
             ratios = [

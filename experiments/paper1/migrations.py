@@ -26,13 +26,14 @@ from godwit.planning.intervals.ssm import plan_ssm
 from godwit.planning.problem import Limits, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from godwit.cli.reproduce.figure import FigureRun
     from godwit.planning.solution import Solution
 
 SIZES = tuple(range(8, 17))
 APPLICATIONS = ("word count", "frequent patterns")
+SSM, MTM, RING = "single-step (SSM)", "MTM-aware", "consistent hashing"
 TAUS = (0.2, 0.4, 0.8, 1.2, 1.6)
 NOTE = (
     "the paper's tweets are not public: hourly rates and words are generated (a daily and a weekly "
@@ -68,7 +69,13 @@ def hourly_executors(rng: np.random.Generator, hours: int) -> np.ndarray:
 
 
 def migrations(
-    run: FigureRun, application: str, *, count: int, tau: float, tasks: int = 64
+    run: FigureRun,
+    application: str,
+    *,
+    count: int,
+    tau: float,
+    tasks: int = 64,
+    window_s: float = 90.0,  # of frequent patterns, which have an entry for every occurrence in it
 ) -> Migrations:
     """Draw an application's key groups, and a sequence of migrations."""
     hours = hourly_executors(run.rng(1), _MONTH_H + 24 * count)
@@ -81,7 +88,8 @@ def migrations(
     load = np.bincount(home, weights=run.rng(2).permutation(frequency), minlength=tasks)
     # Counters: one for each word that there is, and in a sliding window also its occurrences.
     words = np.bincount(home, minlength=tasks).astype(np.float64)
-    occurrences = load * (_WORDS / load.sum()) if application == "frequent patterns" else 0.0
+    in_window = window_s / 90 * _WORDS / load.sum()
+    occurrences = load * in_window if application == "frequent patterns" else 0.0
     first = changes[0]
     start = Problem(
         executors=tuple(f"e{i}" for i in range(SIZES[-1])),
@@ -108,33 +116,44 @@ def projected(run: FigureRun, of: Migrations, *, gamma: float = 0.8) -> Projecte
     )
 
 
-def moved_share(of: Migrations, plan: Callable[[Problem], Solution]) -> float:
-    """Share of all state that one migration of the sequence moves, on average."""
-    problem, moved = of.start, 0.0
+def follow(of: Migrations, plan: Callable[[Problem], Solution]) -> Iterator[Solution]:
+    """Plan the migrations of a sequence, each from where the one before leads."""
+    problem = of.start
     for size in of.counts:
         problem = replace(problem, limits=replace(problem.limits, target_executors=size))
         solution = plan(problem)
-        moved += solution.moved_bytes
+        yield solution
         problem = replace(problem, current=solution.assignment)
+
+
+def moved_share(of: Migrations, plan: Callable[[Problem], Solution]) -> float:
+    """Share of all state that one migration of the sequence moves, on average."""
+    moved = sum(solution.moved_bytes for solution in follow(of, plan))
     return moved / len(of.counts) / float(of.start.state_bytes.sum())
 
 
-def strategies(run: FigureRun, of: Migrations) -> dict[str, float]:
-    """Share of the state that each of the five strategies moves in one migration.
+def proposed(run: FigureRun, of: Migrations) -> dict[str, Callable[[Problem], Solution]]:
+    """Return the paper's two strategies.
 
-    Switched off, the proposed two are Storm's default: intervals without regard to what moves.
+    Switched off, they are Storm's default: intervals without regard to what moves.
     """
+    if run.off:
+        return dict.fromkeys((SSM, MTM), plan_storm_default)
     table = projected(run, of)
-    rings = [moved_share(of, _ring(seed)) for seed in range(run.pick(10, 100))]
-    storm = moved_share(of, plan_storm_default)
+    return {SSM: plan_ssm, MTM: lambda problem: plan_mtm(problem, projected=table)}
+
+
+def strategies(run: FigureRun, of: Migrations) -> dict[str, float]:
+    """Share of the state that each of the five strategies moves in one migration."""
+    rings = [moved_share(of, consistent_hashing(seed)) for seed in range(run.pick(10, 100))]
     return {
-        "single-step (SSM)": storm if run.off else moved_share(of, plan_ssm),
-        "MTM-aware": storm if run.off else moved_share(of, lambda p: plan_mtm(p, projected=table)),
-        "consistent hashing": float(np.mean(rings)),
+        **{name: moved_share(of, plan) for name, plan in proposed(run, of).items()},
+        RING: float(np.mean(rings)),
         "Redist": moved_share(of, plan_redistribution),
-        "Storm": storm,
+        "Storm": moved_share(of, plan_storm_default),
     }
 
 
-def _ring(seed: int) -> Callable[[Problem], Solution]:
+def consistent_hashing(seed: int) -> Callable[[Problem], Solution]:
+    """Return consistent hashing on the ring of a seed."""
     return lambda problem: plan_consistent_hashing(problem, seed=seed, equal_counts=True)

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.paper3.checkout import benchmark
+from experiments.paper3.checkout import use_benchmarks
 from godwit.cli.reproduce.figure import (
     Chart,
     Figure,
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def run(run: FigureRun) -> FigureResult:
-    pause_ms = benchmark("windows.instant").pause_ms
+    use_benchmarks()
+    from benchmarks.windows.instant import pause_ms
+
     strategies = {
         "instant": Strategy.DISRUPTIVE if run.off else Strategy.INSTANT,
         "disruptive": Strategy.DISRUPTIVE,

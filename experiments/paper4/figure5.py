@@ -44,5 +44,5 @@ FIGURE = Figure(
         Chart(x="instances", y="ratio", by="system", x_label="instances",
               y_label="latency of one instance / latency", log_y=True),
     ),
-    reason="Queues are a model here, and hashing in every window keeps latencies evenly bad.",
+    reason="Queues are a model here, and hashing without regard to loads is evenly slow.",
 )  # fmt: skip

@@ -53,6 +53,6 @@ FIGURE = Figure(
               y_label="latency (ms)", log_y=True),
     ),
     mechanism="ELB and CLB (universal hashing in their place)",
-    reason="Queues are a model here; the paper's baselines balance once in a scale-out, ours in "
-    "every window, with the pauses that this takes.",
+    reason="Queues are a model here; CLB and the baselines balance once in a scale-out, ELB in "
+    "every window.",
 )  # fmt: skip

@@ -7,29 +7,24 @@ law, their rates change places every few seconds, and the rate of all of them st
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.adapt import Control
-from godwit.adapt.settings import Budget, Search
-from godwit.cluster.simulated import Simulation, controlled_by
+from experiments.paper5 import policies
+from experiments.paper5.policies import play
 from godwit.cluster.simulated.cluster import Machine, SimulatedCluster
 from godwit.cluster.simulated.flow import SimulatedComponent, UpstreamFeed
 from godwit.cluster.simulated.scenario import Scenario
 from godwit.cluster.simulated.workload import Keys, Rate
 
 if TYPE_CHECKING:
-    from godwit.adapt.settings import Elasticity
+    from collections.abc import Mapping
+
     from godwit.cli.reproduce.figure import FigureRun
     from godwit.cluster.simulated import History
 
-POLICIES: dict[str, Elasticity] = {
-    "static": "static",
-    "resource-centric": "resource_centric",
-    "naive executor-centric": "naive_executor_centric",
-    "executor-centric": "executor_centric",
-}
 WARM_UP_S = 10.0
 _STOCKS, _CORES, _KEY_GROUPS = 2_000, 8, 256
 _TRADES = 0.5  # an order
@@ -40,17 +35,18 @@ _COSTS = {
     **{f"statistic {number}": (0.3, 150_000) for number in range(1, 7)},
     **{f"event {number}": (0.1, 4_000) for number in range(1, 6)},
 }
-_TRANSACTION_BYTES = 160
+_ORDER_BYTES, _TRANSACTION_BYTES = 96, 160
+_EVEN_ORDER_MS = 64 / 66.6
+"""An order's time where all operators cost the same: what the paper's 64 cores have for each."""
 REASON = (
-    "Key groups move between two epochs here, so that resource-centric balancing needs no "
-    "synchronisation of senders and does as well. Twelve operators make an epoch of a second or "
-    "two, and a row waits for its end: orders of magnitude cannot show."
+    f"{policies.REASON} Twelve operators make an epoch of a second or two, and a row waits for "
+    "its end: orders of magnitude cannot show."
 )
 WORKLOAD = (
     "A transactor and eleven operators behind it, keyed by 2,000 stocks of Zipf 0.5 that change "
     "places every ten seconds; 8 machines of 8 cores if quick, else 16, with as many orders as "
     "they can just process (36 % of what they could were epochs free). Costs of rows are chosen, "
-    "as the paper does not give them; states are the paper's."
+    "as the paper does not give them; states and the sizes of rows are the paper's."
 )
 
 
@@ -60,44 +56,47 @@ def duration_s(run: FigureRun) -> float:
 
 
 def simulate(policy: str, run: FigureRun) -> History:
-    """Run one policy; the same orders come under every policy.
+    """Run one policy; the same orders come under every policy."""
+    row_ms = {name: ms for name, (ms, _) in _COSTS.items()}
+    scenario = _scenario(run, run.pick(8, 16), row_ms, _LOAD)
+    return play(replace(scenario, longest_epoch_s=2.0), policy, run, period_s=1.0)
 
-    Switched off, the executor-centric policies are the static one.
+
+def saturate(machines: int, run: FigureRun) -> History:
+    """Give a cluster more orders than it can process, in epochs of what takes it two seconds."""
+    row_ms = _EVEN_ORDER_MS / (1 + _TRADES * (len(_COSTS) - 1))
+    scenario = _scenario(run, machines, dict.fromkeys(_COSTS, row_ms), 1.1)
+    orders = int(2.0 * 1000 * machines * _CORES / _EVEN_ORDER_MS)
+    return play(replace(scenario, max_rows=orders), "executor-centric", run, period_s=1.0)
+
+
+def _scenario(run: FigureRun, machines: int, row_ms: Mapping[str, float], load: float) -> Scenario:
+    """Build the exchange on some machines.
+
+    `row_ms`: milliseconds of a row in each operator; `load`: orders, as a share of what the cores
+    could process if an epoch cost nothing.
     """
-    elasticity = POLICIES[policy]
-    if run.off and elasticity.endswith("executor_centric"):
-        elasticity = "static"
-    machines, duration = run.pick(8, 16), duration_s(run)
-    order_ms = sum(
-        ms * (1 if name == "transactor" else _TRADES) for name, (ms, _) in _COSTS.items()
-    )
+    duration = duration_s(run)
+    order_ms = sum(ms * (1 if name == "transactor" else _TRADES) for name, ms in row_ms.items())
     feeds = (
         UpstreamFeed(upstream="transactor", selectivity=_TRADES, row_bytes=_TRANSACTION_BYTES),
     )
-    scenario = Scenario(
+    return Scenario(
         cluster=SimulatedCluster(machines=(Machine(cores=_CORES),) * machines),
         components=tuple(
             SimulatedComponent(
                 name=name,
-                key_groups=_KEY_GROUPS,
-                row_ms=ms,
+                key_groups=max(_KEY_GROUPS, 4 * _CORES * machines),
+                row_ms=row_ms[name],
                 key_bytes=size,
                 feeds=() if name == "transactor" else feeds,
             )
-            for name, (ms, size) in _COSTS.items()
+            for name, (_, size) in _COSTS.items()
         ),
-        rate=Rate(rows_per_s=_LOAD * 1000 * machines * _CORES / order_ms, noise=0.2, noise_s=5.0),
+        rate=Rate(rows_per_s=load * 1000 * machines * _CORES / order_ms, noise=0.2, noise_s=5.0),
         keys=Keys(
             number=_STOCKS, zipf=0.5, shifts_s=tuple(np.arange(10.0, duration, 10.0).tolist())
         ),
         duration_s=duration,
-        longest_epoch_s=2.0,
+        row_bytes=_ORDER_BYTES,
     )
-    settings = Control(
-        planner="milp",
-        elasticity=elasticity,
-        period=1.0,
-        search=Search(options={"node_limit": 1, "rounds": 1}),
-        budget=Budget(max_bytes=None),
-    )
-    return Simulation(scenario, seed=run.seed, control=controlled_by(settings)).run()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from experiments.paper5.micro import NO_SYNCHRONISATION, WORKLOAD, Micro
+from experiments.paper5.micro import WORKLOAD, Micro
+from experiments.paper5.policies import REASON, SYNCHRONISED
 from experiments.paper5.sweeps import charts, ratios, sweep
 from godwit.cli.reproduce.figure import Figure, FigureResult, RunsOn, at_least, at_most
 
@@ -17,7 +18,7 @@ _ALPHAS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 def run(run: FigureRun) -> FigureResult:
     rows = sweep({alpha: Micro(zipf=alpha) for alpha in _ALPHAS}, "alpha", run)
     static = ratios(rows, "alpha", "executor-centric", "static")
-    central = ratios(rows, "alpha", "executor-centric", "resource-centric")
+    central = ratios(rows, "alpha", "executor-centric", SYNCHRONISED)
     alone = {
         float(row["alpha"]): float(row["thousand_rows_per_s"])
         for row in rows
@@ -46,5 +47,5 @@ FIGURE = Figure(
     run=run,
     charts=charts("alpha", "skew α"),
     mechanism="the executor-centric policy (static in its place)",
-    reason=NO_SYNCHRONISATION,
+    reason=REASON,
 )

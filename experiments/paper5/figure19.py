@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.paper5.exchange import (
-    POLICIES,
     REASON,
     WARM_UP_S,
     WORKLOAD,
     duration_s,
     simulate,
 )
+from experiments.paper5.policies import POLICIES, SYNCHRONISED
 from godwit.cli.reproduce.figure import Chart, Figure, FigureResult, RunsOn, at_least, at_most
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def run(run: FigureRun) -> FigureResult:
         throughput[policy] = float(np.mean([float(row["thousand_rows_per_s"]) for row in own]))
         late_s[policy] = float(np.nanmedian([float(row["p99_s"]) for row in own]))
     ours = "executor-centric"
-    others = ("static", "resource-centric")
+    others = ("static", SYNCHRONISED)
     return FigureResult(
         rows=[row for row in rows if np.isfinite(float(row["p99_s"]))],
         checks=(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from experiments.paper5.micro import NO_SYNCHRONISATION, WORKLOAD, Micro
+from experiments.paper5.micro import WORKLOAD, Micro
+from experiments.paper5.policies import REASON, SYNCHRONISED
 from experiments.paper5.sweeps import charts, ratios, sweep
 from godwit.cli.reproduce.figure import Figure, FigureResult, RunsOn, at_least, at_most
 
@@ -17,8 +18,8 @@ _OMEGAS = (0, 2, 4, 8, 16)
 def run(run: FigureRun) -> FigureResult:
     rows = sweep({w: Micro(shuffles_per_min=w) for w in _OMEGAS}, "omega", run)
     static = ratios(rows, "omega", "executor-centric", "static")
-    central = ratios(rows, "omega", "executor-centric", "resource-centric")
-    still = ratios(rows, "omega", "resource-centric", "static")
+    central = ratios(rows, "omega", "executor-centric", SYNCHRONISED)
+    still = ratios(rows, "omega", SYNCHRONISED, "static")
     return FigureResult(
         rows=rows,
         checks=(
@@ -43,5 +44,5 @@ FIGURE = Figure(
     run=run,
     charts=charts("omega", "shuffles a minute, ω"),
     mechanism="the executor-centric policy (static in its place)",
-    reason=NO_SYNCHRONISATION,
+    reason=REASON,
 )

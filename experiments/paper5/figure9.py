@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from experiments.paper5.micro import NO_SYNCHRONISATION, WORKLOAD, Micro
+from experiments.paper5.micro import WORKLOAD, Micro
+from experiments.paper5.policies import REASON, SYNCHRONISED
 from experiments.paper5.sweeps import charts, ratios, sweep
 from godwit.cli.reproduce.figure import Figure, FigureResult, RunsOn, at_least, at_most
 
@@ -17,7 +18,7 @@ _KILOBYTES = (32, 256, 2048, 32_768)
 def run(run: FigureRun) -> FigureResult:
     settings = {float(kb): Micro(shard_bytes=1e3 * kb) for kb in _KILOBYTES}
     rows = sweep(settings, "kilobytes", run)
-    central = ratios(rows, "kilobytes", "executor-centric", "resource-centric")
+    central = ratios(rows, "kilobytes", "executor-centric", SYNCHRONISED)
     static = ratios(rows, "kilobytes", "executor-centric", "static")
     return FigureResult(
         rows=rows,
@@ -40,5 +41,5 @@ FIGURE = Figure(
     place=RunsOn.SIMULATED,
     run=run,
     charts=charts("kilobytes", "state of a shard (kB)", log_x=True),
-    reason=NO_SYNCHRONISATION,
+    reason=REASON,
 )

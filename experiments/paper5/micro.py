@@ -13,32 +13,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.adapt import Control
-from godwit.adapt.settings import Budget, Search
-from godwit.cluster.simulated import Simulation, controlled_by
+from experiments.paper5.policies import SYNCHRONISED, play
 from godwit.cluster.simulated.cluster import Machine, SimulatedCluster
 from godwit.cluster.simulated.flow import SimulatedComponent
 from godwit.cluster.simulated.scenario import Scenario
 from godwit.cluster.simulated.workload import Keys, Rate
 
 if TYPE_CHECKING:
-    from godwit.adapt.settings import Elasticity
     from godwit.cli.reproduce.figure import FigureRun
     from godwit.cluster.simulated import History
 
-POLICIES: dict[str, Elasticity] = {
-    "static": "static",
-    "resource-centric": "resource_centric",
-    "executor-centric": "executor_centric",
-}
+SYSTEMS = ("static", "resource-centric", "executor-centric", SYNCHRONISED)
 WORKLOAD = (
     "The paper's: 10,000 keys, 1 ms a row, 32 machines of 8 cores, 8192 key groups, more rows than "
-    "the cores can process; one minute of virtual time if quick, else five; epochs of two seconds."
-)
-NO_SYNCHRONISATION = (
-    "Key groups move between two epochs here, and warm copies go ahead, so that moving them "
-    "between executors needs no synchronisation of senders: resource-centric balancing does not "
-    "degrade as the paper's does."
+    "the cores can process, of 128 bytes on links of 1 Gbit/s; one minute of virtual time if "
+    "quick, else five; epochs of two seconds."
 )
 _KEYS = 10_000
 _EPOCH_S = 2.0
@@ -54,19 +43,15 @@ class Micro:
     executors: int = 32
     key_groups: int = 8192
     cores: int = 8
+    row_ms: float = 1.0
+    row_bytes: int = 128
 
 
 def simulate(micro: Micro, policy: str, run: FigureRun) -> History:
-    """Run one policy; the same rows come under every policy.
-
-    Switched off, the executor-centric policy is the static one.
-    """
+    """Run one policy; the same rows come under every policy."""
     executors, cores, key_groups = micro.executors, micro.cores, micro.key_groups
     duration = run.pick(60.0, 300.0)
-    elasticity = POLICIES[policy]
-    if run.off and elasticity == "executor_centric":
-        elasticity = "static"
-    capacity = 1000.0 * executors * cores
+    capacity = 1000.0 * executors * cores / micro.row_ms
     every = 60 / micro.shuffles_per_min if micro.shuffles_per_min else duration
     scenario = Scenario(
         cluster=SimulatedCluster(machines=(Machine(cores=cores),) * executors),
@@ -74,7 +59,7 @@ def simulate(micro: Micro, policy: str, run: FigureRun) -> History:
             SimulatedComponent(
                 name="calculator",
                 key_groups=key_groups,
-                row_ms=1.0,
+                row_ms=micro.row_ms,
                 key_bytes=max(1, round(micro.shard_bytes * key_groups / _KEYS)),
             ),
         ),
@@ -86,15 +71,9 @@ def simulate(micro: Micro, policy: str, run: FigureRun) -> History:
         ),
         duration_s=duration,
         max_rows=int(_EPOCH_S * capacity),
+        row_bytes=micro.row_bytes,
     )
-    settings = Control(
-        planner="milp",
-        elasticity=elasticity,
-        period=2.0,
-        search=Search(options={"node_limit": 1, "rounds": 1}),
-        budget=Budget(max_bytes=None),
-    )
-    return Simulation(scenario, seed=run.seed, control=controlled_by(settings)).run()
+    return play(scenario, policy, run, period_s=2.0)
 
 
 def throughput(history: History) -> float:

@@ -1,10 +1,10 @@
-"""Figures of paper 5 that vary one setting of the micro-benchmark under three policies."""
+"""Figures of paper 5 that vary one setting of the micro-benchmark, under every system."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from experiments.paper5.micro import POLICIES, latency_s, simulate, throughput
+from experiments.paper5.micro import SYSTEMS, latency_s, simulate, throughput
 from godwit.cli.reproduce.figure import Chart
 
 if TYPE_CHECKING:
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def sweep(settings: Mapping[float, Micro], column: str, run: FigureRun) -> list[Row]:
-    """Simulate every setting under every policy."""
+    """Simulate every setting under every system."""
     rows: list[Row] = []
     for value, micro in settings.items():
-        for policy in POLICIES:
+        for policy in SYSTEMS:
             run.progress(f"{column} {value:g}, {policy}")
             history = simulate(micro, policy, run)
             rows.append(

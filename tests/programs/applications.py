@@ -177,7 +177,7 @@ def play(
     """Run an application to its end; return what happened."""
     from pyspark import cloudpickle
 
-    cloudpickle.register_pickle_by_value(application.module)
+    cloudpickle.register_pickle_by_value(application.module)  # type: ignore[no-untyped-call]
     dice, killed = random.Random(1), 0
     sinks: dict[str, Any] = {}
     flow = application.build(lambda name: sinks.setdefault(name, gw.sinks.memory()))

@@ -33,53 +33,53 @@ def digest(script: Path) -> str:
         *((name, beside / name) for name in ("experiments", "benchmarks", "tests")),
     )
     hashed = hashlib.sha256(__version__.encode())
-    for file in sorted(files_of(script, roots)):
-        hashed.update(_content(file))
+    for file in sorted(find_files(script, roots)):
+        hashed.update(_hash_file(file))
     return hashed.hexdigest()[:16]
 
 
-def files_of(script: Path, roots: Roots) -> set[Path]:
+def find_files(script: Path, roots: Roots) -> set[Path]:
     """Return a script, the modules of `roots` that it imports, and data files beside these."""
     files, waiting = set[Path](), {script}
     while waiting:
         module = waiting.pop()
         files.add(module)
-        waiting |= _imported_by(module, roots) - files
+        waiting |= _find_imports(module, roots) - files
     return files | {data for folder in {f.parent for f in files} for data in folder.glob("*.json")}
 
 
 @cache
-def _content(file: Path) -> bytes:
+def _hash_file(file: Path) -> bytes:
     return hashlib.sha256(file.read_bytes()).digest()
 
 
 @cache
-def _imported_by(module: Path, roots: Roots) -> frozenset[Path]:
+def _find_imports(module: Path, roots: Roots) -> frozenset[Path]:
     """Return the files of `roots` that a module imports itself."""
     tree = ast.parse(module.read_bytes())
     found: set[Path] = set()
-    for node in _at_run_time(tree):
+    for node in _walk_runtime_nodes(tree):
         if isinstance(node, ast.Import):
-            found |= {file for name in node.names if (file := _file_of(name.name, roots))}
+            found |= {file for name in node.names if (file := _find_module_file(name.name, roots))}
         elif isinstance(node, ast.ImportFrom) and node.module:
             for name in node.names:
-                file = _file_of(f"{node.module}.{name.name}", roots)
-                file = file or _file_of(node.module, roots)
+                file = _find_module_file(f"{node.module}.{name.name}", roots)
+                file = file or _find_module_file(node.module, roots)
                 found |= {file} if file else set()
         elif isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) in _BY_NAME:
             found |= set(module.parent.rglob("*.py"))
     return frozenset(found)
 
 
-def _at_run_time(node: ast.AST) -> Iterator[ast.AST]:
+def _walk_runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """Walk a tree without what only a type checker reads."""
     for child in ast.iter_child_nodes(node):
         if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
             yield child
-            yield from _at_run_time(child)
+            yield from _walk_runtime_nodes(child)
 
 
-def _file_of(name: str, roots: Roots) -> Path | None:
+def _find_module_file(name: str, roots: Roots) -> Path | None:
     """Return the file of a module; ``None`` if it is not one of `roots`."""
     top, *rest = name.split(".")
     for root, folder in roots:

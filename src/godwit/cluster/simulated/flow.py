@@ -121,6 +121,8 @@ class Routed:
     size_bytes: FloatArray
     crossed_rows: FloatArray  # rows that come from another executor
     crossed_bytes: float  # bytes that change executor, in all
+    # executor → bytes that it sends to others, and gets from others
+    link_bytes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     # component upstream → rows from its key groups to those of this one
     pairs: Mapping[str, KeyGroupPairs] = field(default_factory=dict)
 
@@ -144,7 +146,8 @@ def distribute_rows(
 ) -> Routed:
     """Distribute the rows of upstream components over a component's key groups."""
     m, rows = assignment.num_key_groups, np.zeros(assignment.num_key_groups, np.int64)
-    size, crossed_rows, crossed_bytes = np.zeros(m), np.zeros(m), 0.0
+    size, crossed_rows = np.zeros(m), np.zeros(m)
+    sent_bytes, received_bytes = np.zeros((2, len(assignment.executors)))
     pairs: dict[str, KeyGroupPairs] = {}
     for feed, upstream in feeds:
         sent = _round_randomly(upstream.processed * feed.selectivity, rng)
@@ -166,7 +169,12 @@ def distribute_rows(
         rows += arrives.astype(np.int64) + spread
         size += (arrives + spread) * feed.row_bytes
         crossed_rows += crossed
-        crossed_bytes += float(crossed.sum()) * feed.row_bytes
+        received_bytes += feed.row_bytes * _sum_per_executor(crossed, assignment)
+        elsewhere = 1 - _sum_per_executor(spread, assignment) / max(spread.sum(), 1)
+        leaves = paired * away + free * elsewhere[sender]
+        sent_bytes += feed.row_bytes * np.bincount(
+            sender[sender >= 0], weights=leaves[sender >= 0], minlength=len(sent_bytes)
+        )
         senders = np.flatnonzero(sent)
         pairs[feed.upstream] = KeyGroupPairs.counted(
             np.concatenate((senders, senders)),
@@ -177,9 +185,23 @@ def distribute_rows(
         rows=rows,
         size_bytes=size,
         crossed_rows=crossed_rows,
-        crossed_bytes=crossed_bytes,
+        crossed_bytes=float(received_bytes.sum()),
+        link_bytes=dict(
+            zip(
+                assignment.executors,
+                zip(sent_bytes.tolist(), received_bytes.tolist(), strict=True),
+                strict=True,
+            )
+        ),
         pairs=pairs,
     )
+
+
+def _sum_per_executor(values: np.ndarray, assignment: Assignment) -> FloatArray:
+    """Sum values of key groups by their executor."""
+    count = len(assignment.executors)
+    sums: FloatArray = np.bincount(assignment.executor_of, values, count).astype(np.float64)
+    return sums
 
 
 def _round_randomly(rows: FloatArray, rng: np.random.Generator) -> np.ndarray:
@@ -250,6 +272,34 @@ def slowest_lane_ms(
     lanes = ms.reshape(len(names), width)
     shared = lanes.sum(axis=1) / np.array(list(cores.values()))
     return float(max(lanes.max(), shared.max())), float(ms.sum())
+
+
+def exchange_ms(
+    parts: Sequence[ComponentWork],
+    cores: Mapping[str, int],
+    row_bytes: int,  # of a source row
+    links: Mapping[str, float],  # executor → bytes per second of its up- and of its downlink
+) -> float:
+    """Milliseconds in which the rows of a level reach its executors: those of the busiest link.
+
+    The cores of all executors read equal shares of the source.
+    """
+    sent, received = dict.fromkeys(links, 0.0), dict.fromkeys(links, 0.0)
+    total = sum(cores.values())
+    for part in parts:
+        if part.routed is not None:
+            for executor, (up, down) in part.routed.link_bytes.items():
+                sent[executor] += up
+                received[executor] += down
+            continue
+        assignment = part.plan.assignment
+        sizes = row_bytes * _sum_per_executor(part.new, assignment)
+        here = dict(zip(assignment.executors, sizes.tolist(), strict=True))
+        for executor, count in cores.items():
+            own = here.get(executor, 0.0)
+            sent[executor] += (sizes.sum() - own) * count / total
+            received[executor] += own * (1 - count / total)
+    return 1000 * max(max(sent[e], received[e]) / rate for e, rate in links.items())
 
 
 def build_outcome(
@@ -323,11 +373,13 @@ class SimulatedFlow:
         rng: np.random.Generator,  # draws which rows go where between components
         # what a lane does that expects state and finds none
         on_loss: LossPolicy = LossPolicy.SUSPEND,
+        row_bytes: int | None = None,  # see `Scenario`
     ) -> None:
         self.levels = levels_of(components)
         self.components = {c.name: c for level in self.levels for c in level}
         self._expected: dict[tuple[float, int], Mapping[str, FloatArray]] = {}
         self._keys, self._costs, self._rng, self._on_loss = keys, costs, rng, on_loss
+        self._row_bytes = row_bytes
         self._spread: dict[str, KeySpread | MeasuredKeyGroups] = {
             name: c.measured or KeySpread(keys=keys, key_groups=c.key_groups, seed=(seed, at))
             for at, (name, c) in enumerate(sorted(self.components.items()))
@@ -365,6 +417,7 @@ class SimulatedFlow:
         copies: Copies,  # where lanes expect state to be
         speeds: Mapping[str, float],  # executor → speed of each of its cores
         cores: Mapping[str, int],  # executor → their number
+        links: Mapping[str, float],  # executor → bytes per second of its up- and of its downlink
     ) -> EpochWork:
         """Compute the work of an attempt at an epoch, and its duration."""
         costs, works = self._costs, dict[str, ComponentWork]()
@@ -381,7 +434,10 @@ class SimulatedFlow:
                     copies=copies,
                     speeds=speeds,
                 )
-            slowest, total = slowest_lane_ms([works[c.name] for c in level], cores)
+            parts = [works[c.name] for c in level]
+            if self._row_bytes is not None:
+                took_ms += exchange_ms(parts, cores, self._row_bytes, links)
+            slowest, total = slowest_lane_ms(parts, cores)
             took_ms += slowest
             lane_ms += total
         return EpochWork(

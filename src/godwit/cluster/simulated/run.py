@@ -73,6 +73,7 @@ class Simulation:
             seed=seed,
             rng=draws[1],
             on_loss=scenario.policy.on_loss,
+            row_bytes=scenario.row_bytes,
         )
         self.topology = Topology(
             stages=tuple(tuple(c.name for c in level) for level in self.flow.levels),
@@ -229,9 +230,15 @@ class Simulation:
     ) -> None:
         """Compute the epoch's work and duration."""
         assert batch is not None, "one without input has a batch without rows"
-        speeds = {name: self.executors.speed(name) for name in self.executors.alive}
+        alive = self.executors.alive
         self._work = self.flow.work(
-            epoch, batch, plans, copies=conductor.copies, speeds=speeds, cores=self._cores()
+            epoch,
+            batch,
+            plans,
+            copies=conductor.copies,
+            speeds={name: self.executors.speed(name) for name in alive},
+            cores=self._cores(),
+            links={name: machine.bytes_per_s for name, machine in alive.items()},
         )
 
     def run_stages(self) -> None:

@@ -39,6 +39,9 @@ class Scenario:
     # source, too (`godwit.engine.row_limit`). ``None``: epochs grow without end
     longest_epoch_s: float | None = None
     costs: CostModel = field(default_factory=CostModel.calibrated)  # what an epoch costs
+    # size of a source row. Then rows that go to another executor take the time of the machines'
+    # links, before the lanes begin. ``None``: they take none, as between processes of one machine
+    row_bytes: int | None = None
     # whether the stream has run for long: every key has state, and executors have copies of what
     # they own. Otherwise there is no state at all at first.
     held: bool = True
@@ -49,6 +52,13 @@ class Scenario:
     def __post_init__(self) -> None:
         too_few = self.max_rows is not None and self.max_rows < 1
         too_short = self.longest_epoch_s is not None and not self.longest_epoch_s > 0
+        if self.row_bytes is not None and self.row_bytes < 0:
+            raise InvalidProblemError(
+                f"Source rows of {self.row_bytes} bytes cannot be simulated.",
+                remedy="Give their size on the network, or leave it out to not count it.",
+                field="row_bytes",
+                value=self.row_bytes,
+            )
         if not self.duration_s > 0 or self.trigger_s < 0 or too_few or too_short:
             raise InvalidProblemError(
                 f"A run of {self.duration_s} s with a trigger of {self.trigger_s} s and "

@@ -81,8 +81,8 @@ def test_an_unknown_figure_is_answered_by_the_nearest(capsys: pytest.CaptureFixt
 
 
 def test_a_figure_that_cannot_be_redrawn_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", "5/18"]) == 2
-    assert "cannot be redrawn: it shows the paper's data" in capsys.readouterr().err
+    assert main(["reproduce", "5/11"]) == 2
+    assert "cannot be redrawn: its longer part is the time" in capsys.readouterr().err
 
 
 def test_bad_arguments_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

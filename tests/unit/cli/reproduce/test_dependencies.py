@@ -8,7 +8,7 @@ import pytest
 
 import godwit
 from godwit.cli.reproduce import catalogue
-from godwit.cli.reproduce.dependencies import files_of
+from godwit.cli.reproduce.dependencies import find_files
 
 SCRIPT = """
 from typing import TYPE_CHECKING
@@ -47,7 +47,7 @@ def files(tmp_path: Path) -> set[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     roots = (("lib", tmp_path / "lib"),)
-    found = files_of(tmp_path / "figures/figure1.py", roots)
+    found = find_files(tmp_path / "figures/figure1.py", roots)
     return {str(path.relative_to(tmp_path)) for path in found}
 
 
@@ -70,6 +70,6 @@ def test_what_nobody_imports_at_run_time_does_not_count(files: set[str]) -> None
 def test_a_figure_of_planners_does_not_depend_on_what_runs_on_spark() -> None:
     package = Path(godwit.__file__).parent
     (entry,) = catalogue.choose(["1/table3"])
-    files = files_of(entry.script, (("godwit", package), ("experiments", catalogue.home())))
+    files = find_files(entry.script, (("godwit", package), ("experiments", catalogue.home())))
     assert package / "planning/intervals/oms.py" in files
     assert not [path for path in files if (package / "cluster/spark") in path.parents]
