@@ -17,7 +17,7 @@ from tests.oracles import aggregates as oracle
 from tests.oracles.lane import Lane
 
 from godwit.operators import aggregates as gw
-from godwit.operators.aggregates.conditions import counted_where
+from godwit.operators.aggregates.conditions import restricted
 from godwit.operators.compute import ComputeOperator
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -172,7 +172,7 @@ def test_every_aggregate_with_a_condition_is_that_of_the_rows_for_which_it_holds
         name="o",
         keys=pa.schema({"k": pa.string()}),
         inputs=pa.schema({"v": pa.int64(), "w": pa.int64()}),
-        aggregates={name: counted_where(made, "w >= 2") for name, (made, _) in cases.items()},
+        aggregates={name: restricted(made, "w >= 2") for name, (made, _) in cases.items()},
     )
     batches = [
         pa.record_batch(

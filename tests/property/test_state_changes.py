@@ -121,7 +121,7 @@ def test_old_state_says_the_same_to_a_changed_class_or_the_change_is_refused(dat
             refusal = str(error)
         if refusal is not None:
             assert not exact
-            assert "a number that today's type does not" in refusal
+            assert "a number that the declared type does not" in refusal
             return
     (state,) = new._codec.decode([memoryview(blob)])
     fresh = new._state_type()

@@ -210,7 +210,7 @@ def test_rows_that_a_window_gives_to_a_sink_of_late_rows_are_there() -> None:
         ({"orders": pa.table({"symbol": ["A"]})}, "table of source 'orders' has no column 'price'"),
         (
             {"orders": pa.table({"symbol": ["A"], "price": ["x"]})},
-            "Column 'price' of the table.*string, which does not become double",
+            "Column 'price' of the table.*string, which cannot be converted to double",
         ),
     ],
 )

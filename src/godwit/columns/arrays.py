@@ -17,7 +17,9 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def numpy_type(dtype: pa.DataType) -> np.dtype[Any] | None:
-    """NumPy type that holds values of `dtype` as Arrow lays them out; None where there is none.
+    """Return the NumPy type that holds values of `dtype` as Arrow lays them out.
+
+    ``None``: none does.
 
     Dates, times, timestamps and durations are the integers they are stored as.
     """
@@ -32,7 +34,7 @@ def numpy_type(dtype: pa.DataType) -> np.dtype[Any] | None:
 
 
 def values_of(array: pa.Array) -> npt.NDArray[Any]:
-    """Values of a column of fixed width; undefined where null.
+    """Return the values of a fixed-width column as a NumPy array; undefined where null.
 
     Returns shape ``(N,)``, of `numpy_type`; read-only except for booleans.
     """
@@ -49,7 +51,7 @@ def values_of(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def words_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-    """High (signed) and low words of a decimal128 column; undefined where null."""
+    """Return the high (signed) and low words of a decimal128 column; undefined where null."""
     words = _view(array.buffers()[1], np.dtype(np.uint64), 2 * array.offset, 2 * len(array))
     return words[1::2].view(np.int64), words[::2]
 
@@ -61,8 +63,8 @@ def mask_of(array: pa.Array) -> BoolArray | None:
     return values_of(array.is_valid())
 
 
-def least_of(times: pa.Array) -> int | None:
-    """Return the least value of a column of 64 bits, such as timestamps; ``None`` without any."""
+def min_of(times: pa.Array) -> int | None:
+    """Return the minimum of a 64-bit column such as timestamps; ``None`` without any value."""
     values, mask = values_of(times), mask_of(times)
     if mask is not None:
         values = values[mask]
@@ -70,7 +72,7 @@ def least_of(times: pa.Array) -> int | None:
 
 
 def boundaries_of(array: pa.Array) -> npt.NDArray[Any]:
-    """Offsets of a string or binary column into its `blob_bytes`: shape ``(N + 1,)``."""
+    """Return the N + 1 offsets of a string or binary column into its `blob_bytes`."""
     wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
     dtype = np.dtype(np.int64 if wide else np.int32)
     if len(array) == 0:
@@ -79,22 +81,33 @@ def boundaries_of(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def blob_bytes(array: pa.Array) -> npt.NDArray[np.uint8]:
-    """Bytes of a whole string or binary column, to be read through `boundaries_of`."""
+    """Return the bytes of all values of a string or binary column; `boundaries_of` divides them."""
     return np.frombuffer(array.buffers()[2] or b"", np.uint8)
 
 
 def column_of(values: npt.NDArray[Any], mask: BoolArray | None, dtype: pa.DataType) -> pa.Array:
-    """Join values and mask into a column of a primitive type.
+    """Build a column of a primitive type from values and a mask.
 
     `values`: shape ``(N,)``; converted to the type's NumPy type if it is another.
     `mask`: shape ``(N,)``: whether each value is there; None where all are.
     """
-    bitmap = None if mask is None else pa.py_buffer(np.packbits(mask, bitorder="little"))
     if pa.types.is_boolean(dtype):
         data = np.packbits(values.astype(np.bool_, copy=False), bitorder="little")
     else:
         data = np.ascontiguousarray(values, numpy_type(dtype))
-    return pa.Array.from_buffers(dtype, len(values), [bitmap, pa.py_buffer(data)])
+    return pa.Array.from_buffers(dtype, len(values), [bitmap_of(mask), pa.py_buffer(data)])
+
+
+def bitmap_of(mask: BoolArray | None) -> pa.Buffer | None:
+    """Pack a mask of values that are not null into Arrow's validity bitmap."""
+    return None if mask is None else pa.py_buffer(np.packbits(mask, bitorder="little"))
+
+
+def binary_column(data: npt.NDArray[np.uint8], boundaries: npt.NDArray[Any]) -> pa.Array:
+    """Build a column of large binaries from their bytes and N + 1 offsets."""
+    offsets = np.ascontiguousarray(boundaries, np.int64)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))]
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
 def _view(

@@ -50,9 +50,9 @@ class RowsDigest:
         self._sums: list[_Sum] = []
 
     def update(self, batch: pa.RecordBatch) -> None:
-        """Add the rows that follow."""
+        """Add a batch of rows, which follow those so far."""
         self.rows += batch.num_rows
-        parts = [part for column in batch.columns for part in _parts(column)]
+        parts = [part for column in batch.columns for part in _parts_to_digest(column)]
         if not self._sums:
             self._sums = [_Sum() for _ in parts]
         for total, part in zip(self._sums, parts, strict=True):
@@ -60,7 +60,7 @@ class RowsDigest:
 
     @property
     def value(self) -> int:
-        """The digest of the rows so far, of 64 bits."""
+        """Digest of all rows so far, a number of 64 bits."""
         packed = [struct.pack("<Q", self.rows), *(total.packed() for total in self._sums)]
         digest = hashlib.blake2b(b"".join(packed), digest_size=8).digest()
         return int.from_bytes(digest, "little")
@@ -74,7 +74,7 @@ class _Sum:
         self._adler = 1
 
     def add(self, part: npt.NDArray[Any] | int) -> None:
-        """Add 64-bit numbers, bytes, or so many zeros."""
+        """Add an array of 64-bit numbers or of bytes, or so many zeros, to the checksum."""
         if isinstance(part, int):
             self._count += part
         elif part.dtype == np.uint8:
@@ -82,51 +82,53 @@ class _Sum:
         elif len(part):
             # Each number times 2 * (its place in the whole sequence) + 1.
             shifted = 2 * self._count * int(part.sum(dtype=np.uint64))
-            self._total += shifted + int(np.dot(part, _odd(len(part))))
+            self._total += shifted + int(np.dot(part, _odd_numbers(len(part))))
             self._total %= _WORD
             self._count += len(part)
 
     def packed(self) -> bytes:
-        """Return the sum as bytes."""
+        """Return the checksum as bytes."""
         return struct.pack("<QI", self._total, self._adler)
 
 
 @lru_cache(maxsize=4)
-def _odd(count: int) -> npt.NDArray[np.uint64]:
-    """Return the first odd numbers."""
+def _odd_numbers(count: int) -> npt.NDArray[np.uint64]:
+    """Return the first `count` odd numbers."""
     return np.arange(1, 2 * count + 1, 2, dtype=np.uint64)
 
 
-def _parts(array: pa.Array) -> Iterator[npt.NDArray[Any] | int]:
-    """Split a column into numbers and bytes: as many parts, whatever the rows are."""
+def _parts_to_digest(array: pa.Array) -> Iterator[npt.NDArray[Any] | int]:
+    """Split a column into arrays of numbers or bytes, and numbers of zeros."""
     mask = mask_of(array)
     yield len(array) if mask is None else (~mask).astype(np.uint64)
     dtype = array.type
     if pa.types.is_null(dtype):
         return
     if numpy_type(dtype) is not None:
-        yield _words(values_of(array), mask)
+        yield _as_words(values_of(array), mask)
     elif pa.types.is_decimal128(dtype):
         for words in words_of(array):
-            yield _words(words, mask)
+            yield _as_words(words, mask)
     elif any(is_type(dtype) for is_type in _BYTES):
         there = array if mask is None else array.drop_null()
         boundaries = boundaries_of(there)
-        yield _words(np.diff(boundaries_of(array)), mask)
+        yield _as_words(np.diff(boundaries_of(array)), mask)
         yield blob_bytes(there)[boundaries[0] : boundaries[-1]]
     elif pa.types.is_struct(dtype):
         for child in array.flatten():
-            yield from _parts(child)
+            yield from _parts_to_digest(child)
     elif pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
         lengths = pc.list_value_length(array).fill_null(0)
-        yield _words(values_of(lengths), mask)
-        yield from _parts(array.flatten())
+        yield _as_words(values_of(lengths), mask)
+        yield from _parts_to_digest(array.flatten())
     else:
-        yield np.frombuffer(_text(array.to_pylist()), np.uint8)
+        yield np.frombuffer(_reprs(array.to_pylist()), np.uint8)
 
 
-def _words(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.uint64]:
-    """Return values of up to 64 bits as integers, zero where null.
+def _as_words(
+    values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None
+) -> npt.NDArray[np.uint64]:
+    """Convert values of up to 64 bits to unsigned integers, zero where null.
 
     `mask` is true where a value is there.
     """
@@ -136,6 +138,6 @@ def _words(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None) -> npt.
     return words if mask is None else np.where(mask, words, np.uint64(0))
 
 
-def _text(values: Iterable[Any]) -> bytes:
-    """Write values of a rare type, one after the other."""
+def _reprs(values: Iterable[Any]) -> bytes:
+    """Concatenate the reprs of values of a type that has no faster way."""
     return "".join(f"{value!r};" for value in values).encode()

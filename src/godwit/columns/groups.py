@@ -56,14 +56,14 @@ class Groups:
 
     @cached_property
     def order(self) -> npt.NDArray[np.int64]:
-        """Rows by group, in arrival order within each; computed on first use."""
+        """Row numbers ordered by group, and by arrival within a group; computed on first use."""
         if self.count <= _SORTED_BY_RADIX:
             return np.argsort(self.of_row.astype(np.uint16), kind="stable")
         return np.argsort(self.of_row, kind="stable")
 
     @cached_property
     def starts(self) -> npt.NDArray[np.int64]:
-        """Start of each group in `order`, and the end."""
+        """Position in `order` at which each group starts, and the end."""
         sizes = np.bincount(self.of_row, minlength=self.count)
         return np.concatenate([[0], np.cumsum(sizes)])
 
@@ -94,7 +94,7 @@ def group_rows(
     ([1, 0, 1], [1, 0], [2, 3])
     """
     count = len(hashes)
-    search = _told_apart(hashes, keys, num_hashed, num_key_groups)
+    search = _hash_all_columns(hashes, keys, num_hashed, num_key_groups)
     order = _order_by_key_group_and_hash(hashes, search, num_key_groups)
     ordered = search[order]
     begins = np.empty(count, np.bool_)
@@ -142,14 +142,14 @@ def group_repeating_rows(
 
     `hash_of`: hashes rows of `keys`; by default by their first `num_hashed` columns.
     """
-    columns = [_bits(column) for column in keys.columns]
-    if not all(_is_numbered(column.type) for column in columns):
+    columns = [_float_bits(column) for column in keys.columns]
+    if not all(_has_dictionaries(column.type) for column in columns):
         return None
-    few = _seem_few(columns)
+    few = _repeat_in_sample(columns)
     # Where hashes are known, a sort of them takes less time than a sort of cheaper ones.
-    if not few and (hashes is not None or not _seem_to_come_back(columns, keys.num_rows)):
+    if not few and (hashes is not None or not _repeat_overall(columns, keys.num_rows)):
         return None
-    numbers, first_row = _numbers(columns, many=not few)
+    numbers, first_row = _number_keys(columns, many=not few)
     distinct = take_rows(keys, first_row)
     if hashes is not None:
         hashes = hashes[first_row]
@@ -157,7 +157,7 @@ def group_repeating_rows(
         hashes = hash_of(distinct)
     else:
         hashes = hash_keys(distinct.select(list(range(num_hashed or keys.num_columns))))
-    search = _told_apart(hashes, distinct, num_hashed, num_key_groups)
+    search = _hash_all_columns(hashes, distinct, num_hashed, num_key_groups)
     order = _order_by_key_group_and_hash(hashes, search, num_key_groups)
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
@@ -171,14 +171,14 @@ def group_repeating_rows(
     )
 
 
-def _seem_few(columns: list[pa.Array]) -> bool:
-    """Return whether a sample shows keys again and again, so that a hash table of them pays."""
-    sample, shown = _numbers([column.slice(0, _SAMPLE) for column in columns])
+def _repeat_in_sample(columns: list[pa.Array]) -> bool:
+    """Return whether keys repeat in a small sample, so that a hash table of them pays."""
+    sample, shown = _number_keys([column.slice(0, _SAMPLE) for column in columns])
     return len(sample) > 0 and len(shown) < _REPEATING * len(sample) + 1
 
 
-def _seem_to_come_back(columns: list[pa.Array], count: int) -> bool:
-    """Return whether many keys repeat so often that numbering them by a sort pays.
+def _repeat_overall(columns: list[pa.Array], count: int) -> bool:
+    """Return whether keys repeat so often, by an estimate, that numbering them by a sort pays.
 
     How many keys a sample does not show is estimated from those that it shows once and twice (Chao,
     Nonparametric Estimation of the Number of Classes in a Population, 1984): many of the one and
@@ -186,18 +186,18 @@ def _seem_to_come_back(columns: list[pa.Array], count: int) -> bool:
     """
     if count < _MANY_ROWS:
         return False
-    sample, shown = _numbers([column.slice(0, _LARGE_SAMPLE) for column in columns], many=True)
+    sample, shown = _number_keys([column.slice(0, _LARGE_SAMPLE) for column in columns], many=True)
     times = np.bincount(sample)
     once, twice = int((times == 1).sum()), int((times == 2).sum())
     return len(shown) + once**2 / (2 * max(twice, 1)) < _REPEATING_OF_MANY * count
 
 
-def _is_numbered(dtype: pa.DataType) -> bool:
+def _has_dictionaries(dtype: pa.DataType) -> bool:
     """Return whether Arrow can dictionary-encode values of a type."""
     return numpy_type(dtype) is not None or pa.types.is_string(dtype) or pa.types.is_binary(dtype)
 
 
-def _numbers(
+def _number_keys(
     columns: list[pa.Array], *, many: bool = False
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Assign numbers to keys; return each row's number, and the first row of each number.
@@ -208,43 +208,49 @@ def _numbers(
     for column in columns:
         if known is not None and _is_constant(column):
             continue  # such as the pane, of rows of one time: it distinguishes nothing
-        numbers, first_row = _numbered(column, many=many)
+        numbers, first_row = _number_values(column, many=many)
         if known is not None:
-            numbers, first_row = _numbered(pa.array(known[0] * len(first_row) + numbers), many=many)
+            numbers, first_row = _number_values(
+                pa.array(known[0] * len(first_row) + numbers), many=many
+            )
         known = numbers, first_row
     assert known is not None, "an operator has key columns"
     return known
 
 
 def _is_constant(column: pa.Array) -> bool:
-    """Return true if a look at the values of a column shows that all are the same."""
+    """Return true if a quick look shows that all values of a column are equal."""
     if column.null_count or not len(column) or numpy_type(column.type) is None:
         return len(column) > 0 and column.null_count == len(column)
     values = values_of(column)
     return bool(values[0] == values[-1] and (values == values[0]).all())
 
 
-def _numbered(
+def _number_values(
     column: pa.Array, *, many: bool
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Assign numbers to values, by a mix of their words where they are of fixed width.
+    """Assign numbers to values of a column, by a hash of their words where they have any.
 
     Integers take less time than text, in a hash table and in a sort.  What has one number is then
     compared with the first value that has it; two values of one mix are numbered as they are.
     """
-    words = _words(column)
+    words = _words_of_values(column)
     if words:
-        mixed = _mixed(words, evenly=many)
-        numbers, first_row = _by_sort(mixed) if many else _by_table(pa.array(mixed.view(np.int64)))
+        mixed = _mix_words(words, evenly=many)
+        numbers, first_row = (
+            _number_by_sort(mixed)
+            if many
+            else _number_by_hash_table(pa.array(mixed.view(np.int64)))
+        )
         # Of a table's numbers one word follows from the mix and the others.
         compared = words if many else words[:-1]
         if not any((word.take(first_row).take(numbers) != word).any() for word in compared):
             return numbers, first_row
-    return _by_table(column)
+    return _number_by_hash_table(column)
 
 
-def _words(column: pa.Array) -> list[UInt64Array]:
-    """Return words that make up the values of a column of fixed width; none of others."""
+def _words_of_values(column: pa.Array) -> list[UInt64Array]:
+    """Return the words that each value of a fixed-width column consists of; none for others."""
     values = fixed_width(column)
     if values is not None and values.dtype.itemsize >= 8:
         # Read several times: copies that lie together and aligned are worth their price.
@@ -254,8 +260,8 @@ def _words(column: pa.Array) -> list[UInt64Array]:
     return [values_of(column).view(np.uint64)]
 
 
-def _mixed(words: list[UInt64Array], *, evenly: bool) -> UInt64Array:
-    """Mix the words of each value, so that different ones of the last differ if the others do not.
+def _mix_words(words: list[UInt64Array], *, evenly: bool) -> UInt64Array:
+    """Hash the words of each value; values that differ in the last word alone differ in hash.
 
     `evenly`: so that the upper half of the bits depends on all words.
     """
@@ -271,15 +277,15 @@ def _mixed(words: list[UInt64Array], *, evenly: bool) -> UInt64Array:
     return mixed
 
 
-def _by_table(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Assign numbers to values by Arrow's hash table, in order of first appearance."""
+def _number_by_hash_table(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Assign numbers to values by Arrow's hash table; returns both as `_number_keys`."""
     encoded = column.dictionary_encode(null_encoding="encode")
     numbers = values_of(encoded.indices).astype(np.int64)
     return numbers, _first_rows(numbers)
 
 
-def _by_sort(mixed: UInt64Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Assign numbers to the upper bits of mixed values: as many as leave room for the row."""
+def _number_by_sort(mixed: UInt64Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Assign numbers to hashes by a sort of their upper bits; returns both as `_number_keys`."""
     row_bits = np.uint64(max(len(mixed) - 1, 0).bit_length())
     row_mask = (np.uint64(1) << row_bits) - np.uint64(1)
     packed = mixed & ~row_mask
@@ -295,17 +301,17 @@ def _by_sort(mixed: UInt64Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.
 
 
 def _first_rows(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the first row of each number: a new one is one more than all before it."""
+    """Return the first row of each number; numbers ascend in order of first appearance."""
     return np.flatnonzero(np.diff(np.maximum.accumulate(numbers), prepend=-1))
 
 
-def _told_apart(
+def _hash_all_columns(
     hashes: npt.NDArray[np.int64],
     keys: pa.RecordBatch,
     num_hashed: int | None,
     num_key_groups: int,
 ) -> npt.NDArray[np.int64]:
-    """Extend hashes by the columns not hashed yet; bits of the key group stay."""
+    """Extend hashes by the columns that they are not of; the bits of the key group stay."""
     others = [
         number
         for number in range(
@@ -321,7 +327,7 @@ def _told_apart(
 def _order_by_key_group_and_hash(
     hashes: npt.NDArray[np.int64], search: npt.NDArray[np.int64], num_key_groups: int
 ) -> npt.NDArray[np.int64]:
-    """Rows ordered by the key group of `hashes`, then `search`, then arrival."""
+    """Return the order of rows by the key group of `hashes`, then `search`, then arrival."""
     bits = num_key_groups.bit_length() - 1
     if num_key_groups != 1 << bits:
         return np.lexsort((search, key_groups_of(hashes, num_key_groups)))
@@ -348,7 +354,7 @@ def _order_by_key_group_and_hash(
 def _rows_that_differ(
     keys: pa.RecordBatch, rows: npt.NDArray[np.int64], others: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Positions i where the key of ``rows[i]`` is not the key of ``others[i]``."""
+    """Return the positions i where the keys of ``rows[i]`` and ``others[i]`` differ."""
     values_differ = np.zeros(len(rows), np.bool_)
     for column in keys.columns:
         if numpy_type(column.type) is not None:
@@ -359,7 +365,7 @@ def _rows_that_differ(
         elif pa.types.is_null(column.type):
             continue
         else:
-            different = _unequal(column, rows, others)
+            different = _values_differ(column, rows, others)
         mask = mask_of(column)
         if mask is not None:
             left_mask, right_mask = mask[rows], mask[others]
@@ -368,10 +374,10 @@ def _rows_that_differ(
     return np.flatnonzero(values_differ)
 
 
-def _unequal(
+def _values_differ(
     column: pa.Array, rows: npt.NDArray[np.int64], others: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Compare values at ``rows[i]`` and ``others[i]``: true where they differ and none is null."""
+    """Return a mask: whether values at ``rows[i]`` and ``others[i]`` differ and none is null."""
     regular = fixed_width(column) if 4 * len(rows) >= len(column) else None
     if regular is not None:
         return values_differ(regular, rows, others)
@@ -389,7 +395,7 @@ def _split_shared_hashes(
     order: npt.NDArray[np.int64],
     differing: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Split groups whose rows differ, by key; needed only if 64-bit hashes collide.
+    """Split groups of one hash by key; needed only if the 64-bit hashes of two keys collide.
 
     Returns group of each ordered row, and the rows in order, with every key a group of its own.
     """
@@ -398,7 +404,7 @@ def _split_shared_hashes(
     shared = np.unique(group_of_ordered[position[differing]])
     affected = np.flatnonzero(np.isin(group_of_ordered, shared))
     rows = order[affected]
-    columns = [_bits(column.take(pa.array(rows))).to_pylist() for column in keys.columns]
+    columns = [_float_bits(column.take(pa.array(rows))).to_pylist() for column in keys.columns]
     rank = np.zeros(len(order), np.int64)
     ranks: dict[tuple[Any, ...], int] = {}
     for at, key in zip(affected.tolist(), zip(*columns, strict=True), strict=True):
@@ -409,8 +415,8 @@ def _split_shared_hashes(
     return np.cumsum(begins) - 1, order[resorted]
 
 
-def _bits(column: pa.Array) -> pa.Array:
-    """Floats as integers of their bits, so that NaNs compare as equal keys."""
+def _float_bits(column: pa.Array) -> pa.Array:
+    """View floats as integers of their bits, so that NaNs compare as equal keys."""
     if pa.types.is_floating(column.type):
         return column.view(f"int{column.type.bit_width}")
     return column

@@ -128,10 +128,10 @@ def canonical_keys(keys: pa.RecordBatch) -> pa.RecordBatch:
 
 def canonical_floats(column: pa.Array) -> pa.Array:
     """Normalise the floats of one column; nulls stay."""
-    return column_of(_canonical(values_of(column)), mask_of(column), column.type)
+    return column_of(_canonical_values(values_of(column)), mask_of(column), column.type)
 
 
-def _canonical(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _canonical_values(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Normalise floats: -0.0 becomes 0.0, every NaN the same NaN."""
     canonical: npt.NDArray[Any] = values + values.dtype.type(0)  # -0.0 + 0.0 is 0.0
     canonical[np.isnan(canonical)] = np.nan
@@ -139,23 +139,23 @@ def _canonical(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _hash_column(column: pa.Array, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Hash one column; undefined where null."""
+    """Hash the values of a column, each from its row's seed; undefined where null."""
     dtype = column.type
     if pa.types.is_null(dtype):
         return seeds
     if pa.types.is_decimal128(dtype):
         if dtype.precision <= _MAX_LONG_DIGITS:
             return hash_int64(words_of(column)[1].copy().view(np.int64), seeds)
-        return hash_bytes(*_big_integers(column), seeds)
+        return hash_bytes(*_decimal_bytes(column), seeds)
     if is_text(dtype) or is_binary(dtype):
         regular = fixed_width(column)
         if regular is not None and regular.dtype.itemsize < _STRIPE:
-            return _hash_regular(regular, seeds)
+            return _hash_equal_lengths(regular, seeds)
         return hash_bytes(*_spans(column), seeds)
     values = values_of(column)
     if pa.types.is_floating(dtype):
         # Spark has no half floats: their value as a float stands for them.
-        values = _canonical(values.astype(np.float32) if values.itemsize == 2 else values)
+        values = _canonical_values(values.astype(np.float32) if values.itemsize == 2 else values)
         values = values.view(np.int32 if values.itemsize == 4 else np.int64)
     if values.itemsize == 8:
         return hash_int64(np.ascontiguousarray(values).view(np.int64), seeds)
@@ -167,7 +167,7 @@ def _hash_column(column: pa.Array, seeds: npt.NDArray[np.uint64]) -> npt.NDArray
 def _spans(
     column: pa.Array,
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Bytes, starts and lengths of a column of text or bytes; nulls have length zero."""
+    """Return bytes, starts and lengths of a string or binary column; nulls have length zero."""
     dtype = column.type
     if pa.types.is_fixed_size_binary(dtype):
         starts = (np.arange(len(column), dtype=np.int64) + column.offset) * dtype.byte_width
@@ -184,10 +184,10 @@ def _spans(
     return data, starts, lengths
 
 
-def _big_integers(
+def _decimal_bytes(
     column: pa.Array,
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Bytes of ``BigInteger.toByteArray``: two's complement, big-endian, as short as can be."""
+    """Return bytes, starts and lengths of decimals as Java's ``toByteArray`` has them."""
     high, low = words_of(column)
     words = np.stack([high.view(np.uint64), low], axis=1).astype(">u8")
     digits = words.view(np.uint8).reshape(len(column), 16)
@@ -204,7 +204,7 @@ def _big_integers(
 
 
 def _rotated(values: UInt64Array, bits: int) -> UInt64Array:
-    """Rotate bits to the left."""
+    """Rotate 64-bit values to the left."""
     rotated = values << np.uint64(bits)
     rotated |= values >> np.uint64(64 - bits)
     return rotated
@@ -226,12 +226,12 @@ def _mixed_lane(lane: UInt64Array) -> UInt64Array:
 
 
 def _with_word(hashes: UInt64Array, words: UInt64Array) -> UInt64Array:
-    """Mix an 8-byte word into each hash."""
+    """Mix an 8-byte word into each hash; return the new hashes."""
     return _rotated(hashes ^ _mixed_lane(words), 27) * _PRIME_1 + _PRIME_4
 
 
 def _with_half_word(hashes: UInt64Array, halves: UInt64Array) -> UInt64Array:
-    """Mix a 4-byte word into each hash."""
+    """Mix a 4-byte word into each hash; return the new hashes."""
     return _rotated(hashes ^ (halves * _PRIME_1), 23) * _PRIME_2 + _PRIME_3
 
 
@@ -289,7 +289,7 @@ def _hash_block(
     lengths: npt.NDArray[np.int64],
     seeds: UInt64Array,
 ) -> UInt64Array:
-    """Hash the byte strings of one block of rows."""
+    """Hash the byte strings of one block of rows; parameters as of `hash_bytes`."""
     hashes = seeds + _PRIME_5
     long = np.flatnonzero(lengths >= _STRIPE)
     if len(long):
@@ -298,24 +298,24 @@ def _hash_block(
 
     at = starts + (lengths & ~(_STRIPE - 1))
     for word in range(3):
-        rows = _where((lengths & (_STRIPE - 1)) >= 8 * (word + 1))
+        rows = _selection((lengths & (_STRIPE - 1)) >= 8 * (word + 1))
         if rows is not None:
-            hashes[rows] = _with_word(hashes[rows], _read(data, at[rows], "<u8"))
+            hashes[rows] = _with_word(hashes[rows], _read_integers(data, at[rows], "<u8"))
             at[rows] += 8
-    rows = _where(lengths & 4 != 0)
+    rows = _selection(lengths & 4 != 0)
     if rows is not None:
-        halves = _read(data, at[rows], "<u4").astype(np.uint64)
+        halves = _read_integers(data, at[rows], "<u4").astype(np.uint64)
         hashes[rows] = _with_half_word(hashes[rows], halves)
         at[rows] += 4
     for byte in range(3):
-        rows = _where((lengths & 3) > byte)
+        rows = _selection((lengths & 3) > byte)
         if rows is not None:
             mixed = hashes[rows] ^ (data[at[rows] + byte].astype(np.uint64) * _PRIME_5)
             hashes[rows] = _rotated(mixed, 11) * _PRIME_1
     return _avalanche(hashes)
 
 
-def _hash_regular(values: FixedWidth, seeds: UInt64Array) -> UInt64Array:
+def _hash_equal_lengths(values: FixedWidth, seeds: UInt64Array) -> UInt64Array:
     """Hash byte strings of one length, which is less than a stripe."""
     hashes, width = np.empty_like(seeds), values.dtype.itemsize
     for block in _blocks(len(seeds)):
@@ -350,7 +350,7 @@ def _hash_stripes(
         rows = by_stripes[: live[stripe]]
         at = starts[rows] + stripe * _STRIPE
         for lane in range(4):
-            words = _read(data, at + 8 * lane, "<u8")
+            words = _read_integers(data, at + 8 * lane, "<u8")
             lanes[lane, rows] = _rotated(lanes[lane, rows] + words * _PRIME_2, 31) * _PRIME_1
     first, second, third, fourth = lanes
     hashes = _rotated(first, 1) + _rotated(second, 7) + _rotated(third, 12) + _rotated(fourth, 18)
@@ -365,16 +365,18 @@ def _blocks(count: int) -> Iterator[slice]:
         yield slice(first, first + _BLOCK)
 
 
-def _where(chosen: npt.NDArray[np.bool_]) -> Rows | None:
-    """Positions of true values; a slice if all are (no copy), None if none is."""
+def _selection(chosen: npt.NDArray[np.bool_]) -> Rows | None:
+    """Return the positions of true values; a slice if all are true, ``None`` if none is."""
     count = np.count_nonzero(chosen)
     if count == 0:
         return None
     return _ALL if count == len(chosen) else np.flatnonzero(chosen)
 
 
-def _read(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], dtype: str) -> npt.NDArray[Any]:
-    """Read one little-endian integer at each byte position; positions need no alignment."""
+def _read_integers(
+    data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], dtype: str
+) -> npt.NDArray[Any]:
+    """Read a little-endian integer of type `dtype` at each byte position, aligned or not."""
     size = np.dtype(dtype).itemsize
     anywhere = np.ndarray((len(data) - size + 1,), dtype, data, strides=(1,))
     return anywhere[at]

@@ -43,7 +43,7 @@ _offset = functools.lru_cache(maxsize=256)(dt.timezone)
 
 
 def with_offsets(values: list[Any], dtype: pa.DataType) -> list[Any]:
-    """Replace regional zones of datetimes by the UTC offset at each of them."""
+    """Replace the regional time zones of a column's datetimes by their UTC offsets."""
     if not _has_regions(dtype):
         return values
     if pa.types.is_timestamp(dtype):
@@ -52,13 +52,13 @@ def with_offsets(values: list[Any], dtype: pa.DataType) -> list[Any]:
 
 
 def _at_offset(moment: dt.datetime) -> dt.datetime:
-    """Replace the region of a datetime by its UTC offset."""
+    """Replace a datetime's regional time zone by its UTC offset."""
     return moment.replace(tzinfo=_offset(moment.utcoffset()), fold=0)
 
 
 @functools.lru_cache(maxsize=256)
 def _has_regions(dtype: pa.DataType) -> bool:
-    """Return whether a type has timestamps of a region with changing offset."""
+    """Return whether a type has timestamps of a region, whose UTC offset may change."""
     if pa.types.is_timestamp(dtype):
         zone = dtype.tz
         return not (zone is None or zone in _ALWAYS_THE_SAME or _FIXED.fullmatch(zone))
@@ -67,7 +67,7 @@ def _has_regions(dtype: pa.DataType) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def zone_of(name: str) -> dt.tzinfo:
-    """Find a zone by Spark's name: a region, or an offset such as ``+02:00``.
+    """Return the time zone of Spark's name: a region, or an offset such as ``+02:00``.
 
     Raises `ValueError` if Python has no such zone.
     """
@@ -85,16 +85,17 @@ def zone_of(name: str) -> dt.tzinfo:
 
 
 def has_instants(dtype: pa.DataType) -> bool:
-    """Return true if values of a type are instants, or contain any."""
+    """Return true if a type has timestamps with a time zone, at any depth."""
     if pa.types.is_timestamp(dtype):
         return dtype.tz is not None
     return any(has_instants(dtype.field(i).type) for i in range(dtype.num_fields))
 
 
 def in_zone(value: Any, dtype: pa.DataType, zone: str) -> Any:
-    """Add `zone` to datetimes without one, where the type has instants."""
+    """Add `zone` to the datetimes in a value that have none, where the type has time zones."""
 
     def of_zone(moment: dt.datetime) -> dt.datetime:
+        """Return a datetime with a time zone."""
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=zone_of(zone))
 
     return _each_instant(value, dtype, of_zone)
@@ -103,7 +104,7 @@ def in_zone(value: Any, dtype: pa.DataType, zone: str) -> Any:
 def _each_instant(
     value: Any, dtype: pa.DataType, change: Callable[[dt.datetime], dt.datetime]
 ) -> Any:
-    """Apply a function to each datetime that is an instant by the type."""
+    """Apply `change` to each datetime in a value whose type has a time zone."""
     if value is None or not has_instants(dtype):
         return value
     if isinstance(value, dt.datetime):
@@ -135,10 +136,10 @@ class RowMaker(Protocol):
 
     @property
     def make(self) -> Callable[..., Any]:
-        """Function of a value of each column that makes an instance."""
+        """Function that makes an instance from a value of each column."""
 
     def values(self, name: str, column: pa.Array) -> list[Any]:
-        """Return a column as values of instances."""
+        """Convert a column to the values that the instances have in their field `name`."""
 
 
 class KeyRows(Generic[R]):
@@ -258,7 +259,7 @@ class Columns(dict[str, list[Any]]):
         return array
 
     def rows(self, values: Sequence[list[Any]]) -> Iterator[Any]:
-        """Return rows of some values of every column."""
+        """Return rows made of `values`, which has the list of every column's values."""
         if self._of is not None:
             return map(self.row, *values)
         return map(self.row._make, zip(*values, strict=True))
@@ -275,12 +276,12 @@ class Columns(dict[str, list[Any]]):
 
 
 def rows_as_tuples(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
-    """Rows of a batch as tuples of Python values."""
+    """Return the rows of a batch as tuples of Python values."""
     return list(zip(*(python_values(column) for column in batch.columns), strict=True))
 
 
 def row_type(names: tuple[str, ...]) -> Any:
-    """Named tuple of the columns.
+    """Return the named-tuple class of rows with these columns.
 
     Names that its fields cannot have, such as ``_id`` or ``class``, become ``_0``, ``_1``, ...
     there, and are attributes beside.
@@ -289,6 +290,7 @@ def row_type(names: tuple[str, ...]) -> Any:
     row: Any = made
 
     def no_such_column(_: Any, name: str) -> Any:
+        """Raise an error that lists the columns of the row."""
         if name.startswith("__"):  # of a protocol, such as that of copies
             raise AttributeError(name)
         msg = f"a row has no column {name!r}. {did_you_mean(name, names)}It has {listing(names)}"
@@ -304,6 +306,7 @@ def row_type(names: tuple[str, ...]) -> Any:
     }
 
     def as_dict(self: Any) -> dict[str, Any]:
+        """Return column name → value."""
         return dict(zip(names, self, strict=True))
 
     return type("Row", (row,), {"__slots__": (), **beside, "_asdict": as_dict})
@@ -317,8 +320,8 @@ def python_values(column: pa.Array) -> list[Any]:
             plain: list[Any] = column.to_pylist()
         except OverflowError as error:
             raise EpochFailedError(
-                "A row has a date or moment that Python's datetime cannot hold: before the year 1, "
-                "or after 9999.",
+                "A row has a date or timestamp that Python's datetime cannot hold: before the year "
+                "1, or after 9999.",
                 remedy="Leave such rows out in a map, or give another value in their place.",
             ) from error
         return with_offsets(plain, dtype)

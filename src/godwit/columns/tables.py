@@ -18,7 +18,7 @@ _EXAMPLE = '{"symbol": "A", "price": 9.5}'
 
 
 def table_of(source: str, given: Any, schema: pa.Schema, needed: Iterable[str] = ()) -> pa.Table:
-    """Convert a source's rows to an Arrow table; columns not `needed` may be missing.
+    """Convert rows given for a source, such as dicts, to an Arrow table of its schema.
 
     Raises `InvalidInputError` if a column is missing or unknown, or a value is not of its column's
     type.
@@ -27,12 +27,12 @@ def table_of(source: str, given: Any, schema: pa.Schema, needed: Iterable[str] =
         return schema.empty_table()
     if isinstance(given, pa.RecordBatch):
         given = pa.Table.from_batches([given])
-    elif type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "columns"):
+    elif is_pandas(given):
         given = pa.Table.from_pandas(given, preserve_index=False)
     if isinstance(given, pa.Table):
-        return _cast(source, given, schema, set(needed))
+        return _cast_table(source, given, schema, set(needed))
     if isinstance(given, str) or not isinstance(given, Sequence):
-        raise no_rows(source, given)
+        raise not_rows_error(source, given)
     return _table_of_rows(source, given, schema, set(needed))
 
 
@@ -58,14 +58,14 @@ def _table_of_rows(
         _check_columns(source, by_name, schema, needed, f"Row {number} of source {source!r}")
         for name, values in columns.items():
             values.append(by_name.get(name))
-    arrays = [_array(source, field, columns[field.name]) for field in schema]
+    arrays = [_source_column(source, field, columns[field.name]) for field in schema]
     return pa.Table.from_arrays(arrays, schema=_nullable(schema))
 
 
 def _check_columns(
     source: str, columns: Iterable[Any], schema: pa.Schema, needed: set[str], what: str
 ) -> None:
-    """Refuse columns that are missing or unknown."""
+    """Refuse columns that are missing or unknown; `what`: subject of the error's message."""
     names = set(columns)
     unknown = [name for name in names if name not in schema.names]
     if unknown:
@@ -86,9 +86,9 @@ def _check_columns(
         )
 
 
-def _array(source: str, field: pa.Field, values: list[Any]) -> pa.Array:
-    """Convert values to a column; an error names the first that does not fit."""
-    read = _reader(field.type)
+def _source_column(source: str, field: pa.Field, values: list[Any]) -> pa.Array:
+    """Convert a source's Python values to a column; an error names the first that does not fit."""
+    read = _converter(field.type)
     try:
         return pa.array([read(value) for value in values], field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -99,7 +99,7 @@ def _array(source: str, field: pa.Field, values: list[Any]) -> pa.Array:
                 raise InvalidInputError(
                     f"Row {number} of source {source!r} has {value!r} in column {field.name!r}, "
                     f"whose type is {field.type}: {first}.",
-                    remedy=f"Give a value of that type, such as {_example(field.type)}.",
+                    remedy=f"Give a value of that type, such as {_example_value(field.type)}.",
                     source=source,
                     row=number,
                     column=field.name,
@@ -107,11 +107,12 @@ def _array(source: str, field: pa.Field, values: list[Any]) -> pa.Array:
         raise
 
 
-def _reader(dtype: pa.DataType) -> Callable[[Any], Any]:
-    """Return a function that converts values of a type: ISO 8601 text is allowed for times."""
+def _converter(dtype: pa.DataType) -> Callable[[Any], Any]:
+    """Return a function that converts values for a type: ISO 8601 text is allowed for times."""
     if pa.types.is_timestamp(dtype):
 
         def moment(value: Any) -> Any:
+            """Parse ISO 8601 text; take a datetime without time zone as UTC."""
             if isinstance(value, str):
                 value = dt.datetime.fromisoformat(value)
             if isinstance(value, dt.datetime) and value.tzinfo is None and dtype.tz is not None:
@@ -124,7 +125,7 @@ def _reader(dtype: pa.DataType) -> Callable[[Any], Any]:
     return lambda value: value
 
 
-def _example(dtype: pa.DataType) -> str:
+def _example_value(dtype: pa.DataType) -> str:
     """Return an example of a value of a type, for messages."""
     if pa.types.is_timestamp(dtype):
         return '"2024-05-01 08:00" or a datetime'
@@ -137,7 +138,7 @@ def _example(dtype: pa.DataType) -> str:
     return f"one that pyarrow takes for {dtype}"
 
 
-def _cast(source: str, table: pa.Table, schema: pa.Schema, needed: set[str]) -> pa.Table:
+def _cast_table(source: str, table: pa.Table, schema: pa.Schema, needed: set[str]) -> pa.Table:
     """Convert a table to the source's schema."""
     _check_columns(source, table.column_names, schema, needed, f"The table of source {source!r}")
     columns = []
@@ -151,7 +152,7 @@ def _cast(source: str, table: pa.Table, schema: pa.Schema, needed: set[str]) -> 
         except (pa.ArrowException, TypeError) as error:
             raise InvalidInputError(
                 f"Column {field.name!r} of the table of source {source!r} is of type "
-                f"{column.type}, which does not become {field.type}: {error}.",
+                f"{column.type}, which cannot be converted to {field.type}: {error}.",
                 remedy="Give a table of the source's types.",
                 source=source,
                 column=field.name,
@@ -160,18 +161,22 @@ def _cast(source: str, table: pa.Table, schema: pa.Schema, needed: set[str]) -> 
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with all columns nullable."""
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
 def is_table(given: Any) -> bool:
     """Return true for an Arrow table or record batch and for a pandas DataFrame."""
-    if isinstance(given, pa.Table | pa.RecordBatch):
-        return True
+    return isinstance(given, pa.Table | pa.RecordBatch) or is_pandas(given)
+
+
+def is_pandas(given: Any) -> bool:
+    """Return true for a pandas DataFrame, without importing pandas."""
     return type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "columns")
 
 
-def no_rows(source: str, given: Any) -> InvalidInputError:
-    """Return the error that a value is no rows."""
+def not_rows_error(source: str, given: Any) -> InvalidInputError:
+    """Return the error that what was given for a source is not rows."""
     return InvalidInputError(
         f"Source {source!r} was given a value of type {type_name(given)} for rows.",
         remedy=f"Give a list of dicts, such as [{_EXAMPLE}], a pyarrow.Table or RecordBatch, or a "

@@ -62,7 +62,7 @@ SchemaLike: TypeAlias = _ArrowSchema | Mapping[str, object] | str | _SparkStruct
 """An Arrow schema, a dict of column name → type, text like ``"symbol string, price double"``, or
 a PySpark ``StructType``."""
 
-_BY_CLASS: dict[type, pa.DataType] = {
+COLUMN_TYPES: dict[type, pa.DataType] = {
     bool: pa.bool_(),
     int: pa.int64(),
     float: pa.float64(),
@@ -71,6 +71,7 @@ _BY_CLASS: dict[type, pa.DataType] = {
     dt.date: pa.date32(),
     dt.datetime: pa.timestamp("us", tz="UTC"),
 }
+"""Python classes that a schema or a class of rows may name, and their column types."""
 
 
 def is_text(dtype: pa.DataType) -> bool:
@@ -198,33 +199,33 @@ def to_schema(value: SchemaLike, *, where: str) -> pa.Schema:
 
 
 def _to_type(name: str, value: object, where: str) -> pa.DataType:
-    """Read a column's type in any form that users may write."""
+    """Convert the type of column `name`, given in any form that users may write, to Arrow."""
     if isinstance(value, pa.DataType):
         return value
-    if isinstance(value, type) and value in _BY_CLASS:
-        return _BY_CLASS[value]
+    if isinstance(value, type) and value in COLUMN_TYPES:
+        return COLUMN_TYPES[value]
     if isinstance(value, str):
         return type_of_text(name, value, where)
     if hasattr(value, "simpleString") and not isinstance(value, type):
-        return _of_spark(name, value, where)
+        return _from_spark(name, value, where)
     raise InvalidFlowError(
         f"{where} gives column {name!r} the type {type_name(value)!r}, which is not known.",
         remedy="Give an Arrow type, a name such as 'string', an instance of a type of PySpark's, "
-        f"or one of the classes {listing([c.__name__ for c in _BY_CLASS])}.",
+        f"or one of the classes {listing([c.__name__ for c in COLUMN_TYPES])}.",
         column=name,
     )
 
 
-def _of_spark(name: str, value: Any, where: str) -> pa.DataType:
+def _from_spark(name: str, value: Any, where: str) -> pa.DataType:
     """Convert a PySpark type to Arrow, by its DDL text."""
     if hasattr(value, "elementType"):
-        return pa.list_(_of_spark(name, value.elementType, where))
+        return pa.list_(_from_spark(name, value.elementType, where))
     if hasattr(value, "keyType"):
-        key, item = (_of_spark(name, of, where) for of in (value.keyType, value.valueType))
+        key, item = (_from_spark(name, of, where) for of in (value.keyType, value.valueType))
         return pa.map_(key, item)
     if isinstance(fields := getattr(value, "fields", None), list):
         return pa.struct(
-            [(f.name, _of_spark(f"{name}.{f.name}", f.dataType, where)) for f in fields]
+            [(f.name, _from_spark(f"{name}.{f.name}", f.dataType, where)) for f in fields]
         )
     return type_of_text(name, str(value.simpleString()), where)
 
@@ -290,7 +291,7 @@ def columns_of_text(text: str, where: str) -> list[tuple[str, pa.DataType]]:
     if inside:
         reader.expect(">")
     if reader.has_more():
-        raise reader.wrong(_PAIRS)
+        raise reader.syntax_error(_PAIRS)
     return columns
 
 
@@ -301,10 +302,10 @@ def type_of_text(name: str, text: str, where: str) -> pa.DataType:
     """
     reader = _Reader(text, where, column=name)
     if not reader.has_more():
-        raise reader.wrong("Write a type, such as string.")
+        raise reader.syntax_error("Write a type, such as string.")
     dtype = reader.type()
     if reader.has_more():
-        raise reader.wrong("Write one type, such as decimal(10, 2).")
+        raise reader.syntax_error("Write one type, such as decimal(10, 2).")
     return dtype
 
 
@@ -339,7 +340,7 @@ class _Reader:
         return self._next < len(self._tokens)
 
     def takes(self, *words: str) -> bool:
-        """Consume these words or signs if they come next; return whether they did."""
+        """Consume these words or signs if they come next; return whether they came."""
         ahead = self._tokens[self._next : self._next + len(words)]
         if [t.value for t in ahead if t.kind in ("word", "sign")] != list(words):
             return False
@@ -349,10 +350,10 @@ class _Reader:
     def expect(self, sign: str) -> None:
         """Consume a sign, or refuse the text."""
         if not self.takes(sign):
-            raise self.wrong(f"A {sign!r} is missing there.")
+            raise self.syntax_error(f"A {sign!r} is missing there.")
 
-    def wrong(self, remedy: str) -> InvalidFlowError:
-        """Return the error for the position reached."""
+    def syntax_error(self, remedy: str) -> InvalidFlowError:
+        """Return the error that the text cannot be read at the position reached."""
         start = self._tokens[self._next].start if self.has_more() else len(self._text)
         rest = self._text[start : start + 30].strip()
         return InvalidFlowError(
@@ -371,21 +372,21 @@ class _Reader:
     def column(self) -> tuple[str, pa.DataType]:
         """Parse a name, a type, ``not null`` and a comment."""
         if not self.has_more() or self._tokens[self._next].kind not in ("word", "quoted"):
-            raise self.wrong(_PAIRS)
+            raise self.syntax_error(_PAIRS)
         token = self._tokens[self._next]
         name = token.value if token.kind == "quoted" else token.text
         self._next += 1
         self.takes(":")
         if not self.has_more():
             self._next -= 1
-            raise self.wrong(_PAIRS)
+            raise self.syntax_error(_PAIRS)
         outer, self._column = self._column, f"{self._column}.{name}" if self._column else name
         dtype = self.type()
         self._column = outer
         self.takes("not", "null")
         if self.takes("comment"):
             if not self.has_more() or self._tokens[self._next].kind != "text":
-                raise self.wrong("Write the comment in quotes, as in comment 'in dollars'.")
+                raise self.syntax_error("Write the comment in quotes, as in comment 'in dollars'.")
             self._next += 1
         return name, dtype
 
@@ -411,10 +412,10 @@ class _Reader:
         if self.takes("timestamp", "without", "time", "zone"):
             return pa.timestamp("us")
         if not self.has_more() or self._tokens[self._next].kind != "word":
-            raise self.wrong(_PAIRS)
+            raise self.syntax_error(_PAIRS)
         word = self._tokens[self._next].value
         if word not in _BY_NAME:
-            raise self._unknown(word)
+            raise self._unknown_type_error(word)
         self._next += 1
         dtype = _BY_NAME[word]
         numbers = self.numbers(word)
@@ -437,7 +438,7 @@ class _Reader:
                 break
         if not numbers:
             self._next -= not most
-            raise self.wrong(
+            raise self.syntax_error(
                 "Write a number, as in decimal(10, 2)." if most else f"{word} takes no numbers."
             )
         self.expect(")")
@@ -462,10 +463,10 @@ class _Reader:
         for unit in (*_DAY_UNITS, *_MONTH_UNITS):
             if self.takes(unit):
                 return unit
-        raise self.wrong("Name units, as in interval day to second.")
+        raise self.syntax_error("Name units, as in interval day to second.")
 
     def _decimal(self, numbers: list[int]) -> pa.DataType:
-        """Return a decimal type, or refuse its precision and scale."""
+        """Return the decimal type of precision and scale; refuse impossible ones."""
         precision, scale = (*numbers, 0)[:2]
         if not 1 <= precision <= 38 or scale > precision:
             raise InvalidFlowError(
@@ -476,7 +477,7 @@ class _Reader:
             )
         return pa.decimal128(precision, scale)
 
-    def _unknown(self, word: str) -> InvalidFlowError:
+    def _unknown_type_error(self, word: str) -> InvalidFlowError:
         """Return the error of an unknown type."""
         known = [*_BY_NAME, *_NESTED]
         return InvalidFlowError(

@@ -132,7 +132,7 @@ def settings_for(
         raise InvalidFlowError(
             f"Operator {operator!r} has asynchronous=, and {names} of it "
             f"{'is a plain function' if len(functions) == 1 else 'are plain functions'}.",
-            remedy="Define what waits by async def, or leave asynchronous= out.",
+            remedy="Define the function by async def, or leave asynchronous= out.",
             operator=operator,
         )
     if not awaited:

@@ -154,7 +154,7 @@ class _Finished:
 
 
 async def _await_call(call: Call, key: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
-    """Call a user's function, plain or asynchronous, and return the rows."""
+    """Call a user's function, plain or asynchronous, and return the rows that it emits."""
     result = call.function(key, call.argument, call.state, **named)
     if hasattr(result, "__aiter__"):
         return [row async for row in result]

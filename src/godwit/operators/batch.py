@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from godwit.checkpoint.evolution import StateDescription, columns_of
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
 from godwit.columns.python_values import UTC, in_zone
+from godwit.columns.tables import is_pandas
 from godwit.model.errors import InvalidFlowError, UserFunctionError
 from godwit.model.frames import function_failed
 from godwit.model.naming import did_you_mean, function_name, listing
@@ -75,7 +75,7 @@ class BatchProcess(KeyedOperator):
         check_arguments(name, function, CALLED)
         if frames != "arrow" and find_spec(frames) is None:
             raise InvalidFlowError(
-                f"Operator {name!r} has frames={frames!r}, and there is no package {frames!r}.",
+                f"Operator {name!r} has frames={frames!r}, but {frames} is not installed.",
                 remedy=f"pip install {frames}, here and where executors run.",
                 operator=name,
             )
@@ -91,57 +91,37 @@ class BatchProcess(KeyedOperator):
         self.frames, self._state, self._zone = frames, state, zone
 
     def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
-        """Describe the columns."""
+        """Describe the state columns for the checkpoint."""
         return StateDescription(columns=columns_of(self.schema.values), codec="arrow")
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
-        """Return columns that entries of an earlier schema lack, as those of a new key are."""
-        return self._initial_states(count)
-
-    def process(self, data: OperatorInput) -> OperatorOutput:
-        """Call the function for all rows."""
-        if not len(data.rows.hashes):
-            return OperatorOutput()
-        groups, keys = data.grouped(len(self.keys))
-        known, prior = data.state.find(keys, groups.key_groups)
-        result = self._call_function(data, groups, keys, self._fill_in_new_keys(known, prior))
-        output, states, dropped = self._unpack_result(result)
-        emitted = None
-        if output is not None:
-            emitted = self._to_batch(output, self.output, "rows to emit")
-        which, values = self._new_states(states, keys, groups)
-        removed = np.zeros(groups.count, np.bool_)
-        if dropped is not None:
-            removed = self._keys_to_drop(dropped, groups.count)
-            which, values = self._add_dropped(which, values, removed)
-        return OperatorOutput(
-            output=emitted,
-            groups=groups,
-            changed=changed_by_key(
-                groups, which, keys.take(pa.array(which)), values, removed[which]
-            ),
-        )
-
-    def _initial_states(self, count: int) -> pa.RecordBatch:
-        """Return the state of new keys."""
+        """Return `count` rows of state columns as those of a new key are."""
         columns = []
         for column in self.schema.values:
             default = self._state.defaults.get(column.name)
             columns.append(pa.repeat(pa.scalar(default, column.type), count))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
 
-    def _fill_in_new_keys(
-        self, known: npt.NDArray[np.bool_], prior: pa.RecordBatch
-    ) -> pa.RecordBatch:
-        """Return the states of all keys: stored ones in `prior`, initial ones where not `known`."""
-        if known.all():
-            return prior
-        new, mask = self._initial_states(len(known)), pa.array(known)
-        columns = [
-            pc.if_else(mask, old, default)
-            for old, default in zip(prior.columns, new.columns, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
+    def process(self, data: OperatorInput) -> OperatorOutput:
+        """Call the user's function once for all rows of the lane."""
+        if not len(data.rows.hashes):
+            return OperatorOutput()
+        groups, keys = data.grouped(len(self.keys))
+        known, prior = data.state.find(keys, groups.key_groups)
+        result = self._call_function(data, groups, keys, self.prior_or_new(known, prior))
+        output, states, dropped = self._unpack_result(result)
+        which, values = self._new_states(states, keys, groups)
+        removed = np.zeros(groups.count, np.bool_)
+        if dropped is not None:
+            removed = self._keys_to_drop(dropped, groups.count)
+            which, values = self._add_dropped(which, values, removed)
+        return OperatorOutput(
+            output=None if output is None else self._to_batch(output, self.output, "rows to emit"),
+            groups=groups,
+            changed=changed_by_key(
+                groups, which, keys.take(pa.array(which)), values, removed[which]
+            ),
+        )
 
     def _call_function(
         self, data: OperatorInput, groups: Groups, keys: pa.RecordBatch, states: pa.RecordBatch
@@ -178,10 +158,10 @@ class BatchProcess(KeyedOperator):
     def _new_states(
         self, states: Any, keys: pa.RecordBatch, groups: Groups
     ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
-        """Return the keys that have a new state, by position, and their states."""
+        """Return the positions of the keys that the function gave a state, and these states."""
         columns = self.schema.values
         if states is None:
-            return np.empty(0, np.int64), _empty_batch(columns)
+            return np.empty(0, np.int64), pa.RecordBatch.from_pylist([], columns)
         table = _as_table(states)
         has_keys = table is not None and set(keys.schema.names) <= set(table.schema.names)
         if not has_keys:
@@ -243,20 +223,20 @@ class BatchProcess(KeyedOperator):
         values: pa.RecordBatch,
         removed: npt.NDArray[np.bool_],
     ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
-        """Add the keys to drop that have no new state."""
+        """Add the keys to drop that have no new state; return positions and states."""
         others = removed.copy()
         others[which] = False
         more = np.flatnonzero(others)
         if not len(more):
             return which, values
         return np.concatenate([which, more]), pa.concat_batches(
-            [values, self._initial_states(len(more))]
+            [values, self.new_columns(STATE, len(more))]
         )
 
     def _to_batch(
         self, frame: Any, schema: pa.Schema, what: str, *, of: Any = None
     ) -> pa.RecordBatch:
-        """Convert a table returned by the function to the declared columns.
+        """Convert a table that the function returned to the declared columns.
 
         `what`: its name in errors.
         """
@@ -307,7 +287,7 @@ class BatchProcess(KeyedOperator):
         return pa.array([in_zone(moment, dtype, self._zone) for moment in moments], dtype)
 
     def _wrong_result(self, what: str, remedy: str, **context: str) -> UserFunctionError:
-        """Build the error that the function returned something unusable: `what`."""
+        """Return the error that the user's function returned `what`."""
         return UserFunctionError(
             f"Operator {self.name!r}: {function_name(self.function)!r} returned {what}.",
             remedy=remedy,
@@ -322,26 +302,21 @@ def _side_by_side(keys: pa.RecordBatch, values: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_arrays([*keys.columns, *values.columns], schema=schema)
 
 
-def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch without rows."""
-    return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
-
-
 def _is_naive(dtype: pa.DataType) -> bool:
     """Return whether a type is a timestamp without a time zone."""
     return bool(pa.types.is_timestamp(dtype) and dtype.tz is None)
 
 
 def _columns_text(schema: pa.Schema) -> str:
-    """Format the declared columns for messages."""
+    """Return the names and types of columns as text, for messages."""
     return ", ".join(f"{column.name}: {column.type}" for column in schema)
 
 
 def _as_table(frame: Any) -> pa.Table | None:
-    """Convert a table of any library that speaks Arrow; ``None`` if it is none."""
+    """Convert a table of any library that exports Arrow data; ``None`` if it is no table."""
     if isinstance(frame, pa.Table):
         return frame
-    if type(frame).__module__.partition(".")[0] == "pandas" and hasattr(frame, "columns"):
+    if is_pandas(frame):
         return pa.Table.from_pandas(frame, preserve_index=False)
     if hasattr(frame, "__arrow_c_stream__") or isinstance(frame, pa.RecordBatch):
         return pa.table(frame)
@@ -349,12 +324,12 @@ def _as_table(frame: Any) -> pa.Table | None:
 
 
 def _pandas(table: pa.Table) -> Any:
-    """Convert to pandas with Arrow's own types: no number becomes another for want of a null."""
+    """Convert an Arrow table to pandas with Arrow types, so that no integer becomes a float."""
     return table.to_pandas(types_mapper=import_module("pandas").ArrowDtype)
 
 
 def _polars(table: pa.Table) -> Any:
-    """Convert to a Polars DataFrame."""
+    """Convert an Arrow table to a Polars DataFrame."""
     return import_module("polars").from_arrow(table)
 
 

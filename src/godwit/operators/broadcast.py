@@ -112,7 +112,7 @@ class Broadcast:
         )
 
     def to_python(self, entries: StateRows) -> tuple[list[Any], list[Any]]:
-        """Return keys and values of entries as functions see them."""
+        """Return keys and values of a table's entries as functions see them."""
         own = rows_as_tuples(self._table_keys(entries))
         make = row_type(tuple(self.values.names))._make
         values = rows_as_tuples(entries.values) if len(self.values) else [()] * len(own)
@@ -127,7 +127,7 @@ class Broadcast:
         return entries.take(order.to_numpy())
 
     def _table_keys(self, entries: StateRows) -> pa.RecordBatch:
-        """Return the table's key columns."""
+        """Return the table's own key columns of some entries."""
         columns = entries.keys.num_columns
         return entries.keys.select(list(range(len(self.keyed_by), columns)))
 
@@ -152,8 +152,8 @@ class BroadcastTable:
         if len(rows.hashes) > MAX_KEYS or size > MAX_BYTES:
             raise EpochFailedError(
                 f"Table {self.of.name!r}, which is broadcast to operator {self.of.operator!r}, has "
-                f"{len(rows.hashes)} keys and {size} bytes; at most {MAX_KEYS} keys and "
-                f"{MAX_BYTES} bytes are held whole by every lane.",
+                f"{len(rows.hashes)} keys and {size} bytes; a broadcast table has at "
+                f"most {MAX_KEYS} keys and {MAX_BYTES} bytes, since every lane holds all of it.",
                 remedy="Join with it by key, as in left.key_by(...).join_newest(other.key_by(...))"
                 ", or map it to fewer rows and columns.",
                 operator=self.of.operator,
@@ -180,7 +180,7 @@ def _null_hash(keys: pa.Schema) -> int:
 
 
 def _with_user_names(description: StateDescription) -> StateDescription:
-    """Replace internal column names in a table's description by the user's."""
+    """Replace internal column names in the description of a table's state by the user's."""
     entries = tuple((n.removeprefix(f"{RESERVED_PREFIX}_"), t) for n, t in description.entries)
     return msgspec.structs.replace(description, entries=entries)
 

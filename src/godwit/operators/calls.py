@@ -14,7 +14,7 @@ import gc
 import inspect
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.entries import StateRows
     from godwit.columns.groups import Groups
-    from godwit.values.records import RowClass
+    from godwit.operators.operator import KeyedOperator
+    from godwit.operators.windows.event_time import EpochTime
 
 TimerClock: TypeAlias = Literal["event", "processing"]
 
@@ -154,18 +155,10 @@ class TimedRows(KeyRows[R]):
         self.timers = timers
 
 
-class RowReader(Protocol):
-    """The part of an operator that its rows are read by."""
-
-    name: str
-    inputs: pa.Schema
-    row_class: RowClass | None
-
-
 def columns_of_rows(
-    operator: RowReader, rows: StateRows, groups: Groups, keys: list[tuple[Any, ...]]
+    operator: KeyedOperator, rows: StateRows, groups: Groups, keys: list[tuple[Any, ...]]
 ) -> Columns:
-    """Return an epoch's rows, ordered by key, as an operator's function gets them."""
+    """Return an epoch's rows, ordered by key, as the columns that the user's function reads."""
     of = operator.row_class
     if of is None:
         return Columns(rows.values, operator.inputs, groups.order)
@@ -178,7 +171,7 @@ def columns_of_rows(
     )
     try:
         for name, column in zip(of.names, columns, strict=True):
-            if not of.is_certain(name, column):
+            if not of.admits_all(name, column):
                 read[name]  # which raises, and not in the function
     except MisfitError as error:
         key = keys[int(np.searchsorted(groups.starts, error.index, side="right")) - 1]
@@ -187,8 +180,8 @@ def columns_of_rows(
             f"Operator {operator.name!r}: a row of key {key!r} does not fit "
             f"{of.cls.__qualname__}.{field.name}, which is {hint_text(field.hint)}: "
             f"{error.reason}.",
-            remedy="Leave such rows out in a map before, or declare the field as what there is, "
-            f"as in {field.name}: {error.admitting or f'{hint_text(field.hint)} | None'}.",
+            remedy="Leave such rows out in a map before, or declare the field as "
+            f"{field.name}: {error.admitting or f'{hint_text(field.hint)} | None'}.",
             operator=operator.name,
             key=key,
             column=field.name,
@@ -243,11 +236,11 @@ class CalledKey:
     dropped: bool = False
 
     def restart(self, timers: list[int]) -> None:
-        """Reset to the state before the first call: these timers, and nothing dropped."""
+        """Reset to the state before the key's first call, with these timers."""
         self.timers, self.touched, self.dropped = list(timers), False, False
 
     def after_call(self, dropped: bool) -> None:
-        """Drop the key with its timers if a call dropped it; else mark it as used."""
+        """Record whether a call dropped the key's state, and with it the key's timers."""
         self.dropped = dropped
         if dropped:
             self.timers.clear()
@@ -289,7 +282,10 @@ class Calls:
     clock: TimerClock | None  # what timers go by; None: there are none
 
     def run(self, work: KeysToCall, meter: Meter) -> tuple[list[Any], list[int]]:
-        """Call the functions for every key; return rows, and their count after each key."""
+        """Call the functions for every key.
+
+        Return the emitted rows, and their count after each key.
+        """
         emitted: list[Any] = []
         ends: list[int] = []
         begin = 0
@@ -350,7 +346,7 @@ class Calls:
     def _call_function(
         self, call: Call, key: tuple[Any, ...], named: Mapping[str, Any]
     ) -> list[Any]:
-        """Call a user's function; an error of it names the key."""
+        """Call a user's function, and return the emitted rows; an error names the key."""
         try:
             result = call.function(key, call.argument, call.state, **named)
             return [] if result is None else list(result)
@@ -388,13 +384,13 @@ class Meter:
         self._since = _clocks()
 
     def end_key_group(self) -> None:
-        """Record the end of a key group's calls."""
+        """Record the time since the last record as that of the next key group's calls."""
         now = _clocks()
         self._laps.append(now - self._since)
         self._since = now
 
     def skip(self) -> None:
-        """Leave the time since the last record out of account."""
+        """Do not count the time since the last record."""
         self._since = _clocks()
 
     def add_concurrent(
@@ -423,7 +419,7 @@ class Meter:
         return self._time_per_key_group(1)
 
     def _time_per_key_group(self, clock: int) -> npt.NDArray[np.float64]:
-        """Return milliseconds per key by one clock, with a share of common time."""
+        """Return milliseconds per key group by a clock: 0 for CPU time, 1 for elapsed time."""
         laps = np.array([lap[clock] for lap in self._laps])
         spent: npt.NDArray[np.float64] = self._shared_s[clock] + laps
         return spent * 1e3
@@ -450,6 +446,13 @@ def without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
+def timer_times(clock: TimerClock | None, time: EpochTime) -> tuple[int, int]:
+    """Return the times up to which timers fire: before a key's rows, and after them."""
+    if clock == "event":
+        return time.until, time.timers_until
+    return time.clock, time.clock
+
+
 def is_asynchronous(function: Any) -> bool:
     """Return whether calls of a function are awaited, or iterated over by ``async for``."""
     while isinstance(function, functools.partial):
@@ -473,7 +476,7 @@ def check_arguments(
     if not awaited and is_asynchronous(function):
         raise InvalidFlowError(
             f"Operator {operator!r}: function {name!r} is asynchronous.",
-            remedy="Give a plain function here; key_by(...).process(...) takes such as this one.",
+            remedy="Give a plain function here; key_by(...).process(...) takes an async function.",
             operator=operator,
         )
     by_name = list(named)

@@ -29,7 +29,6 @@ from godwit.checkpoint.evolution import (
     mismatch_error,
     without_zones,
 )
-from godwit.columns.arrays import column_of
 from godwit.columns.groups import group_rows
 from godwit.model.errors import (
     EpochFailedError,
@@ -122,7 +121,7 @@ class ComputeOperator(KeyedOperator):
             )
 
     def as_partials(self, data: OperatorInput) -> StateRows:
-        """Return an epoch's rows as partial states: one per row, or as combined upstream."""
+        """Return an epoch's rows as partial states: combined here, or before the exchange."""
         rows = data.rows
         if data.is_partial:
             return rows
@@ -132,7 +131,7 @@ class ComputeOperator(KeyedOperator):
         )
 
     def merge_partials(self, groups: Groups, partials: pa.RecordBatch) -> pa.RecordBatch:
-        """Merge partial states per group, pairwise in rounds."""
+        """Merge the partial states of each group into one, in order."""
         return self.merge_in_order(partials.take(pa.array(groups.order)), groups.starts)
 
     def merge_in_order(self, states: pa.RecordBatch, starts: IntArray) -> pa.RecordBatch:
@@ -218,10 +217,9 @@ class ComputeOperator(KeyedOperator):
         prior: pa.RecordBatch,
         after: pa.RecordBatch,
     ) -> pa.RecordBatch:
-        """Return retracted results, then new ones; leave out results that are unchanged.
+        """Return the old results that no longer hold (change -1), then the new ones (change 1).
 
-        `known`: the keys that had a result; there is no state of others in `prior`. A result that
-        is what it was before is left out.
+        `known`: the keys that had a result before. Results that did not change are left out.
         """
         there = pa.array(known)
         before = self.finish(keys.filter(there), prior.filter(there))
@@ -248,7 +246,7 @@ class ComputeOperator(KeyedOperator):
         """Update the states of G groups with their raw rows or partial states."""
         if are_partial and not known.any():
             return rows
-        before = self._prior_states(known, prior)
+        before = self.prior_or_new(known, prior)
         if are_partial:
             return self._merge_naming_key(before, rows, keys)
         return self._side_by_side(
@@ -301,20 +299,6 @@ class ComputeOperator(KeyedOperator):
         """Return the state columns that entries of an earlier schema lack: states without rows."""
         return self._side_by_side(result.create(count) for result in self._results)
 
-    def _prior_states(self, known: npt.NDArray[np.bool_], prior: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the state of each key before the epoch; an empty one for new keys."""
-        if known.all():
-            return prior
-        created = self.new_columns("", len(known))
-        if not known.any():
-            return created
-        there = column_of(known, None, pa.bool_())
-        columns = [
-            pc.if_else(there, old, new)
-            for old, new in zip(prior.columns, created.columns, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
-
     def _merge_naming_key(
         self, left: pa.RecordBatch, right: pa.RecordBatch, keys: pa.RecordBatch | None
     ) -> pa.RecordBatch:
@@ -345,7 +329,7 @@ def _upgrade_results(
     upgrades: Mapping[tuple[str, ...], StateUpgrade],  # by names of an aggregate's columns
     values: pa.RecordBatch,
 ) -> pa.RecordBatch:
-    """Upgrade the state columns of some aggregates."""
+    """Upgrade the state columns of some aggregates; `upgrades` is by the names of these columns."""
     for names, upgrade in upgrades.items():
         upgraded = upgrade(values.select(list(names)))
         for name, column in zip(names, upgraded.columns, strict=True):
@@ -375,14 +359,14 @@ class _Result:
 
     @property
     def description(self) -> dict[str, object]:
-        """Plain values that describe the result in the checkpoint."""
+        """Plain values that describe the result's columns and aggregate in the checkpoint."""
         return {
             "state": [field.name for field in self.fields],
             "aggregate": without_zones(self.aggregate.describe()),
         }
 
     def differences(self, stored: StateDescription) -> Iterator[str]:
-        """Yield differences from the stored aggregate."""
+        """Yield the differences between the stored aggregate and today's, as text."""
         where = f"result {self.name!r}: "
         of_aggregate = list(differences(where, stored.type[self.name], self.description))
         yield from of_aggregate
@@ -392,13 +376,13 @@ class _Result:
                 yield f"{where}its state column {name!r} was {types.get(name)} and is {dtype}"
 
     def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
-        """Return the upgrade from the stored aggregate, if it differs."""
+        """Return the upgrade of states of the stored aggregate; ``None`` if there is none."""
         if not isinstance(self.aggregate, BuiltIn):
             return None
         return self.aggregate.upgrade_from(stored.type[self.name]["aggregate"])
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return new states."""
+        """Return `count` states that have seen no row."""
         return self._call_aggregate("create", count, None, count)
 
     def update(
@@ -408,7 +392,7 @@ class _Result:
         rows: pa.RecordBatch,
         keys: pa.RecordBatch | None,
     ) -> pa.RecordBatch:
-        """Add rows to states; errors name one of the `keys`."""
+        """Add rows to the states of their groups; errors name one of the `keys`."""
         columns = [rows.column(name) for name in self.columns]
         return self._call_aggregate("update", states.num_rows, keys, states, of_row, *columns)
 
@@ -425,7 +409,10 @@ class _Result:
     def _call_aggregate(
         self, method: str, count: int, keys: pa.RecordBatch | None, *arguments: Any
     ) -> Any:
-        """Call one of the aggregate's functions, which returns `count` rows."""
+        """Call a method of the aggregate by name.
+
+        It returns `count` rows, and errors name a key.
+        """
         try:
             result = getattr(self.aggregate, method)(*arguments)
         except SumOverflowError as error:
@@ -444,7 +431,7 @@ class _Result:
         return result
 
     def _check_result(self, method: str, result: Any, count: int) -> None:
-        """Check the value that a user's aggregate returned."""
+        """Raise if a user's aggregate returned a value of a wrong type or not `count` rows."""
         if method == "finish":
             kind, dtype = pa.Array, self.aggregate.output
             returned = getattr(result, "type", None)
@@ -468,7 +455,7 @@ class _Result:
             )
 
     def _contract_broken(self, what: str, remedy: str) -> UserFunctionError:
-        """Return the error that a user's aggregate broke its contract."""
+        """Return the error that a user's aggregate did `what`, against its contract."""
         kind = type(self.aggregate).__qualname__
         return UserFunctionError(
             f"Aggregate {self.name!r} ({kind}) of operator {self.operator!r}: {what}.",
@@ -498,7 +485,7 @@ class _Result:
 
 @contextmanager
 def _naming_key(keys: Callable[[], pa.RecordBatch]) -> Iterator[None]:
-    """Context in which errors about a group name its key."""
+    """Context in which an `EpochFailedError` about a group gets the name of the group's key."""
     try:
         yield
     except EpochFailedError as error:
@@ -547,7 +534,7 @@ def _bind_results(
 
 
 def _check_distinct(operator: str, names: list[str]) -> None:
-    """Refuse columns of the same name."""
+    """Refuse columns of the same name in an operator."""
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise InvalidFlowError(
@@ -559,7 +546,7 @@ def _check_distinct(operator: str, names: list[str]) -> None:
 
 
 def _one_line(declared: object) -> str:
-    """Format a schema on one line."""
+    """Return a schema or type as one line of text, for messages."""
     if isinstance(declared, pa.Schema):
         return "columns " + ", ".join(f"{field.name}: {field.type}" for field in declared)
     return f"type {declared}"

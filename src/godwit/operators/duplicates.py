@@ -54,7 +54,7 @@ class DropDuplicates(KeyedOperator):
         self.schema = StateSchema(keys=pa.schema([columns.field(k) for k in keys]), values=seen)
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Emit first rows whose key is not known."""
+        """Emit the first row of every key that has no state yet."""
         if not len(data.rows.hashes):
             return OperatorOutput()
         groups, keys = data.grouped(len(self.keys))
@@ -72,7 +72,7 @@ class DropDuplicates(KeyedOperator):
         return OperatorOutput.of_groups(groups, keys, values, output=output)
 
     def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
-        """Describe keys without values."""
+        """Describe the state, which marks keys as known, for the checkpoint."""
         return StateDescription(columns=columns_of(self.schema.values), codec="arrow")
 
 
@@ -118,7 +118,7 @@ class DropDuplicatesWithin(EventTimeOperator):
         return False
 
     def emitted_by(self, moment: int) -> int:  # noqa: ARG002
-        """Return no time, since rows are emitted at once."""
+        """Return `BEGINNING`: rows are emitted at once, and wait for no watermark."""
         return BEGINNING
 
     def last_emitted(self, newest: int) -> int:
@@ -152,7 +152,7 @@ class DropDuplicatesWithin(EventTimeOperator):
         )
 
     def _event_times(self, rows: StateRows) -> IntArray:
-        """Return the event times of rows, whose column may be a key column."""
+        """Return the event times of rows; the column may be a key column."""
         column = self.time.column
         batch = rows.keys if column in rows.keys.schema.names else rows.values
         return values_of(batch.column(batch.schema.get_field_index(column)))
@@ -185,10 +185,9 @@ class DropDuplicatesWithin(EventTimeOperator):
 def first_within(
     key: IntArray, times: IntArray, free: npt.NDArray[np.bool_], reach: int
 ) -> IntArray:
-    """Return positions, ascending, of the rows that pass among those `free` to.
+    """Return the positions, ascending, of the `free` rows that are first of their key.
 
-    `key` and `times` are of rows in order of arrival.  Of each key, none comes through within
-    `reach` of one that came before.
+    Others come within `reach` of a row of their key that passed before, in order of arrival.
     """
     through = [np.empty(0, np.int64)]
     left = np.flatnonzero(free)

@@ -9,34 +9,27 @@ from __future__ import annotations
 import bisect
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from godwit.columns.python_values import UTC, has_instants, in_zone
 from godwit.model.errors import UserFunctionError
 from godwit.model.naming import did_you_mean, listing
+from godwit.values.checks import short_repr
 from godwit.values.records import MisfitError, hint_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from godwit.operators.operator import KeyedOperator
     from godwit.values.records import RowClass
 
 
-class EmittingOperator(Protocol):
-    """The part of an operator that its emitted rows are checked by."""
-
-    name: str
-    output: pa.Schema  # columns that the rows should have
-    zone: str  # of datetimes that have none
-    output_class: RowClass | None  # that they should be of
-
-
 def emitted_batch(
-    operator: EmittingOperator, rows: list[Any], ends: list[int], keys: list[tuple[Any, ...]]
+    operator: KeyedOperator, rows: list[Any], ends: list[int], keys: list[tuple[Any, ...]]
 ) -> pa.RecordBatch:
-    """Convert rows that an operator's function emitted; parameters as the fields of `Emitted`."""
+    """Convert rows that a user's function emitted; `ends`: number of rows after each key."""
     return Emitted(
         rows=rows,
         ends=ends,
@@ -61,9 +54,9 @@ class Emitted:
     of: RowClass | None = None  # class that the rows should be instances of
 
     def to_batch(self) -> pa.RecordBatch:
-        """Convert to columns; refuse malformed rows, and values that their column cannot hold."""
+        """Convert the emitted rows to columns; refuse rows and values that do not fit."""
         if not self.rows:
-            return _empty_batch(self.schema)
+            return pa.RecordBatch.from_pylist([], self.schema)
         if self.of is not None:
             batch = self._to_columns(self._fields_of_instances(self.of))
             self._refuse_nulls(self.of, batch)
@@ -76,21 +69,19 @@ class Emitted:
         return self._to_columns(list(zip(*rows, strict=True)) if width else [])
 
     def _to_columns(self, columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-        """Convert the values of all columns."""
+        """Convert values, given by column, to a batch of the output's schema."""
         arrays = [
             self._column(field, values) for field, values in zip(self.schema, columns, strict=True)
         ]
-        if not arrays:
-            return _empty_batch(self.schema)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _fields_of_instances(self, of: RowClass) -> Sequence[Sequence[Any]]:
-        """Return the values of every field of instances; refuse others."""
+        """Return the values of every field of emitted instances; refuse rows of another class."""
         name = of.cls.__qualname__
         other = of.first_other(self.rows)
         if other is not None:
             row = self.rows[other]
-            what = f"{_short_repr(row)}, of type {type(row).__name__}, where output={name}"
+            what = f"{short_repr(row)}, of type {type(row).__name__}, where output={name}"
             remedy = f"Return a list of instances of {name}, or yield them one by one"
             raise self._failure(other, what, remedy=remedy)
         try:
@@ -99,13 +90,13 @@ class Emitted:
             value, hint = getattr(self.rows[error.index], error.column), of.field(error.column).hint
             raise self._failure(
                 error.index,
-                f"{_short_repr(value)} in {name}.{error.column}, which is {hint_text(hint)} "
+                f"{short_repr(value)} in {name}.{error.column}, which is {hint_text(hint)} "
                 f"({error.reason})",
                 column=error.column,
             ) from error
 
     def _refuse_nulls(self, of: RowClass, batch: pa.RecordBatch) -> None:
-        """Refuse fields left empty, and lists with elements left empty."""
+        """Refuse nulls in fields, and in lists in fields, that do not admit them."""
         for field, column in zip(of.fields, batch.columns, strict=True):
             index = field.first_null(column)
             if index is None:
@@ -113,7 +104,7 @@ class Emitted:
             value = getattr(self.rows[index], field.name)
             raise self._failure(
                 index,
-                f"{_short_repr(value)} in {of.cls.__qualname__}.{field.name}, which is "
+                f"{short_repr(value)} in {of.cls.__qualname__}.{field.name}, which is "
                 f"{hint_text(field.hint)}" + ("" if value is None else ": an element is None"),
                 remedy="Give it a value, or declare the field as "
                 f"{field.admitting_null(column[index].as_py())}",
@@ -137,10 +128,10 @@ class Emitted:
         if isinstance(row, (tuple, list)):
             if len(row) == len(names):
                 return tuple(row)
-            raise self._failure(index, f"a row of {len(row)} values, {_short_repr(row)}")
+            raise self._failure(index, f"a row of {len(row)} values, {short_repr(row)}")
         raise self._failure(
             index,
-            f"{_short_repr(row)}, of type {type(row).__name__}, where a row should be",
+            f"{short_repr(row)}, of type {type(row).__name__}, where a row should be",
             remedy="Return a list of rows, each a tuple or a dict, or yield them one by one",
         )
 
@@ -155,7 +146,7 @@ class Emitted:
             key = self.keys[bisect.bisect_right(self.ends, index)]
             raise self._failure(
                 index,
-                f"{_short_repr(values[index])} in column {field.name!r}, which is {field.type} "
+                f"{short_repr(values[index])} in column {field.name!r}, which is {field.type} "
                 f"({reason})",
                 "The key is a tuple, also of one column: its value is key[0]. "
                 if values[index] == key and len(key) == 1
@@ -166,7 +157,7 @@ class Emitted:
         if fraction is not None:
             raise self._failure(
                 fraction,
-                f"{_short_repr(values[fraction])} in column {field.name!r}, which is {field.type} "
+                f"{short_repr(values[fraction])} in column {field.name!r}, which is {field.type} "
                 "and would lose the fraction",
                 column=field.name,
             )
@@ -181,7 +172,7 @@ class Emitted:
     def _failure(
         self, index: int, what: str, hint: str = "", *, column: str = "", remedy: str = ""
     ) -> UserFunctionError:
-        """Return the error for an emitted row that does not fit the output."""
+        """Return the error that the emitted row number `index` is, or has, `what`."""
         key = self.keys[bisect.bisect_right(self.ends, index)]
         declared = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
         if not remedy:
@@ -197,11 +188,6 @@ class Emitted:
         )
 
 
-def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch without rows."""
-    return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
-
-
 def _first_misfit(field: pa.Field, values: Sequence[Any], error: Exception) -> tuple[int, str]:
     """Return the index of the first value that does not fit a column, and the reason."""
     for index, value in enumerate(values):
@@ -213,7 +199,7 @@ def _first_misfit(field: pa.Field, values: Sequence[Any], error: Exception) -> t
 
 
 def _first_fraction(values: Sequence[Any], dtype: pa.DataType) -> int | None:
-    """Position of the first fractional value, which Arrow would truncate silently."""
+    """Return the position of the first fraction for an integer type; Arrow would truncate it."""
     if not _has_integers(dtype) or set(map(type, values)) <= {int, type(None)}:
         return None
     return next((i for i, value in enumerate(values) if _loses_fraction(value, dtype)), None)
@@ -245,9 +231,3 @@ def _loses_fraction(value: Any, dtype: pa.DataType) -> bool:
             for k, v in pairs
         )
     return _first_fraction(list(value), dtype.value_type) is not None
-
-
-def _short_repr(value: object, limit: int = 80) -> str:
-    """Shorten a value's repr for messages."""
-    text = repr(value)
-    return text if len(text) <= limit else f"{text[:limit]}..."

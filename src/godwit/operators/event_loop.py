@@ -165,8 +165,8 @@ def _resource_error(operator: str, name: str, error: BaseException) -> UserFunct
     """Return the error that a resource could not be opened."""
     return UserFunctionError(
         f"Resource {name!r} of operator {operator!r} could not be opened: {error_line(error)}.",
-        remedy="Nothing of the epoch counts; correct the factory, or see that what it reaches is "
-        f"there. Its traceback is:\n{user_traceback(error)}",
+        remedy="The epoch fails. Correct the factory, or check that the system it connects to is "
+        f"available. Its traceback is:\n{user_traceback(error)}",
         operator=operator,
         resource=name,
     )

@@ -32,8 +32,7 @@ from godwit.checkpoint.evolution import columns_of
 from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import mask_of
 from godwit.columns.python_values import rows_as_tuples
-from godwit.model.errors import StateEncodingError, UserFunctionError
-from godwit.model.frames import function_failed
+from godwit.model.errors import StateEncodingError
 from godwit.model.naming import function_name, type_name
 from godwit.operators.calls import Meter, columns_of_rows, without_garbage_collection
 from godwit.operators.emitted import emitted_batch
@@ -41,15 +40,14 @@ from godwit.operators.operator import STATE, OperatorOutput
 from godwit.operators.parts import (
     PART_FIELD,
     PARTS,
-    in_parts,
-    parts_are_left,
-    parts_left,
+    DividesHotKeys,
+    call_merge,
+    entries_left,
     whole_of,
     with_removed,
 )
 from godwit.operators.process import ProcessOperator
 from godwit.operators.spreading import MAX_PARTS, PART
-from godwit.operators.windows.event_time import NO_ARRIVALS
 from godwit.store.columns import StateSchema
 from godwit.values.codec import UnencodableError
 
@@ -60,11 +58,10 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.evolution import StateDescription
     from godwit.columns.groups import Groups
-    from godwit.operators.operator import Changed, OperatorInput
-    from godwit.operators.windows.event_time import Arrivals, EpochTime
+    from godwit.operators.operator import OperatorInput
 
 
-class MergedProcess(ProcessOperator):
+class MergedProcess(DividesHotKeys, ProcessOperator):
     """A user's function called per key, or per part of a hot one."""
 
     part_states = (PARTS,)
@@ -83,11 +80,6 @@ class MergedProcess(ProcessOperator):
         return self._whole.keys
 
     @property
-    def hash_columns(self) -> pa.Schema:
-        """Key columns and part; a null part leaves the hash that of the key."""
-        return self.schema.keys
-
-    @property
     def states(self) -> tuple[StateId, ...]:
         """State of whole keys, and state of parts."""
         return StateId(self.name, STATE), StateId(self.name, PARTS)
@@ -103,30 +95,15 @@ class MergedProcess(ProcessOperator):
             return described
         return msgspec.structs.replace(described, entries=columns_of(pa.schema([PART_FIELD])))
 
-    def needs_state(self, time: EpochTime) -> bool:
-        """Return whether parts are merged in the epoch, so that rows cannot wait for state."""
-        return super().needs_state(time) or parts_are_left(time)
-
-    def reads_all_keys(self, time: EpochTime) -> bool:
-        """Return whether parts are merged in this epoch, also of keys without rows."""
-        return super().reads_all_keys(time) or self.needs_state(time)
-
-    def arrange(
-        self,
-        rows: pa.RecordBatch,
-        time: EpochTime,
-        input_number: int = 0,  # noqa: ARG002
-    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
-        """Assign rows of hot keys to parts by their hash; other rows go to the undivided key."""
-        return in_parts(rows, self.keys.names, time), None, NO_ARRIVALS
-
     @without_garbage_collection()
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Merge parts that are given up; call the function for every key and part with rows."""
+        """Merge the parts that keys leave, then call the function per key or part with rows."""
         merging, removed_parts = self._parts_to_merge(data)
         groups, identities, (of_merging,) = data.grouped_with(len(self.hash_columns), [merging])
         if not groups.count:
-            return OperatorOutput(changed=_remove_parts({}, removed_parts, data.num_key_groups))
+            return OperatorOutput(
+                changed=with_removed({}, PARTS, removed_parts, data.num_key_groups)
+            )
         own = identities.select(self.keys.names)
         mask = mask_of(identities.column(PART))
         is_part = np.ones(groups.count, np.bool_) if mask is None else mask
@@ -148,7 +125,7 @@ class MergedProcess(ProcessOperator):
         meter.skip()
         blobs, dropped = self._encode_states(states, removed, keys)
         meter.add_by_bytes(blobs)
-        changed: dict[str, Changed] = {}
+        changed = {}
         for state, identity, which in of_state:
             if len(which):
                 rows = pa.array(which)
@@ -163,7 +140,7 @@ class MergedProcess(ProcessOperator):
                 changed[state] = entries, groups.key_groups[which]
         return OperatorOutput(
             groups=groups,
-            changed=_remove_parts(changed, removed_parts, data.num_key_groups),
+            changed=with_removed(changed, PARTS, removed_parts, data.num_key_groups),
             output=output,
             cpu_ms=meter.cpu_ms,
             busy_ms=meter.busy_ms,
@@ -182,7 +159,7 @@ class MergedProcess(ProcessOperator):
                 values=pa.RecordBatch.from_pylist([], schema=self.schema.values),
             )
             return nothing, nothing
-        home, here = parts_left(data, rows, self.keys.names)
+        home, here = entries_left(data, rows, self.keys.names)
         return whole_of(rows.take(home), self.schema.keys), rows.take(here)
 
     def _merge_into(
@@ -193,7 +170,7 @@ class MergedProcess(ProcessOperator):
         merging: StateRows,
         keys: list[tuple[Any, ...]],
     ) -> None:
-        """Merge states of parts into those of their keys."""
+        """Merge states of parts into `states`, those of their keys, in place."""
         if not of_merging:
             return
         parts = self._decode_states(
@@ -211,26 +188,14 @@ class MergedProcess(ProcessOperator):
                 states[group] = self._merged(states[group], part, keys[group])
 
     def _merged(self, state: Any, part: Any, key: tuple[Any, ...]) -> Any:
-        """Call the user's `merge`."""
-        try:
-            merged = self.merge(state, part)
-        except BaseException as error:
-            raise function_failed(self.name, self.merge, key, error) from error
-        if merged is None:
-            raise UserFunctionError(
-                f"{function_name(self.merge)}, given as merge= of operator {self.name!r}, returned "
-                f"nothing for key {key!r}.",
-                remedy="Return the state that the two become, also where it is the first one, "
-                "changed.",
-                operator=self.name,
-                key=key,
-            )
+        """Merge two states of a key by the user's function, and check the result."""
+        merged = call_merge(self.merge, (state, part), self.name, key)
         try:
             self._codec.encode([merged])
         except UnencodableError as error:
             raise StateEncodingError(
                 f"{function_name(self.merge)}, given as merge= of operator {self.name!r}, returned "
-                f"a {type_name(merged)} for key {key!r}, which its state cannot be: {error}.",
+                f"a {type_name(merged)} for key {key!r}, which cannot be its state: {error}.",
                 remedy="Return a state of the declared type, or change the declaration.",
                 operator=self.name,
                 key=key,
@@ -256,11 +221,3 @@ def _look_up_states(
         return known, blobs[0]
     back = np.argsort(np.concatenate(order), kind="stable")
     return known, pa.concat_arrays(blobs).take(pa.array(back))
-
-
-def _remove_parts(
-    changed: dict[str, Changed], parts: StateRows, num_key_groups: int
-) -> dict[str, Changed]:
-    """Add the removal of given-up parts, which have no rows in this epoch."""
-    of_parts = with_removed(changed.get(PARTS), parts, num_key_groups)
-    return changed if of_parts is None else {**changed, PARTS: of_parts}

@@ -10,14 +10,14 @@ A lane does this with what arrives for one operator in one epoch::
     raw rows ──(exchange)─────────────────────────────┼─▶ process ─▶ changed entries, output
     entries of the local store ──find, scan───────────┘
 
-What else engine and lane need to know of an operator, it describes itself, by attributes and
-methods with plain defaults; nobody asks for its kind.  Where its state can be made of partial
-states (`KeyedOperator.mergeable`), rows may be combined at the source side, before the exchange,
-where that pays; the result is the same either way.
+Engine and lane read everything else from attributes and methods of the operator, which have plain
+defaults; no code asks for the kind of an operator.  If state can be made of partial states
+(`KeyedOperator.mergeable`), rows may be combined at the source side, before the exchange, where
+that pays; the result is the same.
 
-Invariant: what an operator answers depends on nothing but rows, state and the epoch's time; and it
-asks for no entries that are gone (`KeyedOperator.expired_entries`), since the local store may have
-dropped them or not.
+Invariant: the output of an operator depends on nothing but rows, state and the epoch's time; and an
+operator reads no expired entries (`KeyedOperator.expired_entries`), which the local store may have
+dropped or not.
 """
 
 from __future__ import annotations
@@ -31,12 +31,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from godwit.checkpoint.entries import ColumnsByName, StateRows
 from godwit.checkpoint.evolution import WrittenState, insist_on_compatible
 from godwit.checkpoint.records import StateId
+from godwit.columns.arrays import column_of
 from godwit.columns.groups import group_repeating_rows, group_rows
 from godwit.columns.hashing import hash_keys, hash_placed
+from godwit.columns.python_values import UTC
 from godwit.operators.ordering import order_by
 from godwit.operators.spreading import PART
 from godwit.operators.windows.event_time import NO_ARRIVALS, NO_TIME, NOTHING_DUE, Due
@@ -74,13 +77,16 @@ class StateView(Protocol):
     def find(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
-        """Look up entries by key columns; return a mask of known ones, and their state columns."""
+        """Look up entries by key columns.
+
+        Return a mask of those that exist, and their state columns.
+        """
 
     def scan(self, part: EntryRange | None = None) -> StateRows:
-        """Copy out all entries, or those of a range, in any order."""
+        """Copy all entries, or those in a range of event time, in any order."""
 
     def select(self, columns: Sequence[int], part: EntryRange, choose: Choose) -> StateRows:
-        """Copy out chosen entries of a range, in the order in which `choose` is given `columns`.
+        """Copy the entries of a range that `choose` picks, in the order in which it gets `columns`.
 
         These are columns of 64 bits, key columns counted first.
         """
@@ -115,11 +121,14 @@ class OperatorInput:
 
     @property
     def state(self) -> StateView:
-        """The only state of an operator with one state."""
+        """The state of an operator that has only one."""
         return self.states[STATE]
 
     def grouped(self, num_hashed: int) -> tuple[Groups, pa.RecordBatch]:
-        """Group rows by identity; return groups and keys. `num_hashed` key columns are hashed."""
+        """Group the rows by entry; return the groups, and the key columns of each entry.
+
+        The rows' hashes are of the first `num_hashed` key columns.
+        """
         rows, groups = self.rows, None
         if len(rows.hashes) >= _MANY_ROWS:
             groups = group_repeating_rows(
@@ -189,7 +198,10 @@ def changed_by_key(
     values: pa.RecordBatch,
     removed: npt.NDArray[np.bool_] | None = None,
 ) -> dict[str, Changed]:
-    """Sort n entries, each of the group `key`, by key group."""
+    """Return n entries as changes of the only state, ordered by key group.
+
+    `key`: shape ``(n,)``: the group of each entry.
+    """
     if not len(key):
         return {}
     removed = removed if removed is not None and removed.any() else None
@@ -215,39 +227,41 @@ class TwoPhase:
 class KeyedOperator(ABC):
     """Contract of a keyed operator. Instances are picklable, and keep no state between calls."""
 
-    kind: ClassVar[str]  # the call that makes one, such as "compute"; the checkpoint keeps it
+    kind: ClassVar[str]  # call in the API, such as "compute"; stored in the checkpoint
     name: str  # unique within the flow
-    part_of: str = ""  # operator that it is a part of, by which users know it; empty: of none
-    inputs: pa.Schema  # columns that it reads besides the key columns
-    schema: StateSchema  # columns that tell entries apart, key columns first, and state columns
-    output: pa.Schema  # columns of its output: key columns, then results
-    complete: bool = False  # whether every epoch puts out every key there is (complete mode)
-    changes: bool = False  # whether it puts out each result with the one that it replaces
-    function: Any = None  # function of the user that it calls, if any
-    # Classes of the rows that the function gets and of those that it returns, if they have one.
+    part_of: str = ""  # the user's operator that this one is a part of; empty: it is the user's
+    inputs: pa.Schema  # columns of input rows besides the key columns
+    schema: StateSchema  # identity columns of an entry, key columns first, and state columns
+    output: pa.Schema  # output columns: key columns, then results
+    complete: bool = False  # complete mode: every epoch emits the results of all keys
+    changes: bool = False  # changelog: emits a changed result with the one that it replaces
+    function: Any = None  # the user's function, if any
+    # Classes of the rows that the function gets, and of the rows that it returns, if any.
     row_class: RowClass | None = None
     output_class: RowClass | None = None
-    emits: ClassVar[str] = "what the function returns"  # what comes out in an epoch, for people
-    over_event_time: ClassVar[bool] = False  # whether it judges rows late by their event time
-    mergeable: ClassVar[bool] = False  # whether its state is partial states, merged in order
-    output_delay_us: int = 0  # how far behind the watermark its output may be
-    # False where it asks others for what it puts out, so that a second attempt may put out
-    # something else: lanes that got rows of both are found by a digest of the rows.
+    zone: str = UTC  # the session's, of datetimes without one that the function returns
+    emits: ClassVar[str] = "what the function returns"  # the output of an epoch, as text for users
+    over_event_time: ClassVar[bool] = False  # whether rows may be late in event time
+    mergeable: ClassVar[bool] = False  # whether state consists of partial states, merged in order
+    output_delay_us: int = 0  # maximum delay of the output behind the watermark
+    # False if a repeated attempt may emit other rows, since the function asks other systems. Lanes
+    # that got rows of both attempts are found by a digest of the rows.
     repeatable: bool = True
-    # Tables that every lane has whole, and the numbers of the inputs that their rows come by.
+    # Tables that every lane has whole, and the numbers of the inputs with their rows.
     broadcasts: tuple[Broadcast, ...] = ()
     broadcast_inputs: frozenset[int] = frozenset()
-    # Key columns whose hash decides a row's key group; empty: all of them do.  Entries are told
-    # apart by all of them either way.
+    # Key columns whose hash decides a row's key group; empty: all key columns.  All key columns
+    # identify an entry either way.
     partition_by: tuple[str, ...] = ()
-    partition_stated: bool = False  # whether the program says so
-    # Parts that rows of a hot key may be spread over at most while the stream runs; 0: one lane has
-    # all rows of a key.  `arrange` deals them out as `EpochTime.spreads` says.
+    partition_stated: bool = False  # whether the program sets `partition_by`
+    # Maximum number of parts of a hot key; 0: all rows of a key go to one lane.  `arrange` divides
+    # rows among parts by `EpochTime.spreads`.
     max_parts: int = 0
-    # States of parts that are merged into those of the whole key in the epoch in which the key
-    # leaves them; none: they stay where they are, until the watermark has passed `parts_expire_at`.
+    # States of parts that are merged into the state of the whole key in the epoch in which the key
+    # leaves its parts. Without any, parts keep their state until the watermark has passed
+    # `parts_expire_at`.
     part_states: tuple[str, ...] = ()
-    # Whether part 0, a whole key, is hashed as the other parts are, or by its key columns alone.
+    # Whether part 0, a whole key, is hashed like the other parts, or by its key columns alone.
     hashes_whole: ClassVar[bool] = False
 
     @abstractmethod
@@ -306,18 +320,18 @@ class KeyedOperator(ABC):
     # -- time ----------------------------------------------------------------------------------
 
     def closes(self, time: EpochTime) -> bool:  # noqa: ARG002
-        """Return whether it emits rows as time passes, without input and besides timers."""
+        """Return whether the operator emits rows because time passes, besides timers."""
         return False
 
     @property
     def has_timers(self) -> bool:
-        """True if it has timers, or state that expires."""
+        """True if the operator has timers, or state that expires."""
         return False
 
     def needs_state(self, time: EpochTime) -> bool:
-        """Return whether an epoch must fail if state is missing, since rows cannot wait.
+        """Return whether the epoch must fail if state of a key group is missing.
 
-        It does where something is over in the epoch: when the rows went on, that would be gone.
+        Elsewhere the rows wait for the state; but what closes in this epoch would be gone by then.
         """
         return time.due
 
@@ -346,12 +360,15 @@ class KeyedOperator(ABC):
 
     @property
     def consolidates(self) -> bool:
-        """True if it merges the partials of a two-phase aggregate, without state of its own."""
+        """True if the operator only merges the partials of a two-phase aggregate, without state."""
         return self.two_phase is not None and self.two_phase.slot is None
 
     @property
     def shared_windows(self) -> tuple[PaneGrid, bool | None] | None:
-        """Panes of its windows, and the user's choice of sharing; ``None`` if it cannot share."""
+        """Panes of the windows, and the user's choice of sharing.
+
+        ``None`` if panes cannot be shared.
+        """
         return None
 
     @property
@@ -381,7 +398,7 @@ class KeyedOperator(ABC):
 
     @property
     def hash_columns(self) -> pa.Schema:
-        """Columns whose hash a row has: the key columns, and the part of a key."""
+        """Columns that a row's hash is of: the key columns, and the part of a hot key."""
         return self.keys
 
     @property
@@ -392,12 +409,15 @@ class KeyedOperator(ABC):
         return pa.schema([self.keys.field(name) for name in self.partition_by])
 
     def placed_in(self, keys: Sequence[str]) -> tuple[str, ...]:
-        """Names that the columns of `placed_by` have in an input with these key columns."""
+        """Return the names of the `placed_by` columns in an input whose key columns are `keys`."""
         own = self.user_keys.names
         return tuple(keys[own.index(name)] for name in self.partition_by) or tuple(keys)
 
     def hash_of(self, rows: pa.RecordBatch, num_key_groups: int) -> npt.NDArray[np.int64]:
-        """Hash rows that have the columns `hash_columns`; key groups follow by `key_groups_of`."""
+        """Hash rows by their `hash_columns`.
+
+        Key groups follow from the hashes by `key_groups_of`.
+        """
         keys = rows.select(self.hash_columns.names)
         if not self.partition_by:
             return hash_keys(keys)
@@ -420,12 +440,12 @@ class KeyedOperator(ABC):
         return (StateId(self.name, STATE),)
 
     def schema_of(self, state: str) -> StateSchema:  # noqa: ARG002
-        """Columns of one of its states."""
+        """Return the key and state columns of a state."""
         return self.schema
 
     @abstractmethod
     def describe_state(self, state: str = STATE) -> StateDescription:
-        """Describe the schema of one of its states for the checkpoint."""
+        """Describe the schema of a state for the checkpoint."""
 
     def describe_states(self) -> dict[str, StateDescription]:
         """Describe the schema of every state for the checkpoint, by name."""
@@ -470,8 +490,20 @@ class KeyedOperator(ABC):
         """Return the upgrade of state columns; ``None`` if unchanged; raise if impossible."""
         return None
 
+    def prior_or_new(self, known: npt.NDArray[np.bool_], prior: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the state of each key: from `prior` where `known`, else that of a new key."""
+        if known.all():
+            return prior
+        new = self.new_columns(STATE, len(known))
+        if not known.any():
+            return new
+        mask = column_of(known, None, pa.bool_())
+        pairs = zip(prior.columns, new.columns, strict=True)
+        columns = [pc.if_else(mask, old, created) for old, created in pairs]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
+
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
-        """Return columns that entries of an earlier schema lack."""
+        """Return `count` rows of the state columns that entries of an earlier schema lack."""
         schema = self.schema_of(state).values
         return pa.RecordBatch.from_arrays(
             [pa.nulls(count, field.type) for field in schema], schema=schema

@@ -8,25 +8,29 @@ entries as the last epoch left them, and the lanes of the parts remove them, by 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from godwit.columns.arrays import values_of
+from godwit.model.errors import UserFunctionError
+from godwit.model.frames import function_failed
 from godwit.model.key_groups import key_groups_of
-from godwit.operators.operator import STATE
+from godwit.model.naming import function_name
+from godwit.operators.operator import STATE, KeyedOperator
 from godwit.operators.ordering import order_by
 from godwit.operators.spreading import PART, hash_undivided
+from godwit.operators.windows.event_time import NO_ARRIVALS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
     from godwit.checkpoint.entries import StateRows
     from godwit.operators.operator import Changed, OperatorInput
-    from godwit.operators.windows.event_time import EpochTime
+    from godwit.operators.windows.event_time import Arrivals, EpochTime
 
 PART_FIELD: Final = pa.field(PART, pa.int32())
 """Key column with the number of a part; null: the whole key."""
@@ -34,9 +38,31 @@ PARTS: Final = "parts"
 """Name of the state of parts of an operator with one state, and beginning of those of others."""
 
 
-def parts_are_left(time: EpochTime) -> bool:
-    """Return whether some key leaves its parts in an epoch."""
-    return time.spreads is not None and bool(time.spreads.former_parts)
+class DividesHotKeys(KeyedOperator):
+    """Base of operators whose hot keys have parts that are merged when keys leave them."""
+
+    @property
+    def hash_columns(self) -> pa.Schema:
+        """Key columns and part; a null part leaves the hash that of the key."""
+        return self.schema.keys
+
+    def needs_state(self, time: EpochTime) -> bool:
+        """Return whether parts are merged in the epoch, so that rows cannot wait for state."""
+        merges = time.spreads is not None and bool(time.spreads.former_parts)
+        return super().needs_state(time) or merges
+
+    def reads_all_keys(self, time: EpochTime) -> bool:
+        """Return whether the epoch reads state of keys without rows, as it does to merge parts."""
+        return super().reads_all_keys(time) or self.needs_state(time)
+
+    def arrange(
+        self,
+        rows: pa.RecordBatch,
+        time: EpochTime,
+        input_number: int = 0,  # noqa: ARG002
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
+        """Assign rows of hot keys to parts by their hash; other rows go to the undivided key."""
+        return in_parts(rows, self.keys.names, time), None, NO_ARRIVALS
 
 
 def in_parts(rows: pa.RecordBatch, keys: Sequence[str], time: EpochTime) -> pa.RecordBatch:
@@ -56,7 +82,7 @@ def in_parts(rows: pa.RecordBatch, keys: Sequence[str], time: EpochTime) -> pa.R
     )
 
 
-def parts_left(
+def entries_left(
     data: OperatorInput, rows: StateRows, keys: Sequence[str]
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """Return positions of entries of parts that keys leave: to merge here, and to remove here.
@@ -75,7 +101,7 @@ def parts_left(
 
 
 def whole_of(rows: StateRows, identity: pa.Schema) -> StateRows:
-    """Return entries of parts under their undivided keys; `identity`: key columns and part."""
+    """Return entries of parts with the key columns of their undivided keys."""
     own = rows.keys.select(identity.names[:-1])
     none = pa.nulls(len(rows.hashes), PART_FIELD.type)
     keys = pa.RecordBatch.from_arrays([*own.columns, none], schema=identity)
@@ -83,20 +109,47 @@ def whole_of(rows: StateRows, identity: pa.Schema) -> StateRows:
 
 
 def part_state_of(state: str) -> str:
-    """Return the name of the state that has the parts of another."""
+    """Return the name of the state that stores the parts of a state."""
     return PARTS if state == STATE else f"{PARTS}_{state}"
 
 
-def with_removed(changed: Changed | None, parts: StateRows, num_key_groups: int) -> Changed | None:
-    """Add the removal of entries that were left to the changes of their state."""
+def with_removed(
+    changed: dict[str, Changed], state: str, parts: StateRows, num_key_groups: int
+) -> dict[str, Changed]:
+    """Add to the changes of a state of parts the removal of entries that keys leave."""
     if not len(parts.hashes):
         return changed
     removed = np.ones(len(parts.hashes), np.bool_)
     rows, key_groups = replace(parts, removed=removed), key_groups_of(parts.hashes, num_key_groups)
-    if changed is not None:
-        others, of_others = changed
+    if state in changed:
+        others, of_others = changed[state]
         stay = np.zeros(len(others.hashes), np.bool_) if others.removed is None else others.removed
         rows = replace(others.followed_by(rows), removed=np.concatenate([stay, removed]))
         key_groups = np.concatenate([of_others, key_groups])
     order = order_by(key_groups.astype(np.int64))
-    return rows.take(order), key_groups[order]
+    return {**changed, state: (rows.take(order), key_groups[order])}
+
+
+def call_merge(
+    merge: Callable[[Any, Any], Any],
+    states: tuple[Any, Any],
+    operator: str,
+    key: tuple[Any, ...],
+    **named: str,  # the state's name, of an operator with named states
+) -> Any:
+    """Merge two states of a key by the user's function; errors name the key."""
+    try:
+        merged = merge(*states)
+    except BaseException as error:
+        raise function_failed(operator, merge, key, error) from error
+    if merged is None:
+        of = "".join(f"state {name!r} of " for name in named.values())
+        raise UserFunctionError(
+            f"{function_name(merge)}, given as merge= of {of}operator {operator!r}, returned "
+            f"nothing for key {key!r}.",
+            remedy="Return the merged state, also if it is the first argument, changed.",
+            operator=operator,
+            key=key,
+            **named,
+        )
+    return merged

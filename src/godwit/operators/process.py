@@ -17,12 +17,13 @@ Source: what ``transformWithState`` of Spark 4 has (timers per key of one time m
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from godwit.checkpoint.entries import StateRows
 from godwit.checkpoint.evolution import StateDescription, columns_of
 from godwit.columns.arrays import blob_bytes, boundaries_of, values_of
 from godwit.columns.python_values import UTC, KeyRows, rows_as_tuples
@@ -36,6 +37,7 @@ from godwit.operators.calls import (
     Meter,
     check_arguments,
     columns_of_rows,
+    timer_times,
     without_garbage_collection,
 )
 from godwit.operators.emitted import emitted_batch
@@ -44,9 +46,16 @@ from godwit.operators.windows.event_time import Due
 from godwit.operators.windows.grid import END
 from godwit.store.changes import EntryRange
 from godwit.store.columns import StateSchema
-from godwit.values.changes import nothing_beside, upgrade_between
+from godwit.values.changes import blank_columns, upgrade_between
 from godwit.values.checks import unreadable_remedy
-from godwit.values.codec import State, UnencodableError, is_immutable, make_codec, make_state
+from godwit.values.codec import (
+    State,
+    UnencodableError,
+    is_immutable,
+    make_codec,
+    make_state,
+    state_type_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -58,7 +67,7 @@ if TYPE_CHECKING:
     from godwit.columns.python_values import Columns
     from godwit.operators.asynchronous import Async
     from godwit.operators.calls import TimerClock
-    from godwit.operators.operator import OperatorInput
+    from godwit.operators.operator import Changed, OperatorInput
     from godwit.operators.windows.event_time import EpochTime
     from godwit.values.records import RowClass
 
@@ -68,6 +77,8 @@ __all__ = [
     "State",
     "TimedProcess",
     "columns_beside_state",
+    "due_timers",
+    "next_due",
     "packed_timers",
     "timers_of",
 ]
@@ -110,7 +121,7 @@ class ProcessOperator(KeyedOperator):
 
     @without_garbage_collection()
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Call the function for every key."""
+        """Call the user's function for every key that has rows."""
         if not len(data.rows.hashes):
             return OperatorOutput()
         groups, key_columns = data.grouped(len(self.keys))
@@ -146,9 +157,9 @@ class ProcessOperator(KeyedOperator):
         states: list[Any],
         meter: Meter,
     ) -> tuple[list[Any], list[int], list[int]]:
-        """Call the function for keys with rows.
+        """Call the user's function for keys with rows.
 
-        Return rows, row count after each key, removed keys.
+        Returns the emitted rows, their count after each key, and the keys whose state is removed.
         """
         function = self.function
         emitted: list[Any] = []
@@ -192,13 +203,13 @@ class ProcessOperator(KeyedOperator):
         )
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
-        """Return empty columns for what entries of an earlier schema lack."""
-        return nothing_beside(self.schema.values, count)
+        """Return `count` rows of empty state columns, for entries of an earlier schema."""
+        return blank_columns(self.schema.values, count)
 
     def _decode_states(
         self, known: npt.NDArray[np.bool_], blobs: pa.Array, keys: list[tuple[Any, ...]]
     ) -> list[Any]:
-        """Decode the state of every key for the function."""
+        """Decode the state of every key; keys without state get a new one."""
         there = np.flatnonzero(known)
         if len(there) < len(blobs):
             blobs = blobs.take(pa.array(there))
@@ -212,7 +223,7 @@ class ProcessOperator(KeyedOperator):
             key = keys[int(there[error.index])]
             raise StateEncodingError(
                 f"Operator {self.name!r} cannot read its state of key {key!r} as "
-                f"{_type_name(self._state_type)}: {error}.",
+                f"{state_type_name(self._state_type)}: {error}.",
                 remedy=unreadable_remedy(self.name, key, "the operator"),
                 operator=self.name,
                 key=key,
@@ -231,7 +242,7 @@ class ProcessOperator(KeyedOperator):
     def _encode_states(
         self, states: list[Any], removed: list[int], keys: list[tuple[Any, ...]]
     ) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
-        """Encode states; also return which keys have their state removed, if any."""
+        """Encode states; also return a mask of the keys whose state is removed, if any."""
         dropped = None
         kept: Sequence[int] = range(len(states))
         if removed:
@@ -246,16 +257,50 @@ class ProcessOperator(KeyedOperator):
             state = states[error.index]
             raise StateEncodingError(
                 f"Operator {self.name!r} cannot write its state of key {key!r}, of type "
-                f"{_type_name(type(state))}, so that it comes back as what it is: {error}.",
+                f"{state_type_name(type(state))}, without loss: {error}.",
                 remedy="Keep values of the declared types in it, or change the declaration.",
                 operator=self.name,
                 key=key,
-                type=_type_name(type(state)),
+                type=state_type_name(type(state)),
             ) from error
         if removed:
             kept_blobs = dict(zip(kept, blobs, strict=True))
             blobs = [kept_blobs.get(group, b"") for group in range(len(keys))]
         return pa.array(blobs, pa.large_binary()), dropped
+
+
+class DueColumn(NamedTuple):
+    """A column of a state with the times at which entries are due."""
+
+    state: str
+    column: int  # position in an entry, key columns first
+    until: int  # entries are due up to and including this time, in microseconds
+    by_event: bool = False  # whether it is event time; else it is the driver's clock
+
+    def due_at(self, time: int) -> Due:
+        """Return a time of the column as event time or as the driver's clock."""
+        return Due(event=time) if self.by_event else Due(clock=time)
+
+
+def due_timers(state: str, column: int, clock: TimerClock, time: EpochTime) -> DueColumn:
+    """Return the column of a state that has the earliest timer of every key."""
+    return DueColumn(state, column, timer_times(clock, time)[1], by_event=clock == "event")
+
+
+def next_due(
+    columns: Iterable[DueColumn], data: OperatorInput, changed: Mapping[str, Changed]
+) -> Due:
+    """Return the next due time: of `changed` entries, or of all if the epoch scanned them."""
+    earliest = Due()
+    for due in columns:
+        if data.time.due:
+            earliest |= due.due_at(data.states[due.state].min_after(due.column, due.until))
+        if due.state in changed:
+            rows, _ = changed[due.state]
+            times = values_of(rows.values.column(due.column - len(rows.keys.schema)))
+            times = times if rows.removed is None else times[~rows.removed]
+            earliest |= due.due_at(int(times.min(initial=END)))
+    return earliest
 
 
 class TimedProcess(ProcessOperator):
@@ -291,33 +336,15 @@ class TimedProcess(ProcessOperator):
         """True: the operator has timers, or state that expires."""
         return self.clock is not None or self._ttl_us is not None
 
-    def _due_columns(self, time: EpochTime) -> dict[int, int]:
-        """Return number of a due column → time up to which its entries are due."""
-        first = len(self.schema.keys)
-        names = self.schema.values.names
-        limits = {_DUE: self._now(time), _EXPIRES: time.clock}
-        return {first + names.index(name): limits[name] for name in limits if name in names}
-
-    def _earliest_due(self, column: int, at: int) -> Due:
-        """Return the earliest time in a due column, on its clock."""
-        name = self.schema.values.names[column - len(self.schema.keys)]
-        return Due(event=at) if self.clock == "event" and name == _DUE else Due(clock=at)
-
-    def _next_due(self, data: OperatorInput, changed: pa.RecordBatch | None) -> Due:
-        """Return the next due time: of `changed` keys, or of all if the epoch scanned them."""
-        earliest = Due()
-        first = len(self.schema.keys)
-        for column, limit in self._due_columns(data.time).items():
-            if data.time.due:
-                earliest |= self._earliest_due(column, data.state.min_after(column, limit))
-            if changed is not None and changed.num_rows:
-                times = values_of(changed.column(column - first))
-                earliest |= self._earliest_due(column, int(times.min()))
-        return earliest
-
-    def _now(self, time: EpochTime) -> int:
-        """Time by the operator's clock at the end of the epoch, in microseconds."""
-        return time.timers_until if self.clock == "event" else time.clock
+    def _due_columns(self, time: EpochTime) -> list[DueColumn]:
+        """Return the columns of the state with the due times of timers and expiry."""
+        first, names = len(self.schema.keys), self.schema.values.names
+        columns = []
+        if self.clock is not None:
+            columns.append(due_timers(STATE, first + names.index(_DUE), self.clock, time))
+        if self._ttl_us is not None:
+            columns.append(DueColumn(STATE, first + names.index(_EXPIRES), time.clock))
+        return columns
 
     def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
         """Describe the state, and say whether timers go by event time or processing time."""
@@ -330,11 +357,14 @@ class TimedProcess(ProcessOperator):
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Call the functions for every key with rows, due timers or expired state."""
         time = data.time
-        due = self._due_columns(time).items() if time.due else ()
-        entries = [data.state.scan(EntryRange(column=c, end=limit + 1)) for c, limit in due]
+        due = self._due_columns(time)
+        entries = [
+            data.state.scan(EntryRange(column=of.column, end=of.until + 1))
+            for of in (due if time.due else ())
+        ]
         groups, key_columns, _ = data.grouped_with(len(self.keys), entries)
         if not groups.count:
-            return OperatorOutput(next_due=self._next_due(data, None))
+            return OperatorOutput(next_due=next_due(due, data, {}))
         in_store, prior = data.state.find(key_columns, groups.key_groups)
         keys = rows_as_tuples(key_columns)
         meter = Meter(groups.key_groups)
@@ -364,13 +394,14 @@ class TimedProcess(ProcessOperator):
                 known[one], prior.column(0).slice(group, 1), keys[one]
             )
 
+        now, until = timer_times(self.clock, time)
         work = KeysToCall(
             keys=keys,
             columns=columns_read,
             starts=groups.starts.tolist(),
             called=called,
-            now=time.until if self.clock == "event" else time.clock,
-            until=self._now(time),
+            now=now,
+            until=until,
             state_of=state_of,
             reset=reset,
             named=data.named,
@@ -395,21 +426,20 @@ class TimedProcess(ProcessOperator):
             columns.append(pa.array(np.where(touched, again, expires)))
         meter.add_by_bytes(blobs)
         written = pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
-        stays = written if dropped is None else written.take(pa.array(np.flatnonzero(~dropped)))
-        return OperatorOutput.of_groups(
-            groups,
-            key_columns,
-            written,
-            removed=dropped,
+        rows = StateRows(hashes=groups.hashes, keys=key_columns, values=written, removed=dropped)
+        changed = {STATE: (rows, groups.key_groups)}
+        return OperatorOutput(
             output=output,
-            next_due=self._next_due(data, stays),
+            groups=groups,
+            changed=changed,
+            next_due=next_due(due, data, changed),
             cpu_ms=meter.cpu_ms,
             busy_ms=meter.busy_ms,
         )
 
 
 def timers_of(blobs: pa.Array | None, known: npt.NDArray[np.bool_]) -> list[list[int]]:
-    """Decode the timers of every known key."""
+    """Decode the timers of every key, in microseconds; none for keys that are not `known`."""
     if blobs is None:
         return [[] for _ in known]
     if blobs.null_count:
@@ -424,7 +454,7 @@ def timers_of(blobs: pa.Array | None, known: npt.NDArray[np.bool_]) -> list[list
 
 
 def columns_beside_state(values: pa.RecordBatch) -> list[tuple[pa.Field, pa.Array]]:
-    """Return timers and expiry as readable columns: timestamps, null for none."""
+    """Return timers and expiry of entries as readable columns: timestamps, null for none."""
     columns = []
     moment = pa.timestamp("us", tz="UTC")
     names = values.schema.names
@@ -443,7 +473,7 @@ def columns_beside_state(values: pa.RecordBatch) -> list[tuple[pa.Field, pa.Arra
 
 
 def packed_timers(timers: list[list[int]]) -> list[pa.Array]:
-    """Encode the timers of every key, with the earliest of each."""
+    """Encode the timers of every key; return them, and the earliest of each key, as columns."""
     times = np.fromiter((at for of_key in timers for at in of_key), "<i8")
     edges = np.zeros(len(timers) + 1, np.int64)
     np.cumsum([8 * len(of_key) for of_key in timers], out=edges[1:])
@@ -451,8 +481,3 @@ def packed_timers(timers: list[list[int]]) -> list[pa.Array]:
     blobs = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(timers), buffers)
     earliest = [of_key[0] if of_key else END for of_key in timers]
     return [blobs, pa.array(earliest, pa.int64())]
-
-
-def _type_name(state_type: Any) -> str:
-    """Name a state's type for messages."""
-    return getattr(state_type, "__qualname__", None) or repr(state_type)

@@ -35,6 +35,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -111,30 +112,24 @@ class Spreads:
 
     @classmethod
     def of(cls, recorded: Iterable[SpreadKey]) -> Spreads:
-        """Read the keys from a commit record."""
+        """Read the hot keys of an operator from a commit record."""
         return cls(
             keys={
                 of.hash: HotKey(
                     key=of.key,
-                    grids=tuple(
-                        Grid(rows=g.rows, columns=g.columns, parts=g.parts, over=g.over)
-                        for g in of.grids
-                    ),
+                    grids=msgspec.convert(of.grids, tuple[Grid, ...], from_attributes=True),
                 )
                 for of in recorded
             }
         )
 
     def recorded(self) -> tuple[SpreadKey, ...]:
-        """Return the keys for a commit record."""
+        """Return the hot keys as a commit record stores them."""
         return tuple(
             SpreadKey(
                 hash=key_hash,
                 key=of.key,
-                grids=tuple(
-                    SpreadGrid(rows=g.rows, columns=g.columns, parts=g.parts, over=g.over)
-                    for g in of.grids
-                ),
+                grids=msgspec.convert(of.grids, tuple[SpreadGrid, ...], from_attributes=True),
             )
             for key_hash, of in sorted(self.keys.items())
         )
@@ -150,7 +145,7 @@ class Spreads:
         return known is not None and len(known.grids) > 1
 
     def with_grid(self, key_hash: int, key: str, grid: Grid, over: int) -> Spreads:
-        """Return the keys with another grid for one; unchanged if it cannot change yet.
+        """Return the hot keys with a new grid for one key; unchanged if its grid cannot change yet.
 
         `over`: watermark that is past all rows that earlier rows of the key can match.
         """
@@ -161,7 +156,7 @@ class Spreads:
         return Spreads(keys={**self.keys, key_hash: changed})
 
     def expired_at(self, closed: int) -> Spreads:
-        """Drop grids whose rows can match no further rows, and keys that are undivided again."""
+        """Return the hot keys without grids whose rows can match no further rows."""
         keys = {}
         for key_hash, of in self.keys.items():
             grids = (*(g for g in of.grids[:-1] if g.over > closed), of.grid)
@@ -254,12 +249,12 @@ def key_group_of_part(
 
 
 def hash_undivided(keys: pa.RecordBatch) -> IntArray:
-    """Return the hashes by which keys are spread: of their key columns alone."""
+    """Hash the key columns alone, without the part: the hash by which hot keys are known."""
     return hash_keys(canonical_keys(keys))
 
 
 def _hashes_of_values(rows: pa.RecordBatch) -> npt.NDArray[np.uint64]:
-    """Hash rows by all their values that can be hashed.
+    """Hash rows by all their columns that can be hashed.
 
     By nothing else: a sender that runs again, and meets its rows in another order, must divide them
     as it did the first time.
@@ -287,7 +282,7 @@ def measure_work(
     named: npt.NDArray[np.bool_] | None = None,  # shape ``(n,)``: keys to name, in place of these
     hash_of: Callable[[pa.RecordBatch], IntArray] = hash_undivided,
 ) -> OperatorWork:
-    """Add up a lane's work, by key for keys that have much of it and those that are spread."""
+    """Add up a lane's work; return also the work of keys that have much of it or are spread."""
     each = left + right + pairs
     total = int(each.sum())
     if not total:

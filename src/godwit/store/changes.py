@@ -36,11 +36,11 @@ class EntryRange:
         return EntryRange(column=self.column, first=self.end)
 
     def rows_of(self, image: TableImage, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return those of `rows` that are in the range."""
+        """Return those of the table's rows `rows` whose event time is in the range."""
         return rows[self._inside(image.columns[self.column].gather(rows).values.view(np.int64))]
 
     def positions(self, keys: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        """Positions of the entries that are in the range."""
+        """Return the positions of the entries in a batch whose event time is in the range."""
         event_times = keys.column(self.column).cast(pa.int64()).to_numpy(zero_copy_only=False)
         return np.flatnonzero(self._inside(event_times))
 
@@ -80,7 +80,7 @@ class Changes:
             )
         return Changes(
             key_groups=np.concatenate([part.key_groups for part in parts]),
-            ends=np.cumsum(np.concatenate([_sizes(part.ends) for part in parts])),
+            ends=np.cumsum(np.concatenate([_rows_per_key_group(part.ends) for part in parts])),
             epochs=np.concatenate([part.epochs for part in parts]),
             hashes=np.concatenate([part.hashes for part in parts]),
             keys=pa.concat_batches([part.keys for part in parts]),
@@ -92,27 +92,29 @@ class Changes:
         """Return the changes of the key groups where `mask` is set."""
         if mask.all():
             return self
-        sizes = _sizes(self.ends)
+        sizes = _rows_per_key_group(self.ends)
         rows = np.flatnonzero(np.repeat(mask, sizes))
-        return self._taken(rows, self.key_groups[mask], np.cumsum(sizes[mask]), self.epochs[mask])
+        return self._with_rows(
+            rows, self.key_groups[mask], np.cumsum(sizes[mask]), self.epochs[mask]
+        )
 
     def without(self, gone: EntryRange | None) -> Changes:
-        """Drop entries of a range."""
+        """Drop the entries whose event time is in a range; ``None``: drop nothing."""
         if gone is None:
             return self
         rows = gone.rest.positions(self.keys)
         if len(rows) == len(self.hashes):
             return self
-        return self._taken(rows, self.key_groups, np.searchsorted(rows, self.ends), self.epochs)
+        return self._with_rows(rows, self.key_groups, np.searchsorted(rows, self.ends), self.epochs)
 
-    def _taken(
+    def _with_rows(
         self,
         rows: npt.NDArray[np.int64],
         key_groups: npt.NDArray[np.int64],
         ends: npt.NDArray[np.int64],
         epochs: npt.NDArray[np.int64],
     ) -> Changes:
-        """Return the changes of selected rows."""
+        """Return changes that consist of these rows, for key groups whose rows end at `ends`."""
         which = pa.array(rows)
         return Changes(
             key_groups=key_groups,
@@ -125,10 +127,10 @@ class Changes:
         )
 
     def encode(self, image: TableImage) -> tuple[Upserts, Upserts | None]:
-        """Return rows to write, and rows to remove, in the columns' encoding."""
+        """Encode the changes for a table: rows to write, and rows to remove (``None`` if none)."""
         upserts = Upserts(
             hashes=self.hashes,
-            key_groups=np.repeat(self.key_groups.astype(np.uint16), _sizes(self.ends)),
+            key_groups=np.repeat(self.key_groups.astype(np.uint16), _rows_per_key_group(self.ends)),
             keys=image.encode_keys(self.keys),
             values=image.encode_values(self.values),
         )
@@ -138,29 +140,29 @@ class Changes:
         return upserts.take(np.flatnonzero(~self.removed)), removals
 
     def check(self, schema: StateSchema, path: str) -> None:
-        """Raise `StateEncodingError` if the parts do not fit the schema, or one another."""
+        """Raise `StateEncodingError` if numbers of keys, values, hashes or key groups disagree."""
         count = len(self.hashes)
         for batch, expected in ((self.keys, schema.keys), (self.values, schema.values)):
             if batch.num_columns != len(expected) or batch.num_rows != count:
                 actual = f"{batch.num_rows} rows of {batch.num_columns} columns"
-                raise _mismatch(count, f"{actual} (expected: {', '.join(expected.names)})", path)
+                raise _count_error(count, f"{actual} (expected: {', '.join(expected.names)})", path)
         if self.removed is not None and len(self.removed) != count:
-            raise _mismatch(count, f"{len(self.removed)} flags of removal", path)
+            raise _count_error(count, f"{len(self.removed)} flags of removal", path)
         groups = len(self.key_groups)
         rows = int(self.ends[-1]) if groups else 0
         if not (len(self.ends) == len(self.epochs) == groups and rows == count):
-            raise _mismatch(count, f"{rows} rows of {groups} key groups", path)
+            raise _count_error(count, f"{rows} rows of {groups} key groups", path)
 
 
-def _sizes(ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the number of rows of each key group."""
+def _rows_per_key_group(ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the number of rows of each key group, given where its rows end."""
     sizes = ends.copy()
     sizes[1:] -= ends[:-1]
     return sizes
 
 
-def _mismatch(hashes: int, actual: str, path: str) -> StateEncodingError:
-    """Return the error that rows and hashes differ in number."""
+def _count_error(hashes: int, actual: str, path: str) -> StateEncodingError:
+    """Return the error that `actual`, such as "3 rows of 2 columns", does not match the hashes."""
     return StateEncodingError(
         f"{hashes} hashes come with {actual} for table {path}.",
         remedy="Pass one row, with every column of the schema, for each hash.",

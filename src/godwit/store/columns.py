@@ -101,21 +101,21 @@ class Encoded:
     nulls: Nulls | None  # shape ``(n,)``, uint8: 1 where the value is null; ``None`` where none is
 
     def take(self, which: Rows) -> Encoded:
-        """Return the values at `which`."""
+        """Return the encoded values at the positions `which`."""
         nulls = None if self.nulls is None else self.nulls.take(which)
         if isinstance(self.values, np.ndarray):
             return Encoded(self.values.take(which, axis=0), nulls)
         return Encoded(self.values.take(as_arrow(which)), nulls)
 
     def heap_bytes(self) -> int:
-        """Return the bytes on the column's heap."""
+        """Return the bytes of all values of variable width; 0 for a fixed-width column."""
         if isinstance(self.values, np.ndarray) or not len(self.values):
             return 0
         offsets = offsets_of(self.values)
         return int(offsets[-1]) - int(offsets[0])
 
     def lengths(self) -> Rows | None:
-        """Return the heap bytes of each value; ``None`` for fixed-width columns."""
+        """Return the bytes of each value of variable width; ``None`` for a fixed-width column."""
         if isinstance(self.values, np.ndarray) or not len(self.values):
             return None
         return np.diff(offsets_of(self.values)).view(np.int64)
@@ -137,7 +137,7 @@ class Column(ABC):
     @staticmethod
     @abstractmethod
     def sections(dtype: pa.DataType, *, key: bool) -> list[Section]:
-        """Arrays that a key column or a state column needs."""
+        """Return the arrays that a key or state column of type `dtype` has in the file."""
 
     @abstractmethod
     def encode(self, array: pa.Array) -> Encoded:
@@ -151,49 +151,46 @@ class Column(ABC):
 
     @abstractmethod
     def decode(self, encoded: Encoded) -> pa.Array:
-        """Undo `encode`."""
+        """Decode values to an Arrow array."""
 
     @abstractmethod
     def gather(self, rows: Rows) -> Encoded:
-        """Copy the values of `rows` out.
+        """Copy the values of the table's rows `rows`.
 
         Raises `IndexError` if a row, or the bytes of its value, are not within the column.
         """
 
     @abstractmethod
     def equal(self, rows: Rows, encoded: Encoded) -> npt.NDArray[np.bool_]:
-        """Compare the values of `rows` with encoded ones; for row -1 the result is undefined."""
+        """Return a mask: whether the value of row ``rows[i]`` equals the i-th encoded one."""
 
     @abstractmethod
     def append(self, first: int, encoded: Encoded) -> None:
-        """Write a key column's values for new rows from `first` on."""
+        """Write a key column's values to new rows, of which `first` is the first."""
 
     @abstractmethod
     def put(self, rows: Rows, encoded: Encoded) -> None:
         """Overwrite a state column's values in these rows."""
 
-    @abstractmethod
-    def lengths(self, rows: Rows) -> Rows | None:
-        """Return the heap bytes of `rows`; ``None`` for fixed-width columns."""
+    def lengths(self, rows: Rows) -> Rows | None:  # noqa: ARG002
+        """Return the bytes of each row's variable-width value; ``None`` for fixed-width columns."""
+        return None
 
-    @abstractmethod
-    def release(self, rows: Rows) -> None:
-        """Count the heap bytes of dead rows as garbage."""
+    def release(self, rows: Rows) -> None:  # noqa: B027 - fixed width: nothing to do
+        """Count the variable-width values of removed rows as garbage."""
 
-    @abstractmethod
-    def revive(self, rows: Rows) -> None:
-        """Count the heap bytes of dead rows of a key column as live again."""
+    def revive(self, rows: Rows) -> None:  # noqa: B027 - fixed width: nothing to do
+        """Count the variable-width values of removed rows of a key column as live again."""
 
-    @abstractmethod
-    def clear(self, rows: int) -> None:
-        """Remove the values of all `rows` rows."""
+    def clear(self, rows: int) -> None:  # noqa: B027 - fixed width: nothing to do
+        """Remove the variable-width values of all rows, of which there are `rows`."""
 
     def _nulls_of(self, rows: Rows) -> Nulls | None:
-        """Null marks of rows; ``None`` if the column has none."""
+        """Return the null marks of rows; ``None`` if the column has none."""
         return self._nulls.take(rows) if self._words[NULLS] else None
 
     def _put_nulls(self, rows: Rows | slice, encoded: Encoded) -> None:
-        """Store the null marks of rows."""
+        """Store the null marks of encoded values in rows."""
         if encoded.nulls is not None:
             self._words[NULLS] = 1
             self._nulls[rows] = encoded.nulls
@@ -203,7 +200,7 @@ class Column(ABC):
     def _with_nulls_equal(
         self, same: npt.NDArray[np.bool_], rows: Rows, encoded: Encoded
     ) -> npt.NDArray[np.bool_]:
-        """Narrow `same` to where both values are null or neither is."""
+        """Clear `same` where exactly one of the stored and the encoded value is null."""
         if encoded.nulls is not None:
             same &= self._nulls.take(rows) == encoded.nulls
         elif self._words[NULLS]:
@@ -217,7 +214,7 @@ def as_arrow(which: Rows) -> pa.Array:
 
 
 def offsets_of(array: pa.Array) -> npt.NDArray[np.uint64]:
-    """Offsets of a non-empty array of large binary: one more than its values."""
+    """Return the N + 1 offsets of a non-empty array of N large binaries."""
     return np.ndarray((len(array) + 1,), np.uint64, array.buffers()[1], array.offset * 8)
 
 
@@ -230,12 +227,12 @@ def unpack_bits(buffer: pa.Buffer, offset: int, count: int) -> npt.NDArray[np.ui
 
 
 def null_bytes(array: pa.Array) -> Nulls:
-    """Return 1 for each null and 0 for each value of an array that has nulls."""
+    """Return 1 where an array that has nulls is null, and 0 elsewhere."""
     return unpack_bits(array.buffers()[0], array.offset, len(array)) ^ _ONE
 
 
 def validity_bits(nulls: Nulls | None, offset: int = 0) -> pa.Buffer | None:
-    """Arrow's validity bits, or nothing where nothing is null."""
+    """Pack null marks into Arrow's validity bitmap; ``None`` if nothing is null."""
     if nulls is None or not nulls.any():
         return None
     valid = np.concatenate((np.zeros(offset, np.uint8), nulls ^ _ONE))
@@ -265,7 +262,7 @@ class _FixedColumn(Column):
 
     @staticmethod
     def sections(dtype: pa.DataType, *, key: bool) -> list[Section]:  # noqa: ARG004  keys are like state
-        """Return one place per row for the data, and one for null marks."""
+        """Return an array of data and one of null marks, each with a place per row."""
         width = 1 if pa.types.is_boolean(dtype) else dtype.bit_width // 8
         if width in (1, 2, 4, 8):
             data = Section(np.dtype(f"u{width}"), "row")
@@ -326,21 +323,6 @@ class _FixedColumn(Column):
         self._data[rows] = encoded.values
         self._put_nulls(rows, encoded)
 
-    def lengths(self, rows: Rows) -> None:
-        """Return ``None``: values have no bytes on a heap."""
-        # a value has its place in its row
-
-    def release(self, rows: Rows) -> None:
-        """Do nothing: there is no heap."""
-        # a dead row keeps its place
-
-    def revive(self, rows: Rows) -> None:
-        """Do nothing: there is no heap."""
-
-    def clear(self, rows: int) -> None:
-        """Do nothing: values are overwritten when rows are reused."""
-        # rows that come write all of their place
-
 
 class _VariableColumn(Column):
     """A column of strings or binaries; see `Column`."""
@@ -358,7 +340,10 @@ class _VariableColumn(Column):
 
     @staticmethod
     def sections(dtype: pa.DataType, *, key: bool) -> list[Section]:  # noqa: ARG004  all types alike
-        """Return offsets, heap and null marks; for state columns also each row's entry."""
+        """Return offsets, bytes and null marks.
+
+        For a state column also the entry number of each row.
+        """
         # One more than entries; entry 0 of a state column, which stays empty, is not counted.
         per: Per = "row" if key else "entry"
         offsets = Section(np.dtype(np.uint64), per, more=1 if key else 2)
@@ -412,7 +397,7 @@ class _VariableColumn(Column):
         return self._entries.take(as_arrow(which))
 
     def _entries_of(self, rows: Rows) -> Rows:
-        """Entry of each row on the heap."""
+        """Return the entry number of each row; in a key column it is the row itself."""
         if self._refs is None:
             return np.maximum(rows, 0)
         return self._refs.take(rows).astype(np.int64)
@@ -432,7 +417,7 @@ class _VariableColumn(Column):
         self._put_nulls(slice(first, first + len(encoded.values)), encoded)
 
     def put(self, rows: Rows, encoded: Encoded) -> None:
-        """Append entries and point the rows at them; their old entries become garbage."""
+        """Append values and point the rows at them; their previous values become garbage."""
         assert self._refs is not None
         first = self._words[ENTRIES] + 1  # entry 0 stays empty
         self._words[LIVE] -= int(self.lengths(rows).sum())
@@ -442,7 +427,7 @@ class _VariableColumn(Column):
         self._put_nulls(rows, encoded)
 
     def _append_entries(self, first: int, encoded: Encoded) -> None:
-        """Append values to the heap, and their offsets as new entries."""
+        """Append values to the column's bytes, and their ends to its offsets."""
         values = encoded.values
         if not len(values):
             return
@@ -475,14 +460,14 @@ class _VariableColumn(Column):
         self._words[LIVE] += int(self.lengths(rows).sum())
 
     def clear(self, rows: int) -> None:
-        """Empty the heap."""
+        """Remove all values."""
         self._words[ENTRIES] = self._words[HEAP] = self._words[LIVE] = 0
         if self._refs is not None:
             self._refs[:rows] = 0
 
 
 def _as_large_binary(array: pa.Array) -> pa.Array:
-    """Return an array without nulls of strings or binaries, over the same bytes."""
+    """View strings or binaries without nulls as large binary, over the same bytes."""
     dtype, count = array.type, len(array)
     _, offsets, data = array.buffers()
     if not count:

@@ -72,7 +72,7 @@ class Upserts:
     values: tuple[Encoded, ...]
 
     def take(self, which: Rows) -> Upserts:
-        """Return the rows at `which`."""
+        """Return the rows at the positions `which`."""
         return Upserts(
             hashes=self.hashes.take(which),
             key_groups=self.key_groups.take(which),
@@ -81,7 +81,7 @@ class Upserts:
         )
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Upserts | None:
-        """Return the rows where `mask` is set, if any."""
+        """Return the rows where `mask` is set; ``None`` if there are none."""
         which = np.flatnonzero(mask)
         if not which.size:
             return None
@@ -177,12 +177,15 @@ class TableImage:
 
     @property
     def rewritten(self) -> int:
-        """Number of rewrites in place; reads that span one are discarded."""
+        """Number of times the table was rewritten in place; a read that spans a rewrite is void."""
         return int(self._head[REWRITTEN])
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Rewrites, rows and slots: while these are unchanged, so is the result of a `search`."""
+        """Rewrites, rows and index slots.
+
+        The result of a `search` is good while these are unchanged.
+        """
         return self.rewritten, self.used, self.slots
 
     @property
@@ -211,7 +214,7 @@ class TableImage:
         return tuple(c.encode(values.column(i)) for i, c in enumerate(self.values))
 
     def search(self, keys: tuple[Encoded, ...], count: int) -> tuple[Rows, UInt64Array, Rows]:
-        """Find rows, live or dead, by hash and comparison of keys.
+        """Find the rows of encoded keys, live or removed, by hash and comparison.
 
         Returns rows: shape ``(count,)``: -1 where there is none; hashes of the keys, and the slots
         of the index where the searches ended, both for `write`.
@@ -235,7 +238,7 @@ class TableImage:
         return rows, hashes, at
 
     def _check_blocks(self, rows: Rows) -> None:
-        """Refuse row numbers of a damaged file that point beyond its blocks."""
+        """Raise `IndexError` for row numbers beyond the allocated blocks, as in a damaged file."""
         if rows.size and int(rows.max()) >= self.room.rows:
             raise IndexError("A slot of the index names a row that is not there.")
 
@@ -244,14 +247,14 @@ class TableImage:
         return HashIndex(self.layout.index_slots(self._memory, slots))
 
     def _mismatches(self, rows: Rows, keys: tuple[Encoded, ...]) -> Rows:
-        """Return the positions whose row has another key."""
+        """Return the positions i at which row ``rows[i]`` does not hold the i-th of `keys`."""
         same = np.ones(len(rows), np.bool_)
         for column, encoded in zip(self.keys, keys, strict=True):
             same &= column.equal(rows, encoded)
         return np.flatnonzero(~same & (rows >= 0)) if not same.all() else _NONE
 
     def live_only(self, rows: Rows) -> Rows:
-        """Replace dead rows by -1."""
+        """Replace removed rows by -1."""
         if self._head[LIVE_ROWS] == self._head[USED]:
             return rows
         return np.where(self._live.take(rows), rows, -1)
@@ -262,7 +265,7 @@ class TableImage:
         return np.flatnonzero(self._live[:used] & selected.take(self._key_groups[:used]))
 
     def gather(self, rows: Rows) -> Upserts:
-        """Copy rows out in the columns' encoding."""
+        """Copy rows, in the columns' encoding."""
         return Upserts(
             hashes=self._hashes.take(rows),
             key_groups=self._key_groups.take(rows),
@@ -284,7 +287,7 @@ class TableImage:
         hashes: UInt64Array,
         at: Rows | None,
     ) -> None:
-        """Write state after a `search` for its keys; `fresh`: keys without a row.
+        """Write the state of keys after a `search` for them; `fresh`: those of keys without a row.
 
         `at`: where the searches ended; ``None`` if the index was enlarged since.
         """
@@ -318,7 +321,7 @@ class TableImage:
         head[LIVE_ROWS] += count
 
     def _put_values(self, rows: Rows, upserts: Upserts) -> None:
-        """Overwrite the values of rows, and account for their bytes."""
+        """Write state values to rows, and update the bytes of their key groups."""
         for value, encoded in zip(self.values, upserts.values, strict=True):
             before = value.lengths(rows)
             value.put(rows, encoded)
@@ -327,7 +330,7 @@ class TableImage:
                 self._account(upserts.key_groups, 0, [None if after is None else after - before])
 
     def _account(self, key_groups: KeyGroups, keys: int, sizes: list[Rows | None]) -> None:
-        """Count keys and bytes of rows towards their key groups."""
+        """Add rows to the totals of their key groups: `keys` keys each, and bytes by column."""
         if keys:
             np.add.at(self.num_keys, key_groups, keys)
         for lengths in sizes:
@@ -335,7 +338,7 @@ class TableImage:
                 np.add.at(self._heap_bytes, key_groups, lengths)
 
     def rewrite(self, upserts: Upserts) -> None:
-        """Replace all rows by these, in the blocks that are allocated.
+        """Replace all rows by `upserts` in place, in the blocks that are allocated.
 
         Nobody may be reading any of its key groups, all of which must be marked.
         """
@@ -350,13 +353,13 @@ class TableImage:
         self.append(upserts)
 
     def append(self, upserts: Upserts) -> None:
-        """Append rows of new keys."""
+        """Append rows of keys that the table does not have."""
         count = len(upserts.hashes)
         nowhere = np.full(count, -1, np.int64)
         self.write(upserts, upserts, nowhere, self._hasher.hash(upserts.keys, count), None)
 
     def remove(self, rows: Rows) -> None:
-        """Mark live rows as dead."""
+        """Mark live rows as removed."""
         key_groups = self._key_groups.take(rows)
         sizes = [column.lengths(rows) for column in self.columns]
         self._account(key_groups, -1, [None if size is None else -size for size in sizes])
@@ -417,12 +420,12 @@ class KeyHasher:
         return hashes
 
     def _multipliers(self, column: int, words: int) -> UInt64Array:
-        """Return secret multipliers of a column: one, then two for each of `words` words."""
+        """Return secret multipliers of a column: one, then two for each of `words` 64-bit words."""
         count = max(_FEW_WORDS, 1 << (words - 1).bit_length())
         return _multipliers(self._secret, column, count)
 
     def _add_fixed(self, sums: UInt64Array, number: int, values: npt.NDArray[Any]) -> None:
-        """Add fixed-width values to the sums."""
+        """Add fixed-width values of column number `number` to the hash sums, in place."""
         if values.ndim == 1:
             values = values[:, None]
         elif values.dtype.itemsize == 1:  # of an odd width: filled up to whole words
@@ -434,10 +437,10 @@ class KeyHasher:
             sums += _product(values[:, word].astype(np.uint64), multipliers, word)
 
     def _add_strings(self, sums: UInt64Array, number: int, values: pa.Array) -> None:
-        """Add texts or binary values to the sums, word by word."""
+        """Add strings or binaries of column number `number` to the hash sums, in place."""
         regular = fixed_width(values)
         if regular is not None and regular.dtype.itemsize >= 8:
-            self._add_regular(sums, number, regular)
+            self._add_equal_lengths(sums, number, regular)
             return
         offsets = offsets_of(values)
         starts = offsets[:-1].astype(np.int64)
@@ -468,8 +471,8 @@ class KeyHasher:
                 chunk = (chunk << missing) >> missing
             sums[rows] += _product(chunk, multipliers, 1 + word)
 
-    def _add_regular(self, sums: UInt64Array, number: int, values: FixedWidth) -> None:
-        """Add byte strings of one length, at least a word, to the sums; as `_add_strings`."""
+    def _add_equal_lengths(self, sums: UInt64Array, number: int, values: FixedWidth) -> None:
+        """Add byte strings of one length, at least 8 bytes, to the hash sums, in place."""
         width = values.dtype.itemsize
         words, rest = divmod(width, 8)
         multipliers = self._multipliers(number, 1 + -(-width // 8))
@@ -482,7 +485,7 @@ class KeyHasher:
 
 
 def _product(words: UInt64Array, multipliers: UInt64Array, word: int) -> UInt64Array:
-    """Multiply the halves of words, each added to a secret number."""
+    """Return the product of the halves of each word, after adding a secret number to each half."""
     high = words >> _HALF
     high += multipliers[1 + 2 * word]
     low = words & _LOW
@@ -502,7 +505,7 @@ def _mix(sums: UInt64Array) -> None:
 
 @lru_cache(maxsize=256)
 def _multipliers(secret: tuple[int, int], column: int, words: int) -> UInt64Array:
-    """Draw the secret multipliers of a column."""
+    """Draw the secret multipliers of a column for `words` 64-bit words."""
     seed = np.random.SeedSequence([*secret, column])
     drawn = np.random.Generator(np.random.Philox(seed)).integers(
         0, 2**64 - 1, 1 + 2 * words, np.uint64, endpoint=True

@@ -58,7 +58,7 @@ class Capacity:
     columns: tuple[tuple[int, int], ...]
 
     def places(self, per: Per, column: int) -> int:
-        """Return the number of places of an array of a column."""
+        """Return the number of places that a column's array has per row, entry or byte."""
         if per == "row":
             return self.rows
         return self.columns[column][0 if per == "entry" else 1]
@@ -73,10 +73,10 @@ class _Array:
     column: int
 
     def end(self, room: Capacity) -> int:
-        """End of the part that is allocated for `room`."""
+        """Return the byte offset at which the part that is allocated for `room` ends."""
         section = self.section
         places = room.places(section.per, self.column) + section.more
-        return self.start + places * _bytes_per_row(section)
+        return self.start + places * _bytes_per_place(section)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,18 +94,18 @@ class Layout:
     _arrays: tuple[_Array, ...]
 
     def directory_arrays(self, memory: Any, num_key_groups: int) -> list[np.ndarray[Any, Any]]:
-        """Return version, keys, bytes and mark of each key group."""
+        """Return versions, key counts, bytes and write marks of key groups over `memory`."""
         return [
             np.ndarray((num_key_groups,), dtype, memory, start)
             for dtype, start in zip(_DIRECTORY, self.directory, strict=True)
         ]
 
     def index_slots(self, memory: Any, slots: int) -> np.ndarray[Any, Any]:
-        """Return the index of that many slots."""
+        """Return the array of an index with `slots` slots, over `memory`."""
         return np.ndarray((slots,), np.uint64, memory, self.index + 8 * slots)
 
     def arrays(self, memory: Any, column: int) -> list[np.ndarray[Any, Any]]:
-        """Return the arrays of a column; of the table itself for -1."""
+        """Return the arrays of a column over `memory`; column -1 has those of the table itself."""
         return [
             np.ndarray(
                 _section_shape(array.section, self.capacity, column),
@@ -118,14 +118,14 @@ class Layout:
         ]
 
     def fixed_extents(self) -> Iterator[tuple[int, int]]:
-        """Yield (start, length) of each part whose blocks are allocated from the beginning.
+        """Yield (start, length) in bytes of each part that is allocated from the beginning.
 
         These are the header, the directory, the last row, which is read as row -1, and the last
         offset of entries, which Arrow reads when it is given an array.
         """
         yield 0, self.index
         for array in self._arrays:
-            section, size = array.section, _bytes_per_row(array.section)
+            section, size = array.section, _bytes_per_place(array.section)
             places = self.capacity.places(section.per, array.column)
             if section.per == "row":
                 yield array.start + (places - 1) * size, size
@@ -133,11 +133,11 @@ class Layout:
                 yield array.start + (places + section.more - 1) * size, size
 
     def index_extent(self, slots: int) -> tuple[int, int]:
-        """(start, length) of the index of that many slots."""
+        """Return (start, length) in bytes of an index with `slots` slots."""
         return self.index + 8 * slots, 8 * slots
 
     def extents(self, old: Capacity | None, new: Capacity) -> Iterator[tuple[int, int]]:
-        """Yield (start, length) of each part to allocate when the room grows to `new`."""
+        """Yield (start, length) in bytes of each part to allocate when the room grows to `new`."""
         for array in self._arrays:
             start = array.start if old is None else array.end(old)
             length = array.end(new) - start
@@ -154,7 +154,7 @@ _OF_TABLE = (
 
 @lru_cache(maxsize=256)
 def layout_of(schema: StateSchema, num_key_groups: int, capacity: Capacity) -> Layout:
-    """Lay out a table."""
+    """Compute the offsets of header, directory, index and columns in a table's file."""
     fields = [*schema.keys, *schema.values]
     words = WORDS + WORDS_PER_COLUMN * len(fields)
     at = _whole_pages(8 * words)
@@ -190,7 +190,7 @@ def write_header(
     layout: Layout,
     secret: tuple[int, int],
 ) -> None:
-    """Write the header of an empty table without room over zeros."""
+    """Write the header of an empty table over zeros; no block is allocated for rows yet."""
     head[_IS], head[_LAID_OUT], head[_SCHEMA] = _MAGIC, _LAYOUT, _fingerprint(schema)
     head[_FILE_BYTES], head[KEY_GROUPS] = layout.file_bytes, num_key_groups
     head[_ROWS] = layout.capacity.rows
@@ -200,12 +200,15 @@ def write_header(
 
 
 def read_room(head: memoryview, columns: int) -> Capacity:
-    """Read the room of a table from its header."""
+    """Read from a table's header the capacity that blocks are allocated for.
+
+    `columns`: how many.
+    """
     return _read_capacity(head.tolist(), _ROOM, _COLUMN_ROOM, columns)
 
 
 def write_room(head: memoryview, room: Capacity) -> None:
-    """Write the room of a table to its header."""
+    """Write to a table's header the capacity that blocks are allocated for."""
     head[_ROOM] = room.rows
     for i, places in enumerate(room.columns):
         _put_pair(head, i, _COLUMN_ROOM, places)
@@ -246,41 +249,41 @@ def capacity_in(memory: mmap.mmap, schema: StateSchema, num_key_groups: int) -> 
 
 
 def column_header(head: memoryview, column: int) -> memoryview:
-    """Return the header words of a column."""
+    """Return the words of a table's header that belong to a column."""
     at = WORDS + WORDS_PER_COLUMN * column + _COLUMN_OWN
     return head[at : at + COLUMN_WORDS]
 
 
 def _read_capacity(head: list[int], rows: int, of_column: int, columns: int) -> Capacity:
-    """Read the capacity, or the use, from the head of a table."""
+    """Read a capacity from header words: rows at `rows`, a pair per column at `of_column`."""
     starts = (WORDS + WORDS_PER_COLUMN * i + of_column for i in range(columns))
     return Capacity(rows=head[rows], columns=tuple((head[at], head[at + 1]) for at in starts))
 
 
 def _put_pair(head: memoryview, column: int, which: int, pair: tuple[int, int]) -> None:
-    """Write a pair of numbers about a column into the head."""
+    """Write a pair of numbers about a column to the header, at word `which` of the column."""
     at = WORDS + WORDS_PER_COLUMN * column + which
     head[at], head[at + 1] = pair
 
 
 def _section_shape(section: Section, capacity: Capacity, column: int) -> tuple[int, ...]:
-    """Shape of a section's array at a capacity."""
+    """Return the shape of a section's array for a capacity."""
     places = capacity.places(section.per, column) + section.more
     return (places,) if section.width is None else (places, section.width)
 
 
-def _bytes_per_row(section: Section) -> int:
-    """Return the bytes per row of a section."""
+def _bytes_per_place(section: Section) -> int:
+    """Return the bytes of one place of a section."""
     return section.dtype.itemsize * (1 if section.width is None else section.width)
 
 
 def _whole_pages(size: int) -> int:
-    """Round up to whole pages."""
+    """Round a size in bytes up to whole pages."""
     return -(-size // _PAGE) * _PAGE
 
 
 @lru_cache(maxsize=256)
 def _fingerprint(schema: StateSchema) -> int:
-    """Return a number that depends on names, types and order of columns."""
+    """Return a number that identifies names, types and order of a schema's columns."""
     text = repr([[(f.name, str(f.type)) for f in part] for part in (schema.keys, schema.values)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")

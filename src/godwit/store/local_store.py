@@ -86,7 +86,7 @@ class LocalState:
         versions: npt.NDArray[np.int64],
         tables: npt.NDArray[np.int32],
     ) -> None:
-        """Look for key groups in one table; record those that have a newer version there."""
+        """Update `versions` and `tables` for key groups of which a table has a newer version."""
         at = np.flatnonzero(which)
         present = self._open_table(number).refresh(key_groups[at])
         newer = present > versions[at]
@@ -120,7 +120,7 @@ class LocalState:
         return known, pa.concat_batches(values).take(pa.array(back))
 
     def scan(self, key_groups: KeyGroups, part: EntryRange | None = None) -> Changes:
-        """Copy entries of key groups out: all, or those of a range.
+        """Copy entries of key groups: all, or those in a range of event time.
 
         `key_groups`: which, ascending. One that is not here is left out.
         """
@@ -139,7 +139,7 @@ class LocalState:
         part: EntryRange,
         choose: Callable[[Sequence[npt.NDArray[np.int64]]], npt.NDArray[np.bool_]],
     ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch, pa.RecordBatch]:
-        """Copy out hashes, key columns and state columns of chosen entries of a range.
+        """Copy hashes, key columns and state columns of the entries that `choose` picks in a range.
 
         They are in the order in which `choose` is given `columns`, which are of 64 bits, key
         columns counted first; it is asked once for all tables.
@@ -172,7 +172,7 @@ class LocalState:
                 yield copied
 
     def state_bytes(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
-        """Bytes of keys and state per key group, without index and garbage."""
+        """Return the bytes of keys and state of each key group, without index and garbage."""
         sizes = np.zeros(len(key_groups), np.int64)
         for table, which in self._by_table(self._table_of[key_groups]):
             sizes[which] = table.state_bytes(key_groups[which])
@@ -208,7 +208,7 @@ class LocalState:
         self.versions[key_groups], self._table_of[key_groups] = -1, -1
 
     def min_after(self, key_groups: KeyGroups, column: int, *, after: int) -> int:
-        """Minimum above `after` in a column of integers, key columns counted first."""
+        """Return the minimum above `after` in an integer column (key columns counted first)."""
         minima = [
             table.min_after(key_groups[which], column, after)
             for table, which in self._by_table(self._table_of[key_groups])
@@ -216,7 +216,7 @@ class LocalState:
         return min(minima, default=2**61)
 
     def expire(self, key_groups: KeyGroups, part: EntryRange) -> None:
-        """Delete a range of entries of some key groups.
+        """Delete the entries of key groups that are in a range of event time.
 
         It is best effort: entries that remain do no harm. So it is done once per part and key
         group.
@@ -231,7 +231,7 @@ class LocalState:
     def _tables_to_change(
         self, changes: Changes, homes: npt.NDArray[np.int32]
     ) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:
-        """Yield each table that has changed entries, with the mask of their key groups."""
+        """Yield the number of each table with changed entries, and a mask of their key groups."""
         tables = self._table_of[changes.key_groups]
         tables = np.where(tables < 0, homes[changes.key_groups], tables)
         for number in np.flatnonzero(np.bincount(tables)).tolist():
@@ -245,7 +245,7 @@ class LocalState:
     def _by_table(
         self, tables: npt.NDArray[np.int32]
     ) -> Iterator[tuple[StateTable, npt.NDArray[np.int64]]]:
-        """Yield each table in `tables`, with the positions at which it is named."""
+        """Yield each table whose number is in `tables`, with the positions at which it is."""
         for number in np.flatnonzero(np.bincount(tables + 1)[1:]).tolist():
             yield self._open_table(number), np.flatnonzero(tables == number)
 
@@ -266,7 +266,7 @@ class LocalState:
         )
 
     def _table_numbers(self) -> list[int]:
-        """Numbers of the tables that exist, ascending."""
+        """Return the numbers of the tables that exist, ascending."""
         try:
             names = [path.stem for path in self._path.iterdir() if path.suffix == _SUFFIX]
         except FileNotFoundError:
@@ -284,7 +284,7 @@ class LocalState:
             fcntl.lockf(fd, fcntl.LOCK_UN, 1, number)
 
     def _lock_file(self) -> int:
-        """Return the lock's file descriptor, reopened if the directory was removed."""
+        """Return the file descriptor of the lock file; reopen it if its directory was removed."""
         if self._fd is not None and os.fstat(self._fd).st_nlink:
             return self._fd
         if self._close is not None:  # the whole directory was removed, and the lock file with it
@@ -309,7 +309,7 @@ class LocalStore:
         self._states: dict[str, LocalState] = {}
 
     def state(self, operator: str, schema: StateSchema, num_key_groups: int) -> LocalState:
-        """State of an operator on this executor.
+        """Return the state of an operator on this executor.
 
         A table that is not whole, or has another schema, is discarded when it is met.
         """

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from godwit.store.changes import EntryRange
-    from godwit.store.columns import Rows, StateSchema
+    from godwit.store.columns import Column, Encoded, Rows, StateSchema
     from godwit.store.image import Upserts
     from godwit.store.index import UInt64Array
 
@@ -122,7 +122,7 @@ class StateTable:
         return self._file.image
 
     def _map_file(self) -> bool:
-        """Map the current file; return whether it is intact."""
+        """Map the file that is at the path now; return whether it is intact."""
         try:
             status = self._path.stat()
         except FileNotFoundError:
@@ -144,8 +144,7 @@ class StateTable:
             if (image.versions[image.marks == 0] < 0).all():
                 self._discard()
                 return
-            nothing = _empty_upserts(image)
-            self._publish(self._read_guarded(lambda: self._copy_live(nothing, None)))
+            self._move_live()
 
     def _discard(self) -> None:
         """Delete the table's file; its state is in the checkpoint."""
@@ -153,17 +152,24 @@ class StateTable:
         self._file = None
 
     def versions(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
-        """Versions in the mapped file; see `refresh`."""
+        """Return the versions of key groups in the mapped file, -1 where absent; see `refresh`."""
         return self._image.versions[key_groups]
 
     def _mask(self, key_groups: KeyGroups) -> npt.NDArray[np.bool_]:
-        """Return a mask of these key groups."""
+        """Return a mask over all key groups that is set for these."""
         mask = np.zeros(self.num_key_groups, np.bool_)
         mask[key_groups] = True
         return mask
 
-    def _read_guarded(self, work: Callable[[], _T]) -> _T:
-        """Run a read; raise if the file was damaged or rewritten meanwhile."""
+    def _rows_in(
+        self, image: TableImage, key_groups: KeyGroups, part: EntryRange | None = None
+    ) -> Rows:
+        """Return the live rows of key groups, oldest first: all, or those in a range."""
+        rows = image.rows_of(self._mask(key_groups))
+        return rows if part is None else part.rows_of(image, rows)
+
+    def _guarded(self, work: Callable[[], _T]) -> _T:
+        """Run `work` on the mapped file; raise if the file was damaged or rewritten meanwhile."""
         file, cause = self._file, None
         before = 0 if file is None else file.image.rewritten
         try:
@@ -199,7 +205,7 @@ class StateTable:
         return self.versions(key_groups)
 
     def state_bytes(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
-        """Bytes of keys and state per key group, without index and garbage."""
+        """Return the bytes of keys and state of each key group, without index and garbage."""
         return self._image.state_bytes(key_groups)
 
     def find(self, keys: pa.RecordBatch) -> Rows:
@@ -209,7 +215,7 @@ class StateTable:
         (floats by bits, null equal to null), never by hash alone.
         """
         image, file, extent = self._image, self._file, self._image.extent
-        found = self._read_guarded(lambda: image.search(image.encode_keys(keys), keys.num_rows))
+        found = self._guarded(lambda: image.search(image.encode_keys(keys), keys.num_rows))
         self._last_search = None
         if file is not None and keys.num_rows <= _REMEMBERED_ROWS:
             self._last_search = _Search(
@@ -220,38 +226,28 @@ class StateTable:
     def read(self, rows: Rows) -> pa.RecordBatch:
         """Copy out the state of `rows` from `find`; zero or empty where a row is -1."""
         values = self._image.values
-        return pa.RecordBatch.from_arrays(
-            self._read_guarded(lambda: [column.decode(column.gather(rows)) for column in values]),
-            schema=self.schema.values,
-        )
+        encoded = self._guarded(lambda: [column.gather(rows) for column in values])
+        return _decoded(values, encoded, self.schema.values)
 
     def scan(self, key_groups: KeyGroups, part: EntryRange | None = None) -> Changes:
-        """Copy key groups out, which are ascending; older keys first.
+        """Copy the entries of key groups, which are ascending; older keys first.
 
         `part`: which of their entries; ``None`` for all.
         """
         image, schema = self._image, self.schema
-
-        def gather() -> Upserts:
-            """Copy the selected rows."""
-            rows = image.rows_of(self._mask(key_groups))
-            gathered = image.gather(rows if part is None else part.rows_of(image, rows))
-            return gathered.take(np.argsort(gathered.key_groups, kind="stable"))
-
-        rows = self._read_guarded(gather)
-        keys = [c.decode(e) for c, e in zip(image.keys, rows.keys, strict=True)]
-        values = [c.decode(e) for c, e in zip(image.values, rows.values, strict=True)]
+        rows = self._guarded(lambda: image.gather(self._rows_in(image, key_groups, part)))
+        rows = rows.take(np.argsort(rows.key_groups, kind="stable"))
         return Changes(
             key_groups=key_groups,
             ends=np.searchsorted(rows.key_groups, key_groups, side="right"),
             epochs=self.versions(key_groups),
             hashes=rows.hashes,
-            keys=pa.RecordBatch.from_arrays(keys, schema=schema.keys),
-            values=pa.RecordBatch.from_arrays(values, schema=schema.values),
+            keys=_decoded(image.keys, rows.keys, schema.keys),
+            values=_decoded(image.values, rows.values, schema.values),
         )
 
     def copy_out(self, key_groups: KeyGroups) -> Changes:
-        """Copy key groups out under the lock, between two writes."""
+        """Copy key groups under the lock, between two writes."""
         with self._lock():
             self._drop_unfinished()
             return self.scan(key_groups[self.versions(key_groups) >= 0])
@@ -259,40 +255,35 @@ class StateTable:
     def rows_of(
         self, key_groups: KeyGroups, columns: Sequence[int], part: EntryRange
     ) -> tuple[Rows, list[npt.NDArray[np.int64]]]:
-        """Return the rows of a range of entries, and columns of 64 bits of them."""
+        """Return row numbers of the entries in a range, and their values in 64-bit columns."""
         image = self._image
 
         def gather() -> tuple[Rows, list[npt.NDArray[np.int64]]]:
             """Find the rows of the range, and read the columns."""
-            rows = part.rows_of(image, image.rows_of(self._mask(key_groups)))
+            rows = self._rows_in(image, key_groups, part)
             values = (image.columns[column].gather(rows).values for column in columns)
             return rows, [of_rows.view(np.int64) for of_rows in values]
 
-        return self._read_guarded(gather)
+        return self._guarded(gather)
 
     def entries(self, rows: Rows) -> tuple[npt.NDArray[np.int64], pa.RecordBatch, pa.RecordBatch]:
-        """Copy out hashes, key columns and state columns of rows."""
+        """Copy hashes, key columns and state columns of the table's rows `rows`."""
         image, schema = self._image, self.schema
-        gathered = self._read_guarded(lambda: image.gather(rows))
-        keys = [c.decode(e) for c, e in zip(image.keys, gathered.keys, strict=True)]
-        values = [c.decode(e) for c, e in zip(image.values, gathered.values, strict=True)]
-        return (
-            gathered.hashes,
-            pa.RecordBatch.from_arrays(keys, schema=schema.keys),
-            pa.RecordBatch.from_arrays(values, schema=schema.values),
-        )
+        gathered = self._guarded(lambda: image.gather(rows))
+        keys = _decoded(image.keys, gathered.keys, schema.keys)
+        return gathered.hashes, keys, _decoded(image.values, gathered.values, schema.values)
 
     def min_after(self, key_groups: KeyGroups, column: int, after: int) -> int:
-        """Minimum above `after` in a column of integers, key columns counted first."""
+        """Return the minimum above `after` in an integer column (key columns counted first)."""
         image = self._image
 
         def search() -> int:
             """Find the minimum among the rows of the key groups."""
-            rows = image.rows_of(self._mask(key_groups))
+            rows = self._rows_in(image, key_groups)
             values = image.columns[column].gather(rows).values.view(np.int64)
             return int(np.min(values, where=values > after, initial=2**61))
 
-        return self._read_guarded(search)
+        return self._guarded(search)
 
     def apply(self, changes: Changes, before: npt.NDArray[np.int64]) -> None:
         """Apply changes of committed epochs that are not applied yet.
@@ -313,7 +304,7 @@ class StateTable:
                 raise EpochFailedError(
                     f"Key group {int(changes.key_groups[first])} in table {self._path} was at "
                     f"version {int(before[first])} and has been dropped since; changes of epoch "
-                    f"{int(changes.epochs[first])} cannot be brought in.",
+                    f"{int(changes.epochs[first])} cannot be applied.",
                     remedy="The next attempt restores it from the checkpoint.",
                     path=str(self._path),
                     version=int(before[first]),
@@ -348,16 +339,11 @@ class StateTable:
                 return
             image = file.image
 
-            def search() -> Rows:
-                """Find the rows to delete."""
-                rows = image.rows_of(self._mask(present))
-                return rows if part is None else part.rows_of(image, rows)
-
-            rows = self._read_guarded(search)
+            rows = self._guarded(lambda: self._rows_in(image, present, part))
             if part is not None and not rows.size:
                 return
             image.marks[present] = 1
-            self._read_guarded(lambda: image.remove(rows))
+            self._guarded(lambda: image.remove(rows))
             if part is None:
                 image.versions[present] = -1
             image.marks[present] = 0
@@ -371,7 +357,7 @@ class StateTable:
     def _write(self, changes: Changes, *, whole: bool = False) -> None:
         """Write changes; whole: they replace their key groups."""
         if changes.key_groups.size:
-            self._read_guarded(lambda: self._write_guarded(changes, whole=whole))
+            self._guarded(lambda: self._write_guarded(changes, whole=whole))
 
     def _write_guarded(self, changes: Changes, *, whole: bool) -> None:
         """Apply changes in place, or in a larger copy if there is no room.
@@ -433,19 +419,18 @@ class StateTable:
     # -- made anew ----------------------------------------------------------------------------
 
     def _compact(self, image: TableImage, own: KeyGroups | None = None) -> None:
-        """Rewrite the table once dead rows are a large part of it.
+        """Rewrite the table if more than half of its rows are removed.
 
-        Where all that the table holds is the caller's `own`, nobody reads it, and it is rewritten
-        where it lies: a new file's pages would all be touched for the first time.
+        It is rewritten in place if it holds nothing but the caller's key groups `own`, since nobody
+        else reads it then: a new file's pages would all be touched for the first time.
         """
         if 2 * image.live >= image.used:
             return
         present = image.versions >= 0
         if own is None or image.live > _COPIED_ROWS or np.any(present & ~self._mask(own)):
-            nothing = _empty_upserts(image)
-            self._publish(self._read_guarded(lambda: self._copy_live(nothing, None)))
+            self._move_live()
             return
-        alive = self._read_guarded(lambda: image.gather(image.rows_of(present)))
+        alive = self._guarded(lambda: image.gather(image.rows_of(present)))
         image.marks[present] = 1
         image.rewrite(alive)
         image.marks[present] = 0
@@ -453,7 +438,7 @@ class StateTable:
     def _copy_live(
         self, upserts: Upserts, fresh: Upserts | None, left: KeyGroups | None = None
     ) -> TableFile:
-        """Copy live rows, but those of `left`, into a new file with room for `upserts`."""
+        """Copy live rows, but not those of key groups `left`, to a new file; `upserts` fit too."""
         source = self._image
         room = room_for(source, upserts, fresh)
         new = create_file(
@@ -477,16 +462,23 @@ class StateTable:
             raise
         return new
 
+    def _move_live(self) -> None:
+        """Replace the table's file by a new one that has the live rows alone."""
+        nothing = self._image.gather(np.empty(0, np.int64))
+        self._publish(self._guarded(lambda: self._copy_live(nothing, None)))
+
     def _publish(self, file: TableFile) -> None:
-        """Put a new file in the table's place."""
+        """Replace the table's file by a new one."""
         file.path.replace(self._path)
         self._file = file
 
 
-def _empty_upserts(image: TableImage) -> Upserts:
-    """Return an empty set of rows."""
-    none = np.empty(0, np.int64)
-    return image.gather(none)
+def _decoded(
+    columns: Sequence[Column], encoded: Sequence[Encoded], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Decode the values of columns to a batch of this schema."""
+    pairs = zip(columns, encoded, strict=True)
+    return pa.RecordBatch.from_arrays([column.decode(of) for column, of in pairs], schema=schema)
 
 
 # -- the file ------------------------------------------------------------------------------
@@ -520,11 +512,11 @@ class TableFile:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the file still has its size."""
+        """True if the file still has its full size."""
         return os.fstat(self._fd).st_size == self.image.layout.file_bytes
 
     def grow(self, room: Capacity, slots: int) -> None:
-        """Extend the table to `room`, and its index to at least `slots` slots."""
+        """Allocate blocks for `room`, and enlarge the index to at least `slots` slots."""
         image = self.image
         if room != image.room:
             self.allocate(image.layout.extents(image.room, room))
@@ -534,7 +526,7 @@ class TableFile:
             image.enlarge_index(slots)
 
     def allocate(self, extents: Iterable[tuple[int, int]]) -> None:
-        """Allocate blocks for each (start, length)."""
+        """Allocate blocks for each (start, length) in bytes."""
         at = needed = 0
         try:
             for start, length in extents:
@@ -593,11 +585,11 @@ def open_file(
     except OSError as error:
         if path.is_file() and not path.is_symlink():
             raise
-        raise _no_file(path) from error
+        raise _not_a_file_error(path) from error
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            raise _no_file(path)
+            raise _not_a_file_error(path)
         image = _map_descriptor(fd, status.st_size, schema, num_key_groups)
         if image is not None:
             file = TableFile(path, os.dup(fd), image)
@@ -607,8 +599,8 @@ def open_file(
         os.close(fd)
 
 
-def _no_file(path: Path) -> LocalStoreError:
-    """Return the error that something else than a file is in a table's place."""
+def _not_a_file_error(path: Path) -> LocalStoreError:
+    """Return the error that a table's path holds something else than a file."""
     return LocalStoreError(
         f"The local store expects a table at {path}, and something else than a file is there.",
         remedy="Somebody put it there while the query was running: remove it. State is in the "
@@ -620,7 +612,7 @@ def _no_file(path: Path) -> LocalStoreError:
 def _map_descriptor(
     fd: int, size: int, schema: StateSchema, num_key_groups: int
 ) -> TableImage | None:
-    """Map a file; ``None`` if it is no intact table of that schema."""
+    """Map an open file of `size` bytes; ``None`` if it is no intact table of that schema."""
     if size == 0:
         return None
     memory = mmap.mmap(fd, size)
@@ -665,7 +657,7 @@ _MAX_HEAP_BYTES = 1 << 42
 
 
 def room_in_place(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capacity | None:
-    """Room after growing in place for `upserts`; ``None`` if a new file is needed.
+    """Return the room after growing in place for `upserts`; ``None`` if a new file is needed.
 
     Returns what the table has, or more; ``None`` where it is to be made anew.
     """
@@ -690,7 +682,7 @@ def room_in_place(image: TableImage, upserts: Upserts, fresh: Upserts | None) ->
 
 
 def room_for(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capacity:
-    """Room of a new file for live rows and `upserts`; `fresh`: those that are new.
+    """Return the room that a new file needs for live rows and `upserts`.
 
     Raises `StateEncodingError` if a table can hold that many keys, or so many bytes in a column, at
     no size.
@@ -716,7 +708,7 @@ def room_for(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capa
 
 
 def capacity_for(room: Capacity) -> Capacity:
-    """Capacity of a new file with spare places beyond `room`."""
+    """Return the capacity of a new sparse file: `room` and many spare places."""
     rows = min(max(_HEADROOM * room.rows, _MIN_CAPACITY_ROWS), MAX_ROWS)
     return Capacity(
         rows=rows + 1,
@@ -733,7 +725,7 @@ def capacity_for(room: Capacity) -> Capacity:
 def _needed_places(
     image: TableImage, upserts: Upserts, fresh: Upserts | None
 ) -> list[tuple[int, int]]:
-    """Entries (of variable-width state) and bytes that each column gets."""
+    """Return the numbers of entries and bytes that `upserts` add to each column."""
     keys = [0] * len(image.keys) if fresh is None else [k.heap_bytes() for k in fresh.keys]
     count = len(upserts.hashes)
     return [(0, size) for size in keys] + [
@@ -753,7 +745,7 @@ def _is_sufficient(room: Capacity, needed: Capacity, *, spare_rows: int = 0) -> 
 
 
 def _check_limit(needed: int, limit: int, what: str) -> None:
-    """Raise if a table exceeds the limit of its format; `what`: name of the figure."""
+    """Raise `StateEncodingError` if a table would hold more than `limit` of `what`."""
     if needed > limit:
         raise StateEncodingError(
             f"One lane's table would hold {needed} {what}; the local store holds at most {limit}.",

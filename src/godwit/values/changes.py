@@ -50,7 +50,7 @@ class StateChanges:
 
 
 def changes_between(old: dict[str, Any], new: dict[str, Any]) -> StateChanges:
-    """Compare two descriptions, as codecs make them."""
+    """Compare two descriptions of a state's type, as codecs write them to the checkpoint."""
     comparison = _Comparison(old, new)
     node = new["type"]
     root = node["name"] if isinstance(node, dict) and node["kind"] == "class" else "state"
@@ -70,13 +70,13 @@ class _Comparison:
         self.changes = StateChanges()
 
     def compare(self, old: Any, new: Any, path: str) -> None:
-        """Record every change from one node to another."""
+        """Record the changes from type node `old` to `new`; `path`: where in the type."""
         if not self._fits(old, new, path):
             self.changes.refused.append(f"{path}: {node_text(old)} → {node_text(new)}")
 
     def compare_others(self) -> None:
-        """Compare the classes of ``state_classes``, which the type does not mention."""
-        mentioned = _mentioned(self._root, self._old)
+        """Compare the classes of ``state_classes`` that the state's type does not mention."""
+        mentioned = _mentioned_classes(self._root, self._old)
         for name in self._old:
             if name in mentioned or any(old == name for old, _ in self._seen):
                 continue
@@ -87,10 +87,10 @@ class _Comparison:
                 self.changes.refused.append(f"{name}: {kinds[0]} → {kinds[1]}")
 
     def _fits(self, old: Any, new: Any, path: str) -> bool:
-        """Return whether nodes fit; record changes of their parts."""
+        """Return whether values of type node `old` are values of `new`; record changes of parts."""
         if new == "any":
             return old == "any" or self._was_tagged or _is_self_evident(old)
-        olds, news = _members(old), _members(new)
+        olds, news = _union_members(old), _union_members(new)
         if len(olds) > 1 or len(news) > 1:
             return all(self._fits_one_of(member, news) for member in olds)
         if isinstance(old, str) or isinstance(new, str):
@@ -116,7 +116,10 @@ class _Comparison:
         return True
 
     def _fits_one_of(self, old: Any, news: list[Any]) -> bool:
-        """Return whether a node fits one of several; record only that one's changes."""
+        """Return whether type node `old` fits one of `news`.
+
+        Record only the changes to that one.
+        """
         for new in sorted(news, key=lambda node: node != old):
             trial = _Comparison.__new__(_Comparison)
             trial._old, trial._new = self._old, self._new  # noqa: SLF001 - one of this class
@@ -130,7 +133,7 @@ class _Comparison:
         return False
 
     def _classes_fit(self, old_name: str, new_name: str, path: str) -> bool:
-        """Return whether classes are of one kind; record changes of their fields."""
+        """Return whether both classes are of one kind; record changes of their fields."""
         if (old_name, new_name) in self._seen:
             return True
         self._seen.add((old_name, new_name))
@@ -171,8 +174,10 @@ class _Comparison:
                 self.compare(old[name]["type"], new[name]["type"], f"{path}.{name}")
 
 
-def _mentioned(node: Any, classes: dict[str, Any], names: set[str] | None = None) -> set[str]:
-    """Names of the classes reachable from a type."""
+def _mentioned_classes(
+    node: Any, classes: dict[str, Any], names: set[str] | None = None
+) -> set[str]:
+    """Return the names of the classes that a type node refers to, also through other classes."""
     names = set() if names is None else names
     if isinstance(node, str) or node["kind"] == "literal":
         return names
@@ -180,21 +185,21 @@ def _mentioned(node: Any, classes: dict[str, Any], names: set[str] | None = None
         if node["name"] not in names:
             names.add(node["name"])
             for field_of in classes[node["name"]].get("fields", {}).values():
-                _mentioned(field_of["type"], classes, names)
+                _mentioned_classes(field_of["type"], classes, names)
         return names
     parts = node["of"] if node["kind"] in ("union", "fixed") else [node["of"]]
     for part in (*parts, *([node["key"]] if "key" in node else [])):
-        _mentioned(part, classes, names)
+        _mentioned_classes(part, classes, names)
     return names
 
 
-def _members(node: Any) -> list[Any]:
-    """Return the members of a union, or the node itself."""
+def _union_members(node: Any) -> list[Any]:
+    """Return the members of a type node that is a union; else the node itself."""
     return list(node["of"]) if isinstance(node, dict) and node["kind"] == "union" else [node]
 
 
 def _is_self_evident(node: Any) -> bool:
-    """Return whether msgpack alone determines values of that type."""
+    """Return whether msgpack bytes alone determine the values of a type node."""
     if isinstance(node, str):
         return node in _SELF_EVIDENT
     if node["kind"] == "literal":
@@ -207,7 +212,7 @@ def _is_self_evident(node: Any) -> bool:
 
 
 def _are_literals_of(old: Any, new: Any) -> bool:
-    """Return true if all literals of `old` are values of the type `new`."""
+    """Return true if type node `old` is of literals that are all values of type node `new`."""
     if isinstance(old, str) or old["kind"] != "literal":
         return False
     kind = {"str": str, "int": int, "bytes": bytes}.get(new) if isinstance(new, str) else None
@@ -227,51 +232,49 @@ _FROM_TEXT: dict[str, Callable[[Any], Any]] = {
 
 
 def read_plain(blob: bytes | memoryview, description: dict[str, Any]) -> Any:
-    """Read a state without its classes.
-
-    Returns A record is a dict of its fields, a member of an enumeration its value; all other values
-    are what they were.
-    """
+    """Decode a state without its classes; a record becomes a dict, an enumeration a value."""
     value = _PLAIN.decode(blob)
     if description["form"] == "tagged" or blob[0] in EXTENSION_MARKERS:
         return value
-    return _lifted(value, description["type"], description["classes"])
+    return _as_node(value, description["type"], description["classes"])
 
 
 def drop_fields(
     blob: bytes | memoryview, description: dict[str, Any], gone: Mapping[str, frozenset[str]]
 ) -> bytes:
-    """Remove fields from an encoded state."""
+    """Remove fields from an encoded state; `gone`: class name → names of its fields."""
     if description["form"] == "tagged" or blob[0] in EXTENSION_MARKERS:
         return without_fields(blob, gone)
     value = msgspec.msgpack.decode(blob)
-    _drop_fields(value, description["type"], description["classes"], gone)
+    _drop_from_value(value, description["type"], description["classes"], gone)
     return msgspec.msgpack.encode(value)
 
 
-def _drop_fields(value: Any, node: Any, classes: dict[str, Any], gone: Mapping[str, Any]) -> None:
-    """Remove fields from a decoded value, at every record described."""
+def _drop_from_value(
+    value: Any, node: Any, classes: dict[str, Any], gone: Mapping[str, Any]
+) -> None:
+    """Remove fields from a decoded value in place, at every record in its type node."""
     if isinstance(node, str) or value is None or node["kind"] == "literal":
         return
     if node["kind"] == "union":
-        for member in _members_of(value, node["of"], classes):
-            _drop_fields(value, member, classes, gone)
+        for member in _possible_members(value, node["of"], classes):
+            _drop_from_value(value, member, classes, gone)
     elif node["kind"] == "class":
         fields = classes[node["name"]].get("fields", {})
         for name in gone.get(node["name"], ()):
             value.pop(name, None)
         for name in fields.keys() & (value if isinstance(value, dict) else {}):
-            _drop_fields(value[name], fields[name]["type"], classes, gone)
+            _drop_from_value(value[name], fields[name]["type"], classes, gone)
     elif node["kind"] == "fixed":
         for part, of in zip(value, node["of"], strict=True):
-            _drop_fields(part, of, classes, gone)
+            _drop_from_value(part, of, classes, gone)
     else:
         for part in value.values() if "key" in node else value:
-            _drop_fields(part, node["of"], classes, gone)
+            _drop_from_value(part, node["of"], classes, gone)
 
 
-def _members_of(value: Any, nodes: list[Any], classes: dict[str, Any]) -> list[Any]:
-    """Return the union members that a value may be of: by kind, or by a tag."""
+def _possible_members(value: Any, nodes: list[Any], classes: dict[str, Any]) -> list[Any]:
+    """Return the union members that a decoded value may be of: by kind, or by a tag."""
     kinds = [node for node in nodes if isinstance(node, dict) and node["kind"] != "literal"]
     if isinstance(value, list):
         return [node for node in kinds if node["kind"] != "class" and "key" not in node]
@@ -284,30 +287,30 @@ def _members_of(value: Any, nodes: list[Any], classes: dict[str, Any]) -> list[A
     return [node for tag, node in tags if tag is not None and value.get(tag[0]) == tag[1]]
 
 
-def _lifted(value: Any, node: Any, classes: dict[str, Any]) -> Any:
-    """Convert a decoded value to the type of a node."""
+def _as_node(value: Any, node: Any, classes: dict[str, Any]) -> Any:
+    """Convert a decoded msgpack value to the Python value that its type node describes."""
     if isinstance(node, str):
         return _FROM_TEXT[node](value) if node in _FROM_TEXT else value
     kind = node["kind"]
     if kind == "union":
-        return _lifted_member(value, node["of"], classes)
+        return _as_union_member(value, node["of"], classes)
     if kind == "class":
         fields = classes[node["name"]].get("fields")
         if fields is None or not isinstance(value, dict):
             return value
         known = {name: part for name, part in value.items() if name in fields}
-        return {name: _lifted(part, fields[name]["type"], classes) for name, part in known.items()}
+        return {name: _as_node(part, fields[name]["type"], classes) for name, part in known.items()}
     if kind == "fixed":
         parts = zip(value, node["of"], strict=True)
-        return tuple(_lifted(part, of, classes) for part, of in parts)
+        return tuple(_as_node(part, of, classes) for part, of in parts)
     if kind == "dict":
         return {
-            _lifted(key, node["key"], classes): _lifted(item, node["of"], classes)
+            _as_node(key, node["key"], classes): _as_node(item, node["of"], classes)
             for key, item in value.items()
         }
     if kind == "literal":
         return value
-    items = [_lifted(part, node["of"], classes) for part in value]
+    items = [_as_node(part, node["of"], classes) for part in value]
     if kind == "tuple":
         return tuple(items)
     try:
@@ -316,8 +319,8 @@ def _lifted(value: Any, node: Any, classes: dict[str, Any]) -> Any:
         return items
 
 
-def _lifted_member(value: Any, nodes: list[Any], classes: dict[str, Any]) -> Any:
-    """Convert a value of a union by the member it belongs to."""
+def _as_union_member(value: Any, nodes: list[Any], classes: dict[str, Any]) -> Any:
+    """Convert a decoded value of a union as the member that it belongs to."""
     if value is None:
         return None
     rest = [node for node in nodes if node != "none"]
@@ -327,16 +330,16 @@ def _lifted_member(value: Any, nodes: list[Any], classes: dict[str, Any]) -> Any
             classes[node["name"]].get("tag") if isinstance(node, dict) and "name" in node else None
         )
         if tag is not None and value.get(tag[0]) == tag[1]:
-            return _lifted(value, node, classes)
-    return _lifted(value, rest[0], classes) if len(rest) == 1 else value
+            return _as_node(value, node, classes)
+    return _as_node(value, rest[0], classes) if len(rest) == 1 else value
 
 
 _NO_MOMENT = 2**61
 """In a column of event times: none; as `godwit.operators.windows.grid.END`."""
 
 
-def nothing_beside(schema: pa.Schema, count: int) -> pa.RecordBatch:
-    """Return empty columns of timers, expiry and entries of lists or maps."""
+def blank_columns(schema: pa.Schema, count: int) -> pa.RecordBatch:
+    """Return `count` rows of state columns that hold nothing: no timer, no expiry, no bytes."""
     columns = [
         pa.array([_NO_MOMENT] * count, field.type)
         if pa.types.is_integer(field.type)
@@ -355,7 +358,7 @@ def upgrade_between(
     *,
     option: str = ".process(state_upgrade=...)",
 ) -> StateUpgrade | None:
-    """Return the upgrade from one description of state to another.
+    """Return the upgrade of states from the stored description to today's.
 
     Returns ``None`` if the present codec reads the old state as it is.
     """
@@ -373,16 +376,19 @@ def upgrade_between(
             changes = changes_between(stored.type, today.type)
             refused = changes.refused
             if stored.type["form"] == "native" and not codec.reads_native:
-                refused = [*refused, "it was written in a form that today's type does not have"]
+                refused = [
+                    *refused,
+                    "it was written in a form that the declared type does not have",
+                ]
             rewritten = changes.widened or bool(changes.renamed) or bool(written.gone)
             reader = codec.with_names(changes.renamed)
         if refused:
             raise CheckpointMismatchError(
-                f"The state of operator {operator!r} in the checkpoint does not fit its type of "
-                f"today: {'; '.join(refused)}.",
-                remedy=f"Give {option} a function that makes today's state of "
-                "the old one, undo the change, or give the operator a new name, under which it "
-                "starts empty.",
+                f"The state of operator {operator!r} in the checkpoint does not fit the declared "
+                f"type: {'; '.join(refused)}.",
+                remedy=f"Give {option} a function that converts stored state to the declared "
+                "type, undo the change, or give the operator a new name, under which it starts "
+                "empty.",
                 operator=operator,
                 differences=refused,
             )
@@ -421,7 +427,7 @@ class PythonStateUpgrade:
         return values.set_column(at, field, pa.array(upgraded, field.type))
 
     def _upgraded(self, row: int, blob: bytes) -> bytes:
-        """Re-encode one state as the present type."""
+        """Convert one encoded state to today's type; `row`: its number, for errors."""
         if self.gone:
             blob = drop_fields(blob, self.stored, self.gone)
         try:
@@ -429,9 +435,9 @@ class PythonStateUpgrade:
             (written,) = self.codec.encode([state])
         except UnencodableError as error:
             raise StateEncodingError(
-                f"Operator {self.operator!r} cannot read its old state as what it is today: "
-                f"{error}.",
-                remedy="Let state_upgrade= return a state of today's type.",
+                f"Operator {self.operator!r} cannot convert its stored state to the declared "
+                f"type: {error}.",
+                remedy="Let state_upgrade= return a state of the declared type.",
                 operator=self.operator,
                 row=row,
             ) from error
@@ -439,17 +445,16 @@ class PythonStateUpgrade:
             old := read_plain(blob, self.stored), read_plain(written, self.codec.describe())
         ):
             raise StateEncodingError(
-                f"Operator {self.operator!r} has old state with a number that today's type does "
-                f"not have: {old!r:.200}.",
-                remedy="Say with state_upgrade= what is to become of whole numbers that no float "
-                "is equal to.",
+                f"Operator {self.operator!r} has stored state with a number that the declared type "
+                f"does not have: {old!r:.200}.",
+                remedy="Convert integers that no float is equal to by state_upgrade=.",
                 operator=self.operator,
                 row=row,
             )
         return written
 
     def _read(self, row: int, blob: bytes) -> Any:
-        """Decode one old state, by the present codec or the user's function."""
+        """Decode one old state, by the present codec or by the user's upgrade function."""
         if self.function is None:
             return self.reader.decode([memoryview(blob)])[0]
         is_pickle = "class" in self.stored  # which was asked for by name
@@ -470,7 +475,7 @@ class PythonStateUpgrade:
 
 
 def _agree(old: Any, new: Any) -> bool:
-    """Return whether `new` has everything in `old`, equal."""
+    """Return whether all parts of the plain value `old` that `new` has are equal in both."""
     if isinstance(old, dict) and isinstance(new, dict):
         return all(_agree(item, new[key]) for key, item in old.items() if key in new)
     if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):

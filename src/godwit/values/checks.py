@@ -37,8 +37,8 @@ class UnencodableError(Exception):
         self.index = index  # position of the state
 
 
-def each(function: Callable[[Any], Any], values: Sequence[Any], first: int = 0) -> list[Any]:
-    """Apply a function to each value; the error names the position of the one that failed."""
+def apply_each(function: Callable[[Any], Any], values: Sequence[Any], first: int = 0) -> list[Any]:
+    """Return the results for all values; `UnencodableError` has the position of one that fails."""
     results = []
     for index, value in enumerate(values, first):
         try:
@@ -50,8 +50,17 @@ def each(function: Callable[[Any], Any], values: Sequence[Any], first: int = 0) 
     return results
 
 
+def short_repr(value: object, limit: int = 80) -> str:
+    """Return the first `limit` characters of a value's repr, for messages."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a class may do anything there
+        text = "a value"
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
 def unreadable_remedy(operator: str, key: tuple[Any, ...], what: str) -> str:
-    """Return the remedy for a state that cannot be read.
+    """Return the remedy for a key's state that cannot be read.
 
     `what`: what may get a new name.
     """
@@ -63,7 +72,7 @@ def unreadable_remedy(operator: str, key: tuple[Any, ...], what: str) -> str:
 
 
 def rebuilt(cls: Any, values: Mapping[str, Any]) -> Any:
-    """Create a record from its fields; missing ones get their defaults.
+    """Create a record of class `cls` from its fields; missing ones get their defaults.
 
     ``__post_init__`` may set other attributes; changes of fields are undone.
     """
@@ -88,7 +97,7 @@ def rebuilt(cls: Any, values: Mapping[str, Any]) -> Any:
         else:
             raise ValueError(f"field {field.name!r} of {cls.__qualname__} is missing")
         object.__setattr__(record, field.name, value)
-    if hasattr(cls, "__post_init__") and not _takes_more(cls):
+    if hasattr(cls, "__post_init__") and not _has_init_vars(cls):
         record.__post_init__()
         for name, value in present.items():
             object.__setattr__(record, name, value)
@@ -111,8 +120,8 @@ def runs_code(cls: Any) -> bool:
     )
 
 
-def _takes_more(cls: Any) -> bool:
-    """Return whether ``__post_init__`` takes ``InitVar`` arguments, which are not stored."""
+def _has_init_vars(cls: Any) -> bool:
+    """Return whether a dataclass has ``InitVar`` arguments, which are not stored."""
     return any(
         field._field_type is dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]  # noqa: SLF001
         for field in cls.__dataclass_fields__.values()
@@ -120,7 +129,7 @@ def _takes_more(cls: Any) -> bool:
 
 
 def check_attributes(value: Any, fields: Sequence[str]) -> None:
-    """Raise for attributes that are no fields, unless decoding recomputes them."""
+    """Raise if a record has attributes besides its fields that decoding would not restore."""
     attributes, cls = vars(value), type(value)
     expected: dict[str, Any] | None = None
     for name in attributes.keys() - set(fields):
@@ -200,18 +209,20 @@ def _attributes(record: Any) -> set[str]:
 
 
 def failing_path(value: Any, fails: Callable[[Any], bool]) -> tuple[str, Any]:
-    """Return path and value of the innermost part for which `fails` holds."""
+    """Return path and value of the innermost part of a value for which `fails` is true."""
     path = ""
     for _ in range(_DEEPEST):
-        failing = next(((step, part) for step, part in _parts(value) if fails(part)), None)
+        failing = next(
+            ((step, part) for step, part in _parts_with_steps(value) if fails(part)), None
+        )
         if failing is None:
             break
         path, value = path + failing[0], failing[1]
     return path, value
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a value, each with its step in the path."""
+def _parts_with_steps(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a value, each with its step in a path, such as ``.price`` or ``[3]``."""
     if is_record(type(value)):
         for name in fields_of(type(value)):
             yield f".{name}", getattr(value, name)
@@ -246,18 +257,19 @@ class TypeChecker:
         return type(value) is self._plain_type or self.misfit(value, self._type) is None
 
     def all(self, values: Sequence[Any]) -> bool:
-        """Return whether all values fit."""
+        """Return whether all values fit the declared type."""
         return set(map(type, values)) == {self._plain_type} or all(map(self, values))
 
     def explain(self, value: Any) -> str:
         """Describe where a value does not fit, such as ``.n is 'x', declared as int``."""
         path, part, expected = self.misfit(value, self._type) or ("", value, self._type)
-        text = repr(part)
-        text = text if len(text) <= 60 else f"{text[:60]}..."
-        return f"{path or 'it'} is {text}, declared as {node_text(expected)}"
+        return f"{path or 'it'} is {short_repr(part)}, declared as {node_text(expected)}"
 
     def misfit(self, value: Any, node: Any) -> tuple[str, Any, Any] | None:
-        """Return path, value and node of the first part that does not fit; None if all do."""
+        """Return path, value and type node of the first part that does not fit.
+
+        ``None`` if all do.
+        """
         if isinstance(node, str):
             fits = node == "any" or isinstance(value, _SCALAR_TYPES_ACCEPTED[node])
             return None if fits else ("", value, node)
@@ -269,16 +281,16 @@ class TypeChecker:
         if kind == "literal":
             return None if value in node["values"] else ("", value, node)
         if kind == "class":
-            return self._instance(value, node)
+            return self._misfit_in_class(value, node)
         if kind == "fixed":
             if not isinstance(value, tuple) or len(value) != len(node["of"]):
                 return "", value, node
-            return self._each(enumerate(value), zip(value, node["of"], strict=True))
+            return self._first_misfit(enumerate(value), zip(value, node["of"], strict=True))
         if not isinstance(value, _CONTAINERS[kind]):
             return "", value, node
-        return self._contents(value, node)
+        return self._misfit_in_container(value, node)
 
-    def _contents(self, value: Any, node: Any) -> tuple[str, Any, Any] | None:
+    def _misfit_in_container(self, value: Any, node: Any) -> tuple[str, Any, Any] | None:
         """Return path, value and node of the first misfit inside a container."""
         if "key" in node:
             if node["key"] != "any":
@@ -287,22 +299,22 @@ class TypeChecker:
                         return f"[key {key!r}]{mismatch[0]}", *mismatch[1:]
             if node["of"] == "any":
                 return None
-            return self._each(
+            return self._first_misfit(
                 ((repr(key), item) for key, item in value.items()),
                 ((item, node["of"]) for item in value.values()),
             )
         if node["of"] == "any":
             return None
-        return self._each(enumerate(value), ((item, node["of"]) for item in value))
+        return self._first_misfit(enumerate(value), ((item, node["of"]) for item in value))
 
-    def _each(self, places: Any, pairs: Any) -> tuple[str, Any, Any] | None:
+    def _first_misfit(self, places: Any, pairs: Any) -> tuple[str, Any, Any] | None:
         """Return path, value and node of the first misfit among (value, node) pairs."""
         for (place, _), (item, node) in zip(places, pairs, strict=True):
             if (mismatch := self.misfit(item, node)) is not None:
                 return f"[{place}]{mismatch[0]}", *mismatch[1:]
         return None
 
-    def _instance(self, value: Any, node: Any) -> tuple[str, Any, Any] | None:
+    def _misfit_in_class(self, value: Any, node: Any) -> tuple[str, Any, Any] | None:
         """Return path, value and node of the first misfit in a record, enum or typed dict."""
         cls = self._classes[node["name"]]
         described = self._schema[node["name"]]

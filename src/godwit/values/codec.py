@@ -18,11 +18,11 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import functools
 import operator
 import pickle
 import typing
 import uuid
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Protocol, TypeVar
 
 import msgspec
@@ -32,7 +32,7 @@ from godwit.values.checks import (
     TypeChecker,
     UnencodableError,
     UnsupportedValueError,
-    each,
+    apply_each,
     failing_path,
     is_same,
     runs_code,
@@ -59,6 +59,7 @@ __all__ = [
     "is_immutable",
     "make_codec",
     "make_state",
+    "state_type_name",
 ]
 
 
@@ -70,7 +71,7 @@ class HoldsValue:
     value: Any
 
     def _refuse(self, *_: object) -> NoReturn:
-        """Raise, where the holder is used like its value."""
+        """Raise `TypeError`: the holder was used as if it were its value."""
         msg = (
             f"this is a {type(self).__name__}, which holds a value and is none: use its .value, as "
             "in state.value += 1"
@@ -104,19 +105,19 @@ class PickleCodec:
         self._type = state_type
 
     def encode(self, states: Sequence[Any]) -> list[bytes]:
-        """Encode every state, and check that it decodes equal."""
-        blobs = each(_pickled, states)
-        read = each(pickle.loads, blobs)
+        """Encode every state, and check that it decodes to an equal one."""
+        blobs = apply_each(_pickled, states)
+        read = apply_each(pickle.loads, blobs)
         for index, (state, back) in enumerate(zip(states, read, strict=True)):
             if not _came_back(state, back):
                 raise UnencodableError(
-                    index, f"it comes back as something else, {back!r:.100}, from a pickle"
+                    index, f"it is decoded from its pickle as another value, {back!r:.100}"
                 )
         return blobs
 
     def decode(self, blobs: Sequence[memoryview]) -> list[Any]:
         """Decode every state."""
-        return each(pickle.loads, blobs)
+        return apply_each(pickle.loads, blobs)
 
     def describe(self) -> dict[str, Any]:
         """Return the class's name, for the checkpoint."""
@@ -125,11 +126,12 @@ class PickleCodec:
 
 
 def _pickled(state: Any) -> bytes:
+    """Pickle a state."""
     return pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
 
 
 def _came_back(state: Any, back: Any) -> bool:
-    """Return whether a state decoded from its pickle is equal."""
+    """Return whether a state that was decoded from its pickle equals the original."""
     try:
         return _says_equal(state, back) or is_same(state, back)
     except RecursionError:  # it holds itself
@@ -137,7 +139,7 @@ def _came_back(state: Any, back: Any) -> bool:
 
 
 def _says_equal(state: Any, back: Any) -> bool:
-    """Compare by ``==``, false if that raises."""
+    """Return whether two states are equal by ``==``; false if that raises."""
     try:
         return bool(state == back)
     except RecursionError:
@@ -230,33 +232,38 @@ class MsgpackCodec:
         self._encode = msgspec.msgpack.Encoder().encode
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _msgpack_codec, (self._type, self._described, self._native)
+        make = functools.partial(MsgpackCodec, native=self._native)
+        return make, (self._type, self._described)
 
     def encode(self, states: Sequence[Any]) -> list[bytes]:
-        """Encode every state, and check that it decodes equal."""
+        """Encode every state, and check that it decodes to an equal one."""
         if not self._native:
             return self._encode_all_tagged(states)
         try:
             blobs = list(map(self._encode, states))
-            read = self._read(blobs)
+            read = self._decode_native(blobs)
             differing = () if self._are_equal(states, read) else range(len(states))
         except Exception:  # noqa: BLE001 - each for itself, the one that failed says why
-            return each(self._encode_one, states)
+            return apply_each(self._encode_one, states)
         for index in differing:
             if not is_same(states[index], read[index]):
-                blobs[index : index + 1] = each(self._encode_apart, [states[index]], index)
+                blobs[index : index + 1] = apply_each(
+                    self._encode_as_extension, [states[index]], index
+                )
         return blobs
 
     def decode(self, blobs: Sequence[memoryview]) -> list[Any]:
         """Decode every state."""
         try:
             if self._native:
-                return self._read(blobs)
-            states: list[Any] = self._tagged.decode(_as_array(blobs))
+                return self._decode_native(blobs)
+            states: list[Any] = self._tagged.decode(_join_blobs(blobs))
         except Exception:  # noqa: BLE001 - as above; and a native state may be tagged for itself
-            return each(self._decode_one, blobs)
+            return apply_each(self._decode_one, blobs)
         if not all(issubclass(kind, self._root) for kind in set(map(type, states))):
-            return each(self._decode_one, blobs)  # of a record, some may be in the native form
+            return apply_each(
+                self._decode_one, blobs
+            )  # of a record, some may be in the native form
         return states
 
     def describe(self) -> dict[str, Any]:
@@ -264,7 +271,10 @@ class MsgpackCodec:
         return {**self._described.schema, "form": "native" if self._native else "tagged"}
 
     def with_names(self, renamed: Mapping[str, str]) -> MsgpackCodec:
-        """Return a codec that also accepts former names of classes."""
+        """Return a codec that also reads classes by former names.
+
+        `renamed`: old name → new name.
+        """
         classes = self._described.classes
         former = {old: classes[new] for old, new in renamed.items()}
         described = dataclasses.replace(self._described, classes={**former, **classes})
@@ -278,50 +288,50 @@ class MsgpackCodec:
         except Exception:  # noqa: BLE001 - msgspec does not know the type
             return False
 
-    @cached_property
+    @functools.cached_property
     def _runs_code(self) -> bool:
         """True if reading the tagged form runs code of the classes."""
         return any(map(runs_code, self._described.classes.values()))
 
-    @cached_property
+    @functools.cached_property
     def _root(self) -> Any:
-        """Class that every state is an instance of."""
+        """Class that every state is an instance of; `object` if there is none."""
         kind = typing.get_origin(self._type) or self._type
         return kind if isinstance(kind, type) and not typing.is_typeddict(kind) else object
 
-    @cached_property
+    @functools.cached_property
     def _decode_typed(self) -> Callable[[Any], Any]:
         """Decoder of one state in the native form."""
         return msgspec.msgpack.Decoder(self._type).decode
 
-    @cached_property
+    @functools.cached_property
     def _decode_list(self) -> Callable[[Any], list[Any]]:
         """Decoder of many states in the native form, as one array."""
         return msgspec.msgpack.Decoder(list[self._type]).decode  # type: ignore[name-defined]
 
-    @cached_property
+    @functools.cached_property
     def _are_equal(self) -> Callable[[Sequence[Any], Sequence[Any]], bool]:
-        """Function that compares states with what they decode to."""
+        """Function that returns whether two lists of states are equal."""
         if dataclasses.is_dataclass(self._type) and getattr(self._type, "__dictoffset__", None):
             attributes = operator.attrgetter("__dict__")  # not only the fields; and faster
             return lambda one, other: list(map(attributes, one)) == list(map(attributes, other))
         return operator.eq
 
-    def _read(self, blobs: Sequence[bytes | memoryview]) -> list[Any]:
+    def _decode_native(self, blobs: Sequence[bytes | memoryview]) -> list[Any]:
         """Decode states of the native form, all at once."""
-        return self._decode_list(_as_array(blobs))
+        return self._decode_list(_join_blobs(blobs))
 
     def _encode_one(self, state: Any) -> bytes:
-        """Encode one state: natively if it decodes equal, else tagged."""
+        """Encode one state: in the native form if that decodes to an equal one, else tagged."""
         try:
             blob = self._encode(state)
             came_back = is_same(state, self._decode_typed(blob))
         except Exception:  # noqa: BLE001 - the other form says what is wrong
             came_back = False
-        return blob if came_back else self._encode_apart(state)
+        return blob if came_back else self._encode_as_extension(state)
 
-    def _encode_apart(self, state: Any) -> bytes:
-        """Encode a state in the tagged form among states of the native form."""
+    def _encode_as_extension(self, state: Any) -> bytes:
+        """Encode a state in the tagged form, marked so that it can stand among native states."""
         blob = as_extension(self._encode_tagged(state))
         _check_same(state, self._tagged.decode(blob))
         return blob
@@ -333,10 +343,10 @@ class MsgpackCodec:
             if self._fits.all(states):
                 blobs = self._tagged.encode_all(states)
         if blobs is None:
-            blobs = each(self._encode_tagged, states)
+            blobs = apply_each(self._encode_tagged, states)
         if self._runs_code:
             pairs = list(zip(states, blobs, strict=True))
-            each(lambda pair: _check_same(pair[0], self._tagged.decode(pair[1])), pairs)
+            apply_each(lambda pair: _check_same(pair[0], self._tagged.decode(pair[1])), pairs)
         return blobs
 
     def _encode_tagged(self, state: Any) -> bytes:
@@ -346,15 +356,11 @@ class MsgpackCodec:
         try:
             return self._tagged.encode(state)
         except UnsupportedValueError:
-            path, part = failing_path(state, self._fails)
+            path, part = failing_path(state, lambda part: bool(self._reason(part)))
             raise UnsupportedValueError(f"{path or 'it'} is {self._reason(part)}") from None
 
-    def _fails(self, part: Any) -> bool:
-        """Return whether a part of the state cannot be encoded."""
-        return bool(self._reason(part))
-
     def _reason(self, part: Any) -> str:
-        """Return the reason why a part cannot be written; empty if it can."""
+        """Return the reason why a part of a state cannot be encoded; empty if it can."""
         try:
             self._tagged.encode(part)
         except UnsupportedValueError as error:
@@ -374,18 +380,13 @@ class MsgpackCodec:
 
 
 def _check_same(state: Any, read: Any) -> None:
-    """Refuse a state that decodes to another value."""
+    """Raise if a state decodes to another value: `read`."""
     if not is_same(state, read):
-        raise UnsupportedValueError(f"it comes back as something else, {read!r:.100}")
+        raise UnsupportedValueError(f"it is decoded as another value, {read!r:.100}")
 
 
-def _msgpack_codec(state_type: Any, described: Described, native: bool) -> MsgpackCodec:
-    """Return the codec of a described type."""
-    return MsgpackCodec(state_type, described, native=native)
-
-
-def _as_array(blobs: Sequence[bytes | memoryview]) -> bytes:
-    """Return all states as one msgpack array (marker 0xdd, length in 4 bytes), read by one call."""
+def _join_blobs(blobs: Sequence[bytes | memoryview]) -> bytes:
+    """Join encoded states into one msgpack array, which is decoded by one call."""
     return b"".join([b"\xdd" + len(blobs).to_bytes(4, "big"), *blobs])
 
 
@@ -398,8 +399,8 @@ def make_state(operator: str, state_type: Any) -> Any:
         return state_type()
     except Exception as error:
         raise InvalidFlowError(
-            f"Operator {operator!r}: the state of a new key, {_name(state_type)}(), cannot be "
-            f"made: {type(error).__name__}: {error}.",
+            f"Operator {operator!r} cannot create the state of a new key by "
+            f"{state_type_name(state_type)}(): {type(error).__name__}: {error}.",
             remedy="Give a type that can be called without arguments, such as dict, int, or a "
             "class whose fields have defaults.",
             operator=operator,
@@ -429,8 +430,8 @@ def make_codec(
     value_type = state_type if is_type else type(new)
     if codec == "pickle" and getattr(value_type, "__module__", "") == "__main__":
         raise StateEncodingError(
-            f"Operator {operator!r} pickles {_name(value_type)}, which is defined in the main "
-            "script.",
+            f"Operator {operator!r} pickles {state_type_name(value_type)}, which is defined in the "
+            "main script.",
             remedy="Move the class into a module that executors can import, or make it a "
             "dataclass and use codec='msgpack'.",
             operator=operator,
@@ -444,12 +445,12 @@ def make_codec(
         instance.decode([memoryview(blob) for blob in instance.encode([new])])
     except (UndescribableError, UnencodableError) as error:
         raise StateEncodingError(
-            f"Operator {operator!r}: state of type {_name(value_type)} cannot be written as "
-            f"{codec}: {error}.",
+            f"Operator {operator!r}: state of type {state_type_name(value_type)} cannot be written "
+            f"as {codec}: {error}.",
             remedy="Use a msgspec.Struct, a dataclass, or built-in types"
             + (", or ask for codec='pickle'." if codec == "msgpack" else " that can be pickled."),
             operator=operator,
-            type=_name(value_type),
+            type=state_type_name(value_type),
         ) from error
     return instance
 
@@ -457,7 +458,7 @@ def make_codec(
 def _msgpack_codec_for(
     value_type: Any, state_classes: Mapping[str, type] | Sequence[type], new: Any
 ) -> MsgpackCodec:
-    """Choose the native or the tagged form for a type."""
+    """Return the codec of a type, in the native form if that brings back the new state."""
     described = describe(value_type, state_classes)
     if is_native(value_type, described):
         try:
@@ -481,5 +482,6 @@ def is_immutable(state: object) -> bool:
     return isinstance(state, _IMMUTABLE)
 
 
-def _name(state_type: Any) -> str:
+def state_type_name(state_type: Any) -> str:
+    """Return the name of a type of state, for messages."""
     return getattr(state_type, "__qualname__", None) or repr(state_type)

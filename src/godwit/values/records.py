@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from godwit.columns.python_values import python_values
-from godwit.columns.types import is_binary, is_list, is_text, type_of_text
+from godwit.columns.types import COLUMN_TYPES, is_binary, is_list, is_text, type_of_text
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import check_column_names, did_you_mean, listing
 from godwit.values.types import defaults_of, fields_of, is_record, keeps_names
@@ -38,14 +38,8 @@ from godwit.values.types import defaults_of, fields_of, is_record, keeps_names
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_COLUMN_TYPES: Final[dict[Any, pa.DataType]] = {
-    bool: pa.bool_(),
-    int: pa.int64(),
-    float: pa.float64(),
-    str: pa.string(),
-    bytes: pa.binary(),
-    dt.date: pa.date32(),
-    dt.datetime: pa.timestamp("us", tz="UTC"),
+_TYPES_OF_FIELDS: Final[dict[Any, pa.DataType]] = {
+    **COLUMN_TYPES,
     dt.timedelta: pa.duration("us"),
     decimal.Decimal: pa.decimal128(38, 18),
 }
@@ -95,7 +89,7 @@ class Field:
         return next(i for i in range(len(column)) if not self.is_full(column.slice(i, 1)))
 
     def admitting_null(self, value: Any) -> str:
-        """Write the type that would admit a value with a null."""
+        """Return the field's type as text, with the ``| None`` that admits a null in `value`."""
         if value is None or self.items is None:
             return f"{hint_text(self.hint)} | None"
         outer = " | None" if self.nullable else ""
@@ -125,12 +119,12 @@ class RowClass:
 
     def check_columns(self, columns: pa.Schema, operator: str, origin: str) -> None:
         """Refuse columns that instances cannot be made of."""
-        if wanted := self._wanted():
+        if wanted := self._arguments_besides_fields():
             raise InvalidFlowError(
-                f"Operator {operator!r} has row={self.cls.__qualname__}, whose constructor wants "
-                f"{listing(wanted)} as well, which is no field, hence no column.",
-                remedy="Give it a default, or take it out of the constructor (an InitVar is an "
-                "argument of it).",
+                f"Operator {operator!r} has row={self.cls.__qualname__}, whose constructor also "
+                f"requires {listing(wanted)}, which no field and no column has.",
+                remedy="Give this argument a default, or remove it from the constructor (an "
+                "InitVar is an argument, too).",
                 operator=operator,
             )
         where = f"Operator {operator!r} has row={self.cls.__qualname__}, whose field"
@@ -155,8 +149,8 @@ class RowClass:
                     column=field.name,
                 )
 
-    def _wanted(self) -> list[str]:
-        """Arguments without default of the constructor that are no fields."""
+    def _arguments_besides_fields(self) -> list[str]:
+        """Return the constructor's arguments without default that are no fields."""
         return [
             p.name
             for p in inspect.signature(self.cls).parameters.values()
@@ -167,7 +161,7 @@ class RowClass:
 
     @property
     def make(self) -> Callable[..., Any]:
-        """Function of one positional value for each field, in order, that makes an instance."""
+        """Function that makes an instance from one positional value for each field, in order."""
         names = self.names
         parameters = inspect.signature(self.cls).parameters.values()
         positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -176,13 +170,13 @@ class RowClass:
         cls = self.cls
         return lambda *values: cls(**dict(zip(names, values, strict=True)))
 
-    def is_certain(self, name: str, column: pa.Array) -> bool:
-        """Return true if a field admits every value of a column, as can be told at a glance."""
+    def admits_all(self, name: str, column: pa.Array) -> bool:
+        """Return true if a field admits every value of a column, as its type and nulls show."""
         field = self._by_name[name]
         return field.plain and field.is_full(column)
 
     def values(self, name: str, column: pa.Array) -> list[Any]:
-        """Return a column as values of its field.
+        """Convert a column to values of the field `name`.
 
         Raises `MisfitError` for the first that the field does not admit.
         """
@@ -200,13 +194,16 @@ class RowClass:
     # -- instances as columns -------------------------------------------------------------------
 
     def first_other(self, rows: Sequence[Any]) -> int | None:
-        """Return the position of the first row that is no instance; ``None`` if all are."""
+        """Return the position of the first row that is no instance of the class.
+
+        ``None`` if all are.
+        """
         if all(issubclass(kind, self.cls) for kind in set(map(type, rows))):
             return None
         return next(i for i, row in enumerate(rows) if not isinstance(row, self.cls))
 
     def columns(self, rows: Sequence[Any]) -> list[Sequence[Any]]:
-        """Return the values of every field, as Arrow takes them.
+        """Return the values of every field of some instances, as Arrow takes them.
 
         Raises `MisfitError` for the first that is not of its field's type.
         """
@@ -224,14 +221,14 @@ class RowClass:
         return plain
 
     def defaults(self) -> dict[str, Any]:
-        """Default of every field that has one, as Arrow takes it."""
+        """Return field → default, as Arrow takes it, for every field that has one."""
         given = defaults_of(self.cls)
         made = {name: value() if callable(value) else value for name, value in given.items()}
         return msgspec.to_builtins(made, builtin_types=_AS_THEY_ARE)  # type: ignore[no-any-return]
 
 
 def _converted(name: str, plain: list[Any], hint: Any) -> list[Any]:
-    """Convert plain values of a column to a type; raises `MisfitError` for the first misfit."""
+    """Convert plain values of the column `name` to the type `hint`."""
     try:
         return msgspec.convert(plain, list[hint])
     except msgspec.ValidationError:
@@ -249,7 +246,7 @@ def is_row_class(value: object) -> bool:
 
 
 def row_class(cls: Any, where: str, *, example: str = "row=Order") -> RowClass:
-    """Read the columns of a class.
+    """Read the columns of a class of rows; `where` and `example`: for errors' messages.
 
     Raises `InvalidFlowError` if it is none, or a field has a type that is no column's.
     """
@@ -278,7 +275,7 @@ def row_class(cls: Any, where: str, *, example: str = "row=Order") -> RowClass:
 
 
 def hint_text(hint: Any) -> str:
-    """Write a type as Python does."""
+    """Return a type annotation as Python code, without names of modules."""
     if hint is None or hint is type(None):
         return "None"
     if isinstance(hint, type) and typing.get_origin(hint) is None:
@@ -287,7 +284,7 @@ def hint_text(hint: Any) -> str:
 
 
 def _fields(cls: Any, where: str, outer: tuple[Any, ...] = ()) -> tuple[Field, ...]:
-    """Read the fields of a class with their columns' types; `outer`: classes that it is within."""
+    """Return the fields of a class with their column types; `outer`: classes that it is part of."""
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
     except Exception as error:
@@ -301,7 +298,7 @@ def _fields(cls: Any, where: str, outer: tuple[Any, ...] = ()) -> tuple[Field, .
 
 
 def _field(name: str, hint: Any, where: str, within: tuple[Any, ...]) -> Field:
-    """Find the type of a field's column."""
+    """Return a field with its column type; `within`: the classes that it is part of."""
     told = hint
     exact: pa.DataType | None = None
     while isinstance(hint, typing.NewType) or hasattr(hint, "__value__"):
@@ -340,7 +337,7 @@ def _field(name: str, hint: Any, where: str, within: tuple[Any, ...]) -> Field:
                 items=items,
             )
     raise InvalidFlowError(
-        f"{where} has the field {name!r} of type {hint_text(told)}, which is no type of a column.",
+        f"{where} has the field {name!r} of type {hint_text(told)}, which has no column type.",
         remedy=f"Fields are {_KNOWN}; or say the column's type, as in "
         'Annotated[Decimal, "decimal(10, 2)"].',
         column=name,
@@ -350,17 +347,17 @@ def _field(name: str, hint: Any, where: str, within: tuple[Any, ...]) -> Field:
 def _column_type(
     name: str, hint: Any, where: str, within: tuple[Any, ...]
 ) -> tuple[pa.DataType, bool, Field | None] | None:
-    """Return a type's column type; ``None`` if none is.
+    """Return the column type of a type annotation; ``None`` if there is none.
 
     With it: whether Arrow's values are of the type, and then the elements of a list.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint in _COLUMN_TYPES:
-        return _COLUMN_TYPES[hint], True, None
+    if hint in _TYPES_OF_FIELDS:
+        return _TYPES_OF_FIELDS[hint], True, None
     if origin is typing.Literal:
         kinds = {type(value) for value in arguments}
         kind = kinds.pop()
-        return (_COLUMN_TYPES[kind], False, None) if not kinds and kind in _NUMBER else None
+        return (_TYPES_OF_FIELDS[kind], False, None) if not kinds and kind in _NUMBER else None
     if origin in (list, tuple, set, frozenset):
         if origin is tuple and (len(arguments) != 2 or arguments[1] is not ...):
             return None
@@ -372,12 +369,12 @@ def _column_type(
         if not of_members:
             raise InvalidFlowError(
                 f"{where} has the field {name!r} of type {hint_text(hint)}, an enumeration without "
-                "members, so that no value is one of it.",
+                "members.",
                 remedy="Give it members, or declare the field as text or a number.",
                 column=name,
             )
         of = of_members.pop()
-        return (_COLUMN_TYPES[of], False, None) if not of_members and of in _NUMBER else None
+        return (_TYPES_OF_FIELDS[of], False, None) if not of_members and of in _NUMBER else None
     if is_record(hint) and not issubclass(hint, tuple):
         if not keeps_names(hint):
             raise InvalidFlowError(
@@ -390,8 +387,8 @@ def _column_type(
         if hint in within:
             raise InvalidFlowError(
                 f"{where} has the field {name!r} of type {hint_text(hint)}, which holds itself: no "
-                "column has values of any depth.",
-                remedy="Refer to the other one by a column that identifies it.",
+                "column has values of unlimited depth.",
+                remedy="Refer to the other object by a column that identifies it.",
                 column=name,
             )
         inner = _fields(hint, where, within)
@@ -400,7 +397,7 @@ def _column_type(
 
 
 def _fits(dtype: pa.DataType, column: pa.DataType) -> bool:
-    """Return whether values of a column are those of a field whose own column is of `dtype`."""
+    """Return whether a column of type `column` can fill a field of column type `dtype`."""
     of = pa.types
     if column == dtype:
         return True

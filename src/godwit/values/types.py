@@ -87,7 +87,7 @@ class Described:
 
 
 def describe(state_type: Any, others: Mapping[str, type] | Sequence[type] = ()) -> Described:
-    """Describe a type of state.
+    """Describe a type of state as plain values, for the checkpoint.
 
     `others`: classes that state may hold besides, in places whose type leaves it open; a mapping
     gives them names of their own.
@@ -112,7 +112,7 @@ def is_record(cls: Any) -> bool:
 
 
 def fields_of(cls: Any) -> tuple[str, ...]:
-    """Names of a record's fields."""
+    """Return the names of a record's fields."""
     if issubclass(cls, msgspec.Struct):
         names: tuple[str, ...] = cls.__struct_fields__
         return names
@@ -123,7 +123,7 @@ def fields_of(cls: Any) -> tuple[str, ...]:
 
 
 def node_text(node: Any) -> str:
-    """Write a node as Python would."""
+    """Return a type node as Python code, such as ``list[int]``."""
     if isinstance(node, str):
         return {"none": "None", "any": "Any"}.get(node, node)
     kind = node["kind"]
@@ -151,7 +151,7 @@ class _Describer:
         self._names: dict[type, str] = {}
 
     def node(self, hint: Any, path: str) -> Any:
-        """Describe a type."""
+        """Return the type node of an annotation; `path`: where it is, such as ``Book.levels[]``."""
         while isinstance(hint, typing.NewType) or hasattr(hint, "__value__"):
             hint = getattr(hint, "__value__", None) or hint.__supertype__
         if hint is None:
@@ -183,10 +183,10 @@ class _Describer:
             return "any"
         if isinstance(kind, type):
             return {"kind": "class", "name": self.add_class(kind, None, path)}
-        raise UndescribableError(path, f"{hint!r} is no type of which state can be")
+        raise UndescribableError(path, f"{hint!r} is not a type that state can have")
 
     def add_class(self, cls: Any, name: str | None, path: str) -> str:
-        """Describe a class, once."""
+        """Describe a class, once; return its name in the description."""
         if cls in self._names:
             return self._names[cls]
         name = name or _class_name(cls)
@@ -202,13 +202,14 @@ class _Describer:
         elif typing.is_typeddict(cls):
             self.described[name] = self._record(cls, "typeddict", cls.__annotations__, path)
         elif is_record(cls):
-            self.described[name] = self._record(cls, _record_kind(cls), fields_of(cls), path)
+            kind = "namedtuple" if _is_named_tuple(cls) else "record"
+            self.described[name] = self._record(cls, kind, fields_of(cls), path)
         else:
             raise UndescribableError(path, f"{_class_name(cls)} is a class that declares no fields")
         return name
 
     def _record(self, cls: Any, kind: str, names: Any, path: str) -> dict[str, Any]:
-        """Describe a class with fields."""
+        """Describe a class by its fields' types and defaults."""
         where = path if path.endswith(_class_name(cls)) else _class_name(cls)
         hints = _hints(cls, where)
         defaults = defaults_of(cls)
@@ -225,7 +226,7 @@ class _Describer:
         return described
 
     def _union(self, arguments: Sequence[Any], path: str) -> Any:
-        """Describe a union, flattened."""
+        """Return the type node of a union, with nested unions flattened."""
         nodes: list[Any] = []
         for argument in arguments:
             node = self.node(argument, path)
@@ -236,7 +237,7 @@ class _Describer:
         return nodes[0] if len(nodes) == 1 else {"kind": "union", "of": nodes}
 
     def _tuple(self, arguments: Sequence[Any], *, bare: bool, path: str) -> Any:
-        """Describe a tuple of one type or of fixed types."""
+        """Return the type node of a tuple: of one type, or of fixed types."""
         if bare:
             return {"kind": "tuple", "of": "any"}
         if len(arguments) == 2 and arguments[1] is ...:
@@ -245,18 +246,13 @@ class _Describer:
         return {"kind": "fixed", "of": parts}
 
     def _argument(self, arguments: Sequence[Any], index: int, path: str) -> Any:
-        """Describe a type argument; without one, any value."""
+        """Return the type node of a type argument; without one it is any value."""
         return self.node(arguments[index], path) if len(arguments) > index else "any"
 
 
 def _class_name(cls: type) -> str:
-    """Name by which state finds a class again, wherever it is defined."""
+    """Return the name by which state refers to a class, wherever the class is defined."""
     return cls.__qualname__.rpartition("<locals>.")[2]
-
-
-def _record_kind(cls: type) -> str:
-    """Kind of a class with named fields, as stored."""
-    return "namedtuple" if _is_named_tuple(cls) else "record"
 
 
 def _is_named_tuple(cls: type) -> bool:
@@ -275,7 +271,7 @@ def _hints(cls: Any, where: str) -> dict[str, Any]:
 
 
 def defaults_of(cls: Any) -> dict[str, Any]:
-    """Default, or factory of it, of every field that has one."""
+    """Return field → default, or factory of the default, for every field that has one."""
     defaults: dict[str, Any] = {}
     if issubclass(cls, msgspec.Struct):
         for info in msgspec.structs.fields(cls):
@@ -346,7 +342,7 @@ def is_native(state_type: Any, described: Described) -> bool:
 
 
 def reads_native(described: Described) -> bool:
-    """Return whether these classes decode records by field names.
+    """Return whether msgspec decodes records of a described type by field names.
 
     A ``__post_init__`` would run on it, and may set back what is in it.
     """

@@ -25,7 +25,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from godwit.values.checks import UnsupportedValueError, check_attributes, rebuilt
+from godwit.values.checks import (
+    UnsupportedValueError,
+    check_attributes,
+    rebuilt,
+    short_repr,
+)
 from godwit.values.types import fields_of, is_record
 
 if TYPE_CHECKING:
@@ -79,7 +84,9 @@ class TaggedValues:
         self._classes = dict(classes)
         self._plain = plain
         self._encode = msgspec.msgpack.Encoder().encode
-        self.decode: Callable[[Any], Any] = msgspec.msgpack.Decoder(ext_hook=self._read).decode
+        self.decode: Callable[[Any], Any] = msgspec.msgpack.Decoder(
+            ext_hook=self._read_extension
+        ).decode
         self._decode_inner = self.decode
         self._handlers: dict[type, Callable[[Any], Any]] = {
             **_HANDLERS,
@@ -107,12 +114,12 @@ class TaggedValues:
     # -- writing ------------------------------------------------------------------------------
 
     def encode(self, value: Any) -> bytes:
-        """Write a value.
+        """Encode a value of state as msgpack, with tags where its type is not msgpack's own.
 
         Raises `UnsupportedValueError` if it, or a part of it, cannot be state.
         """
         try:
-            return self._encode(self._lower(value))
+            return self._encode(self._to_msgpack(value))
         except OverflowError:
             return self._encode_with_long_integers(value)
         except RecursionError:
@@ -146,49 +153,49 @@ class TaggedValues:
 
     _leaves = _PLAIN
 
-    def _lower(self, value: Any) -> Any:
+    def _to_msgpack(self, value: Any) -> Any:
         """Convert a value to what msgpack can encode, tagged where necessary."""
         kind = type(value)
         if kind in self._leaves:
             return value
         handler = self._handlers.get(kind)
         if handler is None:
-            raise UnsupportedValueError(_why_not(value))
+            raise UnsupportedValueError(_refusal(value))
         return handler(value)
 
-    def _extension(self, code: int, lowered: Any) -> msgspec.msgpack.Ext:
-        """Make an extension of a lowered value."""
+    def _tagged(self, code: int, lowered: Any) -> msgspec.msgpack.Ext:
+        """Return an extension of this code that holds a value which msgpack can encode."""
         return msgspec.msgpack.Ext(code, self._encode(lowered))
 
     def _list(self, value: list[Any]) -> list[Any]:
         """Convert the elements of a list to what msgpack can encode."""
         if self._leaves.issuperset(map(type, value)):
             return value
-        return list(map(self._lower, value))
+        return list(map(self._to_msgpack, value))
 
     def _dict(self, value: dict[Any, Any]) -> Any:
-        """Lower a dict: as a map where keys are text, else as pairs."""
+        """Convert a dict for msgpack: to a map if all keys are text, else to tagged pairs."""
         if not _TEXT.issuperset(map(type, value)):
             return self._pairs(_PAIRS, value)
         if self._leaves.issuperset(map(type, value.values())):
             return value
-        return {key: self._lower(item) for key, item in value.items()}
+        return {key: self._to_msgpack(item) for key, item in value.items()}
 
     def _items(self, code: int, value: Any) -> msgspec.msgpack.Ext:
-        """Tag a container that is stored as a list."""
-        return self._extension(code, self._list(list(value)))
+        """Tag a container, such as a tuple or set, that is stored as a list."""
+        return self._tagged(code, self._list(list(value)))
 
-    def _flat(self, value: dict[Any, Any]) -> list[Any]:
-        """Lower a dict to alternating keys and values."""
-        return [self._lower(part) for pair in value.items() for part in pair]
+    def _keys_and_values(self, value: dict[Any, Any]) -> list[Any]:
+        """Convert a dict to a list of alternating keys and values that msgpack can encode."""
+        return [self._to_msgpack(part) for pair in value.items() for part in pair]
 
     def _pairs(self, code: int, value: dict[Any, Any]) -> msgspec.msgpack.Ext:
-        """Tag a mapping that is stored as pairs."""
-        return self._extension(code, self._flat(value))
+        """Tag a mapping that is stored as alternating keys and values."""
+        return self._tagged(code, self._keys_and_values(value))
 
     def _deque(self, value: collections.deque[Any]) -> msgspec.msgpack.Ext:
         """Tag a deque, with its maximum length."""
-        return self._extension(_DEQUE, [value.maxlen, *self._list(list(value))])
+        return self._tagged(_DEQUE, [value.maxlen, *self._list(list(value))])
 
     def _defaultdict(self, value: collections.defaultdict[Any, Any]) -> msgspec.msgpack.Ext:
         """Tag a defaultdict, with the name of its factory."""
@@ -201,27 +208,27 @@ class TaggedValues:
                     f"a defaultdict that makes values by {name or factory!r}; it has to be one of "
                     f"{', '.join(_FACTORIES)}, or a class of the state"
                 )
-        return self._extension(_DEFAULTDICT, [name, *self._flat(value)])
+        return self._tagged(_DEFAULTDICT, [name, *self._keys_and_values(value)])
 
     def _member(self, name: str, value: enum.Enum) -> msgspec.msgpack.Ext:
         """Tag a member of an enumeration, by name and value."""
         member = None if isinstance(value, enum.Flag) else value.name
-        return self._extension(_MEMBER, [name, member, self._lower(value.value)])
+        return self._tagged(_MEMBER, [name, member, self._to_msgpack(value.value)])
 
     def _record(
         self, name: str, fields: Sequence[str], known: frozenset[str], value: Any
     ) -> msgspec.msgpack.Ext:
-        """Tag an object of a class with named fields."""
+        """Tag a record with its class name and fields; `known`: the names of the fields."""
         attributes = getattr(value, "__dict__", None)
         if attributes and not known.issuperset(attributes):
             check_attributes(value, fields)
-        contents = {field: self._lower(getattr(value, field)) for field in fields}
-        return self._extension(_RECORD, [name, contents])
+        contents = {field: self._to_msgpack(getattr(value, field)) for field in fields}
+        return self._tagged(_RECORD, [name, contents])
 
     # -- reading ------------------------------------------------------------------------------
 
-    def _read(self, code: int, data: memoryview) -> Any:
-        """Read an extension by its code."""
+    def _read_extension(self, code: int, data: memoryview) -> Any:
+        """Decode an extension by its code."""
         if code == _RECORD:
             return self._read_record(*self._decode_inner(data))
         if code == _MEMBER:
@@ -229,28 +236,28 @@ class TaggedValues:
         if code == _DEFAULTDICT:
             name, *parts = self._decode_inner(data)
             if self._plain:
-                return _paired_if_possible(parts)
-            factory = None if name is None else _FACTORIES.get(name) or self._known(name)
-            return collections.defaultdict(factory, _paired(parts))
+                return _dict_if_possible(parts)
+            factory = None if name is None else _FACTORIES.get(name) or self._class_named(name)
+            return collections.defaultdict(factory, _dict_of_pairs(parts))
         reader = (self._plain and _PLAIN_READERS.get(code)) or _READERS.get(code)
         if reader is None:
             raise ValueError(f"extension {code} is not known")
         return reader(self._decode_inner(data))
 
     def _read_record(self, name: str, fields: dict[str, Any]) -> Any:
-        """Make the object again; plain: its fields alone."""
+        """Return an instance of the class `name`; where reading plainly, its fields as a dict."""
         if self._plain:
             return fields
-        return rebuilt(self._known(name), fields)
+        return rebuilt(self._class_named(name), fields)
 
     def _read_member(self, name: str, member: str | None, value: Any) -> Any:
-        """Make the enumeration's member again; plain: its value alone."""
+        """Return an enumeration's member; where reading plainly, its value."""
         if self._plain:
             return value
-        cls: Any = self._known(name)
+        cls: Any = self._class_named(name)
         return cls(value) if member is None else cls[member]
 
-    def _known(self, name: str) -> type:
+    def _class_named(self, name: str) -> type:
         """Return the class of a name; raise if it is unknown."""
         cls = self._classes.get(name)
         if cls is None:
@@ -259,16 +266,17 @@ class TaggedValues:
 
 
 def as_extension(blob: bytes) -> bytes:
-    """Return a blob of `TaggedValues.encode` that begins with one of `EXTENSION_MARKERS`."""
+    """Return an encoded value as one extension, which begins with one of `EXTENSION_MARKERS`."""
     if blob[0] in EXTENSION_MARKERS:
         return blob
     return msgspec.msgpack.encode(msgspec.msgpack.Ext(_WHOLE, blob))
 
 
 def without_fields(blob: bytes | memoryview, gone: Mapping[str, frozenset[str]]) -> bytes:
-    """Remove fields of classes from a tagged value."""
+    """Remove fields from an encoded value; `gone`: class name → names of its fields."""
 
     def read(code: int, data: memoryview) -> msgspec.msgpack.Ext:
+        """Decode an extension, and drop the fields of a record that are gone."""
         item = decode(data)
         if code == _RECORD:
             name, fields = item
@@ -280,41 +288,32 @@ def without_fields(blob: bytes | memoryview, gone: Mapping[str, frozenset[str]])
     return msgspec.msgpack.encode(decode(blob))
 
 
-def _why_not(value: Any) -> str:
-    """Return why a value cannot be state."""
+def _refusal(value: Any) -> str:
+    """Return the reason why state cannot hold a value, for messages."""
     cls = type(value)
     name = f"{cls.__module__}.{cls.__qualname__}"
     if isinstance(value, enum.Enum) or is_record(cls):
         return (
-            f"{_shown(value)} of class {cls.__qualname__}, which the type of the state does not "
-            f"mention (say state_classes=[{cls.__qualname__}])"
+            f"{short_repr(value)} of class {cls.__qualname__}, which the type of the state does "
+            f"not mention (say state_classes=[{cls.__qualname__}])"
         )
-    return f"{_shown(value)} of class {name}, which is no type that state can hold"
-
-
-def _shown(value: Any, limit: int = 60) -> str:
-    """Shorten a value's repr for messages."""
-    try:
-        text = repr(value)
-    except Exception:  # noqa: BLE001 - a class may do anything there
-        text = "a value"
-    return text if len(text) <= limit else f"{text[:limit]}..."
+    return f"{short_repr(value)} of class {name}, which is no type that state can hold"
 
 
 def _ext(code: int, lowered: Any) -> msgspec.msgpack.Ext:
-    """Make an extension of a value that msgpack writes."""
+    """Return an extension of this code that holds a value of msgpack's own types."""
     return msgspec.msgpack.Ext(code, msgspec.msgpack.encode(lowered))
 
 
 def _long_integer(value: int) -> Any:
-    """Write integers beyond 64 bits as an extension."""
+    """Tag an integer beyond 64 bits; return others unchanged."""
     if value in _SMALL_INT:
         return value
     return _ext(_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
 
 
-def _zone(zone: dt.tzinfo | None) -> Any:
-    """Write a time zone as plain values."""
+def _zone_to_plain(zone: dt.tzinfo | None) -> Any:
+    """Convert a time zone to plain values: its name, or its UTC offset."""
     if zone is None:
         return None
     if type(zone) is dt.timezone:
@@ -328,7 +327,7 @@ def _zone(zone: dt.tzinfo | None) -> Any:
 
 
 def _read_zone(zone: Any) -> dt.tzinfo | None:
-    """Read a time zone: a name, or an offset."""
+    """Convert plain values to a time zone: a name, or a UTC offset."""
     if zone is None:
         return None
     if isinstance(zone, str):
@@ -337,31 +336,33 @@ def _read_zone(zone: Any) -> dt.tzinfo | None:
     return dt.timezone(dt.timedelta(days, seconds, micros), *name)
 
 
-def _clocked(code: int, value: Any) -> msgspec.msgpack.Ext:
-    """Tag a datetime or time, with fold and zone."""
+def _tag_clock_time(code: int, value: Any) -> msgspec.msgpack.Ext:
+    """Tag a datetime or time as ISO text, fold and time zone."""
     text = value.replace(tzinfo=None).isoformat()
-    return _ext(code, [text, value.fold, _zone(value.tzinfo)])
+    return _ext(code, [text, value.fold, _zone_to_plain(value.tzinfo)])
 
 
 def _read_datetime(parts: Any) -> dt.datetime:
+    """Build a datetime from ISO text, fold and time zone."""
     text, fold, zone = parts
     return dt.datetime.fromisoformat(text).replace(fold=fold, tzinfo=_read_zone(zone))
 
 
 def _read_time(parts: Any) -> dt.time:
+    """Build a time from ISO text, fold and time zone."""
     text, fold, zone = parts
     return dt.time.fromisoformat(text).replace(fold=fold, tzinfo=_read_zone(zone))
 
 
-def _paired(parts: list[Any]) -> dict[Any, Any]:
+def _dict_of_pairs(parts: list[Any]) -> dict[Any, Any]:
     """Create a dict from alternating keys and values."""
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def _paired_if_possible(parts: list[Any]) -> Any:
+def _dict_if_possible(parts: list[Any]) -> Any:
     """Return a dict, or a list of pairs if keys are unhashable, as decoded records are."""
     try:
-        return _paired(parts)
+        return _dict_of_pairs(parts)
     except TypeError:
         return list(zip(parts[::2], parts[1::2], strict=True))
 
@@ -377,8 +378,8 @@ def _set_if_possible(parts: list[Any]) -> Any:
 _HANDLERS: dict[type, Callable[[Any], Any]] = {
     decimal.Decimal: lambda value: _ext(_DECIMAL, str(value)),
     dt.date: lambda value: _ext(_DATE, value.isoformat()),
-    dt.datetime: functools.partial(_clocked, _DATETIME),
-    dt.time: functools.partial(_clocked, _TIME),
+    dt.datetime: functools.partial(_tag_clock_time, _DATETIME),
+    dt.time: functools.partial(_tag_clock_time, _TIME),
     dt.timedelta: lambda value: _ext(_TIMEDELTA, [value.days, value.seconds, value.microseconds]),
     uuid.UUID: lambda value: _ext(_UUID, value.bytes),
     bytearray: lambda value: _ext(_BYTEARRAY, bytes(value)),
@@ -389,7 +390,7 @@ _READERS: dict[int, Callable[[Any], Any]] = {
     _TUPLE: tuple,
     _SET: set,
     _FROZENSET: frozenset,
-    _PAIRS: _paired,
+    _PAIRS: _dict_of_pairs,
     _DECIMAL: decimal.Decimal,
     _DATE: dt.date.fromisoformat,
     _DATETIME: _read_datetime,
@@ -400,15 +401,15 @@ _READERS: dict[int, Callable[[Any], Any]] = {
     _BYTEARRAY: bytearray,
     _COMPLEX: lambda parts: complex(*parts),
     _DEQUE: lambda parts: collections.deque(parts[1:], parts[0]),
-    _ORDEREDDICT: lambda parts: collections.OrderedDict(_paired(parts)),
-    _COUNTER: lambda parts: collections.Counter(_paired(parts)),
+    _ORDEREDDICT: lambda parts: collections.OrderedDict(_dict_of_pairs(parts)),
+    _COUNTER: lambda parts: collections.Counter(_dict_of_pairs(parts)),
     _WHOLE: lambda value: value,
 }
 
 _PLAIN_READERS: dict[int, Callable[[Any], Any]] = {
     _SET: _set_if_possible,
     _FROZENSET: _set_if_possible,
-    **dict.fromkeys((_PAIRS, _ORDEREDDICT, _COUNTER), _paired_if_possible),
+    **dict.fromkeys((_PAIRS, _ORDEREDDICT, _COUNTER), _dict_if_possible),
 }
 
 
@@ -424,21 +425,21 @@ def state_as_json(blob: bytes | memoryview) -> str:
     >>> state_as_json(msgspec.msgpack.encode({"seen": [1, 2.5]}))
     '{"seen":[1,2.5]}'
     """
-    ready = _ready(_AS_PLAIN.decode(blob))
-    return json.dumps(ready, ensure_ascii=False, separators=(",", ":"), default=_text)
+    ready = _for_json(_AS_PLAIN.decode(blob))
+    return json.dumps(ready, ensure_ascii=False, separators=(",", ":"), default=_key_text)
 
 
-def _ready(value: Any) -> Any:
-    """Convert a value for JSON."""
+def _for_json(value: Any) -> Any:
+    """Convert a value for JSON: containers to lists, keys of mappings to text."""
     if isinstance(value, dict):
-        return {_text(key): _ready(item) for key, item in value.items()}
+        return {_key_text(key): _for_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
-        return list(map(_ready, value))
+        return list(map(_for_json, value))
     return value
 
 
-def _text(value: Any) -> str:
-    """Write a key as text."""
+def _key_text(value: Any) -> str:
+    """Return a key of a mapping as text; bytes in hexadecimal."""
     if isinstance(value, (bytes, bytearray)):
         return value.hex()
     return str(value)

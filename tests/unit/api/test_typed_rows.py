@@ -505,7 +505,7 @@ class Scaled:
 
 
 def test_a_constructor_that_wants_more_than_fields_is_refused_for_rows_alone() -> None:
-    with pytest.raises(gw.errors.InvalidFlowError, match="wants 'scale' as well") as caught:
+    with pytest.raises(gw.errors.InvalidFlowError, match="also requires 'scale'") as caught:
         played(row=Scaled, function=lambda *_: None)
     assert "InitVar" in caught.value.remedy
     emit = played(output=Scaled, function=lambda *_: [Scaled(2.0, 3)])

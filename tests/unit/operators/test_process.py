@@ -300,9 +300,13 @@ def test_the_description_holds_the_schema_of_the_state() -> None:
         (operator(), stored(dict), r"state: dict\[Any, Any\] → Book|Book: dict\[Any, Any\] → Book"),
         (operator(), stored(codec="pickle"), "codec: pickle → msgpack"),
         (operator(state_type=Renamed), stored(), "Renamed: rows gone and count new"),
-        (operator(state_type=InOrder), stored(), "in a form that today's type does not have"),
-        (operator(state_type=StartsAnew), stored(), "in a form that today's type does not have"),
-        (operator(state_type=Camel), stored(), "in a form that today's type does not have"),
+        (operator(state_type=InOrder), stored(), "in a form that the declared type does not have"),
+        (
+            operator(state_type=StartsAnew),
+            stored(),
+            "in a form that the declared type does not have",
+        ),
+        (operator(state_type=Camel), stored(), "in a form that the declared type does not have"),
         (
             operator(state_type=dict, codec="pickle"),
             stored(codec="pickle"),

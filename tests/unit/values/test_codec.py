@@ -381,7 +381,7 @@ def test_a_pickle_that_comes_back_as_something_else_is_refused() -> None:
     codec = make_codec("o", "pickle", Forgetful)
     changed = Forgetful()
     changed.n = 1
-    with pytest.raises(UnencodableError, match="it comes back as something else") as caught:
+    with pytest.raises(UnencodableError, match="as another value") as caught:
         codec.encode([Forgetful(), changed])
     assert caught.value.index == 1
 
@@ -468,7 +468,7 @@ def test_a_state_that_its_own_class_would_not_make_again_is_refused(state: Any) 
     codec = make_codec("o", "msgpack", dict, [Checked, Doubling])
     if isinstance(state, Checked):
         state.n = -1
-    with pytest.raises(UnencodableError, match=r"comes back|ValueError") as caught:
+    with pytest.raises(UnencodableError, match=r"another value|ValueError") as caught:
         codec.encode([{}, {"a": state}])
     assert caught.value.index == 1
 
@@ -504,7 +504,7 @@ def test_pickling_a_class_of_the_main_script_is_refused(monkeypatch: pytest.Monk
 
 
 def test_a_state_that_needs_arguments_is_refused() -> None:
-    with pytest.raises(InvalidFlowError, match=r"NeedsArguments\(\), cannot be made: TypeError"):
+    with pytest.raises(InvalidFlowError, match=r"by NeedsArguments\(\): TypeError"):
         make_codec("o", "pickle", NeedsArguments)
 
 

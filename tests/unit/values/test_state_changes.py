@@ -188,7 +188,9 @@ def test_old_state_says_the_same_after_a_compatible_change(
 
 
 def test_a_whole_number_that_no_float_is_equal_to_is_refused() -> None:
-    with pytest.raises(StateEncodingError, match="a number that today's type does not have") as e:
+    with pytest.raises(
+        StateEncodingError, match="a number that the declared type does not have"
+    ) as e:
         forward(dict[str, int], dict[str, float], [{"a": 1}, {"a": 2**60 + 1}])
     assert e.value.context["row"] == 1
 

@@ -149,7 +149,7 @@ class Sloppy:
         (Plain, "state: Plain is a class that declares no fields"),
         (Sloppy, r"Sloppy.inner\[\]: Plain is a class that declares no fields"),
         (dict[str, Tree | other_tree()], r"state\[\]: .*Tree and .*Tree share a name"),  # type: ignore[misc]
-        (dict[str, sorted], r"state\[\]: <built-in function sorted> is no type"),  # type: ignore[valid-type]
+        (dict[str, sorted], r"state\[\]: <built-in function sorted> is not a type"),  # type: ignore[valid-type]
     ],
     ids=str,
 )

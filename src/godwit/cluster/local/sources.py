@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from godwit.columns.tables import is_table, no_rows
+from godwit.columns.tables import is_table, not_rows_error
 from godwit.engine.lane.source_side import SourceSide
 from godwit.model.errors import InvalidInputError
 from godwit.model.naming import did_you_mean, listing
@@ -51,7 +51,7 @@ def split_into_epochs(
     )
     if not is_rows:
         if isinstance(given, str) or not isinstance(given, Sequence):
-            raise no_rows(source, given)
+            raise not_rows_error(source, given)
         if epochs is not None or rows_per_epoch is not None:
             raise InvalidInputError(
                 f"Source {source!r} was given a list of epochs, and epochs= or rows_per_epoch= "

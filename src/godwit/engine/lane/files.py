@@ -12,7 +12,7 @@ from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.entries import StateRows, in_utc, pack_entries
 from godwit.checkpoint.records import OutputRef, SegmentRef, SnapshotRef
 from godwit.checkpoint.staged_output import encode_files
-from godwit.columns.arrays import least_of
+from godwit.columns.arrays import min_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -109,7 +109,7 @@ class LaneFiles:
         """Stage rows for a sink; record the least event time of column `time`."""
         for batch in table.combine_chunks().to_batches():
             self._outputs.add(encode_batch(batch, self._compression))
-            oldest_us = None if time is None else least_of(batch.column(time))
+            oldest_us = None if time is None else min_of(batch.column(time))
             self._record_output(sink, "rows", batch.num_rows, oldest_us)
 
     def stage_files(self, sink: str, written: WrittenFiles) -> None:

@@ -162,14 +162,19 @@ class BuiltIn(BoundAggregate):
     identity: Mapping[str, object]  # what `describe` returns
 
     def describe(self) -> dict[str, object]:
+        """Return the plain values that identify the aggregate in the checkpoint."""
         return dict(self.identity)
 
     def upgrade_from(self, stored: Mapping[str, Any]) -> StateUpgrade | None:  # noqa: ARG002
-        """Return the upgrade from a stored description; ``None`` if there is none."""
+        """Return the upgrade of states with this stored description; ``None`` if there is none."""
         return None
 
+    def finish(self, states: pa.RecordBatch) -> pa.Array:
+        """Return the first state column: in most aggregates it is the result."""
+        return states.column(0)
+
     def states(self, *columns: pa.Array) -> pa.RecordBatch:
-        """Build a batch of states from its columns."""
+        """Build a batch of states from the state columns."""
         return pa.RecordBatch.from_arrays(list(columns), schema=self.state)
 
 
@@ -178,10 +183,10 @@ class Aggregate(Protocol):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that it reads."""
+        """Names of the columns that the aggregate reads."""
 
     def bind(self, inputs: pa.Schema) -> BoundAggregate:
-        """Bind to the columns of a stream.
+        """Bind the aggregate to the columns of a stream.
 
         Raises
         ------

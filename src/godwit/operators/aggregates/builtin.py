@@ -22,7 +22,7 @@ from godwit.model.naming import type_name
 from godwit.operators.aggregates.aggregate import Aggregate, BoundAggregate, column_type
 from godwit.operators.aggregates.chosen import bind_extreme, bind_extreme_by, bind_position
 from godwit.operators.aggregates.collected import bind_row_collector, bind_top_k, bind_values
-from godwit.operators.aggregates.conditions import counted_where
+from godwit.operators.aggregates.conditions import restricted
 from godwit.operators.aggregates.distinct import bind_approx_distinct
 from godwit.operators.aggregates.moments import bind_moments
 from godwit.operators.aggregates.quantiles import bind_percentile
@@ -84,7 +84,7 @@ class _BuiltIn:
         return f"gw.{self.name}({', '.join([*map(repr, self.columns[:1]), *self.shown])})"
 
     def bind(self, inputs: pa.Schema) -> BoundAggregate:
-        """Bind to the columns' types, or refuse them."""
+        """Bind the aggregate to the types of its columns; refuse types that it cannot take."""
         arguments = ", ".join(repr(column) for column in self.columns)
         call = f"{self.name}({arguments})"
         fields = [pa.field(name, column_type(inputs, name, call)) for name in self.columns]
@@ -114,7 +114,7 @@ def _built_in(
     aggregate = _BuiltIn(
         name=name, columns=columns, binder=binder, takes=takes, options=options, shown=shown
     )
-    return counted_where(aggregate, where)
+    return restricted(aggregate, where)
 
 
 @user_call
@@ -536,7 +536,7 @@ def _percentile(
 
 
 def _check_size(name: str, column: str, option: str, size: int) -> None:
-    """Refuse an option that is not a whole number from 1 to 10,000."""
+    """Refuse an option of an aggregate that is not an integer from 1 to 10,000."""
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 10_000:
         raise InvalidFlowError(
             f"{name}({column!r}) has {option}={size!r}.",
@@ -546,7 +546,7 @@ def _check_size(name: str, column: str, option: str, size: int) -> None:
 
 
 def _check_flag(name: str, column: str, option: str, value: object) -> None:
-    """Refuse an option that is not a bool."""
+    """Refuse an option of an aggregate that is not a bool."""
     if not isinstance(value, bool):
         raise InvalidFlowError(
             f"{name}({column!r}) has {option}={value!r}.",

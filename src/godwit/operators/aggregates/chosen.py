@@ -51,12 +51,8 @@ class _Extreme(BuiltIn):
     largest: bool
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return null states."""
+        """Return `count` null states."""
         return self.states(pa.nulls(count, self.output))
-
-    def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the states: they are the results."""
-        return states.column(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +79,12 @@ class _PrimitiveExtreme(_Extreme):
         return self._to_state(chosen, seen | others_seen)
 
     def _extreme_of_two(self) -> np.ufunc:
-        """Return the function that picks the extreme of two values."""
+        """Return the NumPy function that picks the larger or the smaller of two values."""
         # NaN is the largest value: maximum() takes it, fmin() takes anything rather than it.
         return np.maximum if self.largest else np.fmin
 
     def _identity_where_null(self, column: pa.Array) -> tuple[npt.NDArray[Any], BoolArray]:
-        """Return a writable copy of the values, neutral where null, and the mask of others."""
+        """Return a copy of values, neutral where null, and the mask of others."""
         values, mask = _comparable(column).copy(), mask_of(column)
         if mask is None:
             return values, np.ones(len(column), np.bool_)
@@ -100,7 +96,7 @@ class _PrimitiveExtreme(_Extreme):
         return values, mask.copy()
 
     def _to_state(self, values: npt.NDArray[Any], seen: BoolArray) -> pa.RecordBatch:
-        """Build states from values and their mask."""
+        """Build states from extremes and a mask of the states that have one."""
         return self.states(column_of(values, None if seen.all() else seen, self.output))
 
 
@@ -143,7 +139,7 @@ class _ComparedExtreme(_Extreme):
 
 
 def _comparable(column: pa.Array) -> npt.NDArray[Any]:
-    """Values as NumPy can order them: booleans as bytes."""
+    """Return a column's values as NumPy can order them: booleans as bytes."""
     values = values_of(column)
     return values.view(np.uint8) if values.dtype == np.bool_ else values
 
@@ -202,12 +198,8 @@ class _ExtremeBy(BuiltIn):
         pairs = zip(right.columns, left.columns, strict=True)
         return self.states(*(pc.if_else(newer, one, other) for one, other in pairs))
 
-    def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the values of the chosen rows."""
-        return states.column(0)
-
     def _ranks(self, by: pa.Array) -> IntArray:
-        """Rank of every value, 0 for the best; anything for nulls."""
+        """Return the rank of every value, 0 for the best; anything for nulls."""
         ranks = descending_ranks(by)
         return ranks if self.largest else ranks.max(initial=0) - ranks
 
@@ -246,7 +238,7 @@ class _Position(BuiltIn):
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Take the first or last row of each group."""
+        """Replace each group's value by that of its first or last row."""
         column = columns[0]
         mask = mask_of(column) if self.ignore_nulls else None
         rows = np.arange(len(column)) if mask is None else np.flatnonzero(mask)
@@ -258,7 +250,7 @@ class _Position(BuiltIn):
         return self.merge(states, self._to_state(column.take(pa.array(chosen, mask=~seen)), seen))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Take the earlier or later of two values."""
+        """Return the earlier or the later value of each pair of states."""
         preferred = self._has_value(right) if self.last else self._has_value(left)
         holder, other = (right, left) if self.last else (left, right)
         return self.states(
@@ -268,16 +260,12 @@ class _Position(BuiltIn):
             )
         )
 
-    def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the values."""
-        return states.column(0)
-
     def _has_value(self, states: pa.RecordBatch) -> pa.Array:
-        """Return which states hold a value."""
+        """Return a mask of the states that hold a value."""
         return states.column(0).is_valid() if self.ignore_nulls else states.column(1)
 
     def _to_state(self, values: pa.Array, seen: npt.NDArray[np.bool_]) -> pa.RecordBatch:
-        """Build states from values and the mask of rows seen."""
+        """Build states from values and a mask of the states that have seen a row."""
         if self.ignore_nulls:
             return self.states(values)
         return self.states(values, column_of(seen, None, pa.bool_()))

@@ -1,8 +1,8 @@
 """Aggregates that keep rows: all, the first, the distinct, or the largest.
 
-A state is rows, packed (`godwit.operators.aggregates.packing`); `PackedRows.stay` says which
-of them go on.  A bound on the *first* rows is mergeable: the first n of two parts, one after the
-other, need only the first n of each part.
+A state is packed rows (`godwit.operators.aggregates.packing`), chosen by
+`PackedRows.rows_to_keep`.  A bound on the *first* rows is mergeable: the first n of two parts, one
+after the other, need only the first n of each part.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from godwit.checkpoint.evolution import type_text
 from godwit.columns.arrays import mask_of
 from godwit.columns.hashing import canonical_floats
 from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
-from godwit.operators.aggregates.packing import PackedColumn, pack, unpack, unpack_rows
+from godwit.operators.aggregates.packing import (
+    PackedColumn,
+    pack,
+    pack_nothing,
+    unpack,
+    unpack_rows,
+)
 from godwit.operators.ordering import (
     descending_ranks,
     first_of_each,
@@ -95,7 +101,10 @@ def bind_row_collector(*columns: pa.Field) -> BoundAggregate | None:
 
 
 def rows_of(states: pa.Array, columns: pa.Schema) -> tuple[IntArray, pa.RecordBatch]:
-    """Unpack collected rows; ``starts[g]:starts[g + 1]`` are those of state g."""
+    """Unpack the states of collected rows.
+
+    Rows ``starts[g]:starts[g + 1]`` are those of state g.
+    """
     starts, arrays = unpack(states, _nullable(columns))
     return starts, pa.RecordBatch.from_arrays(arrays, schema=columns)
 
@@ -108,20 +117,19 @@ class PackedRows(BuiltIn):
     limit: int = 0  # most rows of a key, where there is a bound
 
     @abstractmethod
-    def stay(
+    def rows_to_keep(
         self, groups: IntArray, columns: list[pa.Array], count: int
     ) -> tuple[IntArray, IntArray]:
         """Return the rows to keep, ordered by group, and the start of each of `count` groups."""
 
     def create(self, count: int) -> pa.RecordBatch:
         """Return states without rows."""
-        nothing = [pa.nulls(0, column.dtype) for column in self.layout]
-        return self.states(pack(np.zeros(count + 1, np.int64), nothing, self.layout))
+        return self.states(pack_nothing(count, self.layout))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Append rows to their groups, and keep those that `stay`."""
+        """Append rows to their groups, and drop those that need not be kept."""
         rows = list(columns)
         mask = None if self.layout[-1].nullable else mask_of(rows[-1])
         if mask is not None:
@@ -130,7 +138,7 @@ class PackedRows(BuiltIn):
         return self._pack_kept(states.num_rows, self._rows(states), (groups, rows))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Join the rows of each pair, and keep those that `stay`."""
+        """Join the rows of each pair of states, and drop those that need not be kept."""
         return self._pack_kept(left.num_rows, self._rows(left), self._rows(right))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
@@ -143,16 +151,16 @@ class PackedRows(BuiltIn):
         return pa.ListArray.from_arrays(offsets, values, type=self.output)
 
     def _rows(self, states: pa.RecordBatch) -> tuple[IntArray, list[pa.Array]]:
-        """Unpack states: the group of each row, and the columns."""
+        """Unpack states; return the group of each row, and the rows' columns."""
         return unpack_rows(states.column(0), self.layout)
 
     def _pack_kept(self, count: int, *parts: tuple[IntArray, list[pa.Array]]) -> pa.RecordBatch:
-        """Concatenate parts in order of arrival, and pack the rows that `stay` into states."""
+        """Concatenate rows in order of arrival, and pack those to keep into `count` states."""
         groups = np.concatenate([part[0] for part in parts])
         columns = [
             pa.concat_arrays(pieces) for pieces in zip(*(part[1] for part in parts), strict=True)
         ]
-        rows, starts = self.stay(groups, columns, count)
+        rows, starts = self.rows_to_keep(groups, columns, count)
         taken = pa.array(rows)
         return self.states(pack(starts, [column.take(taken) for column in columns], self.layout))
 
@@ -160,13 +168,13 @@ class PackedRows(BuiltIn):
 class _CollectList(PackedRows):
     __slots__ = ()
 
-    def stay(
+    def rows_to_keep(
         self,
         groups: IntArray,
         columns: list[pa.Array],  # noqa: ARG002
         count: int,
     ) -> tuple[IntArray, IntArray]:
-        """Keep the first `limit` rows."""
+        """Return the first `limit` rows of each group, and where each group starts."""
         return first_of_each(*rows_by_group(groups, count), self.limit)
 
 
@@ -178,16 +186,16 @@ class _CollectSet(PackedRows):
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Append rows, with equal floats made identical."""
+        """Append rows, after making equal floats identical."""
         (column,) = columns
         if pa.types.is_floating(column.type):
             column = canonical_floats(column)  # equal ones are one value
         return super().update(states, groups, column)
 
-    def stay(
+    def rows_to_keep(
         self, groups: IntArray, columns: list[pa.Array], count: int
     ) -> tuple[IntArray, IntArray]:
-        """Keep the first row of each of the first `limit` values."""
+        """Return the first row of each of the first `limit` values of a group."""
         codes = columns[0].dictionary_encode().indices.to_numpy().astype(np.int64)
         rows = np.sort(_first_per_code(groups, codes))  # back in order of arrival
         order, starts = first_of_each(*rows_by_group(groups[rows], count), self.limit)
@@ -206,10 +214,10 @@ class _CountDistinct(_CollectSet):
         starts, _ = unpack(states.column(0), self.layout)
         return pa.array(np.diff(starts), pa.int64())
 
-    def stay(
+    def rows_to_keep(
         self, groups: IntArray, columns: list[pa.Array], count: int
     ) -> tuple[IntArray, IntArray]:
-        """Keep one row of each distinct value, in order of values."""
+        """Return one row of each distinct value of a group, in order of values."""
         rows = _first_per_code(groups, descending_ranks(columns[0]))
         return rows, starts_of(groups[rows], count)
 
@@ -219,10 +227,10 @@ class _TopK(PackedRows):
 
     __slots__ = ()
 
-    def stay(
+    def rows_to_keep(
         self, groups: IntArray, columns: list[pa.Array], count: int
     ) -> tuple[IntArray, IntArray]:
-        """Keep the `limit` rows with the largest values."""
+        """Return the `limit` rows of each group with the largest values."""
         order = order_by(groups, descending_ranks(columns[-1]))
         return first_of_each(order, starts_of(groups, count), self.limit)
 
@@ -242,13 +250,13 @@ class _Rows(PackedRows):
         layout = dict(zip(types, self.layout, strict=True))
         return partial(_upgrade_rows, tuple(written), layout)
 
-    def stay(
+    def rows_to_keep(
         self,
         groups: IntArray,
         columns: list[pa.Array],  # noqa: ARG002
         count: int,
     ) -> tuple[IntArray, IntArray]:
-        """Keep all rows."""
+        """Return all rows, ordered by group, and where each group starts."""
         return rows_by_group(groups, count)
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
@@ -281,11 +289,11 @@ _VALUES: Final[dict[str, type[PackedRows]]] = {
 
 
 def _nullable(columns: pa.Schema | tuple[pa.Field, ...]) -> tuple[PackedColumn, ...]:
-    """Layout of columns that may hold nulls."""
+    """Return the packed layout of columns that may hold nulls."""
     return tuple(PackedColumn(dtype=column.type, nullable=True) for column in columns)
 
 
 def _first_per_code(groups: IntArray, codes: IntArray) -> IntArray:
-    """First row of every group and code, ordered by both."""
+    """Return the first row of every pair of group and code, ordered by both."""
     order = order_by(groups, codes)
     return order[starts_run(groups[order], codes[order])]

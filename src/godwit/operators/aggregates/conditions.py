@@ -18,7 +18,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -59,18 +59,18 @@ _GRAMMAR = (
 )
 
 
+@dataclass(frozen=True, slots=True)
 class Condition(ABC):
     """A condition or operand in a parsed ``where``; `str` normalises its text."""
-
-    __slots__ = ()
 
     @abstractmethod
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
         """Evaluate for every row: boolean, null where unknown."""
 
     def operands(self) -> tuple[Condition, ...]:
-        """Return the conditions and operands that it consists of."""
-        return ()
+        """Return the conditions and operands that this one consists of."""
+        values = (getattr(self, field.name) for field in fields(self))
+        return tuple(value for value in values if isinstance(value, Condition))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class _Column(Condition):
         return f"`{self.name}`"
 
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
-        """Return the column."""
+        """Return the values of the column."""
         return rows[self.name]
 
 
@@ -100,7 +100,10 @@ class _Literal(Condition):
         return pa.repeat(pa.scalar(self.value), length)
 
     def as_type(self, dtype: pa.DataType) -> pa.Scalar:
-        """Convert the value to compare it with a column of `dtype`; ValueError if it cannot be."""
+        """Convert the literal to compare it with a column of `dtype`.
+
+        Raise `ValueError` if it cannot be.
+        """
         value = self.value
         if isinstance(value, bool):
             if pa.types.is_boolean(dtype):
@@ -137,10 +140,6 @@ class _Comparison(Condition):
 
     def __str__(self) -> str:
         return f"({self.left} {self.sign} {self.right})"
-
-    def operands(self) -> tuple[Condition, ...]:
-        """Return both sides of the comparison."""
-        return self.left, self.right
 
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
         """Compare the operands, a literal being converted to the other's type."""
@@ -196,12 +195,8 @@ class _IsNull(Condition):
     def __str__(self) -> str:
         return f"({self.operand} is null)"
 
-    def operands(self) -> tuple[Condition, ...]:
-        """Return the tested operand."""
-        return (self.operand,)
-
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
-        """Return where the operand is null."""
+        """Return a mask of the rows in which the operand is null."""
         return self.operand.evaluate(rows).is_null()
 
 
@@ -212,12 +207,8 @@ class _Not(Condition):
     def __str__(self) -> str:
         return f"(not {self.operand})"
 
-    def operands(self) -> tuple[Condition, ...]:
-        """Return the negated operand."""
-        return (self.operand,)
-
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
-        """Negate the operand; null stays null."""
+        """Evaluate the condition, and negate the result; null stays null."""
         return pc.invert(_truth(self.operand, rows))
 
 
@@ -230,12 +221,8 @@ class _Both(Condition):
     def __str__(self) -> str:
         return f"({self.left} {self.word} {self.right})"
 
-    def operands(self) -> tuple[Condition, ...]:
-        """Return both conditions."""
-        return self.left, self.right
-
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
-        """Join the operands by three-valued logic."""
+        """Evaluate both conditions, and join the results by SQL's three-valued logic."""
         join = pc.and_kleene if self.word == "and" else pc.or_kleene
         return join(_truth(self.left, rows), _truth(self.right, rows))
 
@@ -400,7 +387,7 @@ class _Parser:
         """Parse the right operand of a comparison."""
         right = self._parse_operand()
         if isinstance(left, _Literal) and isinstance(right, _Literal):
-            self.refuse(f"{left} and {right} are compared, of which none is a column")
+            self.refuse(f"{left} and {right} are compared, neither of which is a column")
         return _Comparison(sign, left, right)
 
     def _parse_operand(self) -> Condition:
@@ -415,7 +402,7 @@ class _Parser:
             value = int(token) if token.isdigit() else Decimal(token)
             return _Literal(-value if negative else value)
         if negative:
-            self.refuse("a minus sign stands before what is no number")
+            self.refuse("a minus sign is not followed by a number")
         if kind == "text":
             return _Literal(token[1:-1].replace("''", "'"))
         if kind == "quoted":
@@ -450,7 +437,7 @@ class _Parser:
             self.refuse(f"{word!r} is missing {after}")
 
 
-def counted_where(aggregate: Aggregate, where: object) -> Aggregate:
+def restricted(aggregate: Aggregate, where: object) -> Aggregate:
     """Restrict an aggregate to the rows that meet a condition; ``None``: no restriction."""
     if where is None:
         return aggregate

@@ -25,7 +25,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.columns.arrays import blob_bytes, boundaries_of, column_of, mask_of
+from godwit.columns.arrays import (
+    binary_column,
+    blob_bytes,
+    boundaries_of,
+    column_of,
+    mask_of,
+)
 from godwit.columns.hashing import hash_keys, is_hashable
 from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
 
@@ -75,12 +81,12 @@ class _ApproxDistinct(BuiltIn):
 
     @property
     def size(self) -> int:
-        """Number of registers, and bytes, of a dense sketch."""
+        """Number of registers of a dense sketch, which are bytes."""
         return 1 << self.precision
 
     def create(self, count: int) -> pa.RecordBatch:
         """Return empty sketches."""
-        return self.states(_binary(np.empty(0, np.uint8), np.zeros(count + 1, np.int64)))
+        return self.states(binary_column(np.empty(0, np.uint8), np.zeros(count + 1, np.int64)))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
@@ -133,7 +139,7 @@ class _ApproxDistinct(BuiltIn):
         )
 
     def _union(self, count: int, parts: list[_Sketches]) -> pa.RecordBatch:
-        """Merge sketches per group, and make those dense that grew too large."""
+        """Merge the sketches of each of `count` states; make those dense that grew too large."""
         groups, entries = _deduplicated(
             np.concatenate([part.groups for part in parts]),
             np.concatenate([part.entries for part in parts]),
@@ -157,18 +163,18 @@ class _ApproxDistinct(BuiltIn):
 
         sizes[dense_groups] = 0
         sparse_data = entries[~to_dense].astype("<u4").view(np.uint8)
-        sparse = _binary(sparse_data, np.concatenate(([0], np.cumsum(sizes * 4))))
+        sparse = binary_column(sparse_data, np.concatenate(([0], np.cumsum(sizes * 4))))
         if len(dense_groups) == 0:
             return self.states(sparse)
         edges = np.arange(len(dense_groups) + 1) * self.size
-        blobs = pa.concat_arrays([sparse, _binary(registers.reshape(-1), edges)])
+        blobs = pa.concat_arrays([sparse, binary_column(registers.reshape(-1), edges)])
         return self.states(
             blobs.take(pa.array(np.where(dense, count + position, np.arange(count))))
         )
 
 
 def _sketch_entries(hashes: IntArray) -> IntArray:
-    """Fine register and rank of each hash, in one integer: ``register << 6 | rank``."""
+    """Return the fine register and rank of each hash, in one integer: ``register << 6 | rank``."""
     bits = hashes.view(np.uint64)
     register = (bits >> np.uint64(_REST)).astype(np.int64)
     rest = (bits & np.uint64((1 << _REST) - 1)).astype(np.int64)
@@ -176,7 +182,7 @@ def _sketch_entries(hashes: IntArray) -> IntArray:
 
 
 def _coarsened(entries: IntArray, precision: int) -> tuple[IntArray, ByteArray]:
-    """Reduce register and rank to a coarser precision."""
+    """Reduce fine registers and ranks to those of a sketch with ``2**precision`` registers."""
     between_bits = _FINE - precision
     fine = entries >> _RANK_BITS
     between = fine & ((1 << between_bits) - 1)
@@ -189,12 +195,12 @@ def _coarsened(entries: IntArray, precision: int) -> tuple[IntArray, ByteArray]:
 
 
 def _bit_length(values: IntArray) -> IntArray:
-    """Bits of each value; values are below 2**53, so they are exact as floats."""
+    """Return the number of bits of each value; exact below 2**53."""
     return np.frexp(values.astype(np.float64))[1].astype(np.int64)
 
 
 def _deduplicated(groups: IntArray, entries: IntArray) -> tuple[IntArray, IntArray]:
-    """Largest rank of every (group, register), ordered by both."""
+    """Keep the largest rank of every group and register; return them ordered by both."""
     packed = (groups << 32) | entries
     packed.sort()
     last = np.ones(len(packed), np.bool_)
@@ -218,7 +224,10 @@ def _estimates(registers: ByteArray, precision: int) -> npt.NDArray[np.float64]:
 
 
 def _sigma(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Sum of x**(2**k) * 2**(k - 1), for k = 1, 2, ..., plus x; for x < 1."""
+    """Return Ertl's sigma: x plus the sum of x**(2**k) * 2**(k - 1), for k = 1, 2, ....
+
+    For x < 1.
+    """
     total, power, factor = x.copy(), x, 1.0
     while True:
         power = power * power
@@ -237,12 +246,6 @@ def _tau(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         if np.array_equal(reduced, total):
             return np.where((x == 0) | (x == 1), 0.0, total / 3)
         total = reduced
-
-
-def _binary(data: ByteArray, offsets: IntArray) -> pa.Array:
-    """Build a column of binary values from their bytes and offsets, without a copy."""
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))]
-    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
 def _concatenated_bytes(blobs: pa.Array) -> ByteArray:

@@ -16,7 +16,6 @@ Pieces of one kind (say, all lengths) are moved between keys' order and their ow
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +23,8 @@ import pyarrow as pa
 
 from godwit.columns.arrays import (
     BoolArray,
+    binary_column,
+    bitmap_of,
     blob_bytes,
     boundaries_of,
     column_of,
@@ -35,8 +36,6 @@ from godwit.store.columns import is_variable_width
 
 IntArray = npt.NDArray[np.int64]
 ByteArray = npt.NDArray[np.uint8]
-
-_SPAN = pa.large_binary()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +68,26 @@ def pack(starts: IntArray, columns: list[pa.Array], layout: tuple[PackedColumn, 
         else:
             data, width = _fixed_bytes(column)
             pieces.append((data, starts * width))
-    spans = [_binary(data, boundaries) for data, boundaries in pieces]
+    spans = [binary_column(data, boundaries) for data, boundaries in pieces]
     if len(spans) == 1:
         return spans[0]
     keys = len(starts) - 1
     interleaved = np.arange(len(spans) * keys).reshape(len(spans), keys).T.ravel()
     joined = pa.concat_arrays(spans).take(pa.array(interleaved))
-    return _binary(blob_bytes(joined), boundaries_of(joined)[:: len(spans)])
+    return binary_column(blob_bytes(joined), boundaries_of(joined)[:: len(spans)])
+
+
+def pack_nothing(count: int, layout: tuple[PackedColumn, ...]) -> pa.Array:
+    """Return the binary values of `count` keys without rows."""
+    nothing = [pa.nulls(0, column.dtype) for column in layout]
+    return pack(np.zeros(count + 1, np.int64), nothing, layout)
 
 
 def unpack(blobs: pa.Array, layout: tuple[PackedColumn, ...]) -> tuple[IntArray, list[pa.Array]]:
-    """Return the start of each key's rows, shape ``(G + 1,)``, and the rows' columns."""
+    """Unpack G binary values.
+
+    Return where each key's rows start, shape ``(G + 1,)``, and columns.
+    """
     boundaries = boundaries_of(blobs).astype(np.int64)
     data = blob_bytes(blobs)
     at, ends = boundaries[:-1].copy(), boundaries[1:]
@@ -116,24 +124,24 @@ def unpack(blobs: pa.Array, layout: tuple[PackedColumn, ...]) -> tuple[IntArray,
 def unpack_rows(
     blobs: pa.Array, layout: tuple[PackedColumn, ...]
 ) -> tuple[IntArray, list[pa.Array]]:
-    """Return the position of every row's key, ascending, and the rows' columns."""
+    """Unpack binary values; return the position of every row's key, ascending, and columns."""
     starts, columns = unpack(blobs, layout)
     return np.repeat(np.arange(len(blobs)), np.diff(starts)), columns
 
 
 def _has_header(layout: tuple[PackedColumn, ...]) -> bool:
-    """Return whether packed rows begin with the sizes of variable-width columns."""
+    """Return whether packed rows begin with their number: if a column has variable width."""
     return any(is_variable_width(column.dtype) for column in layout)
 
 
 def _width(dtype: pa.DataType) -> int:
-    """Bytes of one fixed-width value."""
+    """Return the bytes of one value of a fixed-width type."""
     primitive = numpy_type(dtype)
     return dtype.byte_width if primitive is None else primitive.itemsize
 
 
 def _row_width(layout: tuple[PackedColumn, ...]) -> int:
-    """Bytes of the fixed-width part of one packed row."""
+    """Return the bytes of one packed row of fixed-width columns."""
     return sum(_width(column.dtype) + column.nullable for column in layout)
 
 
@@ -147,16 +155,9 @@ def _gathered(data: ByteArray, at: IntArray, lengths: IntArray) -> ByteArray:
     else:
         # A binary array whose odd values are the gaps: its even values are what is wanted.
         edges = np.stack([at, ends], axis=1).ravel()
-        taken = _binary(data, edges).take(pa.array(np.arange(0, len(edges) - 1, 2)))
+        taken = binary_column(data, edges).take(pa.array(np.arange(0, len(edges) - 1, 2)))
         gathered = blob_bytes(taken)[: boundaries_of(taken)[-1]]
     return np.ascontiguousarray(gathered)
-
-
-def _binary(data: ByteArray, boundaries: npt.NDArray[Any]) -> pa.Array:
-    """Build a column of binary values from their bytes and boundaries."""
-    offsets = np.ascontiguousarray(boundaries, np.int64)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))]
-    return pa.Array.from_buffers(_SPAN, len(offsets) - 1, buffers)
 
 
 def _fixed_bytes(column: pa.Array) -> tuple[ByteArray, int]:
@@ -175,7 +176,7 @@ def _fixed(data: ByteArray, mask: BoolArray | None, dtype: pa.DataType) -> pa.Ar
     if primitive is not None:
         return column_of(data.view(primitive), mask, dtype)
     count = len(data) // dtype.byte_width
-    return pa.Array.from_buffers(dtype, count, [_bitmap(mask), pa.py_buffer(data)])
+    return pa.Array.from_buffers(dtype, count, [bitmap_of(mask), pa.py_buffer(data)])
 
 
 def _variable(
@@ -184,10 +185,5 @@ def _variable(
     """Build a column of text or binary values from their bytes and offsets."""
     wide = pa.types.is_large_string(dtype) or pa.types.is_large_binary(dtype)
     narrowed = offsets if wide else offsets.astype(np.int32)
-    buffers = [_bitmap(mask), pa.py_buffer(narrowed), pa.py_buffer(data)]
+    buffers = [bitmap_of(mask), pa.py_buffer(narrowed), pa.py_buffer(data)]
     return pa.Array.from_buffers(dtype, len(offsets) - 1, buffers)
-
-
-def _bitmap(mask: BoolArray | None) -> pa.Buffer | None:
-    """Pack a mask into an Arrow validity bitmap."""
-    return None if mask is None else pa.py_buffer(np.packbits(mask, bitorder="little"))

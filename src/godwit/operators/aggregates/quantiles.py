@@ -25,7 +25,13 @@ import pyarrow as pa
 
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
-from godwit.operators.aggregates.packing import PackedColumn, pack, unpack, unpack_rows
+from godwit.operators.aggregates.packing import (
+    PackedColumn,
+    pack,
+    pack_nothing,
+    unpack,
+    unpack_rows,
+)
 from godwit.operators.ordering import order_by, starts_of, starts_run
 
 IntArray = npt.NDArray[np.int64]
@@ -71,8 +77,7 @@ class _Percentile(BuiltIn):
 
     def create(self, count: int) -> pa.RecordBatch:
         """Return empty sketches."""
-        nothing = [pa.nulls(0, column.dtype) for column in _LAYOUT]
-        return self.states(pack(np.zeros(count + 1, np.int64), nothing, _LAYOUT))
+        return self.states(pack_nothing(count, _LAYOUT))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
@@ -110,7 +115,7 @@ class _Percentile(BuiltIn):
         return math.log1p(2 * self.error / (1 - self.error))
 
     def _buckets_of(self, values: FloatArray) -> IntArray:
-        """Bucket of each value; the order of buckets is that of values."""
+        """Return the bucket of each value; buckets are ordered as values are."""
         size = np.abs(values)
         with np.errstate(divide="ignore", invalid="ignore"):
             scaled = np.ceil(np.log(size) / self._log_base)
@@ -123,7 +128,7 @@ class _Percentile(BuiltIn):
         return bucket
 
     def _bucket_middles(self, buckets: IntArray) -> FloatArray:
-        """Middle of each bucket."""
+        """Return the value in the middle of each bucket."""
         size = np.abs(buckets)
         exponent = (size - _ONE) * self._log_base + math.log1p(-self.error)
         with np.errstate(over="ignore"):
@@ -134,14 +139,14 @@ class _Percentile(BuiltIn):
         return np.where(buckets < 0, -middle, middle)
 
     def _read(self, states: pa.RecordBatch) -> tuple[IntArray, IntArray, IntArray]:
-        """Unpack states: group, bucket and count of each entry."""
+        """Unpack states; return group, bucket and count of each of their entries."""
         groups, (buckets, counts) = unpack_rows(states.column(0), _LAYOUT)
         return groups, values_of(buckets).astype(np.int64), values_of(counts)
 
     def _union(
         self, count: int, parts: list[tuple[IntArray, IntArray, IntArray]]
     ) -> pa.RecordBatch:
-        """Add up counts of equal buckets per group, and pack them into states."""
+        """Add up the counts of equal buckets per group, and pack them into `count` states."""
         groups, buckets, counts = (np.concatenate(c) for c in zip(*parts, strict=True))
         order = order_by(groups, buckets + _INFINITE)
         groups, buckets, counts = groups[order], buckets[order], counts[order]

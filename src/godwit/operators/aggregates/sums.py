@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.columns.arrays import BoolArray, column_of, mask_of, values_of, words_of
+from godwit.columns.arrays import BoolArray, bitmap_of, column_of, mask_of, values_of, words_of
 from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -90,7 +90,10 @@ def _add_pairwise(left: pa.Array, right: pa.Array) -> pa.Array:
 
 
 def _sum(sums: pa.Array, groups: IntArray, column: pa.Array, seen: BoolArray) -> pa.Array:
-    """Add values to sums by the rule of their type; sums without values stay null."""
+    """Add values to the sums of their groups by the rule of their type.
+
+    `seen`: groups with values.
+    """
     before = mask_of(sums)
     mask = None if before is None else before | seen
     mask = None if mask is None or mask.all() else mask
@@ -117,8 +120,8 @@ def _integer_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> IntArra
     if _largest_absolute(values) * len(values) + _largest_absolute(total) < 1 << 63:
         np.add.at(total, groups, values)
         return total
-    limbs = _limbs_of_integers(total)
-    for limb, added in zip(limbs, _limbs_of_integers(values), strict=True):
+    limbs, others = (_limbs_of_words(v >> 63, v.view(np.uint64)) for v in (total, values))
+    for limb, added in zip(limbs, others, strict=True):
         np.add.at(limb, groups, added)
     carried = _propagate_carries(limbs)
     _raise_if_any(_is_outside(carried, -(1 << 63), 1 << 63), sums.type)
@@ -154,10 +157,6 @@ class _Sum(BuiltIn):
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         """Add sums pair by pair."""
         return self.states(_add_pairwise(left.column(0), right.column(0)))
-
-    def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the sums."""
-        return states.column(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +210,7 @@ class _Mean(BuiltIn):
                 raise SumOverflowError(group, self.output)
             means += mean.to_bytes(16, "little", signed=True)
         some = counts > 0
-        bitmap = None if some.all() else pa.py_buffer(np.packbits(some, bitorder="little"))
+        bitmap = bitmap_of(None if some.all() else some)
         return pa.Array.from_buffers(self.output, len(counts), [bitmap, pa.py_buffer(means)])
 
     def _to_states(self, sums: pa.Array, counts: IntArray) -> pa.RecordBatch:
@@ -226,14 +225,14 @@ def _divided(numerator: int, denominator: int) -> int:
 
 
 def _zero_where_null(column: pa.Array) -> npt.NDArray[Any]:
-    """Values of a column, with 0 for nulls."""
+    """Return the values of a column, 0 for nulls."""
     mask = mask_of(column)
     values = values_of(column)
     return values if mask is None else np.where(mask, values, values.dtype.type(0))
 
 
 def _largest_absolute(values: IntArray) -> int:
-    """Largest absolute value."""
+    """Return the largest absolute value; 0 without any."""
     return max(int(values.max()), -int(values.min())) if len(values) else 0
 
 
@@ -273,41 +272,28 @@ class _Count(BuiltIn):
         """Add counts pair by pair."""
         return self._to_states(values_of(left.column(0)) + values_of(right.column(0)))
 
-    def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the counts."""
-        return states.column(0)
-
     def _to_states(self, counts: IntArray) -> pa.RecordBatch:
         """Build states from counts."""
         return self.states(column_of(counts, None, pa.int64()))
 
 
 def _limbs_of(column: pa.Array) -> Limbs:
-    """Limbs of a decimal column; zero where null."""
-    high, low = words_of(column)
-    limbs = np.empty((4, len(column)), np.int64)
-    limbs[0] = (low & _LOW).view(np.int64)
-    limbs[1] = (low >> _HALF).view(np.int64)
-    limbs[2] = high & 0xFFFFFFFF
-    limbs[3] = high >> 32
+    """Split the values of a decimal column into 32-bit limbs; zero where null."""
+    limbs = _limbs_of_words(*words_of(column))
     mask = mask_of(column)
     if mask is not None:
         limbs *= mask
     return limbs
 
 
-def _limbs_of_integers(values: IntArray) -> Limbs:
-    """Limbs of 64-bit integers."""
-    limbs = np.empty((4, len(values)), np.int64)
-    limbs[0] = values & 0xFFFFFFFF
-    limbs[1] = (values >> 32) & 0xFFFFFFFF
-    limbs[2] = (values >> 63) & 0xFFFFFFFF
-    limbs[3] = values >> 63
-    return limbs
+def _limbs_of_words(high: IntArray, low: npt.NDArray[np.uint64]) -> Limbs:
+    """Split 128-bit integers, given by their words, into 32-bit limbs."""
+    halves = ((low & _LOW).view(np.int64), (low >> _HALF).view(np.int64))
+    return np.stack([*halves, high & 0xFFFFFFFF, high >> 32])
 
 
 def _propagate_carries(limbs: Limbs) -> Limbs:
-    """Carry limbs above 32 bits over to the next; the last limb shows an overflow."""
+    """Carry bits of limbs beyond 32 over to the next limb; the last one shows an overflow."""
     carried = limbs.copy()
     for i in range(3):
         carried[i + 1] += carried[i] >> 32
@@ -316,7 +302,7 @@ def _propagate_carries(limbs: Limbs) -> Limbs:
 
 
 def _is_outside(carried: Limbs, low: int, high: int) -> BoolArray:
-    """Return which values v are outside ``low <= v < high``; both bounds fit 128 bits."""
+    """Return a mask of values v in limbs that are outside ``low <= v < high``."""
     return _is_at_least(carried, high) | ~_is_at_least(carried, low)
 
 
@@ -326,18 +312,17 @@ def _decimal_of(carried: Limbs, mask: BoolArray | None, dtype: pa.DataType) -> p
     unsigned = carried.view(np.uint64)
     words[:, 0] = unsigned[0] | (unsigned[1] << _HALF)
     words[:, 1] = unsigned[2] | (unsigned[3] << _HALF)
-    bitmap = None if mask is None else pa.py_buffer(np.packbits(mask, bitorder="little"))
-    return pa.Array.from_buffers(dtype, len(words), [bitmap, pa.py_buffer(words)])
+    return pa.Array.from_buffers(dtype, len(words), [bitmap_of(mask), pa.py_buffer(words)])
 
 
 def _integers_of(column: pa.Array) -> list[int]:
-    """Unscaled values as Python integers; anything where null."""
+    """Return the unscaled values of a decimal column as Python integers; anything where null."""
     high, low = words_of(column)
     return [(h << 64) + w for h, w in zip(high.tolist(), low.tolist(), strict=True)]
 
 
 def _is_at_least(carried: Limbs, bound: int) -> BoolArray:
-    """Return which values are at least `bound`."""
+    """Return a mask of values in limbs that are at least `bound`."""
     result = np.ones(carried.shape[1], np.bool_)
     for i in range(4):  # from the lowest limb: a higher one decides over all below it
         limb = (bound >> (32 * i)) & 0xFFFFFFFF if i < 3 else bound >> 96

@@ -102,7 +102,7 @@ class IntervalJoin(JoinOperator):
         return BEGINNING if newest == BEGINNING else newest + int(self.reach_us.max()) + 1
 
     def closes(self, time: EpochTime) -> bool:
-        """Return whether unmatched rows may be emitted."""
+        """Return whether the epoch may emit unmatched rows because time has passed."""
         return self.how != "inner" and time.until > time.closed
 
     def emitted_by(self, moment: int) -> int:
@@ -117,7 +117,9 @@ class IntervalJoin(JoinOperator):
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Join an epoch's rows with each other and with the state."""
         arrived, time = data.rows, data.time
-        alone = self._expired_unmatched(data.state, time)
+        alone = arrived.take(np.empty(0, np.int64))
+        if self.closes(time):
+            alone = self._expired_unmatched(data.state, time)
         number = arrived.keys.num_rows
         hashes = np.concatenate([arrived.hashes, alone.hashes])
         own = pa.concat_batches([e.keys.select(self.keys.names) for e in (arrived, alone)])
@@ -176,7 +178,7 @@ class IntervalJoin(JoinOperator):
         distinct: pa.RecordBatch,
         left: IntArray,  # rows of the left in all pairs
     ) -> OperatorWork:
-        """Add up the work of an epoch, by key."""
+        """Return the numbers of rows and pairs of the epoch, by key, to find hot keys."""
         count = distinct.num_rows
         key, side = rows.key[:kept], rows.side[:kept]
         left_rows, right_rows = (
@@ -251,12 +253,6 @@ class IntervalJoin(JoinOperator):
 
     def _expired_unmatched(self, state: StateView, time: EpochTime) -> StateRows:
         """Return stored unmatched rows that no row after this epoch can match."""
-        if not self.closes(time):
-            return StateRows(
-                hashes=np.empty(0, np.int64),
-                keys=pa.RecordBatch.from_pylist([], schema=self.schema.keys),
-                values=pa.RecordBatch.from_pylist([], schema=self.inputs),
-            )
         first = self.grid.panes(np.array([time.closed]))[0]
         found = state.scan(EntryRange(column=self.pane_position, first=int(first), end=time.until))
         sides, rows = self.sides_of(found.keys), self.from_state(found.values)
@@ -329,7 +325,7 @@ class _Bucketed:
     values: pa.RecordBatch  # n rows
 
     def take(self, which: IntArray) -> _Bucketed:
-        """Return some of the rows."""
+        """Return the rows at the positions `which`."""
         return _Bucketed(
             key=self.key[which],
             side=self.side[which],
@@ -369,7 +365,7 @@ class _Bucketed:
         return replace(self, number=number)
 
     def sizes_after(self, loaded: int) -> IntArray:
-        """Return bucket sizes, with all rows after the first `loaded` ones added."""
+        """Return rows per bucket, at its first row; rows after the first `loaded` are added."""
         bucket = _number_distinct(self.key, self.side, self.bucket)
         added = np.bincount(bucket[loaded:], minlength=int(bucket.max(initial=-1)) + 1)
         counts = self.rows.copy()
@@ -378,7 +374,7 @@ class _Bucketed:
         return counts
 
     def is_among(self, others: _Bucketed) -> Bools:
-        """Return a mask of rows that are among the others."""
+        """Return a mask of rows that others equal in key, side, bucket and number."""
         every = self.followed_by(others)
         row = _number_distinct(every.key, every.side, every.bucket, every.number)
         split = len(self.key)
@@ -392,7 +388,7 @@ def _load_buckets(
         [IntArray, npt.NDArray[np.integer], IntArray, IntArray], tuple[Bools, pa.RecordBatch]
     ],
 ) -> _Bucketed:
-    """Load the rows of some buckets: first rows, then the others if needed.
+    """Load rows of buckets (slices of event time of a key and side) from the state.
 
     `parts`: key, side and bucket, and a flag that all rows of the bucket are needed. `find`: looks
     up entries by key, side, bucket and number; their state columns are the flag that a row was
@@ -439,7 +435,7 @@ def _load_buckets(
 
 
 def _number_distinct(*columns: npt.NDArray[np.integer]) -> IntArray:
-    """Assign numbers to the distinct values of rows, from 0."""
+    """Assign numbers to the distinct rows of some columns from 0; return the number of each row."""
     count = len(columns[0])
     order = np.lexsort(columns[::-1])
     new = np.zeros(count, np.bool_)

@@ -37,7 +37,7 @@ class Slices:
         return last
 
     def pairs(self) -> tuple[IntArray, IntArray]:
-        """Return all pairs: position of the row, and of the other, by row, key and time."""
+        """Return all pairs of rows as two columns of positions, by row, key and time."""
         row, at = expand_ranges(self.begins, self.ends - self.begins)
         return row, self.order[at]
 

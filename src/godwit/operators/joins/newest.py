@@ -116,13 +116,7 @@ class NewestJoin(JoinOperator):
         stays = key[newest]
         over = np.setdiff1d(key[count + waiting :], stays)
         ended = np.concatenate([stays, over])
-        n = len(ended)
-        entries = self.entry_keys(
-            distinct.take(pa.array(ended)),
-            np.full(n, _NO_PANE),
-            np.full(n, _STAYS),
-            np.zeros(n, np.int64),
-        )
+        entries = self._newest_keys(distinct.take(pa.array(ended)))
         nulls = [pa.nulls(len(over), field.type) for field in self.inputs]
         none = pa.RecordBatch.from_arrays(nulls, schema=self.inputs)
         changed = changed_by_key(
@@ -132,7 +126,7 @@ class NewestJoin(JoinOperator):
             values=pa.concat_batches(
                 [self.to_state(rows) for rows in (later.values, due.values.take(stay), none)]
             ),
-            removed=np.arange(waiting + n) >= waiting + len(stays),
+            removed=np.arange(waiting + len(ended)) >= waiting + len(stays),
         )
         return OperatorOutput(groups=groups, changed=changed, output=output)
 
@@ -154,14 +148,8 @@ class NewestJoin(JoinOperator):
         right = right[np.argsort(numbers[right], kind="stable")]
 
         asked = np.unique(key[left])
-        n = len(asked)
-        looked_for = self.entry_keys(
-            distinct.take(pa.array(asked)),
-            np.full(n, _NO_PANE),
-            np.full(n, _STAYS),
-            np.zeros(n, np.int64),
-        )
-        known, values = state.find(looked_for, key_groups[asked])
+        newest_keys = self._newest_keys(distinct.take(pa.array(asked)))
+        known, values = state.find(newest_keys, key_groups[asked])
         there = np.flatnonzero(known)
         before = self.from_state(values.take(pa.array(there)))
         # What stayed is older than what is due, and stands before it.
@@ -184,6 +172,11 @@ class NewestJoin(JoinOperator):
         ends = np.ones(len(order), np.bool_)
         ends[:-1] = np.diff(key[order]) != 0
         return order[ends], output
+
+    def _newest_keys(self, own: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the key columns of the entries that hold each key's newest row of the right."""
+        n = own.num_rows
+        return self.entry_keys(own, np.full(n, _NO_PANE), np.full(n, _STAYS), np.zeros(n, np.int64))
 
     def _expired_right_rows(self, state: StateView, before: int) -> StateRows:
         """Return rows of the right that are too old for any future row."""

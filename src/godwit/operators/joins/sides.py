@@ -115,7 +115,7 @@ class JoinOperator(EventTimeOperator):
 
     @property
     def means(self) -> dict[str, Any]:
-        """Meaning of the state, for the checkpoint: sides, and parts of hot keys."""
+        """Meaning of the state, for the checkpoint: time, keys, columns, origins of the sides."""
         named = dict(zip(("left", "right"), self.sides, strict=True))
         return {
             "time": {
@@ -147,7 +147,7 @@ class JoinOperator(EventTimeOperator):
         return pa.RecordBatch.from_arrays(columns, schema=self.arriving)
 
     def _side_of(self, input_number: int) -> int:
-        """Side, left or right, of one of the operator's inputs."""
+        """Return the side, `LEFT` or `RIGHT`, of an input of the operator by its number."""
         return LEFT if input_number in self.sides[LEFT].inputs else RIGHT
 
     def arrange(
@@ -178,11 +178,11 @@ class JoinOperator(EventTimeOperator):
         return rows
 
     def routing(self, time: EpochTime) -> Spreads | EvenSpread | None:
-        """Return the parts that rows go to; ``None``: all to part 0."""
+        """Return how rows of hot keys are divided among parts; ``None`` if no key is divided."""
         return time.spreads if time.spreads is not None and time.spreads.keys else None
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
-        """Add the columns of an entry's identity: part, pane, side and number."""
+        """Add to rows the identity columns of their entries: part, pane, side and number."""
         none = np.zeros(rows.num_rows, np.int64)
         part = [column_of(none.astype(np.int32), None, pa.int32())] if self.spread else []
         side = rows.column(rows.schema.get_field_index(SIDE))
@@ -205,12 +205,12 @@ class JoinOperator(EventTimeOperator):
         return self.how in (("left", "full"), ("right", "full"))[side]
 
     def sides_of(self, keys: pa.RecordBatch) -> npt.NDArray[np.int8]:
-        """Return the side of each entry."""
+        """Return the side of each entry from its key columns."""
         sides: npt.NDArray[np.int8] = values_of(keys.column(self.pane_position + 1))
         return sides
 
     def numbers_of(self, keys: pa.RecordBatch) -> IntArray:
-        """Return the number of each entry."""
+        """Return the number of each entry from its key columns."""
         numbers: IntArray = values_of(keys.column(self.pane_position + 2))
         return numbers
 
@@ -221,7 +221,7 @@ class JoinOperator(EventTimeOperator):
         sides: npt.NDArray[np.integer],
         numbers: IntArray,
     ) -> pa.RecordBatch:
-        """Return the key columns of entries."""
+        """Build the key columns of entries from key, pane, side and number."""
         columns = [
             *own.columns,
             column_of(panes, None, self._moment),
@@ -259,7 +259,7 @@ class JoinOperator(EventTimeOperator):
 
 
 def without_null(keys: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Return where no key column is null; keys with nulls equal nothing."""
+    """Return a mask of keys without a null; keys with nulls match nothing in a join."""
     without = np.ones(keys.num_rows, np.bool_)
     for column in keys.columns:
         mask = mask_of(column)
@@ -269,7 +269,7 @@ def without_null(keys: pa.RecordBatch) -> npt.NDArray[np.bool_]:
 
 
 def event_times_of(rows: pa.RecordBatch) -> IntArray:
-    """Return the event times of rows of `JoinOperator.inputs`."""
+    """Return the event times of rows of a join."""
     times: IntArray = values_of(rows.column(0))
     return times
 

@@ -235,7 +235,7 @@ def _check_name(operator: str, name: object) -> None:
         )
     if name == TIMERS:
         raise InvalidFlowError(
-            f"Operator {operator!r} has a state named {name!r}, which is that of its timers.",
+            f"Operator {operator!r} has a state named {name!r}, which is reserved for its timers.",
             remedy="Choose another name.",
             operator=operator,
         )
@@ -255,8 +255,8 @@ def item_types_of(declared: MapState[Any, Any], where: str) -> tuple[type, ...]:
         parts = typing.get_args(declared.by)
     if not parts or not all(part in ITEM_TYPES for part in parts):
         raise InvalidFlowError(
-            f"{where} is a map by {declared.by!r}.",
-            remedy="Its items are found by str, int, bytes, bool, datetime.date, or a tuple of "
+            f"{where} is a map with keys of type {declared.by!r}.",
+            remedy="Use str, int, bytes, bool, datetime.date, or a tuple of "
             "these, as in gw.MapState(tuple[str, int], float).",
         )
     return parts

@@ -136,7 +136,7 @@ class ListOfKey(OfKey, Sequence[T]):
         return f"ListOfKey({self._all()!r})"
 
     def _all(self) -> list[T]:
-        """Read all elements."""
+        """Return all elements."""
         self._insist()
         elements: list[T] = self._cells.read(self._group)
         return elements
@@ -168,7 +168,7 @@ class _List:
 
     @classmethod
     def of(cls, bounds: bytes) -> _List:
-        """Decode the head entry."""
+        """Decode the head entry of a list; empty bytes: a list without elements."""
         if not bounds:
             return cls()
         first, after, latest = _BOUNDS.unpack(bounds)
@@ -209,7 +209,7 @@ class ListCells(Cells):
         self._lists.pop(group, None)
 
     def _read_heads(self, groups: Any) -> None:
-        """Look up the head entries of keys, all in one read."""
+        """Look up the head entries of keys, given by number, all in one read."""
         looked = self.look_up(groups, pa.array(np.full(len(groups), _HEAD)))
         self._looked_up = {
             key: _List.of(looked.blob(1, row) if known else b"")
@@ -229,7 +229,7 @@ class ListCells(Cells):
         return of_key
 
     def _load_pages(self, group: int, *, everything: bool) -> None:
-        """Read pages of a key, all or the last, and ahead for the next keys."""
+        """Read pages of a key's list, all or the last, and those of the next keys along."""
         ahead = self._all if everything else self._last
         if not self._unread_pages(self._prefetched_list(group), everything=everything):
             return
@@ -357,7 +357,7 @@ class ListCells(Cells):
             elif of_key.was[0] < of_key.was[1]:
                 written.remove(group, (_HEAD,))
         blobs = self.stored.encoded(
-            [page.elements for _, _, page in pages], lambda index: self.key(pages[index][0])
+            [page.elements for _, _, page in pages], lambda index: self.key_text(pages[index][0])
         )
         for (group, number, page), blob in zip(pages, blobs, strict=True):
             if page.changed or blob != page.before:

@@ -247,7 +247,7 @@ class MapCells(Cells):
             self.remove(group, item)
 
     def expect(self, group: int, items: list[Any]) -> None:
-        """Load items of a key together, before they are used."""
+        """Look up items of a key together, before they are used."""
         of_key = self._cached_map(group)
         missing = [i for i in items if i not in of_key.items and i not in of_key.ahead]
         self._look_up_items([group] * len(missing), missing)
@@ -255,7 +255,7 @@ class MapCells(Cells):
     # -- looking up ----------------------------------------------------------------------------
 
     def _cached_map(self, group: int) -> _Map:
-        """Return a key's map, as far as it is loaded."""
+        """Return what is loaded of a key's map."""
         of_key = self._maps.get(group)
         if of_key is None:
             of_key = self._maps[group] = _Map()
@@ -304,7 +304,7 @@ class MapCells(Cells):
         return tuple(found) if len(found) == len(parts) else ()
 
     def _load_whole(self, group: int) -> None:
-        """Load the whole map of a key, and ahead for the next keys."""
+        """Load all items of a key's map, and those of the next keys along."""
         groups = [g for g in self._whole.keys(group) if self._cached_map(g).listed is None]
         missing: list[tuple[int, Any]] = []
         for of_group, listed in zip(groups, self._listings.read(groups), strict=True):
@@ -348,7 +348,7 @@ class MapCells(Cells):
         return looked.nbytes
 
     def _find_entries(self, groups: npt.NDArray[np.int64], columns: list[pa.Array]) -> Looked:
-        """Look up entries of items."""
+        """Look up entries of items, by key number and the columns of the items."""
         return self.look_up(groups, pa.array(np.full(len(groups), _ITEM_ENTRY)), *columns)
 
     def _cache_items(self, groups: list[int], items: Any, looked: Looked) -> None:
@@ -363,7 +363,7 @@ class MapCells(Cells):
 
     def _item_text(self, group: int, item: Any) -> str:
         """Describe an item for messages."""
-        return f"{self.key(group)}, item {item!r}"
+        return f"{self.key_text(group)}, item {item!r}"
 
     # -- what is written -----------------------------------------------------------------------
 
@@ -397,7 +397,7 @@ class MapCells(Cells):
         return written
 
     def _existing_items(self, group: int, items: list[Any]) -> list[Any]:
-        """Return the items that exist, also expired ones not swept yet."""
+        """Return those of the items that exist, also expired ones that are not removed yet."""
         self.expect(group, items)
         of_key = self._maps[group]
         cells = [of_key.items.get(item) or of_key.ahead[item] for item in items]
@@ -421,7 +421,7 @@ class _Grown:
 
     @property
     def is_too_long(self) -> bool:
-        """True if most of the listing is of removed items."""
+        """True if a listing consists mostly of removed items."""
         long = self.listed + len(self.added) > 2 * self.there + _PAGE_ITEMS
         return self.there > 0 and long
 
@@ -436,7 +436,7 @@ class _Listings:
         self._no_item: tuple[None, ...] = (None,) * len(cells.stored.items)
 
     def read(self, groups: list[int]) -> list[list[Any]]:
-        """Read the whole listings of some keys."""
+        """Read the listings (items in insertion order) of some keys' maps."""
         heads = self._read_heads(groups)
         pages = [range(_num_pages(listed)) for _, listed in heads]
         of_group = [group for group, some in zip(groups, pages, strict=True) for _ in some]
@@ -450,7 +450,10 @@ class _Listings:
         written: Written,
         kept: Callable[[int, list[Any]], list[Any]],
     ) -> None:
-        """Write changed listings; `kept`: returns the remaining items of a key."""
+        """Write the listings of maps that grew or shrank.
+
+        `kept`: returns the remaining items of a key.
+        """
         for one, (there, listed) in zip(
             grown, self._read_heads([one.group for one in grown]), strict=True
         ):
@@ -473,7 +476,7 @@ class _Listings:
                     written.remove(one.group, (number, *self._no_item))
 
     def _read_heads(self, groups: list[int]) -> list[tuple[int, int]]:
-        """Return number of items and length of the listing, for each key."""
+        """Read the number of items and the length of the listing, for each key's map."""
         looked = self._find_entries(groups, [_HEAD] * len(groups))
         return [
             _COUNTS.unpack(looked.blob(1, row)) if known else (0, 0)
@@ -481,17 +484,17 @@ class _Listings:
         ]
 
     def _find_entries(self, groups: list[int], pages: list[int]) -> Looked:
-        """Look up pages of listings."""
+        """Look up pages of listings (the items of maps in order) by key number and page."""
         none = [pa.nulls(len(groups), field.type) for field in self._stored.items]
         return self._cells.look_up(np.array(groups, np.int64), pa.array(pages, pa.int64()), *none)
 
     def _unpacked(self, blob: bytes) -> list[Any]:
-        """Decode a page's items."""
+        """Decode the items of a page."""
         items: list[Any] = msgspec.msgpack.decode(blob, type=self._stored.page) if blob else []
         return items
 
     def _put_pages(self, one: _Grown, first: int, items: list[Any], written: Written) -> None:
-        """Write a listing from a page on, and remove former pages behind it."""
+        """Write a key's listing of items from page `first` on, and remove pages after its end."""
         for begin in range(0, len(items), _PAGE_ITEMS):
             packed = msgspec.msgpack.encode(items[begin : begin + _PAGE_ITEMS])
             self._put_page(one.group, first + begin // _PAGE_ITEMS, packed, written)
@@ -500,7 +503,7 @@ class _Listings:
         one.listed = first * _PAGE_ITEMS + len(items)
 
     def _put_page(self, group: int, number: int, packed: bytes, written: Written) -> None:
-        """Write a page of a listing."""
+        """Write page number `number` of a key's listing."""
         forever = () if self._stored.ttl_us is None else (END,)
         written.put(group, (number, *self._no_item), b"", packed, *forever)
 
@@ -532,7 +535,10 @@ class StoredMap(StoredState):
         )
 
     def parts(self, item: Any) -> tuple[Any, ...]:
-        """Return the key columns of an item; refuse one that is not of the declared type."""
+        """Return the key columns of an item of a map.
+
+        Refuse one that is not of the declared type.
+        """
         parts = item if self.is_tuple else (item,)
         if (
             type(parts) is not tuple
@@ -542,17 +548,17 @@ class StoredMap(StoredState):
         ):
             by = ", ".join(part.__name__ for part in self.by)
             raise UserFunctionError(
-                f"State {self.name!r} of operator {self.operator!r} is a map by "
-                f"{f'tuple[{by}]' if self.is_tuple else by}, and was asked for {item!r:.200}, of "
-                f"type {type_name(item)}.",
-                remedy="Ask for what it is declared for; whole numbers have 64 bits.",
+                f"State {self.name!r} of operator {self.operator!r} is a map with "
+                f"keys of type {f'tuple[{by}]' if self.is_tuple else by}; the key {item!r:.200} is "
+                f"of type {type_name(item)}.",
+                remedy="Use keys of the declared type; an integer has at most 64 bits.",
                 operator=self.operator,
                 state=self.name,
             )
         return parts
 
     def item(self, parts: Sequence[Any]) -> Any:
-        """Return the item of some key columns."""
+        """Return the item of a map that has these key columns."""
         return tuple(parts) if self.is_tuple else parts[0]
 
 

@@ -27,17 +27,15 @@ from godwit.columns.arrays import mask_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
 from godwit.columns.python_values import rows_as_tuples
-from godwit.model.errors import UserFunctionError
-from godwit.model.frames import function_failed
 from godwit.model.naming import function_name
 from godwit.operators.calls import without_garbage_collection
 from godwit.operators.operator import OperatorOutput
 from godwit.operators.parts import (
     PART_FIELD,
-    in_parts,
+    DividesHotKeys,
+    call_merge,
+    entries_left,
     part_state_of,
-    parts_are_left,
-    parts_left,
     whole_of,
     with_removed,
 )
@@ -45,7 +43,6 @@ from godwit.operators.spreading import MAX_PARTS, PART
 from godwit.operators.states.lists import ListOfKey
 from godwit.operators.states.operator import ProcessOfStates
 from godwit.operators.states.values import ValueOfKey
-from godwit.operators.windows.event_time import NO_ARRIVALS
 from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
@@ -58,10 +55,9 @@ if TYPE_CHECKING:
     from godwit.operators.operator import Changed, OperatorInput
     from godwit.operators.states.declared import Declared
     from godwit.operators.states.stored import Cells, Entries, LaneKeys, StoredState
-    from godwit.operators.windows.event_time import Arrivals, EpochTime
 
 
-class MergedStates(ProcessOfStates):
+class MergedStates(DividesHotKeys, ProcessOfStates):
     """A user's function called per key, or per part of a hot one, with several named states."""
 
     def __init__(self, *, keys: pa.Schema, states: Mapping[str, Declared], **options: Any) -> None:
@@ -77,17 +73,12 @@ class MergedStates(ProcessOfStates):
         return self._own
 
     @property
-    def hash_columns(self) -> pa.Schema:
-        """Key columns and part; a null part leaves the hash that of the key."""
-        return self.schema.keys
-
-    @property
     def states(self) -> tuple[StateId, ...]:
         """States of whole keys, and those of parts."""
         return tuple(StateId(self.name, s) for s in (*sorted(self.stored), *self.part_states))
 
     def schema_of(self, state: str) -> StateSchema:
-        """Columns of one of them."""
+        """Return the key and state columns of a state of whole keys, or of parts."""
         of_parts = self.stored[self._state_of.get(state, state)].schema
         if state in self._state_of:
             return of_parts
@@ -95,7 +86,7 @@ class MergedStates(ProcessOfStates):
         return StateSchema(keys=keys, values=of_parts.values)
 
     def describe_state(self, state: str = "") -> StateDescription:
-        """Describe one of them."""
+        """Describe a state of whole keys, or of parts, for the checkpoint."""
         if state not in self._state_of:
             return super().describe_state(state)
         described = super().describe_state(self._state_of[state])
@@ -105,39 +96,22 @@ class MergedStates(ProcessOfStates):
     def check_stored_state(
         self, state: str, stored: StateDescription, today: StateDescription
     ) -> None:
-        """Refuse a state of another kind."""
+        """Raise if stored state does not fit the declared state that it is of, or has parts of."""
         entries = tuple(column for column in stored.entries if column[0] != PART)
         stored = msgspec.structs.replace(stored, entries=entries)
         super().check_stored_state(self._state_of.get(state, state), stored, today)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
-        """Return the upgrade of values, which are those of the state whose parts they are."""
+        """Return the upgrade of values; parts have that of the state that they belong to."""
         return super().values_from(self._state_of.get(state, state), written)
-
-    def needs_state(self, time: EpochTime) -> bool:
-        """Return whether parts are merged in the epoch, which their rows cannot wait for."""
-        return super().needs_state(time) or parts_are_left(time)
-
-    def reads_all_keys(self, time: EpochTime) -> bool:
-        """Return whether parts are merged in this epoch, also of keys without rows."""
-        return super().reads_all_keys(time) or self.needs_state(time)
-
-    def arrange(
-        self,
-        rows: pa.RecordBatch,
-        time: EpochTime,
-        input_number: int = 0,  # noqa: ARG002
-    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
-        """Assign rows of hot keys to parts by their hash; other rows go to the undivided key."""
-        return in_parts(rows, self.keys.names, time), None, NO_ARRIVALS
 
     @without_garbage_collection()
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Merge parts that are given up; call the function for every key and part with rows."""
+        """Merge the parts that keys leave, then call the function per key or part with rows."""
         merging: dict[str, StateRows] = {}
         removed: dict[str, StateRows] = {}
         for state, rows in data.left_parts.items():
-            home, here = parts_left(data, rows, self.keys.names)
+            home, here = entries_left(data, rows, self.keys.names)
             merging[self._state_of[state]] = rows.take(home)
             removed[state] = rows.take(here)
         whole = [whole_of(rows, self.schema.keys) for rows in merging.values()]
@@ -147,6 +121,7 @@ class MergedStates(ProcessOfStates):
             of_state = dict(zip(merging, of_entries, strict=True))
 
             def prepare(lane: LaneKeys, cells: Mapping[str, Cells]) -> None:
+                """Merge the parts that keys leave into the states of the keys."""
                 if any(of_entries):
                     self._merge(merging, of_state, lane, cells)
 
@@ -154,14 +129,12 @@ class MergedStates(ProcessOfStates):
                 name: _WholeAndParts(data.states[name], data.states[part_state_of(name)])
                 for name in self.stored
             }
-            output = self._processed(data, groups, identities, states=states, prepare=prepare)
+            output = self._call_for_keys(data, groups, identities, states=states, prepare=prepare)
         changed: dict[str, Changed] = {}
         for name, entries in output.changed.items():
-            changed |= _dealt_out(name, *entries)
+            changed |= _split_changes(name, *entries)
         for state, rows in removed.items():
-            of_parts = with_removed(changed.get(state), rows, data.num_key_groups)
-            if of_parts is not None:
-                changed[state] = of_parts
+            changed = with_removed(changed, state, rows, data.num_key_groups)
         return replace(output, changed=changed)
 
     def _merge(
@@ -171,7 +144,7 @@ class MergedStates(ProcessOfStates):
         lane: LaneKeys,
         cells: Mapping[str, Cells],  # states of the keys
     ) -> None:
-        """Merge states of parts into those of their keys."""
+        """Merge the states of parts that keys leave into the states of the keys."""
         parts = pa.concat_batches(
             [rows.keys.select(self.hash_columns.names) for rows in merging.values()]
         )
@@ -193,13 +166,13 @@ class MergedStates(ProcessOfStates):
             of_parts = stored.cells(stored, lane_of_parts, _InMemory(rows), ())
             for part in in_order:
                 group = int(group_of[part])
-                whole = cells[name].handle(cells[name], group, _within_the_epoch)
-                other = of_parts.handle(of_parts, part, _within_the_epoch)
+                whole = cells[name].handle(cells[name], group, _always_open)
+                other = of_parts.handle(of_parts, part, _always_open)
                 merge(whole, other, lane.tuples[group])
 
 
-def _within_the_epoch() -> None:
-    """Let states be used: they are not a function's, which might keep them."""
+def _always_open() -> None:
+    """Allow the use of a state: it is not passed to a user's function."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +184,7 @@ class _Merge:
 
     @classmethod
     def of(cls, operator: ProcessOfStates, name: str, declared: Declared) -> _Merge:
-        """Return that of a declared state."""
+        """Return the merge function of a declared state."""
         assert declared.merge is not None, "declarations were checked"
         return cls(stored=operator.stored[name], merge=declared.merge)
 
@@ -219,36 +192,29 @@ class _Merge:
         """Merge the state of a part into that of its key."""
         if isinstance(state, ValueOfKey):
             if part.exists:
-                state.value = self._of(state.value, part.value, key) if state.exists else part.value
+                state.value = (
+                    self._merge_values(state.value, part.value, key) if state.exists else part.value
+                )
         elif isinstance(state, ListOfKey):
             if part:
-                both = self._of(list(state), list(part), key) if state else list(part)
+                both = self._merge_values(list(state), list(part), key) if state else list(part)
                 state.replace(both)
         else:
             there = [item for item in part if item in state]
             state.update(
                 {item: value for item, value in part.items() if item not in state}
-                | {item: self._of(state[item], part[item], key, item) for item in there}
+                | {item: self._merge_values(state[item], part[item], key, item) for item in there}
             )
 
-    def _of(self, state: Any, other: Any, key: tuple[Any, ...], *item: Any) -> Any:
-        """Call the user's function, and check what it returns."""
-        operator, name = self.stored.operator, self.stored.name
-        try:
-            merged = self.merge(state, other)
-        except BaseException as error:
-            raise function_failed(operator, self.merge, key, error) from error
-        whose = f"{function_name(self.merge)}, given as merge= of state {name!r} of operator"
-        if merged is None:
-            raise UserFunctionError(
-                f"{whose} {operator!r}, returned nothing for key {key!r}.",
-                remedy="Return what the two become, also where it is the first one, changed.",
-                operator=operator,
-                state=name,
-                key=key,
-            )
+    def _merge_values(self, state: Any, other: Any, key: tuple[Any, ...], *item: Any) -> Any:
+        """Call the user's merge function, and check what it returns.
+
+        `item`: of a map, for errors.
+        """
+        stored = self.stored
+        merged = call_merge(self.merge, (state, other), stored.operator, key, state=stored.name)
         of_item = "".join(f", item {one!r}" for one in item)
-        self.stored.encoded(
+        stored.encoded(
             [[merged] if item else merged],
             lambda _: f"key {key!r}{of_item}, which {function_name(self.merge)} (merge=) returned,",
         )
@@ -264,8 +230,8 @@ class _WholeAndParts:
     def find(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
-        """Look up each entry where it is; see `Entries`."""
-        whole, parts = _apart(keys)
+        """Look up entries of whole keys in one state, and entries of parts in the other."""
+        whole, parts = _split_by_part(keys)
         if not len(parts):
             return self._whole.find(_without_part(keys), key_groups)
         if not len(whole):
@@ -290,7 +256,7 @@ class _InMemory:
         keys: pa.RecordBatch,
         key_groups: npt.NDArray[np.integer],  # noqa: ARG002
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
-        """Look up entries by all their key columns; see `Entries`."""
+        """Look up entries by all their key columns; see `Entries.find`."""
         there = self._rows.keys.num_rows
         every = pa.concat_batches([self._rows.keys, keys])
         groups = group_rows(hash_keys(every), every, 1)
@@ -301,23 +267,24 @@ class _InMemory:
         return known, self._rows.values.take(pa.array(rows, mask=~known))
 
 
-def _apart(keys: pa.RecordBatch) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Return the rows of whole keys, and those of parts."""
+def _split_by_part(keys: pa.RecordBatch) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Return the positions of entries of whole keys, and those of entries of parts."""
     mask = mask_of(keys.column(keys.schema.get_field_index(PART)))
     is_part = np.ones(keys.num_rows, np.bool_) if mask is None else mask
     return np.flatnonzero(~is_part), np.flatnonzero(is_part)
 
 
 def _without_part(keys: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the key columns without the part."""
     return keys.select([name for name in keys.schema.names if name != PART])
 
 
-def _dealt_out(
+def _split_changes(
     state: str, rows: StateRows, key_groups: npt.NDArray[np.int32]
 ) -> dict[str, Changed]:
-    """Return changes of a state by where their entries are."""
+    """Split changes into those of the state of whole keys and those of the state of parts."""
     changed: dict[str, Changed] = {}
-    whole, parts = _apart(rows.keys)
+    whole, parts = _split_by_part(rows.keys)
     if len(whole):
         of_whole = rows.take(whole)
         changed[state] = (

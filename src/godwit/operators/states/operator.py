@@ -8,7 +8,7 @@ is neither looked up nor written.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,6 @@ import pyarrow as pa
 from godwit.checkpoint.entries import StateRows
 from godwit.checkpoint.evolution import StateDescription, columns_of
 from godwit.checkpoint.records import StateId
-from godwit.columns.arrays import values_of
 from godwit.columns.python_values import UTC, rows_as_tuples
 from godwit.model.errors import UserFunctionError
 from godwit.model.naming import did_you_mean, listing
@@ -27,11 +26,18 @@ from godwit.operators.calls import (
     KeysToCall,
     Meter,
     columns_of_rows,
+    timer_times,
     without_garbage_collection,
 )
 from godwit.operators.emitted import emitted_batch
 from godwit.operators.operator import KeyedOperator, OperatorOutput
-from godwit.operators.process import packed_timers, timers_of
+from godwit.operators.process import (
+    DueColumn,
+    due_timers,
+    next_due,
+    packed_timers,
+    timers_of,
+)
 from godwit.operators.states.declared import (
     TIMERS,
     ListState,
@@ -44,10 +50,9 @@ from godwit.operators.states.lists import stored_list
 from godwit.operators.states.maps import StoredMap
 from godwit.operators.states.stored import LaneKeys
 from godwit.operators.states.values import stored_value
-from godwit.operators.windows.event_time import Due
 from godwit.store.changes import EntryRange
 from godwit.store.columns import StateSchema
-from godwit.values.changes import nothing_beside
+from godwit.values.changes import blank_columns
 from godwit.values.codec import make_codec, make_state
 
 if TYPE_CHECKING:
@@ -120,7 +125,7 @@ class States:
             object.__setattr__(self, name, value)
             return
         raise UserFunctionError(
-            f"Operator {self._operator!r} was to set states.{name}.",
+            f"Operator {self._operator!r} assigned states.{name}.",
             remedy=f"Assign states.{name}.value, or use replace(...) of a list and items of a map.",
             operator=self._operator,
         )
@@ -134,7 +139,7 @@ class States:
             cells.drop(self._group)
 
     def _close(self) -> None:
-        """Disable the states: the call has returned."""
+        """Make any further use of the states an error: the call has returned."""
         self._over = True
 
     def _check_open(self) -> None:
@@ -142,24 +147,11 @@ class States:
         if self._over:
             raise UserFunctionError(
                 f"A state of key {self._key!r} of operator {self._operator!r} was used after the "
-                "function that it was given to had returned, so that nothing of it would count.",
-                remedy="Read what is needed of it within the call, and keep that.",
+                "function had returned; a change would be lost.",
+                remedy="Use the state within the call only, and keep copies of its values.",
                 operator=self._operator,
                 key=self._key,
             )
-
-
-class _DueColumn(NamedTuple):
-    """A column of one state with the times at which entries are due."""
-
-    state: str
-    column: int  # position in an entry, key columns first
-    until: int  # what is due, up to and including this time
-    by_event: bool  # whether it is event time; else it is the driver's clock
-
-    def due_of(self, at: int) -> Due:
-        """Return the earliest time, on the column's clock."""
-        return Due(event=at) if self.by_event else Due(clock=at)
 
 
 class ProcessOfStates(KeyedOperator):
@@ -239,8 +231,8 @@ class ProcessOfStates(KeyedOperator):
         return None if state == TIMERS else self.stored[state].values_from(written)
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
-        """Return timers and expiry of entries that have none."""
-        return nothing_beside(self.schema_of(state).values, count)
+        """Return `count` rows of empty state columns, for entries of an earlier schema."""
+        return blank_columns(self.schema_of(state).values, count)
 
     # -- time ----------------------------------------------------------------------------------
 
@@ -249,46 +241,39 @@ class ProcessOfStates(KeyedOperator):
         """True if the operator has timers, or a state that expires."""
         return self.clock is not None or any(s.ttl_us is not None for s in self.stored.values())
 
-    def _due_columns(self, time: EpochTime) -> list[_DueColumn]:
-        """Return the columns with due times."""
+    def _due_columns(self, time: EpochTime) -> list[DueColumn]:
+        """Return the columns with due times of timers and expiring states."""
         columns = []
         if self.clock is not None:
-            by_event = self.clock == "event"
-            columns.append(
-                _DueColumn(TIMERS, len(self.keys) + _DUE, self._now(time), by_event=by_event)
-            )
+            columns.append(due_timers(TIMERS, len(self.keys) + _DUE, self.clock, time))
         for name, stored in self.stored.items():
             if stored.expires_at is not None:
                 column = len(stored.schema.keys) + stored.expires_at
-                columns.append(_DueColumn(name, column, time.clock, by_event=False))
+                columns.append(DueColumn(name, column, time.clock))
         return columns
-
-    def _now(self, time: EpochTime) -> int:
-        """Time by the operator's clock at the end of the epoch, in microseconds."""
-        return time.timers_until if self.clock == "event" else time.clock
 
     # -- an epoch ------------------------------------------------------------------------------
 
     @without_garbage_collection()
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Call the function for every key with rows, due timers or expired state."""
-        time = data.time
+        due_columns = self._due_columns(data.time)
         scanned = {
             due.state: data.states[due.state].scan(EntryRange(column=due.column, end=due.until + 1))
-            for due in (self._due_columns(time) if time.due else ())
+            for due in (due_columns if data.time.due else ())
         }
         groups, keys, of_entries = data.grouped_with(len(self.hash_columns), list(scanned.values()))
         if not groups.count:
-            return OperatorOutput(next_due=self._next_due(data, {}))
+            return OperatorOutput(next_due=next_due(due_columns, data, {}))
         expired = {}
         for (state, entries), of in zip(scanned.items(), of_entries, strict=True):
             apart = entries.keys.columns[len(self.keys) :]
             columns_apart = [column.to_pylist() for column in apart]
             parts = zip(*columns_apart, strict=True) if apart else [()] * len(of)
             expired[state] = list(zip(of, parts, strict=True))
-        return self._processed(data, groups, keys, states=data.states, expired=expired)
+        return self._call_for_keys(data, groups, keys, states=data.states, expired=expired)
 
-    def _processed(
+    def _call_for_keys(
         self,
         data: OperatorInput,
         groups: Groups,
@@ -345,13 +330,14 @@ class ProcessOfStates(KeyedOperator):
                 of_state.reset(group)
             of_keys[group] = States(cells, group, lane.tuples[group], self.name)
 
+        now, until = timer_times(self.clock, time)
         work = KeysToCall(
             keys=lane.tuples,
             columns=columns,
             starts=lane.starts,
             called=called,
-            now=time.until if self.clock == "event" else time.clock,
-            until=self._now(time),
+            now=now,
+            until=until,
             state_of=state_of,
             done=done,
             reset=reset,
@@ -374,7 +360,7 @@ class ProcessOfStates(KeyedOperator):
             output=output,
             groups=groups,
             changed=changed,
-            next_due=self._next_due(data, changed),
+            next_due=next_due(self._due_columns(time), data, changed),
             cpu_ms=meter.cpu_ms,
             busy_ms=meter.busy_ms,
         )
@@ -389,7 +375,10 @@ class ProcessOfStates(KeyedOperator):
     def _timers_written(
         self, lane: LaneKeys, timers: list[list[int]], differ: npt.NDArray[np.int64]
     ) -> Changed:
-        """Return the entries of the keys whose timers changed."""
+        """Return the changed entries of the timers' state.
+
+        `differ`: numbers of the keys that changed.
+        """
         removed = np.array([not of_key for of_key in timers], np.bool_)
         rows = StateRows(
             hashes=lane.hashes[differ],
@@ -398,23 +387,6 @@ class ProcessOfStates(KeyedOperator):
             removed=removed if removed.any() else None,
         )
         return rows, lane.key_groups[differ]
-
-    def _next_due(self, data: OperatorInput, changed: Mapping[str, Changed]) -> Due:
-        """Return the next due time: of `changed` keys, or of all if the epoch scanned them."""
-        earliest = Due()
-        for due in self._due_columns(data.time):
-            if data.time.due:
-                state = data.states[due.state]
-                earliest |= due.due_of(state.min_after(due.column, due.until))
-            if due.state not in changed:
-                continue
-            rows, _ = changed[due.state]
-            moments = values_of(rows.values.column(due.column - len(rows.keys.schema)))
-            if rows.removed is not None:
-                moments = moments[~rows.removed]
-            if len(moments):
-                earliest |= due.due_of(int(moments.min()))
-        return earliest
 
 
 def _stored_layout(
@@ -426,7 +398,7 @@ def _stored_layout(
     codec: str,
     classes: Mapping[str, type] | Sequence[type],
 ) -> StoredState:
-    """Return the layout in entries of a declared state."""
+    """Return the layout in entries of a state that a user declared."""
     where = f"State {name!r} of operator {operator!r}"
     label = f"{operator}/{name}"
     options: dict[str, Any] = {

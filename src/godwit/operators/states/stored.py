@@ -72,7 +72,7 @@ class StoredState:
 
     @property
     def expires_at(self) -> int | None:
-        """Position of the column of expiry times; None if there is none."""
+        """Position of the column of expiry times; ``None`` if there is none."""
         return None if self.ttl_us is None else len(self.schema.values) - 1
 
     def describe(self) -> StateDescription:
@@ -85,7 +85,7 @@ class StoredState:
         )
 
     def check_stored(self, stored: StateDescription) -> None:
-        """Refuse a stored state of another kind; the error lists all differences."""
+        """Raise if stored state is of another kind; the error lists all differences."""
         insist_on_compatible(
             f"state {self.name!r} of operator {self.operator!r}",
             stored,
@@ -98,7 +98,10 @@ class StoredState:
         )
 
     def values_from(self, written: WrittenState) -> StateUpgrade | None:
-        """Return the upgrade of values; see `KeyedOperator.values_from`."""
+        """Return the upgrade of the state's values to the declared type.
+
+        ``None`` if none is needed.
+        """
         return upgrade_between(
             f"{self.operator}/{self.name}",
             written,
@@ -115,7 +118,7 @@ class StoredState:
         except UnencodableError as error:
             raise StateEncodingError(
                 f"Operator {self.operator!r} cannot write its state {self.name!r} of "
-                f"{whose(error.index)} so that it comes back as what it is: {error}.",
+                f"{whose(error.index)} without loss: {error}.",
                 remedy="Keep values of the declared type in it, or change the declaration.",
                 operator=self.operator,
                 state=self.name,
@@ -140,7 +143,7 @@ class StoredState:
 
 
 def upgrade_each(upgrade: Callable[[Any], Any], elements: Iterable[Any]) -> list[Any]:
-    """Upgrade every element of a page."""
+    """Upgrade every element of a list's or map's page by the user's function."""
     return [upgrade(element) for element in elements]
 
 
@@ -195,7 +198,7 @@ class Looked:
         self._blobs: dict[int, tuple[list[int], memoryview]] = {}
 
     def blob(self, column: int, row: int) -> bytes:
-        """Return the bytes of an entry in a column."""
+        """Return the bytes in a column of an entry that was looked up."""
         blobs = self._blobs.get(column)
         if blobs is None:
             array = self._values.column(column)
@@ -206,7 +209,7 @@ class Looked:
         return bytes(data[edges[row] : edges[row + 1]])
 
     def times(self, column: int | None) -> list[int]:
-        """Return the times in a column; `END` for all if there is no such column."""
+        """Return the times in a column of all entries; `END` for all if `column` is ``None``."""
         if column is None:
             return [END] * len(self.known)
         moments: list[int] = values_of(self._values.column(column)).tolist()
@@ -229,19 +232,25 @@ class Written:
     values: list[tuple[Any, ...] | None] = field(default_factory=list)
 
     def put(self, group: int, apart: tuple[Any, ...], *values: Any) -> None:
-        """Write an entry."""
+        """Write an entry of key number `group`.
+
+        `apart`: what tells it apart from others of the key.
+        """
         self.groups.append(group)
         self.apart.append(apart)
         self.values.append(values)
 
     def remove(self, group: int, apart: tuple[Any, ...]) -> None:
-        """Remove an entry."""
+        """Remove an entry of key number `group`.
+
+        `apart`: what tells it apart from others of the key.
+        """
         self.groups.append(group)
         self.apart.append(apart)
         self.values.append(None)
 
     def entries(self, lane: LaneKeys) -> tuple[StateRows, npt.NDArray[np.int32]]:
-        """Return the entries by key group, and the key group of each."""
+        """Return the entries to write, ordered by key group, and the key group of each."""
         blank = tuple(b"" if pa.types.is_large_binary(f.type) else 0 for f in self.schema.values)
         removed = np.fromiter((values is None for values in self.values), np.bool_)
         rows = [blank if values is None else values for values in self.values]
@@ -249,8 +258,8 @@ class Written:
         order = np.argsort(groups, kind="stable")
         taken, groups = pa.array(order), groups[order]
         own = lane.keys.take(pa.array(groups)).columns
-        apart = _columns(self.apart, list(self.schema.keys)[self.num_keys :])
-        values = _columns(rows, list(self.schema.values))
+        apart = _to_columns(self.apart, list(self.schema.keys)[self.num_keys :])
+        values = _to_columns(rows, list(self.schema.values))
         entries = StateRows(
             hashes=lane.hashes[groups],
             keys=pa.RecordBatch.from_arrays(
@@ -264,8 +273,8 @@ class Written:
         return entries, lane.key_groups[groups]
 
 
-def _columns(rows: Sequence[tuple[Any, ...]], fields: list[pa.Field]) -> list[pa.Array]:
-    """Convert rows of key values to columns."""
+def _to_columns(rows: Sequence[tuple[Any, ...]], fields: list[pa.Field]) -> list[pa.Array]:
+    """Convert tuples of values to columns of these fields."""
     if not rows:
         return [pa.array([], field.type) for field in fields]
     columns = zip(*rows, strict=True)
@@ -303,37 +312,37 @@ class Cells(ABC):
 
     @abstractmethod
     def drop(self, group: int) -> None:
-        """Drop the state of a key."""
+        """Drop the state of a key, given by number."""
 
     def reset(self, group: int) -> None:
-        """Return the state of a key to what it was before the epoch."""
+        """Reset the state of a key to what it was before the epoch."""
         self.discard(group)
         self.sweep([entry for entry in self._expired if entry[0] == group])
 
     @abstractmethod
     def discard(self, group: int) -> None:
-        """Discard what was read and changed of a key."""
+        """Discard what was read and changed of a key's state."""
 
     @abstractmethod
     def sweep(self, expired: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
-        """Record expired entries, which functions no longer see, for removal."""
+        """Record expired entries for removal; functions no longer see them."""
 
     @abstractmethod
     def written(self) -> Written:
-        """Return the changes of the epoch."""
+        """Return the changes of the state in the epoch."""
 
     def new_written(self) -> Written:
         """Return an empty set of changes."""
         return Written(schema=self.stored.schema, num_keys=self.stored.num_keys)
 
     def look_up(self, groups: npt.NDArray[np.int64], *apart: pa.Array) -> Looked:
-        """Look up entries by key and the further columns of their identity."""
+        """Look up entries by key number and the columns that tell entries of a key apart."""
         keys = self.lane.keys.take(pa.array(groups))
         batch = pa.RecordBatch.from_arrays([*keys.columns, *apart], schema=self.stored.schema.keys)
         return Looked(*self._state.find(batch, self.lane.key_groups[groups]))
 
-    def key(self, group: int) -> str:
-        """Name a key in messages."""
+    def key_text(self, group: int) -> str:
+        """Return a key as text, for messages."""
         return f"key {self.lane.tuples[group]!r}"
 
 
@@ -346,7 +355,7 @@ class OfKey:
         self._cells, self._group, self._insist = cells, group, insist
 
     def clear(self) -> None:
-        """Remove everything.
+        """Remove the value, all elements, or all items of the key.
 
         Examples
         --------

@@ -152,7 +152,7 @@ class ValueCells(Cells):
         """Return whether a key has a value."""
         cell = self._prefetched_cell(group)
         if cell.is_new:  # it counts once it was changed
-            (blob,) = self.stored.encoded([cell.value], lambda _: self.key(group))
+            (blob,) = self.stored.encoded([cell.value], lambda _: self.key_text(group))
             return blob != self._initial_value()
         return cell.value is not _NONE
 
@@ -190,7 +190,7 @@ class ValueCells(Cells):
             elif cell.is_new and cell.there:
                 written.remove(group, ())  # it had expired, and the new one was only looked at
         values = [self._cells[group].value for group in maybe]
-        blobs = self.stored.encoded(values, lambda index: self.key(maybe[index]))
+        blobs = self.stored.encoded(values, lambda index: self.key_text(maybe[index]))
         again = () if self.stored.ttl_us is None else (self._again,)
         new = self._initial_value() if any(self._cells[group].is_new for group in maybe) else b""
         for group, blob in zip(maybe, blobs, strict=True):
@@ -202,7 +202,7 @@ class ValueCells(Cells):
         return written
 
     def _initial_value(self) -> bytes:
-        """Encode the value that a new key begins with."""
+        """Return the encoded value that a new key begins with."""
         (blob,) = self.stored.encoded([self._make_new()], lambda _: "a new key")
         return blob
 

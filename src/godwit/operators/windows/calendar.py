@@ -146,7 +146,7 @@ def calendar_length(value: Duration, what: str, *, least: int) -> tuple[Calendar
 
 
 def spelled_calendar(number: int, unit: CalendarUnit) -> str:
-    """Spell a length as `calendar_length` reads it.
+    """Return a number of days or months as text that `calendar_length` reads.
 
     Examples
     --------

@@ -56,7 +56,7 @@ class KeyedStates:
     def merged_with(
         self, later: KeyedStates, merge: Callable[[pa.RecordBatch, pa.RecordBatch], pa.RecordBatch]
     ) -> KeyedStates:
-        """Merge with later states."""
+        """Merge with later states of the same or other keys."""
         count, at = len(self.keys), np.searchsorted(self.keys, later.keys)
         if np.array_equal(self.keys, later.keys):
             return KeyedStates(keys=self.keys, states=merge(self.states, later.states))
@@ -148,11 +148,11 @@ class Pieces:
 
     @property
     def to_build(self) -> tuple[ClosingWindow, ...]:
-        """Windows that close, then those that stay."""
+        """Windows that close in the epoch, then windows that are built to be retained."""
         return self.windows + self.staying
 
     def only_piece(self, window: ClosingWindow) -> int | None:
-        """Return the only piece of a window; ``None`` if it has several."""
+        """Return the piece that a window consists of; ``None`` if it has several."""
         first, end = window.panes
         if first == end or window.own is not None:
             return window.own if first == end else None
@@ -313,7 +313,7 @@ def _window_of_panes(panes: IntArray, start: int, end: int) -> ClosingWindow:
 
 
 def _number_times(moments: IntArray, width: int) -> tuple[IntArray, npt.NDArray[np.integer]]:
-    """Return the distinct event times, sorted, and the index of each."""
+    """Return the distinct times, ascending, and the index of each; all are `width` apart."""
     if not len(moments):
         return moments, moments
     least = int(moments.min())

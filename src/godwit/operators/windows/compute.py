@@ -42,6 +42,7 @@ from godwit.operators.windows.kept import kept_spans
 from godwit.operators.windows.operator import (
     PANE,
     EventTimeOperator,
+    entries_in_range,
     output_schema,
     window_bounds,
 )
@@ -117,7 +118,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
 
     @property
     def kept(self) -> KeptSpans | None:
-        """Windows that stay for later ones, if aggregates may see rows in any order.
+        """Kinds of closed windows that are retained to build later ones; ``None``: none are.
 
         Sets and sketches do not stay: each size of block would hold all that its panes hold.
         """
@@ -194,7 +195,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         return groups, StateRows(hashes=groups.hashes, keys=keys, values=state)
 
     def _group_rows(self, data: OperatorInput) -> tuple[Groups, pa.RecordBatch, pa.RecordBatch]:
-        """Group an epoch's rows: groups, keys, and rows or one partial each."""
+        """Group an epoch's rows; return groups, keys, and the rows or one partial per group."""
         groups, keys = data.grouped(self.pane_position)
         rows = data.rows.values
         return groups, keys, self.merge_partials(groups, rows) if data.is_partial else rows
@@ -233,7 +234,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         return Pieces.of(self.grid, *self._starts_and_spans(entries.keys), time, kept)
 
     def _starts_and_spans(self, keys: pa.RecordBatch) -> tuple[IntArray, IntArray | None]:
-        """Return the start and span of entries."""
+        """Return the start and the span of entries; ``None`` if they have no span."""
         position = self.pane_position
         spans = values_of(keys.column(position + 1)) if self.may_duplicate else None
         return values_of(keys.column(position)), spans
@@ -254,7 +255,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
             first, end = min(first, first_staying), max(end, end_staying)
         part = EntryRange(column=self.pane_position, first=first, end=end)
         with work.timing("scan"):
-            changed = None if changed is None else _entries_in_range(changed, part)
+            changed = entries_in_range(changed, part)
             if kept.any_retained_from(first, time.kept_since, time.closed):
                 whole = self._read_planned(data, part, changed, kept)
             else:
@@ -310,7 +311,10 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def close(
         self, entries: StateRows, changed: StateRows | None, time: EpochTime, work: WindowWork
     ) -> pa.RecordBatch:
-        """Return the output of the windows that close; what changed counts."""
+        """Return the output of the windows that close in the epoch.
+
+        `changed`: entries changed in the epoch, which replace those of `entries`.
+        """
         if changed is not None:
             entries = entries.followed_by(changed)
         pieces, piece_of = self.pieces(entries, time)
@@ -324,7 +328,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def _build_windows(
         self, closing: _Closing, work: WindowWork
     ) -> tuple[pa.RecordBatch, StateRows | None]:
-        """Build windows; return the output of those that close, and those to retain.
+        """Merge entries into windows; return the output of those that close, and those to retain.
 
         What is scanned lies in no order.  It is ordered by piece and key once; where every window
         is one piece, which is the whole work of windows that do not overlap, not even keys need be
@@ -505,12 +509,6 @@ class _Closing:
     piece_of: npt.NDArray[np.integer]  # shape ``(n,)``: the piece of each entry
     # as planned before the entries were read; ``None``: by them
     steps: Mapping[tuple[int, int], ConsolidationStep] | None = None
-
-
-def _entries_in_range(entries: StateRows, part: EntryRange) -> StateRows | None:
-    """Return the entries of a range; ``None`` if there are none."""
-    inside = part.positions(entries.keys)
-    return entries.take(inside) if len(inside) else None
 
 
 def _entries_to_write(

@@ -166,7 +166,7 @@ class WindowWork:
 
     @contextmanager
     def timing(self, kind: Literal["write", "spread", "scan"]) -> Iterator[None]:
-        """Add CPU time to one kind of work."""
+        """Context that adds its CPU time to one kind of work."""
         cpu = cpu_clock.process_time()
         yield
         name = f"{kind}_ms"

@@ -63,7 +63,7 @@ class KeptSpans:
 
     @property
     def mark(self) -> int:
-        """Fingerprint of these kinds of windows; state with another one is not used."""
+        """Fingerprint of the retained kinds of windows; state with another one is not used."""
         kinds = [(w.length_us, w.every_us, w.offset_us) for w in self.grid.windows]
         return zlib.crc32(repr((kinds, self.needed_us)).encode())
 

@@ -53,7 +53,7 @@ class EventTimeOperator(KeyedOperator):
 
     @property
     def keys(self) -> pa.Schema:
-        """Key columns."""
+        """Key columns: the identity columns before the pane."""
         return pa.schema(list(self.schema.keys)[: self.schema.keys.get_field_index(PANE)])
 
     def unique_keys_of_windows(self, lengths: int) -> tuple[tuple[str, ...], ...]:
@@ -67,7 +67,7 @@ class EventTimeOperator(KeyedOperator):
 
     @property
     def means(self) -> dict[str, Any]:
-        """Meaning of the state for the checkpoint, besides its windows."""
+        """Meaning of the state, for the checkpoint: the column of event time."""
         return {"time": {"column": self.time.column, "is end": self.time.is_end}}
 
     @property
@@ -87,7 +87,7 @@ class EventTimeOperator(KeyedOperator):
         return self.with_windows(described)
 
     def with_windows(self, described: StateDescription) -> StateDescription:
-        """Add identity columns, windows and meaning to a description of state columns."""
+        """Add identity columns, windows and meaning to the description of a state."""
         return msgspec.structs.replace(
             described,
             entries=columns_of(list(self.schema.keys)[len(self.keys) :]),
@@ -150,11 +150,11 @@ class EventTimeOperator(KeyedOperator):
         return self.grid.panes(times)
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
-        """Add the identity columns of each row's entry."""
+        """Add to rows the identity columns of their entries."""
         return self.insert_identity(rows, panes)
 
     def insert_identity(self, rows: pa.RecordBatch, *apart: pa.Array) -> pa.RecordBatch:
-        """Insert identity columns behind the key columns."""
+        """Insert identity columns `apart` behind the key columns of rows."""
         own, entry = self.keys.names, self.schema.keys.names
         others = [name for name in self.inputs.names if name not in own]
         columns = [*rows.select(own).columns, *apart, *rows.select(others).columns]
@@ -199,22 +199,25 @@ class EventTimeOperator(KeyedOperator):
     def closing_entries(
         self, data: OperatorInput, changed: StateRows | None
     ) -> tuple[StateRows, StateRows | None]:
-        """Return entries of the closing panes: stored ones, and those changed in this epoch.
+        """Return entries of panes that close: stored ones, and those changed in this epoch.
 
         The latter replace the former; ``None`` if there are none.
         """
         first, end = self.closing_panes(data.time)
-        if changed is not None:
-            panes = values_of(changed.keys.column(self.pane_position))
-            closing = (panes >= first) & (panes < end)
-            changed = changed.take(np.flatnonzero(closing)) if closing.any() else None
         part = EntryRange(column=self.pane_position, first=first, end=end)
-        return data.state.scan(part), changed
+        return data.state.scan(part), entries_in_range(changed, part)
 
     def empty_output(self) -> pa.RecordBatch:
-        """Return empty output."""
-        empty = [pa.array([], field.type) for field in self.output]
-        return pa.RecordBatch.from_arrays(empty, schema=self.output)
+        """Return an output batch without rows."""
+        return pa.RecordBatch.from_pylist([], self.output)
+
+
+def entries_in_range(entries: StateRows | None, part: EntryRange) -> StateRows | None:
+    """Return the entries whose event time is in a range; ``None`` if there are none."""
+    if entries is None:
+        return None
+    inside = part.positions(entries.keys)
+    return entries.take(inside) if len(inside) else None
 
 
 def number_rows(rows: StateRows, column: str, epoch: int) -> StateRows:
@@ -243,7 +246,7 @@ def first_needed_pane(described: StateDescription, closed: int) -> int | None:
 
 
 def window_bounds(time: pa.DataType) -> list[pa.Field]:
-    """Return the columns of the bounds of a window."""
+    """Return the output columns of a window's start and end, of this type."""
     return [pa.field(WINDOW_START, time), pa.field(WINDOW_END, time)]
 
 

@@ -69,7 +69,7 @@ def call_for_windows(
     order: IntArray,
     bounds: IntArray,
 ) -> pa.RecordBatch:
-    """Call the function for n windows; of window i are rows ``order[bounds[i]:bounds[i + 1]]``.
+    """Call the user's function for n windows; return the rows that it emits.
 
     `keys`, `starts` and `ends` are n rows: key and bounds of each window.
     """
@@ -118,7 +118,7 @@ class WindowedProcess(EventTimeOperator):
         self.function, self.zone, self.output_class = function, zone, output_class
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
-        """Add the columns of an entry's identity: its pane and number."""
+        """Add to rows the identity columns of their entries: pane and number."""
         numbers = column_of(np.zeros(rows.num_rows, np.int64), None, pa.int64())
         return self.insert_identity(rows, panes, numbers)
 
@@ -146,7 +146,7 @@ class WindowedProcess(EventTimeOperator):
         )
 
     def _call_for_closing(self, rows: StateRows, time: EpochTime) -> pa.RecordBatch:
-        """Call the function for every window that closes."""
+        """Call the user's function for every window that closes; return the rows that it emits."""
         position = self.pane_position
         panes = values_of(rows.keys.column(position))
         numbers = values_of(rows.keys.column(position + 1))
@@ -206,7 +206,7 @@ class SessionProcess(SessionCompute):
         )
 
     def emitted(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
-        """Call the function for sessions that close."""
+        """Call the user's function for the sessions that close; return the rows that it emits."""
         first, last, packed = self.results(keys, state)
         opens, ends = self.bounds(first, last)
         starts, rows = rows_of(packed, self._rows)

@@ -102,7 +102,7 @@ def rows(length: int, *, every: int | None = None) -> RowWindows:
             )
     if length % every or length // every > _MAX_PANES:
         raise InvalidFlowError(
-            f"Windows of {length} rows cannot come out every {every} rows.",
+            f"Windows of {length} rows cannot be emitted every {every} rows.",
             remedy=f"Give an every= that divides {length}, into at most {_MAX_PANES} parts.",
         )
     return RowWindows(length=length, every=every)

@@ -319,7 +319,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
     def _starts_session(
         self, key: IntArray, first: IntArray, last: IntArray
     ) -> npt.NDArray[np.bool_]:
-        """Return which parts, ordered by key and beginning, start a session."""
+        """Return a mask of rows or sessions, ordered by key and start, that begin a new session."""
         count = len(key)
         begins = np.ones(count, np.bool_)
         if count > 1:
@@ -336,7 +336,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         return begins
 
     def _in_slots(self, keys: pa.RecordBatch, slots: IntArray) -> pa.RecordBatch:
-        """Return the identity of each key's entry in its slot."""
+        """Return the identity columns of entries: each key with its session's slot."""
         own = keys.columns[: self.pane_position]
         moment = self.schema.keys.field(self.pane_position).type
         return pa.RecordBatch.from_arrays(

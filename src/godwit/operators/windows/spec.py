@@ -224,11 +224,7 @@ def _calendar_windows(length: Duration, every: Duration, start: Duration, zone: 
         calendar=Calendar(unit=unit, zone=zone),
     )
     _insist_on_no_gaps(spec)
-    if first >= step:
-        raise InvalidFlowError(
-            f"The start of windows is {start!r}, but they begin every {every} anyway.",
-            remedy="Give a start that is shorter than that.",
-        )
+    _check_start(first, step, start, str(every))
     return spec
 
 
@@ -253,9 +249,14 @@ def _insist_on_no_gaps(spec: Hopping) -> None:
 def _checked_window(length_us: int, every_us: int, start: Duration) -> TimeWindow:
     """Return windows of a length that begin every `every_us`, checked."""
     offset = microseconds(start, "The start of windows", least=0)
-    if offset >= every_us:
+    _check_start(offset, every_us, start, spelled(every_us))
+    return TimeWindow(length_us=length_us, every_us=every_us, offset_us=offset)
+
+
+def _check_start(offset: int, every: int, start: Duration, every_text: str) -> None:
+    """Raise if the start of windows, in the unit of `every`, is not less than their interval."""
+    if offset >= every:
         raise InvalidFlowError(
-            f"The start of windows is {start!r}, but they begin every {spelled(every_us)} anyway.",
+            f"The start of windows is {start!r}, but they begin every {every_text} anyway.",
             remedy="Give a start that is shorter than that.",
         )
-    return TimeWindow(length_us=length_us, every_us=every_us, offset_us=offset)

@@ -45,7 +45,7 @@ _SLOT: Final = pa.field(f"{RESERVED_PREFIX}_slot", pa.int8())
 
 
 def second_slots(operator: str) -> str:
-    """Name of the operator that is the second slots of another one."""
+    """Return the name of the operator that holds the second slots of a two-phase aggregate."""
     return f"{operator}{_SECOND}"
 
 
@@ -72,7 +72,7 @@ class ComputePart(WindowedCompute):
 
     @property
     def two_phase(self) -> TwoPhase:
-        """Role: a slot of the compute part."""
+        """Role in the two-phase aggregate: one of the two slots of the compute part."""
         return _role_of_part(self, self.part_of or self.name, self.slot)
 
     def close(
@@ -119,7 +119,7 @@ class ConsolidatePart(EventTimeOperator):
 
     @property
     def two_phase(self) -> TwoPhase:
-        """Role: consolidation of both slots."""
+        """Role in the two-phase aggregate: it consolidates the partials of both slots."""
         return _role_of_part(self, self.part_of, None)
 
     def unify_columns(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:
@@ -137,7 +137,7 @@ class ConsolidatePart(EventTimeOperator):
         return rows, None, NO_ARRIVALS
 
     def first_needed_pane(self, closed: int) -> int:  # noqa: ARG002
-        """Return no pane, since this operator has no state."""
+        """Return `BEGINNING`: the operator has no state."""
         return BEGINNING
 
     def process(self, data: OperatorInput) -> OperatorOutput:

@@ -179,8 +179,8 @@ def test_timers_and_named_states_are_dropped_together(tmp_path: Path) -> None:
         (lambda s: s.recnt, UserFunctionError, "has no state 'recnt'.*Did you mean 'recent'"),
         (lambda s: s["per"], UserFunctionError, "declares 'total', 'log', 'recent'"),
         (lambda s: setattr(s, "total", 3), UserFunctionError, "Assign states.total.value"),
-        (lambda s: s.per_item[3], UserFunctionError, "was asked for 3, of type int"),
-        (lambda s: s.groups["x"], UserFunctionError, r"a map by tuple\[str, int\]"),
+        (lambda s: s.per_item[3], UserFunctionError, "the key 3 is of type int"),
+        (lambda s: s.groups["x"], UserFunctionError, r"keys of type tuple\[str, int\]"),
         (lambda s: s.groups[("x", 2**63)], UserFunctionError, "64 bits"),
         (lambda s: s.groups.update({("x", True): []}), UserFunctionError, "64 bits"),
         (lambda s: s.per_item["x"], UserFunctionError, "raised KeyError"),
@@ -204,7 +204,7 @@ def test_what_is_wrong_is_said_by_state_and_key(
     with pytest.raises(error, match=said) as caught:
         run.epoch([("a", "", "", 0)])
     assert ".." not in caught.value.message
-    assert caught.value.remedy.startswith(("Ask", "Assign", "Correct", "Did", "It", "Keep"))
+    assert caught.value.remedy.startswith(("Assign", "Correct", "Did", "It", "Keep", "Use"))
 
 
 def test_a_state_that_is_used_after_its_call_raises(tmp_path: Path) -> None:
@@ -228,10 +228,10 @@ def test_a_state_that_is_used_after_its_call_raises(tmp_path: Path) -> None:
         ({"total": int}, {}, "is declared as <class 'int'>"),
         ({"Total": ValueState(int)}, {}, "lower-case"),
         ({"class": ValueState(int)}, {}, "a state named 'class'"),
-        ({"timers": ValueState(int)}, {}, "that of its timers"),
+        ({"timers": ValueState(int)}, {}, "reserved for its timers"),
         ({"total": ValueState(int, ttl="soon")}, {}, "time-to-live of state 'total'"),
-        ({"per": MapState(float, int)}, {}, "a map by <class 'float'>"),
-        ({"total": ValueState(Needy)}, {}, "cannot be made"),
+        ({"per": MapState(float, int)}, {}, "keys of type <class 'float'>"),
+        ({"total": ValueState(Needy)}, {}, "cannot create the state"),
         ({"total": ValueState(int, upgrade=NO_FUNCTION)}, {}, "cannot be called"),
         ({"total": ValueState(int)}, {"state": int}, "both states= and state="),
         ({"total": ValueState(int)}, {"ttl": "1 day"}, "both states= and ttl="),

@@ -115,7 +115,7 @@ def test_a_condition_leaves_order_as_much_or_as_little_weight_as_it_has(aggregat
         ("(n > 1", r"'\)' is missing at the end"),
         ("n is 3", "'null' is missing before '3'"),
         ("n between 1 and 2", "'between' is not expected"),
-        ("1 = 1 and flag", "none is a column"),
+        ("1 = 1 and flag", "neither of which is a column"),
         ("true", "names no column"),
         ("n > -s", "minus sign"),
         ("n > " + "1" * 5_000, "more than 38 digits"),
