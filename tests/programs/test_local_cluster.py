@@ -24,7 +24,7 @@ SPARK_HOME = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
 
 _PROGRAM = """
 import json, os, sys, time
-from godwit.cluster.spark.platform.executors import live_executors, wait_for
+from godwit.cluster.spark.platform.executors import live_executors, wait_for_executors
 from godwit.model.errors import ClusterError
 from godwit.cluster.spark.platform.local_cluster import LocalCluster, arguments_of
 
@@ -35,10 +35,10 @@ try:
         told["master"] = cluster.master_url
         context = spark.sparkContext
         application = context.applicationId
-        wait_for(context, 1)
+        wait_for_executors(context, 1)
         told["python"] = context.parallelize([0], 1).map(lambda _: sys.executable).collect()[0]
         cluster.add_worker()
-        told["executors"] = [e.name for e in wait_for(context, 2)]
+        told["executors"] = [e.name for e in wait_for_executors(context, 2)]
         told["pids"] = cluster.executor_pids(application)
         told["strangers"] = cluster.executor_pids("app-of-somebody-else")
         told["killed"] = cluster.kill_executor("0", application)
@@ -115,11 +115,11 @@ def test_executors_come_die_by_name_and_are_replaced_and_none_survives_an_except
 
 _ORPHANING = """
 import os, signal, sys
-from godwit.cluster.spark.platform.executors import wait_for
+from godwit.cluster.spark.platform.executors import wait_for_executors
 from godwit.cluster.spark.platform.local_cluster import LocalCluster
 
 with LocalCluster(workers=1, memory="512m", work_dir=sys.argv[1]) as cluster:
-    wait_for(cluster.session("test", {"spark.driver.memory": "512m"}).sparkContext, 1)
+    wait_for_executors(cluster.session("test", {"spark.driver.memory": "512m"}).sparkContext, 1)
     print("there", flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """

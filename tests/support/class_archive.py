@@ -1,10 +1,11 @@
-"""Archive of Spark's classes (class data sharing), with which the JVMs of tests start sooner.
+"""Archive of Spark's classes (class data sharing), with which JVMs of demo and tests start sooner.
 
-    python tests/support/class_archive.py
+    JDK_JAVA_OPTIONS=$(python tests/support/class_archive.py)
 
 Each JVM reads, checks and links some 15,000 classes out of Spark's jars, and a local cluster starts
-eight.  The program runs a little of everything on one JVM, which writes the classes that it has
-loaded when it exits.  `spare_jvms` has every JVM that is started from here map that file.
+several.  Unless there is an archive already, the program runs a little of everything on one JVM,
+which writes the classes that it has loaded when it exits.  It prints the options by which a JVM
+maps the archive; `spare_jvms` has every JVM that is started from here do so.
 
 The file's name tells which Java and which jars it was made of, and Java itself looks once more.
 None of these JVMs, executors of a cluster included, has time for the best compiler either.
@@ -12,15 +13,15 @@ None of these JVMs, executors of a cluster included, has time for the best compi
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-import pyspark
 
 from godwit.cluster.spark.platform.local_cluster import FRUGAL
 
@@ -35,7 +36,10 @@ def archive_path() -> Path | None:
         return None
     java = java.resolve().parents[1]
     made_of = hashlib.sha256(os.fsencode(java))
-    for file in (java / "release", *sorted(Path(pyspark.__file__).parent.glob("jars/*.jar"))):
+    pyspark = find_spec("pyspark")  # not imported: the demo waits for this
+    assert pyspark is not None
+    assert pyspark.origin is not None
+    for file in (java / "release", *sorted(Path(pyspark.origin).parent.glob("jars/*.jar"))):
         if file.exists():
             state = file.stat()
             made_of.update(f"{file}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
@@ -43,13 +47,17 @@ def archive_path() -> Path | None:
     return Path(sys.prefix) / "share" / "godwit" / name
 
 
+def java_options() -> str:
+    """Return options of JVMs that are frugal, and use the archive if there is one."""
+    path = archive_path()
+    if path is None or not path.exists() or any(c.isspace() for c in str(path)):
+        return FRUGAL
+    return f"{FRUGAL} -XX:SharedArchiveFile={path} -Xlog:cds*=off"
+
+
 def spare_jvms() -> None:
     """Have the JVMs that this process and its children start be frugal, and use the archive."""
-    path = archive_path()
-    options = FRUGAL
-    if path is not None and path.exists() and not any(c.isspace() for c in str(path)):
-        options += f" -XX:SharedArchiveFile={path} -Xlog:cds*=off"
-    os.environ.setdefault("JDK_JAVA_OPTIONS", options)
+    os.environ.setdefault("JDK_JAVA_OPTIONS", java_options())
 
 
 def _write(path: Path) -> None:
@@ -105,5 +113,7 @@ def _write(path: Path) -> None:
 if __name__ == "__main__":
     to = archive_path()
     if to is not None and not to.exists():
-        print(f"Archiving Spark's classes to {to}; this takes about half a minute.", flush=True)  # noqa: T201
-        _write(to)
+        print("Archiving Spark's classes, once; this takes about half a minute.", file=sys.stderr)  # noqa: T201
+        with contextlib.redirect_stdout(sys.stderr):
+            _write(to)
+    print(java_options())  # noqa: T201

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import gc
 
-import pyspark.worker  # noqa: F401  loaded for the workers
-from pyspark.daemon import manager
+gc.disable()  # what is imported stays, and the first epoch waits for it
 
-import godwit.cluster.spark.stages.stages
-import godwit.cluster.spark.stages.warming  # noqa: F401
+import pyspark.worker  # noqa: E402, F401  loaded for the workers
+from pyspark.daemon import manager  # noqa: E402
+
+import godwit.cluster.spark.stages.stages  # noqa: E402, F401
 
 if __name__ == "__main__":
     gc.collect()
     gc.freeze()  # the workers' searches for reference cycles leave shared memory alone
+    gc.enable()
     manager()
