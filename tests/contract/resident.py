@@ -26,6 +26,7 @@ from tests.contract.one_process import OneProcess, _Run
 
 from godwit.cluster.local.run import LocalRows
 from godwit.cluster.local.stages import run_lanes, ship_rows
+from godwit.cluster.spark.resident.epoch_lanes import EpochLanes
 from godwit.cluster.spark.resident.lanes import ResidentLanes
 from godwit.cluster.spark.stages import pickling
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from godwit.engine.cluster import SourceBatch
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, Place
 
-__all__ = ["Processes", "Resident"]
+__all__ = ["LanesOfEpochs", "Processes", "Resident"]
 
 _PATIENCE_S = 60.0
 
@@ -186,3 +187,32 @@ class Resident(OneProcess):
 def _kill(pid: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+class LanesOfEpochs(Resident):
+    """Epochs are run by lanes that were started for them, some of which are killed before."""
+
+    def start(self, executors: Mapping[str, int]) -> None:
+        super().start(executors)
+        self.lanes = EpochLanes(
+            partial(pickle.loads, pickling.dumps(self.run._lanes)), Processes(), given_up=lambda: ""
+        )
+        self.lanes.patience_s = _PATIENCE_S
+
+    def stop(self) -> None:
+        """See `Resident.stop`."""
+        if self.resident is not None:
+            self.worked += self.lanes.epochs
+            self.lanes.close()
+        super().stop()
+
+    def resident_stages(
+        self, instruction: EpochInstruction, boxes: Mapping[int, Sequence[bytes]]
+    ) -> list[LaneReport] | None:
+        """Prepare lanes for most epochs, and have them work these."""
+        self.lanes._failures = 0  # those that are killed count
+        if self._rng.random() > 0.3 and self.lanes.prepare():
+            assert self.lanes._job is not None
+            if self._kills and self._rng.random() < 0.3:
+                _kill(self._rng.choice(sorted(self.lanes._job.pids.values())))
+        return self.lanes.run(instruction, boxes)

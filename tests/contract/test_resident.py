@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.contract.resident import Resident
+from tests.contract.resident import LanesOfEpochs, Resident
 from tests.contract.scenarios import SCENARIOS, drawn
 from tests.contract.verdict import play
 
@@ -44,6 +44,18 @@ def test_lanes_that_are_killed_at_any_moment_leave_each_row_once_and_in_order(
     assert killed.worked > 3
     assert "ResidentLanesFailed" in kinds
     assert kinds.count("ResidentLanesStarted") > 1
+
+
+@pytest.mark.parametrize("kills", [False, True])
+def test_lanes_of_one_epoch_leave_each_row_once_and_in_order(
+    tmp_path: Path, *, kills: bool
+) -> None:
+    run = LanesOfEpochs(tmp_path, deep=drawn(11).deep, policy=drawn(11).policy, seed=3, kills=kills)
+    try:
+        play(drawn(11), run)
+    finally:
+        run.stop()
+    assert run.worked > 3
 
 
 @pytest.mark.campaign

@@ -71,6 +71,15 @@ def live_executors(spark: SparkContext, *, spare_slots: int = 0) -> tuple[Execut
     return tuple(sorted(found, key=lambda e: (len(e.name), e.name)))
 
 
+def lanes_fit(spark: SparkContext) -> bool:
+    """Return whether all lanes can run at once: in local mode there may be more than cores."""
+    if not _is_one_process(spark):
+        return True
+    cores = spark._jsc.sc().statusStore().executorList(True).apply(0).totalCores()  # noqa: SLF001
+    cpus = max(1, int(spark.getConf().get("spark.task.cpus", "1") or 1))
+    return spark.defaultParallelism <= int(cores) // cpus
+
+
 def registered_executors(spark: SparkContext) -> frozenset[str]:
     """Names of a cluster's executors that are registered now, in two calls of the JVM.
 

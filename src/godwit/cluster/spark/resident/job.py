@@ -14,11 +14,15 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 from godwit.cluster.spark.resident.channel import ChannelError, accept, new_secret
-from godwit.cluster.spark.resident.lane_task import Endpoint, LaneAnswer, serve_lane
+from godwit.cluster.spark.resident.lane_task import Endpoint, LaneAnswer, Work, serve_lane
 from godwit.cluster.spark.stages.exchange import fetch, on_executors, python_rdd
+from godwit.engine.lane.instruction_parts import InstructionParts
+from godwit.engine.lane.messages import LaneReport
+from godwit.engine.lane.wire import split_by_level
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
@@ -27,12 +31,15 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
     from godwit.cluster.spark.resident.channel import Channel
+    from godwit.cluster.spark.run.threads import DaemonPool
     from godwit.engine.lane.lane import LaneFlow
-    from godwit.engine.lane.messages import Place
+    from godwit.engine.lane.messages import EpochInstruction, Place
 
 _HANDSHAKE_S = 5.0
 _FRAME_S = 10.0
 _LOOK_S = 0.2
+_BYTES_ON = 32 * 2**20
+"""Bytes that all lanes of a level together may send on by way of the driver."""
 _POOL = "godwit-resident"  # with FAIR scheduling, a job that never ends weighs on no other pool
 
 
@@ -77,7 +84,7 @@ class LaneJob:
         self._channels: dict[int, Channel] = {}
         self._lock = threading.Lock()
         self._ready, self._ended = threading.Event(), threading.Event()
-        self._began_s = time.monotonic()
+        self._began_s, self._attempts = time.monotonic(), count()
         self._secret = new_secret()
         self._listener = tasks.listen()
         port = self._listener.getsockname()[1]
@@ -110,6 +117,54 @@ class LaneJob:
         return self.state == "ready"
 
     # -- an epoch, on its thread ------------------------------------------------------------------
+
+    def run(
+        self,
+        instruction: EpochInstruction,
+        arrived: Mapping[int, Sequence[bytes]],  # place → payloads
+        given_up: Callable[[], str],  # see `send_work`
+    ) -> list[LaneReport] | None:
+        """Run all levels of an epoch and return the reports; ``None`` if a lane has refused.
+
+        Raises `LaneLostError`; the job has to be ended then.
+        """
+        attempt, parts = next(self._attempts), InstructionParts.of(instruction)
+        places = instruction.places
+        lanes = [self.lane_of[place.executor, place.lane] for place in places]
+        boxes: list[list[bytes]] = [list(arrived.get(at, ())) for at in range(len(places))]
+        reports: list[LaneReport] = []
+        for level in range(1, instruction.levels + 1):
+            later: list[list[bytes]] = [[] for _ in places]
+            work: dict[int, bytes] = {}
+            for at, box in enumerate(boxes):
+                due, later[at] = split_by_level(level, box)
+                work[lanes[at]] = pickle.dumps(
+                    Work(
+                        attempt=attempt,
+                        level=level,
+                        place=at,
+                        instruction=parts.for_executor(places[at].executor) if level == 1 else None,
+                        payloads=due,
+                        bytes_at_most=_BYTES_ON // len(places),
+                    )
+                )
+            refused = False
+            for lane, answer in self.send_work(work, given_up):
+                if (answer.attempt, answer.level) != (attempt, level):
+                    raise LaneLostError(
+                        f"lane {lane} answered level {answer.level} of attempt {answer.attempt}, "
+                        f"and was asked for level {level} of attempt {attempt}"
+                    )
+                refused = refused or bool(answer.refusal)
+                for at, payload in answer.blobs:
+                    later[at].append(payload)
+                if answer.report:
+                    reports.append(LaneReport.loads(answer.report))
+            if refused:
+                return None
+            boxes = later
+        assert not any(boxes), "the last level has nobody to send rows to"
+        return reports
 
     def send_work(
         self, work: Mapping[int, bytes], given_up: Callable[[], str]
@@ -281,23 +336,43 @@ def check_unencrypted_network(spark: SparkContext) -> None:
 
     Raises `InvalidFlowError`: their channels are authenticated, but not encrypted.
     """
+    setting = encrypting_setting(spark)
+    if setting is not None:
+        raise InvalidFlowError(
+            f"{setting} asks Spark to encrypt what it sends, and resident lanes would get "
+            "their rows unencrypted.",
+            remedy="Start without lanes=gw.Lanes(resident=True), or encrypt the network "
+            "itself and leave the setting out.",
+            setting=setting,
+        )
+
+
+def encrypting_setting(spark: SparkContext) -> str | None:
+    """Return a setting that has Spark encrypt its network traffic; ``None`` if there is none."""
     conf = spark.getConf()
-    for setting in _ENCRYPTED:
-        if str(conf.get(setting, "false") or "false").lower() == "true":
-            raise InvalidFlowError(
-                f"{setting} asks Spark to encrypt what it sends, and resident lanes would get "
-                "their rows unencrypted.",
-                remedy="Start without lanes=gw.Lanes(resident=True), or encrypt the network "
-                "itself and leave the setting out.",
-                setting=setting,
-            )
+    return next((name for name in _ENCRYPTED if is_on(conf.get(name, "false"))), None)
+
+
+def is_on(setting: str | None) -> bool:
+    """Return whether a setting of Spark's is true."""
+    return (setting or "").lower() == "true"
 
 
 class SparkTasks:
-    """Tasks of one job of Spark's."""
+    """Tasks of jobs of Spark's."""
 
-    def __init__(self, spark: SparkContext, *, group: str, description: str) -> None:
+    def __init__(
+        self,
+        spark: SparkContext,
+        *,
+        group: str,
+        description: str,
+        # that wait for the jobs; ``None``: whoever runs them does. A new thread costs a new
+        # connection to the JVM.
+        threads: DaemonPool | None = None,
+    ) -> None:
         self._spark, self._group, self._description = spark, group, description
+        self._threads = threads
         conf = spark.getConf()
         self.host = _plain_host(conf.get("spark.driver.host", "")) or "127.0.0.1"
         self._bind = _plain_host(conf.get("spark.driver.bindAddress", "")) or self.host
@@ -316,6 +391,13 @@ class SparkTasks:
 
     def run(self, lane: Callable[[int], Iterator[bytes]], places: Sequence[Place]) -> None:
         """Run `lane` in a Spark task at every place, which prefers the place's executor."""
+        if self._threads is None:
+            self._run(lane, places)
+        else:
+            self._threads.submit(self._run, lane, places).result()
+
+    def _run(self, lane: Callable[[int], Iterator[bytes]], places: Sequence[Place]) -> None:
+        """Run the tasks as a job of this thread."""
         self._spark.setLocalProperty("spark.scheduler.pool", _POOL)
         self._spark.setJobGroup(self._group, self._description)
         stage = on_executors([place.location for place in places], lane, self._spark)

@@ -22,18 +22,13 @@ The invariants:
 
 from __future__ import annotations
 
-import pickle
 import threading
 import time
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from godwit.cluster.spark.resident.job import LaneJob, LaneLostError
-from godwit.cluster.spark.resident.lane_task import Work
 from godwit.engine.cluster import AttemptLostError
-from godwit.engine.lane.instruction_parts import InstructionParts
-from godwit.engine.lane.messages import LaneReport
-from godwit.engine.lane.wire import split_by_level
 from godwit.model import events
 
 if TYPE_CHECKING:
@@ -41,12 +36,10 @@ if TYPE_CHECKING:
 
     from godwit.cluster.spark.resident.job import Tasks
     from godwit.engine.lane.lane import LaneFlow
-    from godwit.engine.lane.messages import EpochInstruction, Place
+    from godwit.engine.lane.messages import EpochInstruction, LaneReport, Place
 
 _SMALL_IN_A_ROW = 2
 _RESTS_AFTER_REFUSAL = 10  # epochs
-_BYTES_ON = 32 * 2**20
-"""Bytes that all lanes of a level together may send on by way of the driver."""
 _PAUSE_S, _PAUSE_AT_MOST_S = 1.0, 60.0
 
 
@@ -80,7 +73,7 @@ class ResidentLanes:
         self._rests = 0  # small epochs that go as Spark jobs, after one that was refused
         self._lost_epoch = -1  # the last one that lost its lanes: its next attempts go without
         self._failures, self._not_before_s = 0, 0.0
-        self._numbers, self._attempts = count(), count()
+        self._numbers = count()
 
     @property
     def lanes(self) -> int:
@@ -114,7 +107,7 @@ class ResidentLanes:
         if job is None:
             return None
         try:
-            reports = self._run_levels(job, instruction, arrived)
+            reports = job.run(instruction, arrived, self._given_up)
         except LaneLostError as error:
             self._lost_epoch = instruction.epoch
             self._end_in_background(job, str(error), failed=True)
@@ -148,51 +141,6 @@ class ResidentLanes:
         if job is None or not (job.state == "ready" or job.wait_until_ready(self.waits_s)):
             return None
         return job
-
-    def _run_levels(
-        self,
-        job: LaneJob,
-        instruction: EpochInstruction,
-        arrived: Mapping[int, Sequence[bytes]],
-    ) -> list[LaneReport] | None:
-        """Run all levels of an epoch on a job's lanes; return ``None`` if a lane has refused."""
-        attempt, parts = next(self._attempts), InstructionParts.of(instruction)
-        places = instruction.places
-        lanes = [job.lane_of[place.executor, place.lane] for place in places]
-        boxes: list[list[bytes]] = [list(arrived.get(at, ())) for at in range(len(places))]
-        reports: list[LaneReport] = []
-        for level in range(1, instruction.levels + 1):
-            later: list[list[bytes]] = [[] for _ in places]
-            work: dict[int, bytes] = {}
-            for at, box in enumerate(boxes):
-                due, later[at] = split_by_level(level, box)
-                work[lanes[at]] = pickle.dumps(
-                    Work(
-                        attempt=attempt,
-                        level=level,
-                        place=at,
-                        instruction=parts.for_executor(places[at].executor) if level == 1 else None,
-                        payloads=due,
-                        bytes_at_most=_BYTES_ON // len(places),
-                    )
-                )
-            refused = False
-            for lane, answer in job.send_work(work, self._given_up):
-                if (answer.attempt, answer.level) != (attempt, level):
-                    raise LaneLostError(
-                        f"lane {lane} answered level {answer.level} of attempt {answer.attempt}, "
-                        f"and was asked for level {level} of attempt {attempt}"
-                    )
-                refused = refused or bool(answer.refusal)
-                for at, payload in answer.blobs:
-                    later[at].append(payload)
-                if answer.report:
-                    reports.append(LaneReport.loads(answer.report))
-            if refused:
-                return None
-            boxes = later
-        assert not any(boxes), "the last level has nobody to send rows to"
-        return reports
 
     # -- the job ----------------------------------------------------------------------------------
 

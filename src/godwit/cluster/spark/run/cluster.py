@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.records import BatchRef, BlockRef, CommitRecord, SinkRecord
     from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.cluster.spark.resident.epoch_lanes import EpochLanes
     from godwit.cluster.spark.resident.lanes import ResidentLanes
     from godwit.cluster.spark.run.threads import DaemonPool, EpochGate
     from godwit.cluster.spark.stages.stages import EpochRows, Program, Shipped, SourceStage
@@ -110,6 +111,8 @@ class SparkCluster:
         self._gate = gate
         self.resident: ResidentLanes | None = None
         """Lanes that stay; given once they can announce what becomes of them."""
+        self.epoch_lanes: EpochLanes | None = None
+        """Lanes started before the rows of an epoch are chosen; none where lanes stay."""
 
     def run_stages(
         self, instruction: EpochInstruction, batch: SourceBatch[DataFrame] | None
@@ -130,7 +133,7 @@ class SparkCluster:
                     self.program,
                     instruction,
                     self.spark,
-                    self.resident,
+                    self.resident or self.epoch_lanes,
                     jobs=self.lost.spark_jobs,
                 )
         except Exception as error:
@@ -147,6 +150,18 @@ class SparkCluster:
         if secured is not None:
             secured.result()
         return reports
+
+    def prepare_lanes(self) -> bool:
+        """Start the lanes of an epoch with few rows, and wait for them; return whether they came.
+
+        The rows are best chosen afterwards, so that those that arrived meanwhile are among them.
+        """
+        return self.epoch_lanes is not None and self.epoch_lanes.prepare()
+
+    def release_lanes(self) -> None:
+        """End lanes that were prepared for an epoch that does not begin."""
+        if self.epoch_lanes is not None:
+            self.epoch_lanes.release()
 
     def end_resident(self, reason: str) -> None:
         """End the resident lanes, if any."""
@@ -179,6 +194,7 @@ class SparkCluster:
 
     def wait_while_held(self) -> bool:
         """Wait briefly while epochs are held; raise `GateClosedError` once the query stops."""
+        self.release_lanes()
         self._gate.pause(_HELD_PAUSE_S)
         return True
 

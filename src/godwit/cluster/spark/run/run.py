@@ -30,11 +30,18 @@ from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool, Spark
 from godwit.cluster.spark.platform.executors import (
     ExecutorWatch,
     check_spare_slots,
+    lanes_fit,
     set_locality_wait,
     wait_for_executors,
 )
 from godwit.cluster.spark.resident import garbage
-from godwit.cluster.spark.resident.job import SparkTasks, check_unencrypted_network
+from godwit.cluster.spark.resident.epoch_lanes import EpochLanes
+from godwit.cluster.spark.resident.job import (
+    SparkTasks,
+    check_unencrypted_network,
+    encrypting_setting,
+    is_on,
+)
 from godwit.cluster.spark.resident.lanes import ResidentLanes
 from godwit.cluster.spark.run.background_copies import BackgroundCopies
 from godwit.cluster.spark.run.cluster import LostExecutors, SinkSession, SparkCluster
@@ -62,6 +69,7 @@ from godwit.plan.explain import UserNames
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     from godwit.adapt.policy import AdaptationPolicy, Announce, FlowEpoch, ManualOverrides
@@ -314,6 +322,8 @@ _EXCHANGE = ExchangeCosts(byte_ms=15 / 2**20, lane_ms=15.0)
 """As Spark adds them to what lanes measure (docs/decisions/0043)."""
 _REMEMBERED = 500
 """Entries of the journal among which the last loads are looked for."""
+_ENDING_JOBS = 4
+"""Jobs of lanes at a time: that of the next epoch, and those whose lanes end."""
 
 
 def open_run(
@@ -382,9 +392,9 @@ def open_run(
 
 
 _CLOSED: Final = (
-    *("controller", "resident lanes", "garbage collection", "executor pool", "executor watch"),
-    *("background copies", "work beside the epochs", "conductor", "deliveries", "sinks"),
-    *("source rows", "program of the executors"),
+    *("controller", "resident lanes", "lanes of the next epoch", "garbage collection"),
+    *("executor pool", "executor watch", "background copies", "work beside the epochs"),
+    *("conductor", "deliveries", "sinks", "source rows", "program of the executors"),
 )
 """Parts of a run in the order in which they are closed, at its end and after a start that fails."""
 
@@ -434,6 +444,8 @@ def _open_parts(
         closing["resident lanes"] = cluster.resident.close
         garbage.pause_collection()
         closing["garbage collection"] = garbage.resume_collection
+    elif _may_wait(spark.sparkContext):
+        cluster.epoch_lanes = _epoch_lanes(cluster, run_id, flow.name, closing)
     pool = SparkExecutorPool(
         SparkScheduler(spark.sparkContext),
         conducting=conducting,
@@ -603,6 +615,37 @@ def _resident_lanes(
         announce=conducting.announce,
         given_up=cluster.stop_waiting_reason,
     )
+
+
+def _may_wait(spark: SparkContext) -> bool:
+    """Return whether tasks can wait for their rows: all at once, each once, unencrypted."""
+    speculates = is_on(spark.getConf().get("spark.speculation", "false"))
+    return lanes_fit(spark) and not speculates and encrypting_setting(spark) is None
+
+
+def _epoch_lanes(
+    cluster: SparkCluster, run_id: str, flow: str, closing: dict[str, Callable[[], object]]
+) -> EpochLanes:
+    """Return the lanes that are started before the rows of an epoch are chosen."""
+    threads = DaemonPool(_ENDING_JOBS, "godwit-lanes")
+    lanes = EpochLanes(
+        partial(lanes_of, cluster.program),
+        SparkTasks(
+            cluster.spark,
+            group=f"{run_id}-lanes",
+            description=f"godwit: lanes of {flow}",
+            threads=threads,
+        ),
+        given_up=cluster.stop_waiting_reason,
+    )
+
+    def close() -> None:
+        """End lanes that are ready, and the threads of their jobs."""
+        lanes.close()
+        threads.close()
+
+    closing["lanes of the next epoch"] = close
+    return lanes
 
 
 def _create_conductor(

@@ -29,7 +29,7 @@ from godwit.cluster.spark.run.lifecycle import LoopThread, is_bounded
 from godwit.cluster.spark.run.source_figures import SourceProgress, now_us
 from godwit.cluster.spark.run.threads import close_all
 from godwit.cluster.spark.stages import pickling
-from godwit.cluster.spark.stages.split_rows import SplitStage, assign_splits
+from godwit.cluster.spark.stages.split_rows import SplitStage, assign_splits, has_few_rows
 from godwit.engine.lane.source_side import SourceSide
 from godwit.engine.row_limit import RowLimit
 from godwit.engine.source_positions import SourcePositions
@@ -377,6 +377,7 @@ class SourceLoop:
             if self._run_input_epoch() or self._run_quiet_epoch():
                 continue
             self._run.loop.finish_delivery()  # no epoch is at hand that it could run beside
+            self._run.cluster.release_lanes()
             if self._input_ended and not self._run.is_pending:
                 return
             self._figures.measure_lag()
@@ -392,9 +393,12 @@ class SourceLoop:
             return self._run_round(due=False)
         began_s = time.monotonic()
         once = self._trigger is not None and "once" in self._trigger
-        asked_us = now_us()
         limit = self._limit.per_source(len(self._positions.sources))
-        planned = self._positions.plan(num_tasks(self._run), limit=limit, everything=once)
+        plan = partial(self._positions.plan, num_tasks(self._run), limit=limit, everything=once)
+        asked_us, planned = now_us(), plan()
+        if planned is not None and has_few_rows(planned) and self._run.cluster.prepare_lanes():
+            # Rows that have arrived while the lanes started are among those of the epoch.
+            asked_us, planned = now_us(), plan()
         self._has_rows = planned is not None
         self._pace.record_poll(began_s, has_rows=self._has_rows)
         if planned is None:

@@ -56,15 +56,17 @@ class SplitStage:
         yield from ship_splits(self.side, routes, self.sources, items, places=places)
 
 
+def has_few_rows(batch: SourceBatch[Any]) -> bool:
+    """Return whether the splits of a batch are so small that the driver reads them itself."""
+    rows, size_bytes = batch.split_rows, batch.split_bytes
+    if rows is None or size_bytes is None:
+        return False
+    return rows <= ROWS_HERE and size_bytes <= BYTES_HERE
+
+
 def assign_splits(batch: SourceBatch[Any], cores: int) -> EpochRows:
     """Choose who reads an epoch's splits: the driver if rows are few, else tasks."""
-    rows, size_bytes = batch.split_rows, batch.split_bytes
-    if (
-        rows is not None
-        and size_bytes is not None
-        and rows <= ROWS_HERE
-        and size_bytes <= BYTES_HERE
-    ):
+    if has_few_rows(batch):
         return EpochRows(here=batch.splits)
     # What a source puts into its splits may be of the main script.
     return EpochRows(

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from pyspark import Broadcast, SparkContext
 
+    from godwit.cluster.spark.resident.epoch_lanes import EpochLanes
     from godwit.cluster.spark.resident.lanes import ResidentLanes
     from godwit.engine.lane.lane import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction
@@ -184,13 +185,13 @@ def run_stages(
     program: Shipped[Program],
     instruction: EpochInstruction,
     spark: SparkContext,
-    resident: ResidentLanes | None = None,
+    waiting: ResidentLanes | EpochLanes | None = None,
     *,
     jobs: Callable[[], AbstractContextManager[None]] = nullcontext,  # Spark's run inside
 ) -> list[LaneReport]:
     """Run the stages of one epoch and return the lanes' reports.
 
-    Resident lanes, if any, run an epoch whose rows are on the driver, or without rows.
+    Lanes that wait for it, if any, run an epoch whose rows are on the driver, or without rows.
     """
     arrived: dict[int, list[bytes]] = {}
     if source is not None and source.is_here:  # the source side and its exchange, done here
@@ -198,13 +199,13 @@ def run_stages(
         ships = program.here.source.ship(program.here.lanes, instruction, source.here, 0)
         for place, payload in ships:
             arrived.setdefault(place, []).append(payload)
-    if resident is not None:
+    if waiting is not None:
         if source is None or source.is_here:
-            worked = resident.run(instruction, arrived)
+            worked = waiting.run(instruction, arrived)
             if worked is not None:
                 return worked
         else:
-            resident.yield_cores()
+            waiting.yield_cores()
     with jobs():
         return _run_jobs(source, arrived, program, instruction, spark)
 

@@ -1,0 +1,149 @@
+"""Lanes of one small epoch, started before the epoch's rows are chosen.
+
+The problem: most of a small epoch is the start of its Spark job, and rows that arrive meanwhile
+wait for the next epoch.  So the job is started first, as soon as a source has rows.  Its tasks
+connect to the driver, as those of resident lanes do, and only then the sources are asked how far
+the epoch reads.  The driver has the reports from its connections, and need not wait for the end of
+the job either.
+
+The invariants:
+
+- *Lanes work one epoch and end with it.*  They hold no core while no epoch is at hand, or while
+  epochs are held.
+- *No epoch depends on them.*  Whatever they cannot work goes as Spark jobs: an epoch with more
+  rows, at other places, or in which a lane refuses.  If they do not come in time several times in a
+  row, as where executors cannot reach the driver, none are started any more.
+- *One query of a process at a time waits for its lanes.*  Two that each had a part of the cores
+  would wait for each other.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from godwit.cluster.spark.resident.job import LaneJob, LaneLostError
+from godwit.engine.cluster import AttemptLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from godwit.cluster.spark.resident.job import Tasks
+    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.messages import EpochInstruction, LaneReport, Place
+
+_MAX_FAILURES: Final = 3
+_PAUSE_AFTER_REFUSAL: Final = 10  # epochs
+_starting = threading.Lock()  # of all queries of this process
+
+
+class EpochLanes:
+    """Lanes for the next small epoch of a run; the epochs' thread calls all but `close`."""
+
+    patience_s = 1.0
+    """Time for which lanes are waited for before the epoch goes as Spark jobs."""
+
+    def __init__(
+        self,
+        flow: Callable[[], LaneFlow],  # what lanes need of the flow, called in each; picklable
+        tasks: Tasks,
+        *,
+        given_up: Callable[[], str],  # see `LaneJob.send_work`
+    ) -> None:
+        self.epochs = 0  # that these lanes have worked
+        self._flow, self._tasks, self._given_up = flow, tasks, given_up
+        self._lock = threading.Lock()
+        self._job: LaneJob | None = None  # whose lanes are ready
+        self._places: Sequence[Place] = ()  # of the last epoch
+        self._failures = self._paused = 0
+        self._closed = False
+
+    def prepare(self) -> bool:
+        """Start lanes where the last epoch had them, and wait for them; return whether they came.
+
+        Nothing is started before an epoch has run, or where lanes do not come.
+        """
+        if self._paused or self._failures >= _MAX_FAILURES or not self._places:
+            return False
+        if not _starting.acquire(blocking=False):
+            return False
+        try:
+            job = LaneJob(
+                self._places,
+                self._flow,
+                self._tasks,
+                patience_s=self.patience_s,
+                on_ready=lambda _: None,
+                on_failed=lambda *_: None,
+            )
+            ready = job.wait_until_ready(self.patience_s)
+        except OSError:  # the driver cannot listen
+            self._failures += 1
+            return False
+        finally:
+            _starting.release()
+        with self._lock:
+            if ready and not self._closed:
+                self._job = job
+        if self._job is not job:
+            self._give_up(job)
+            return False
+        return True
+
+    def run(
+        self, instruction: EpochInstruction, arrived: Mapping[int, Sequence[bytes]]
+    ) -> list[LaneReport] | None:
+        """Run an epoch on lanes that are ready, from payloads by place.
+
+        Returns their reports, or ``None`` if it is to go as Spark jobs. Raises `AttemptLostError`
+        if a lane was lost meanwhile.
+        """
+        self._places, self._paused = instruction.places, max(self._paused - 1, 0)
+        job = self._taken()
+        if job is None:
+            return None
+        if not job.covers(instruction.places):
+            job.close_channels()
+            return None
+        try:
+            reports = job.run(instruction, arrived, self._given_up)
+        except LaneLostError as error:
+            self._give_up(job)
+            raise AttemptLostError(f"a lane was lost: {error}") from error
+        except BaseException:
+            self._give_up(job)
+            raise
+        job.close_channels()  # its tasks end by themselves
+        if reports is None:
+            self._paused = _PAUSE_AFTER_REFUSAL
+            return None
+        self._failures, self.epochs = 0, self.epochs + 1
+        return reports
+
+    def yield_cores(self) -> None:
+        """End lanes that are ready: an epoch with many rows has their cores."""
+        self.release()
+
+    def release(self) -> None:
+        """End lanes that are ready, since no epoch begins now."""
+        job = self._taken()
+        if job is not None:
+            job.close_channels()
+
+    def close(self) -> None:
+        """End lanes, and start no others."""
+        with self._lock:
+            self._closed = True
+        self.release()
+
+    def _taken(self) -> LaneJob | None:
+        """Return the job whose lanes are ready, if any, and forget it."""
+        with self._lock:
+            job, self._job = self._job, None
+        return job
+
+    def _give_up(self, job: LaneJob) -> None:
+        """End a job whose lanes did not come, or were lost, in the background."""
+        self._failures += 1
+        job.close_channels()
+        threading.Thread(target=job.end, name="godwit-lanes-end", daemon=True).start()

@@ -1,0 +1,99 @@
+"""Tasks of lanes that are threads, and answer as a test says."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import threading
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, cast
+
+from godwit.cluster.spark.resident.channel import ChannelError, connect
+from godwit.cluster.spark.resident.lane_task import Endpoint, LaneAnswer, Work
+from godwit.engine.lane.messages import LaneReport, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+PATIENCE_S = 120.0
+TWO = tuple(Place(executor=f"local-{i}", lane=0, location=None) for i in range(2))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruction:
+    """As much of an instruction as the driver's side looks at."""
+
+    epoch: int = 0
+    places: tuple[Place, ...] = TWO
+    levels: int = 1
+    operators: tuple[Any, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Threads:
+    """Tasks that are threads, and answer as they are told."""
+
+    answers: Callable[[int, Work], LaneAnswer]
+    host: str = "127.0.0.1"
+    executor_of: Callable[[Place], str] = attrgetter("executor")
+    missing: frozenset[int] = frozenset()  # numbers of tasks that never come
+    endpoint: Endpoint | None = None
+    cancelled: bool = False
+    released: threading.Event = field(default_factory=threading.Event)
+
+    def listen(self) -> socket.socket:
+        return socket.create_server((self.host, 0))
+
+    def run(self, lane: Callable[[int], Iterator[bytes]], places: Sequence[Place]) -> None:
+        self.endpoint = cast("Any", lane).__closure__[0].cell_contents
+        assert isinstance(self.endpoint, Endpoint)
+        tasks = [
+            threading.Thread(target=self._task, args=(self.endpoint, number, place))
+            for number, place in enumerate(places)
+            if number not in self.missing
+        ]
+        for task in tasks:
+            task.start()
+        if len(tasks) < len(places):
+            self.released.wait(PATIENCE_S)
+        for task in tasks:
+            task.join()
+
+    def _task(self, endpoint: Endpoint, number: int, place: Place) -> None:
+        try:
+            channel = connect(endpoint.address, endpoint.secret, number, handshake_s=5)
+        except ChannelError:
+            return  # another lane has ended them all meanwhile
+        try:
+            channel.send(pickle.dumps((self.executor_of(place), number)))
+            while True:
+                work = pickle.loads(channel.receive())
+                channel.send(pickle.dumps(self.answers(number, work)))
+        except ChannelError:
+            channel.close()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self.released.set()
+
+
+def reported(work: Work) -> LaneReport:
+    """Report the payloads that came to a lane, as hexadecimal text in place of its executor."""
+    payloads = " ".join(payload.hex() for payload in work.payloads)
+    return LaneReport(level=work.level, place=work.place, executor=payloads)
+
+
+def answer(work: Work, **values: Any) -> LaneAnswer:
+    known: dict[str, Any] = {
+        "attempt": work.attempt,
+        "level": work.level,
+        "blobs": [],
+        "report": reported(work).dumps(),
+    }
+    return LaneAnswer(**{**known, **values})
+
+
+def row(level: int) -> bytes:
+    """Make as much of a payload as the driver looks at: the level that it is for."""
+    return bytes([1, level, 0, 0])
