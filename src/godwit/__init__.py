@@ -18,6 +18,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from godwit.columns.vectors import avoid_slow_sorts
+
 if TYPE_CHECKING:
     from typing import Any
 
@@ -197,6 +199,8 @@ __all__ += [
 ]
 
 __version__ = "0.1.0"
+
+avoid_slow_sorts()  # before anything imports NumPy
 
 # A process imports what it uses: a lane's has no need of the calls that build a flow.
 _MODULES = {
