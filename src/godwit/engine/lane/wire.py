@@ -280,7 +280,7 @@ def _ship_chunk(
             sent_bytes = {}
             for place, part in split_by_place(batch, places):
                 header = _HEADER.pack(kind, to.level, to.index, *origin, rows, number)
-                payload = header + part.serialize().to_pybytes()
+                payload = b"".join((header, part.serialize()))
                 sent_bytes[place] = len(payload)
                 yield place, payload
                 rows = 0

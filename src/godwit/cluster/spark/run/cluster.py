@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.cluster.spark.platform.pyspark_versions import spark_schema_of
 from godwit.cluster.spark.run.threads import GateClosedError
-from godwit.cluster.spark.stages.stages import run_stages
+from godwit.cluster.spark.stages.stages import FilesLostError, run_stages
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.lane.source_side import check_repeated_reads
 from godwit.model.errors import GodwitError
@@ -108,7 +108,7 @@ class SparkCluster:
         """Orders to warm and to drop, in the order they were given; ``None``: there are no more."""
         self.source, self.sinks, self.lost = source, sinks, lost
         self.spark, self.program, self.beside = spark, program, beside
-        self._gate = gate
+        self._gate, self._by_files = gate, True
         self.resident: ResidentLanes | None = None
         """Lanes that stay; given once they can announce what becomes of them."""
         self.epoch_lanes: EpochLanes | None = None
@@ -135,7 +135,11 @@ class SparkCluster:
                     self.spark,
                     self.resident or self.epoch_lanes,
                     jobs=self.lost.spark_jobs,
+                    by_files=self._by_files,
                 )
+        except FilesLostError:
+            self._by_files = False
+            raise
         except Exception as error:
             gone = self.lost.pop_lost()
             if self._gate.closed:

@@ -31,6 +31,8 @@ from godwit.cluster.spark.stages.exchange import (
     run_at_lanes,
     run_beside,
 )
+from godwit.cluster.spark.stages.local_parcels import open_stored, store_local
+from godwit.engine.cluster import AttemptLostError
 from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.lane import run_lane
 from godwit.engine.lane.messages import LaneReport
@@ -188,6 +190,7 @@ def run_stages(
     waiting: ResidentLanes | EpochLanes | None = None,
     *,
     jobs: Callable[[], AbstractContextManager[None]] = nullcontext,  # Spark's run inside
+    by_files: bool = True,  # large payloads for the sender's own executor go by files
 ) -> list[LaneReport]:
     """Run the stages of one epoch and return the lanes' reports.
 
@@ -207,7 +210,7 @@ def run_stages(
         else:
             waiting.yield_cores()
     with jobs():
-        return _run_jobs(source, arrived, program, instruction, spark)
+        return _run_jobs(source, arrived, program, instruction, spark, by_files=by_files)
 
 
 def _run_jobs(
@@ -216,6 +219,8 @@ def _run_jobs(
     program: Shipped[Program],
     instruction: EpochInstruction,
     spark: SparkContext,
+    *,
+    by_files: bool,
 ) -> list[LaneReport]:
     """Run the stages of one epoch as Spark's jobs; see `run_stages`."""
     locations = [place.location for place in instruction.places]
@@ -223,21 +228,22 @@ def _run_jobs(
     tasks = () if source is None else source.tasks
     parts = InstructionParts.of(instruction)
     orders = ship_orders(Orders(instruction=parts, payloads=arrived, tasks=tasks))
+    send = store_local if by_files else _send_all
 
     def source_side(_partition: int, batches: Iterator[bytes]) -> Iterator[Blob]:
         """Run the source side on one partition of the source rows."""
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         stage = program.get()
-        yield from stage.source.ship(
-            stage.lanes, orders.get().instruction.without_states, batches, partition
-        )
+        routes = orders.get().instruction.without_states
+        yield from send(stage.source.ship(stage.lanes, routes, batches, partition), routes)
 
     def read_splits(task: int) -> Iterator[Blob]:
         """Run the source side on the splits of one task."""
         stage, told = program.get(), orders.get()
         items = pickle.loads(told.tasks[task])  # noqa: S301  our own driver's
-        yield from stage.source.ship(stage.lanes, told.instruction.without_states, items, task)
+        routes = told.instruction.without_states
+        yield from send(stage.source.ship(stage.lanes, routes, items, task), routes)
 
     exchanged = None
     if source is not None and not source.is_here:
@@ -266,7 +272,18 @@ def _run_jobs(
         packed = fetch(
             python_rdd(at_places(_run_last_level(program, orders, levels)), spark), spark
         )
+    if not all(packed):
+        raise FilesLostError("a lane ran on an executor that does not have the files of its rows")
     return [LaneReport.loads(report) for report in packed]
+
+
+class FilesLostError(AttemptLostError):
+    """A lane ran where the files of its rows are not (see `store_local`)."""
+
+
+def _send_all(blobs: Iterable[Blob], _instruction: EpochInstruction) -> Iterable[Blob]:
+    """Send all payloads by Spark's shuffle."""
+    return blobs
 
 
 @contextmanager
@@ -288,8 +305,12 @@ def _run_level(program: Shipped[Program], orders: Shipped[Orders], level: int) -
         # The next exchange brings on what is for nobody of this level.
         yield from ((place, payload) for payload in later)
         yield from ((place, wrap_report(report)) for report in reports)
+        payloads = open_stored(due)
+        if payloads is None:
+            yield place, wrap_report(b"")
+            return
         told = orders.get().instruction.for_place(place)
-        report = yield from run_lane(program.get().lanes, told, level, place, due)
+        report = yield from run_lane(program.get().lanes, told, level, place, payloads)
         yield place, wrap_report(report.dumps())
 
     return run

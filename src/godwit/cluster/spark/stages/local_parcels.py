@@ -1,0 +1,88 @@
+"""Payloads for lanes of the sender's own executor: as files, past Spark's shuffle.
+
+The problem: Spark's shuffle takes every payload from Python, serialises and compresses it, writes
+it to a file, reads that, and hands the bytes to Python again, even if the lane runs beside the
+sender: a quarter of the CPU time of an epoch of a million rows.  So a large payload for a lane of
+the sender's executor is written to a file, which the lane maps, and the exchange carries its path.
+
+The invariants:
+
+- *A file is written once, for one attempt*: its name is unique, and is known from the exchange
+  alone.  It is removed when a later epoch sends rows on the executor, or with the executor.
+- *Placement is only ever speed.*  A lane that Spark runs where the file is not reports nothing, and
+  the driver attempts the epoch again, by the shuffle alone.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from godwit.engine.lane.executor import current_executor, local_store_root
+from godwit.engine.lane.lane import local_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from godwit.engine.lane.messages import EpochInstruction
+    from godwit.engine.lane.wire import Blob
+
+STORED: Final = 0xFE
+"""First byte of a parcel that has a path in place of rows; no payload begins with it."""
+_MIN_BYTES: Final = 2**16
+_IN_ONE_PROCESS: Final = "local-"  # executors of Spark's local mode, which share a disk
+
+
+def store_local(blobs: Iterable[Blob], instruction: EpochInstruction) -> Iterator[Blob]:
+    """Write large payloads for lanes of this executor to files; yield the others as they are."""
+    here = current_executor(instruction.places[0].executor)
+    directory: Path | None = None
+    for place, payload in blobs:
+        there = instruction.places[place].executor
+        near = there == here or (there.startswith(_IN_ONE_PROCESS) and here.startswith("local-"))
+        if not near or len(payload) < _MIN_BYTES:
+            yield place, payload
+            continue
+        try:
+            if directory is None:
+                directory = _directory(instruction, here)
+            path = directory / f"{instruction.epoch:012d}-{uuid4().hex}"
+            path.write_bytes(payload)
+        except OSError:  # no room, say
+            yield place, payload
+        else:
+            # The second byte is the level, as of every payload: see `godwit.engine.lane.wire`.
+            yield place, bytes([STORED, payload[1]]) + os.fsencode(path)
+
+
+def open_stored(parcels: Iterable[bytes]) -> list[bytes] | None:
+    """Return payloads, of stored ones as mapped memory; ``None`` if a file is not there."""
+    payloads: list[bytes] = []
+    for parcel in parcels:
+        payload = parcel
+        if parcel[0] == STORED:
+            try:
+                with Path(os.fsdecode(parcel[2:])).open("rb") as file:
+                    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except OSError:
+                return None
+            payload = memoryview(mapped)  # type: ignore[assignment]  as good as bytes
+        payloads.append(payload)
+    return payloads
+
+
+def _directory(instruction: EpochInstruction, executor: str) -> Path:
+    """Return the directory of an executor's files, without those of earlier epochs."""
+    root = local_store_root(instruction.local_dir, instruction.run_id, executor)
+    directory = local_store(root).root / "exchange"
+    directory.mkdir(parents=True, exist_ok=True)
+    first = f"{instruction.epoch:012d}"
+    for file in directory.iterdir():
+        if file.name < first:
+            with suppress(FileNotFoundError):  # another task was faster
+                file.unlink()
+    return directory
