@@ -19,7 +19,7 @@ import mmap
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from godwit.engine.lane.executor import current_executor, local_store_root
@@ -40,10 +40,11 @@ _IN_ONE_PROCESS: Final = "local-"  # executors of Spark's local mode, which shar
 def store_local(blobs: Iterable[Blob], instruction: EpochInstruction) -> Iterator[Blob]:
     """Write large payloads for lanes of this executor to files; yield the others as they are."""
     here = current_executor(instruction.places[0].executor)
+    in_one_process = here.startswith(_IN_ONE_PROCESS)
     directory: Path | None = None
     for place, payload in blobs:
         there = instruction.places[place].executor
-        near = there == here or (there.startswith(_IN_ONE_PROCESS) and here.startswith("local-"))
+        near = there == here or (in_one_process and there.startswith(_IN_ONE_PROCESS))
         if not near or len(payload) < _MIN_BYTES:
             yield place, payload
             continue
@@ -61,16 +62,16 @@ def store_local(blobs: Iterable[Blob], instruction: EpochInstruction) -> Iterato
 
 def open_stored(parcels: Iterable[bytes]) -> list[bytes] | None:
     """Return payloads, of stored ones as mapped memory; ``None`` if a file is not there."""
-    payloads: list[bytes] = []
+    payloads = []
     for parcel in parcels:
-        payload = parcel
+        payload: Any = parcel
         if parcel[0] == STORED:
             try:
                 with Path(os.fsdecode(parcel[2:])).open("rb") as file:
                     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             except OSError:
                 return None
-            payload = memoryview(mapped)  # type: ignore[assignment]  as good as bytes
+            payload = memoryview(mapped)
         payloads.append(payload)
     return payloads
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from godwit.cluster.spark.stages.local_parcels import STORED, open_stored, store_local
 
 from godwit.cluster.spark.stages import local_parcels
+from godwit.cluster.spark.stages.local_parcels import STORED, open_stored, store_local
 from godwit.engine.lane.messages import Place
 from godwit.engine.lane.wire import split_by_level
 
