@@ -210,7 +210,7 @@ class LanesOfEpochs(Resident):
         self, instruction: EpochInstruction, boxes: Mapping[int, Sequence[bytes]]
     ) -> list[LaneReport] | None:
         """Prepare lanes for most epochs, and have them work these."""
-        self.lanes._failures = 0  # those that are killed count
+        self.lanes._paused = 0  # after lanes that were killed
         if self._rng.random() > 0.3 and self.lanes.prepare():
             assert self.lanes._job is not None
             if self._kills and self._rng.random() < 0.3:

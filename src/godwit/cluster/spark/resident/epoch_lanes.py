@@ -11,8 +11,9 @@ The invariants:
 - *Lanes work one epoch and end with it.*  They hold no core while no epoch is at hand, or while
   epochs are held.
 - *No epoch depends on them.*  Whatever they cannot work goes as Spark jobs: an epoch with more
-  rows, at other places, or in which a lane refuses.  If they do not come in time several times in a
-  row, as where executors cannot reach the driver, none are started any more.
+  rows, at other places, or in which a lane refuses.  Where they do not come in time, since copies
+  take the cores or executors cannot reach the driver, they are tried again after more and more
+  epochs.
 - *One query of a process at a time waits for its lanes.*  Two that each had a part of the cores
   would wait for each other.
 """
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
     from godwit.engine.lane.lane import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, Place
 
-_MAX_FAILURES: Final = 3
-_PAUSE_AFTER_REFUSAL: Final = 10  # epochs
+_PAUSE: Final = 10
+_MAX_PAUSE: Final = 1_000
+"""Epochs that go as Spark jobs after a failure, and at most."""
 _starting = threading.Lock()  # of all queries of this process
 
 
@@ -61,9 +63,9 @@ class EpochLanes:
     def prepare(self) -> bool:
         """Start lanes where the last epoch had them, and wait for them; return whether they came.
 
-        Nothing is started before an epoch has run, or where lanes do not come.
+        Nothing is started before an epoch has run, or for a while after a failure.
         """
-        if self._paused or self._failures >= _MAX_FAILURES or not self._places:
+        if self._paused or not self._places:
             return False
         if not _starting.acquire(blocking=False):
             return False
@@ -78,7 +80,7 @@ class EpochLanes:
             )
             ready = job.wait_until_ready(self.patience_s)
         except OSError:  # the driver cannot listen
-            self._failures += 1
+            self._pause()
             return False
         finally:
             _starting.release()
@@ -115,7 +117,7 @@ class EpochLanes:
             raise
         job.close_channels()  # its tasks end by themselves
         if reports is None:
-            self._paused = _PAUSE_AFTER_REFUSAL
+            self._pause()
             return None
         self._failures, self.epochs = 0, self.epochs + 1
         return reports
@@ -142,8 +144,13 @@ class EpochLanes:
             job, self._job = self._job, None
         return job
 
+    def _pause(self) -> None:
+        """Have some epochs go as Spark jobs; more after each failure in a row."""
+        self._paused = min(_PAUSE << self._failures, _MAX_PAUSE)
+        self._failures = min(self._failures + 1, _MAX_PAUSE.bit_length())
+
     def _give_up(self, job: LaneJob) -> None:
         """End a job whose lanes did not come, or were lost, in the background."""
-        self._failures += 1
+        self._pause()
         job.close_channels()
         threading.Thread(target=job.end, name="godwit-lanes-end", daemon=True).start()
