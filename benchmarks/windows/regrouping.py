@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.windows.instant import AT_ONCE, batch
 from tests.contract.windows_apart import S, WindowsApart
 
-from godwit.adapt.windows import in_layout
+from godwit.adapt.windows import components_for
 from godwit.migration import Strategy
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class _Stream:
         """Change the layout; return the longest pause of an epoch, and how many it took."""
         usual, took = self.usual_ms(), []
         part: Any = self.run.flow.operator("w_windows")
-        components = in_layout(self.run.flow, part, layout)
+        components = components_for(self.run.flow, part, layout)
         WindowsApart.regroup(self.run, components)
         for _ in range(_PATIENCE):
             took.append(self.epoch_ms() - usual)

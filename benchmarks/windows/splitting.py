@@ -28,7 +28,7 @@ from tests.contract.windows_apart import S, WindowsApart
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
-from godwit.adapt.windows import in_layout
+from godwit.adapt.windows import components_for
 from godwit.api.flow import LogicalFlow
 
 if TYPE_CHECKING:
@@ -119,7 +119,9 @@ def play(case: Case, form: WindowLayout, turns: Connection) -> None:
         run.start({"a": 1, "b": 1, "c": 1})
         if form == "split":
             part: Any = run.flow.operator("w_windows")
-            WindowsApart.regroup(run, in_layout(run.flow, part, form))  # nobody is left alone by it
+            WindowsApart.regroup(
+                run, components_for(run.flow, part, form)
+            )  # nobody is left alone by it
         keys = pa.array(np.arange(case.keys)).cast(pa.string())
         ones = pa.array(np.ones(case.keys, np.int64))
         for epoch in range(case.epochs):

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from godwit import sinks, sources, testing
     from godwit.adapt.forecast import Forecast
     from godwit.adapt.fusing import Fusion
-    from godwit.adapt.load_range import load_range
-    from godwit.adapt.scaling import fixed, latency, scripted, utilisation
+    from godwit.adapt.scaling import fixed, latency, load_range, scripted, utilisation
     from godwit.adapt.settings import Budget, Cadence, Control, Means, Search, Worth
     from godwit.adapt.spreading import Spreading
     from godwit.adapt.windows import Splitting
@@ -214,8 +213,7 @@ _MODULES = {
 _HOMES = {
     "godwit.adapt.forecast": ("Forecast",),
     "godwit.adapt.fusing": ("Fusion",),
-    "godwit.adapt.load_range": ("load_range",),
-    "godwit.adapt.scaling": ("fixed", "latency", "scripted", "utilisation"),
+    "godwit.adapt.scaling": ("fixed", "latency", "load_range", "scripted", "utilisation"),
     "godwit.adapt.settings": ("Budget", "Cadence", "Control", "Means", "Search", "Worth"),
     "godwit.adapt.spreading": ("Spreading",),
     "godwit.adapt.windows": ("Splitting",),

@@ -191,7 +191,7 @@ class Runtime:
                 if done.consumed:
                     consumed.setdefault(done.operator, []).extend(done.consumed)
                 for state, versions in done.versions.items():
-                    self.copies.saw(report.executor, state, versions)
+                    self.copies.record_versions(report.executor, state, versions)
         return CommitRecord(
             epoch=epoch,
             run_id="",

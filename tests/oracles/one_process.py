@@ -270,7 +270,7 @@ class OneProcess:
                 if done.consumed:
                     consumed.setdefault(done.operator, []).extend(done.consumed)
                 for state, versions in done.versions.items():
-                    self.copies.saw(report.executor, state, versions)
+                    self.copies.record_versions(report.executor, state, versions)
         times = Times()
         if self.event_times is not None:
             times = self.event_times.after(self._told, reports)
@@ -323,7 +323,7 @@ class OneProcess:
 
     def lose(self, executor: str) -> None:
         """Forget what the driver knows of an executor's copies."""
-        self.copies.lost(executor)
+        self.copies.forget_executor(executor)
 
     def rename(self, **names: str) -> None:
         """Put executors under new names: they start with nothing."""

@@ -21,11 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from godwit.adapt.interfaces import (
-        Clock,
-        Driven,
         EpochObserved,
         ExecutorPool,
-        Migrations,
         PlannerRunner,
         PoolView,
         Topology,
@@ -35,14 +32,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Budget",
-    "Clock",
     "Control",
     "Controller",
-    "Driven",
     "EpochObserved",
     "ExecutorPool",
     "Means",
-    "Migrations",
     "PlannerRunner",
     "PoolView",
     "Topology",

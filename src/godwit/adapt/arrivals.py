@@ -61,7 +61,7 @@ class ArrivalCurve:
         self._earlier = [float(rate) for rate in usual][-_KEPT:]
 
     def add_epoch(self, rows: int, at_s: float, backlog_rows: int | None) -> None:
-        """Add the point of an epoch that took `rows` rows.
+        """Add an epoch that took `rows` rows, with `backlog_rows` more in the sources at `at_s`.
 
         Sources had `backlog_rows` beside those at `at_s`; ``None``: they do not say.
         """
@@ -79,7 +79,7 @@ class ArrivalCurve:
         self._rows.append(self._taken + (backlog_rows or 0))
 
     def rate_since(self, since_s: float) -> float | None:
-        """Return the mean arrival rate since a time, over at least the last interval.
+        """Return the mean arrival rate since a time, in rows a second.
 
         ``None`` if it is unknown: rows of a run's first epoch may have arrived at any time before
         it.
@@ -93,7 +93,7 @@ class ArrivalCurve:
 
     @property
     def step_s(self) -> float | None:
-        """Return the time at which the rate stepped up; ``None`` if it did not."""
+        """Time at which the arrival rate stepped up; ``None`` if it did not."""
         rates = np.log(self._rates(4 * _USUAL + _STEP))
         if len(rates) < _USUAL + _STEP or len(self._times_s) < _STEP + 1:
             return None
@@ -105,7 +105,7 @@ class ArrivalCurve:
 
     @property
     def change_s(self) -> float | None:
-        """Return the end of the last change of the rate; ``None`` if recent intervals show none.
+        """End of the interval in which the arrival rate last changed; ``None`` if it has not.
 
         It is the end of the interval in which the rate changed.
         """
@@ -114,7 +114,7 @@ class ArrivalCurve:
 
     @property
     def rate_since_change(self) -> float | None:
-        """Arrival rate since the last change; ``None`` where the last intervals show none."""
+        """Arrival rate since it last changed, in rows a second; ``None`` if it has not."""
         last = self._last_changed()
         if last is None:
             return None
@@ -123,7 +123,7 @@ class ArrivalCurve:
 
     @property
     def is_unsettled(self) -> bool:
-        """True if only the last interval has another rate, so that it may be a change or noise."""
+        """True if only the last interval has another rate, which may be a change or noise."""
         rates = np.log(self._rates(4 * _USUAL + 1))
         if len(rates) < _USUAL + 1 or len(self._times_s) < 2:
             return False
@@ -133,11 +133,11 @@ class ArrivalCurve:
 
     @property
     def recent_rates(self) -> list[float]:
-        """Return the rates of the last intervals, for the next run to go on from."""
+        """Arrival rates of the last intervals, in rows a second, for the next run."""
         return [round(rate, 3) for rate in self._rates(4 * _USUAL).tolist()]
 
     def _last_changed(self) -> int | None:
-        """Return the number of last intervals since the rate changed; ``None`` if it has not."""
+        """Return how many intervals ago the arrival rate changed; ``None`` if it has not."""
         rates = np.log(self._rates(_KEPT))
         known = min(len(rates) - _USUAL, len(self._times_s) - 1)
         worst, found = _CHANGE_ERRORS, None
@@ -154,7 +154,7 @@ class ArrivalCurve:
         return found
 
     def _rates(self, count: int) -> FloatArray:
-        """Arrival rates of the last intervals, in rows a second."""
+        """Return the arrival rates of the last `count` intervals, in rows a second."""
         rows, times_s = self._rows[-count - 1 :], self._times_s[-count - 1 :]
         rates = np.diff(rows) / np.diff(times_s) if len(rows) > 1 else np.empty(0)
         earlier = self._earlier[max(0, len(self._earlier) + len(rates) - count) :]
@@ -162,7 +162,7 @@ class ArrivalCurve:
         return every
 
     def drop_old(self) -> None:
-        """Drop points that no rate needs any more; after a change, all points before it."""
+        """Drop the points that no rate needs any more; after a change, all points before it."""
         changed = self._last_changed()
         last = _KEPT
         if self.step_s is not None:
@@ -175,7 +175,7 @@ class ArrivalCurve:
 
 
 def _median_and_noise(rates: FloatArray) -> tuple[float, float]:
-    """Median of logarithms of rates, and the deviation of their noise."""
+    """Return the median of logarithms of rates, and the standard deviation of their noise."""
     middle = _median(rates)
     return middle, max(_MAD_TO_SIGMA * _median(np.abs(rates - middle)), _NOISE_FLOOR)
 

@@ -91,13 +91,13 @@ def load_distance(problem: Problem, assignment: IntArray) -> float:
 
 
 def relative_variance(problem: Problem, assignment: IntArray) -> float:
-    """Variance of the load index as a share of the square of the mean; 0 where there is no load."""
+    """Return the variance of the load index as a share of its mean squared; 0 without load."""
     mean = metrics.mean_index(problem)
     return metrics.load_variance(problem, assignment) / mean**2 if mean > 0 else 0.0
 
 
 def load_errors(problem: Problem, assignment: IntArray, variance: FloatArray | None) -> FloatArray:
-    """Shape ``(n,)``: standard error of every executor's load index; 0 where none is known.
+    """Return the standard error of every executor's load index, shape ``(n,)``; 0 if unknown.
 
     `variance`, shape ``(m,)``, is that of each key group's measured load.
     """
@@ -109,7 +109,7 @@ def load_errors(problem: Problem, assignment: IntArray, variance: FloatArray | N
 
 
 def is_uneven(problem: Problem, variance: FloatArray | None, max_load_distance: float) -> bool:
-    """Return whether an executor's load differs from the mean by more than the bound and noise."""
+    """Return true if an executor's load differs from the mean by more than the bound and noise."""
     mean = metrics.mean_index(problem)
     apart = np.abs(metrics.load_index(problem, problem.current) - mean)
     errors = load_errors(problem, problem.current, variance)
@@ -133,7 +133,7 @@ def select_moves(
     whole: bool = False,
     must: bool = False,  # whether they are made whatever they gain
 ) -> SelectedMoves:
-    """Choose the moves of a plan that are worth making.
+    """Return the moves of a plan that are worth making, within the budget.
 
     If a plan exceeds the budget, only its first moves are made; the rest is planned again next
     time. If the problem requires intervals, all moves are made or none.
@@ -188,7 +188,7 @@ class _Plan:
 
 
 def _if_worthwhile(plan: _Plan, chosen: IntArray) -> SelectedMoves:
-    """Return the chosen moves if they gain more than they cost; else none, with the reason."""
+    """Return the effect of the chosen moves if they gain more than they cost; else of none."""
     balanced = _effect_of(plan, chosen)
     reason = _rejection_reason(plan, balanced)
     if not reason:
@@ -208,7 +208,7 @@ def _within_budget(problem: Problem, order: IntArray, budget: Budget, *, alone: 
 
 
 def _num_moves_needed(plan: _Plan, order: IntArray) -> int:
-    """Count the first moves after which the load is even enough, or as even as after all.
+    """Return how many moves of `order` make the load even enough, or as even as all of them.
 
     What differs by a standard error is as even as measurements can tell.
     """
@@ -237,7 +237,7 @@ def _num_moves_needed(plan: _Plan, order: IntArray) -> int:
 
 
 def _effect_of(plan: _Plan, order: IntArray) -> SelectedMoves:
-    """Return the benefit and cost of making some of a plan's moves."""
+    """Return the benefit and the cost of making the moves `order` of a plan."""
     problem, terms = plan.problem, plan.terms
     after = problem.current.copy()
     after[order] = plan.planned[order]
@@ -262,19 +262,19 @@ def _effect_of(plan: _Plan, order: IntArray) -> SelectedMoves:
 
 
 def _max_load_index(problem: Problem, assignment: IntArray) -> float:
-    """Load index of the busiest executor."""
+    """Return the load index of the busiest executor."""
     return float(metrics.load_index(problem, assignment).max())
 
 
 def _remote_traffic(problem: Problem, assignment: IntArray) -> float:
-    """Bytes a second between key groups on different executors."""
+    """Return the bytes a second between key groups on different executors."""
     traffic = problem.traffic
     apart = assignment[traffic.source] != assignment[traffic.target]
     return float(traffic.rate[apart].sum())
 
 
 def _max_link_bytes(problem: Problem, after: IntArray) -> float:
-    """Bytes that the executor that sends or receives most sends or receives."""
+    """Return the bytes that the executor that sends or receives most sends or receives."""
     moved = np.flatnonzero(after != problem.current)
     sizes: FloatArray = problem.state_bytes[moved]
     n = problem.num_executors
@@ -284,7 +284,7 @@ def _max_link_bytes(problem: Problem, after: IntArray) -> float:
 
 
 def _rejection_reason(plan: _Plan, selected: SelectedMoves) -> str:
-    """Return the reason why a plan's balancing moves do not pay; empty if they do."""
+    """Return the reason why balancing moves do not pay; empty if they do."""
     problem, terms = plan.problem, plan.terms
     mean = metrics.mean_index(problem)
     even = ""

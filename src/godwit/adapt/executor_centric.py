@@ -52,12 +52,12 @@ class Homes:
 
     @property
     def remote(self) -> dict[str, float]:
-        """Key groups on lent cores as of the last plan, and bytes a second sent to them."""
+        """Number of key groups on lent cores by the last plans, and bytes a second sent there."""
         counts, rates = zip(*self._remote.values(), strict=True) if self._remote else ((), ())
         return {"keyGroups": sum(counts), "bytesPerS": round(sum(rates), 1)}
 
     def plan(self, measured: MeasuredProblem, rows_per_s: FloatArray) -> IntArray:
-        """Assign key groups to the cores that their component was allocated.
+        """Return the executor of each key group, on the cores that its component gets.
 
         The measured's executors are machines; `rows_per_s`, shape ``(m,)``, are the rows that reach
         each key group. Returns shape ``(m,)``: the index of each key group's executor.
@@ -108,14 +108,14 @@ class Homes:
         return planned
 
     def _home_executors(self, measured: MeasuredProblem) -> IntArray:
-        """Return the home executor of each key group; its current one if that is lost."""
+        """Return the home executor of each key group; the current one if it was lost."""
         problem = measured.problem
         number = {name: i for i, name in enumerate(problem.executors)}
         homes = np.empty_like(problem.current)
         for name in measured.components:
-            current = problem.current[measured.part(name)]
+            current = problem.current[measured.parts[name]]
             known = self._homes.setdefault(name, [problem.executors[e] for e in current.tolist()])
-            at = measured.first[name]
+            at = measured.parts[name].start
             for k, (home, e) in enumerate(zip(known, current.tolist(), strict=True)):
                 if home not in number or problem.draining[number[home]]:
                     known[k] = problem.executors[e]
@@ -129,7 +129,7 @@ class Homes:
         machine_slots: Counts,
         slots: int,  # of a core
     ) -> Counts:
-        """Shape ``(machines, elastic executors)``: slots in use; at first those at home."""
+        """Return the slots of each (machine, elastic executor) in use; at first those at home."""
         executors, components = measured.problem.executors, len(measured.components)
         number = {name: i for i, name in enumerate(executors)}
         current = np.zeros((len(executors), len(names)), np.int64)
@@ -150,7 +150,7 @@ class Homes:
         measured: MeasuredProblem,
         slots: int,  # of a core
     ) -> Counts:
-        """Assign slots of executors to components by the planner, and remember them."""
+        """Return the slots of each (machine, elastic executor), and remember them."""
         plan = plan_naive_core_assignment if self._naive else plan_core_assignment
         shares, executors = plan(problem).cores, measured.problem.executors
         # Components of other stages are planned by themselves, and keep theirs.
@@ -165,7 +165,7 @@ class Homes:
 def _allocate_servers(
     weight: FloatArray, rows_per_s: FloatArray, of: Counts, available: int
 ) -> Counts:
-    """Shape ``(elastic executors,)``: servers of each, allocated by the queueing model.
+    """Return the number of servers of each elastic executor, by the queueing model.
 
     `weight` is how many servers each key group keeps busy. Where there are too few to keep all
     stable, they are shared out in proportion to the work.
@@ -189,7 +189,7 @@ def _allocate_servers(
 
 
 def _data_bytes_per_s(measured: MeasuredProblem, of: Counts) -> FloatArray:
-    """Shape ``(elastic executors,)``: bytes that reach them, as shares of a link; 0 if unknown."""
+    """Return the bytes a second that reach each elastic executor; 0 if unknown."""
     problem = measured.problem
     if "network" not in problem.resources:
         return np.zeros(int(of.max()) + 1)
@@ -198,7 +198,7 @@ def _data_bytes_per_s(measured: MeasuredProblem, of: Counts) -> FloatArray:
 
 
 def share_out(weight: FloatArray, current: IntArray, quota: FloatArray) -> IntArray:
-    """Assign key groups to executors by quota, with as few moves as that takes.
+    """Return the executor of each key group, so that loads meet the quotas with few moves.
 
     Heaviest first, each stays if its executor's share has room for half of it, and goes to the
     executor with the most room otherwise. Ties: the lower executor, the lower key group.

@@ -91,7 +91,7 @@ class Speeds:
         self._differed: frozenset[str] = frozenset()
 
     def update(self, statistics: PeriodStatistics) -> Mapping[str, float]:
-        """Add a period, and return executor → speed; 1 for those without measurements."""
+        """Add a period's measurements; return executor → speed, 1 for those never compared."""
         here: set[str] = set()
         seen: list[tuple[str, _Costs, int]] = []
         # (executor before, executor now) → differences of key groups, and their variances
@@ -131,7 +131,7 @@ class Speeds:
         costs: _Costs,
         differences: dict[tuple[str, str], list[tuple[float, float]]],
     ) -> None:
-        """Add the differences of a component's key groups from when they were last seen."""
+        """Add how much each key group's cost differs from when it was last seen, by executors."""
         last, at = self._seen.get(name), costs.key_group
         if last is None:
             return
@@ -145,7 +145,7 @@ class Speeds:
     def _record_costs(
         self, name: str, costs: _Costs, num_key_groups: int, changed: Mapping[str, float]
     ) -> None:
-        """Record the costs and places of a component's key groups, for comparison after moves.
+        """Record costs and executors of a component's key groups, to compare later periods with.
 
         The cost of a key group that stays is a moving average, so that errors of one period do not
         add up.
@@ -170,7 +170,7 @@ class Speeds:
     def _estimate_slowness(
         self, here: list[str], differences: Mapping[tuple[str, str], list[tuple[float, float]]]
     ) -> None:
-        """Estimate how slow executors are now, from how slow they were and from differences."""
+        """Estimate how slow the executors `here` are, from earlier estimates and `differences`."""
         names = sorted({*here, *(name for pair in differences for name in pair)})
         number, n = {name: at for at, name in enumerate(names)}, len(names)
         known = np.array([self._slow.get(name, 0.0) for name in names])
@@ -211,7 +211,7 @@ class Speeds:
 
 
 def _median_difference(differences: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return the median of differences, and its variance."""
+    """Return the median of (difference, variance) pairs, and its variance."""
     apart, variances = np.array(differences).T
     count, middle = len(apart), float(np.median(apart))
     spread = 1.4826 * float(np.median(np.abs(apart - middle)))
@@ -222,7 +222,7 @@ def _median_difference(differences: list[tuple[float, float]]) -> tuple[float, f
 
 
 def _smooth_speed(speed: float, before: float | None) -> float:
-    """Average a measured speed with its last estimate; return the measurement if it jumped."""
+    """Average a measured speed with its last estimate; after a jump, return the measurement."""
     if before is None or 1.0 in (speed, before) or abs(np.log(speed / before)) > _CHANGED:
         return speed
     return float(np.sqrt(speed * before))
@@ -231,7 +231,7 @@ def _smooth_speed(speed: float, before: float | None) -> float:
 def _relative_costs(
     by_assignment: tuple[AssignmentPeriod, ...],
 ) -> list[_Costs]:
-    """Per assignment period: costs of the key groups with load.
+    """Return, for each assignment period, measured over expected costs of key groups with load.
 
     Expected is what its epochs and its rows cost in this component as a rule: a key group costs
     something whenever it is touched, so few rows are dearer each than many.

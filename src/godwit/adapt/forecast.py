@@ -156,7 +156,7 @@ class RateHistory:
         self._seen_s: FloatArray = np.empty(0)
 
     def add(self, from_s: float, to_s: float, rows: float) -> None:
-        """Add rows that arrived evenly between two times, which are not before earlier ones."""
+        """Add rows that arrived evenly between two times, none before rows added earlier."""
         if not 0 <= to_s - from_s < math.inf or to_s <= from_s:
             return
         low, high = int(from_s // self.width_s), int(to_s // self.width_s)
@@ -178,7 +178,7 @@ class RateHistory:
             self._drop_bins(len(self._rows) - _BINS)
 
     def _extend_bins(self, last: int) -> None:
-        """Append empty bins up to number `last`; start again if all earlier ones get too old."""
+        """Append empty bins up to number `last`; begin anew after a gap beyond all that is kept."""
         more = last - self.first + 1 - len(self._rows)
         if more > 2 * _BINS:
             self.first, more = last, 1
@@ -197,23 +197,23 @@ class RateHistory:
         self.width_s *= 2
 
     def _drop_bins(self, count: int) -> None:
-        """Drop the oldest bins."""
+        """Drop the oldest `count` bins."""
         self._rows, self._seen_s = self._rows[count:], self._seen_s[count:]
         self.first += count
 
     @property
     def rates(self) -> FloatArray:
-        """Rows a second of every bin; NaN where less than half of it was seen."""
+        """Arrival rate of every bin, in rows a second; NaN if less than half of it was observed."""
         seen = self._seen_s >= 0.5 * self.width_s
         return np.where(seen, self._rows / np.maximum(self._seen_s, 1e-9), np.nan)
 
     @property
     def span_s(self) -> float:
-        """Time from the first bin that was seen to the last."""
+        """Length of the history in seconds."""
         return len(self._rows) * self.width_s
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for the journal: rates to half a percent."""
+        """Return the history as plain values for the journal, with rates to half a percent."""
         rates = self.rates
         steps = np.where(np.isnan(rates), 0, 1 + np.rint(np.log2(1 + np.nan_to_num(rates)) * 128))
         packed = zlib.compress(steps.astype("<u2").tobytes())
@@ -225,7 +225,7 @@ class RateHistory:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RateHistory | None:
-        """Read `to_dict` back, up to rounding; ``None`` if it is damaged or of another version."""
+        """Restore a history from `to_dict`, up to rounding; ``None`` if it is none."""
         try:
             history = cls(float(values["width_s"]))
             history.first = int(values["first"])
@@ -250,7 +250,7 @@ class _Season:
 
     @property
     def relative_error(self) -> float:
-        """Error over that of no forecast; infinite where this has none."""
+        """Error of the forecast over that of a constant rate; infinite if that has none."""
         return self.error / self.as_now if self.as_now > 0 else math.inf
 
 
@@ -272,7 +272,7 @@ def seasonal_forecast(rates: FloatArray, at: float, period: float) -> float:
 
 
 def detect_period(rates: FloatArray) -> float | None:
-    """Return the period, in bins, of the first high peak of the autocorrelation; ``None`` if none.
+    """Return the period of the rates in bins, by autocorrelation; ``None`` if there is none.
 
     Lags are up to half of the history, so that the history has at least two periods.
     """
@@ -303,7 +303,7 @@ def detect_period(rates: FloatArray) -> float | None:
 
 
 def evaluate_forecast(rates: FloatArray, period: float, lead: int) -> _Season:
-    """Compare forecasts for the last period with the measured rates."""
+    """Compare forecasts made `lead` bins ahead, for the last period, with the measured rates."""
     first = max(len(rates) - round(period), math.ceil(period))
     errors = []
     for at in range(first, len(rates)):
@@ -321,7 +321,7 @@ def evaluate_forecast(rates: FloatArray, period: float, lead: int) -> _Season:
 def forecaster_of(
     settings: Control, memory: ControllerMemory, announce: Announce
 ) -> Forecaster | None:
-    """Create the forecaster of a controller's settings, with its memory; ``None`` if unset."""
+    """Create the forecaster of a controller, with its memory; ``None`` if none is set."""
     if settings.forecast is None:
         return None
     return Forecaster(
@@ -377,7 +377,7 @@ class Forecaster:
             self._asked_s = now_s
 
     def observe(self, period: PeriodStatistics) -> None:
-        """Add the rows that arrived in a statistics period, and judge the forecast."""
+        """Add the rows that arrived in a statistics period, and evaluate the forecast."""
         rows = period.rows
         if period.backlog_rows is not None:
             rows += period.backlog_rows - (self._backlog_rows or 0)
@@ -388,7 +388,7 @@ class Forecaster:
             self._evaluate()
 
     def _evaluate(self) -> None:
-        """Find the period, and see whether forecasts by it are better than none."""
+        """Detect the period of the rates, and decide if forecasts are better than none."""
         history, given_s = self.history, self._settings.period_s
         rates = history.rates[:-1]  # the last bin goes on
         period = detect_period(rates) if given_s is None else given_s / history.width_s
@@ -405,12 +405,12 @@ class Forecaster:
         lead = max(1, math.ceil(self.lead_s / history.width_s))
         self._season = season = evaluate_forecast(rates, period, lead)
         if season.relative_error < (1.0 if self._used else _BETTER):
-            self._announce_use(used=True, reason="it is better than that all stays as it is")
+            self._announce_use(used=True, reason="it is better than a constant rate")
         else:
-            self._announce_use(used=False, reason="it is no better than that all stays as it is")
+            self._announce_use(used=False, reason="it is no better than a constant rate")
 
     def _announce_use(self, *, used: bool, reason: str) -> None:
-        """Announce that forecasts are used from now on, or not."""
+        """Announce that forecasts are used from now on, or not, once per reason."""
         self._used = used
         if reason == self._told:
             return
@@ -427,7 +427,7 @@ class Forecaster:
         )
 
     def expected_per_s(self, now_s: float) -> float | None:
-        """Return the maximum forecast rate within the lead time; ``None`` without a forecast."""
+        """Return the highest rate forecast within the lead time; ``None``: no forecast."""
         season = self._season
         if season is None or not self._used:
             return None
@@ -444,7 +444,7 @@ class Forecaster:
 def raise_to_forecast(
     wanted: WantedExecutors, ahead: WantedExecutors, expected_per_s: float
 ) -> WantedExecutors:
-    """Raise a scaling answer to the executors needed for the forecast rate."""
+    """Return a scaling model's answer, raised to its answer `ahead` for the forecast rate."""
     comfortable = max(wanted.comfortable, ahead.comfortable)
     sufficient = None
     if wanted.sufficient is not None and ahead.sufficient is not None:

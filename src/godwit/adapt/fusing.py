@@ -149,17 +149,17 @@ class Fusing:
         self._total = self._epochs = 0
 
     def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002
-        """Propose the components of the last evaluation, until they are answered."""
+        """Propose the components of the last evaluation, until the proposal is answered."""
         if self._standing is not None:
             yield self._standing
 
     def answered(self, proposal: Proposal) -> None:
-        """Record that a proposal was carried out or turned down."""
+        """Drop a proposal that was carried out or turned down."""
         self._standing = None
         self._hysteresis.reset(proposal.subject)
 
     def _evaluate(self, flow: CompiledFlow, left_alone: frozenset[str]) -> Proposal | None:
-        """Propose components by the rows of the period; None where nothing changes."""
+        """Return a proposal of components by the period's rows; ``None``: no change."""
         alone = left_alone | _fused_by_user(flow, self._streams)
         streams = [s for s in self._streams if not alone & {s.upstream, s.operator}]
         shares = {
@@ -208,7 +208,7 @@ class Fusing:
 def by_attributes(
     flow: CompiledFlow, left_alone: Collection[str] = ()
 ) -> dict[str, tuple[str, ...]]:
-    """Return the components of all operators in a row that can be fused: component → operators.
+    """Return the components of all operators that can be fused: component → operators.
 
     Those that are left alone stay as they are.
     """
@@ -224,7 +224,7 @@ def _fuse_greedily(
     streams: Collection[UpstreamInput],
     rates: Mapping[tuple[str, str], float],
 ) -> list[tuple[str, ...]]:
-    """Fuse greedily along the streams that count (paper 3, Algorithm 1)."""
+    """Return groups of operators, fused along streams that have a rate (paper 3, Algorithm 1)."""
     names = [operator.name for operator in flow.operators]
     number = {name: at for at, name in enumerate(names)}
     attributes = _partition_attributes(names, streams)
@@ -247,7 +247,7 @@ def _fuse_greedily(
 def _partition_attributes(
     names: Iterable[str], streams: Iterable[UpstreamInput]
 ) -> dict[str, frozenset[str]]:
-    """Operator → partition attributes, for operators whose rows stay in their lane."""
+    """Return operator → partition attributes, equal for operators between which rows stay."""
     root = {name: name for name in names}
 
     def top(name: str) -> str:
@@ -262,7 +262,7 @@ def _partition_attributes(
 
 
 def _fused_by_user(flow: CompiledFlow, streams: Collection[UpstreamInput]) -> set[str]:
-    """Return operators of components that the user chose, not measured traffic."""
+    """Return the operators of components that the user put together."""
     members: set[str] = set()
     for component in flow.components:
         names = [operator.name for operator in component.operators]
@@ -273,5 +273,5 @@ def _fused_by_user(flow: CompiledFlow, streams: Collection[UpstreamInput]) -> se
 
 
 def _name_of(group: tuple[str, ...]) -> str:
-    """Return the name of the component of these operators."""
+    """Return the name of the component of a group of operators."""
     return "+".join(group)

@@ -47,7 +47,7 @@ class Topology:
 
 
 def topology_of(flow: CompiledFlow, trigger_s: float = 0.0) -> Topology:
-    """Return the topology of a flow for the controller; components of a level run together."""
+    """Return the topology of a flow: components of one level run together, as a stage."""
     of_operator = {o.name: c.name for c in flow.components for o in c.operators}
     pairs = {
         (of_operator[stream.upstream], of_operator[stream.operator])
@@ -69,8 +69,7 @@ class MeasuredProblem:
     """A planner's problem, and the components that its key groups belong to."""
 
     problem: Problem  # key groups are numbered component after component
-    components: tuple[str, ...]  # their names, in that order
-    first: Mapping[str, int]  # component → number of its first key group
+    parts: Mapping[str, slice]  # component → its key groups, in that order
     rows_per_s: FloatArray  # shape ``(m,)``: rows that reach each key group
     link_bytes_per_s: float  # what a load of 1 on the network stands for
     # shape ``(m,)``: state of each key group, also of those that would move without it
@@ -79,11 +78,10 @@ class MeasuredProblem:
     # ``None``: it is exact
     variance: FloatArray | None = None
 
-    def part(self, component: str) -> slice:
-        """Return the slice of the key groups that belong to a component."""
-        first = self.first[component]
-        later = [at for at in self.first.values() if at > first]
-        return slice(first, min(later, default=self.problem.num_key_groups))
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Components of the problem, in the order of their key groups."""
+        return tuple(self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +103,7 @@ class Clock(Protocol):
     """Time, real or virtual."""
 
     def now_s(self) -> float:
-        """Return the time in seconds; it never runs backwards."""
+        """Return the present time in seconds, which never runs backwards."""
 
 
 class Migrations(Protocol):
@@ -113,10 +111,10 @@ class Migrations(Protocol):
 
     @property
     def view(self) -> ProtocolView:
-        """State of the migration protocol, as a value."""
+        """Present state of the migration protocol, as a value."""
 
     def migrate(self, request: MigrationRequested) -> None:
-        """Begin to carry out a plan; raises where it cannot be (any more)."""
+        """Begin a migration; raise a `GodwitError` if it is not possible."""
 
     def change_lanes(self, request: LanesRequested) -> None:
         """Request that key groups change lane within their executors, from the next epoch on."""
@@ -131,7 +129,7 @@ class Migrations(Protocol):
         """Cancel a migration; key groups that have switched stay there."""
 
     def announce(self, kind: type[Event], **values: Any) -> None:
-        """Announce an event of a decision."""
+        """Announce an event of this kind; `values`: its fields but time and epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,13 +154,13 @@ class ExecutorPool(Protocol):
 
     @property
     def view(self) -> PoolView:
-        """State of the pool, as a value."""
+        """Present state of the pool, as a value."""
 
     def add(self, count: int) -> None:
         """Request `count` more executors from the cluster manager."""
 
     def remove(self, executors: Sequence[str]) -> None:
-        """Return executors that own no key group any more to the cluster."""
+        """Return executors to the cluster, which own no key group any more."""
 
 
 class PlannerRunner(Protocol):
@@ -180,13 +178,13 @@ class Driven(Protocol):
     """Interface of a controller to the thread that drives it between epochs."""
 
     def begun(self, rows: int, backlog_rows: int | None) -> None:
-        """Record that an epoch with input has begun, where its rows are known by then."""
+        """Record that an epoch has begun with `rows` rows, with `backlog_rows` more in sources."""
 
     def observe(self, epoch: EpochObserved) -> None:
         """Record a committed epoch."""
 
     def delivered(self, latency: LatencyHistogram) -> None:
-        """Record the latency of a delivered epoch's rows."""
+        """Record the latency of the rows of an epoch that was delivered."""
 
     def step(self) -> None:
-        """Decide, and carry out decisions through the ports."""
+        """Decide, and carry out decisions through the controller's interfaces."""

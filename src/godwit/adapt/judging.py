@@ -84,7 +84,7 @@ class Judge:
         wanted: WantedExecutors,
         situation: ScalingSituation,
     ) -> None:
-        """Record a scaling decision for judgement, if its model predicted a result."""
+        """Record a scaling decision whose effect is to be judged, if its model predicted one."""
         self._stop_judging("another decision was made")
         expected, at_first = wanted.expects(executors), wanted.expects(before)
         if expected is None or at_first is None or not math.isfinite(expected):
@@ -102,7 +102,7 @@ class Judge:
         )
 
     def recall(self, event: events.Event) -> None:
-        """Restore the judgement of an earlier run from its event; ignore other events."""
+        """Restore the verdict of an earlier run from its event; ignore other events."""
         if isinstance(event, events.DecisionJudged):
             self._ineffective = None
             if event.verdict == "no help":
@@ -113,7 +113,7 @@ class Judge:
     def judge_if_steady(
         self, situation: ScalingSituation, wanted: WantedExecutors, *, steady: bool
     ) -> None:
-        """Judge the last decision once the stream is steady again; called once a period."""
+        """Judge the last scaling decision once the stream is steady again; called once a period."""
         known = self._ineffective
         if known is not None and (
             _rates_differ(known.arrival_per_s, situation.arrival_per_s)
@@ -132,7 +132,7 @@ class Judge:
             self._announce_result(one, wanted.measured, situation)
 
     def _announce_result(self, one: _Decided, measured: float, situation: ScalingSituation) -> None:
-        """Announce the judgement of a decision; if it did not help, record the load at the time."""
+        """Announce if a decision helped; one that did not is not repeated in the same situation."""
         gained, due = one.before_figure - measured, one.before_figure - one.expected
         met = measured <= one.target
         if one.kind == "in":
@@ -153,7 +153,7 @@ class Judge:
         self._announce_verdict(one, "helped" if helped else "no help", reason, measured)
 
     def _stop_judging(self, reason: str) -> None:
-        """Stop judging a decision, and announce the reason."""
+        """Stop waiting for the effect of a decision, and announce the reason."""
         one, self._decided = self._decided, None
         if one is not None:
             self._announce_verdict(one, "overtaken", reason, None)
@@ -165,7 +165,7 @@ class Judge:
         reason: str,
         measured: float | None,
     ) -> None:
-        """Announce a verdict."""
+        """Announce the verdict on a scaling decision."""
         self._announce(
             events.DecisionJudged,
             before=one.before,
@@ -184,7 +184,7 @@ class Judge:
 
 
 def _rates_differ(before: float, now: float) -> bool:
-    """Return whether two arrival rates are of different situations."""
+    """Return true if two arrival rates differ by more than those of one situation."""
     return abs(now - before) > _SAME * max(before, now)
 
 
@@ -206,7 +206,7 @@ class BalanceJudge:
         self._decided: dict[tuple[str, ...], _Rebalanced] = {}
 
     def decided(self, plan: Planned) -> None:
-        """Record that the moves of a plan are under way."""
+        """Record moves that are under way, whose effect is to be judged."""
         components = plan.measured.components
         self._stop_judging(components, "other moves were decided")
         self._decided[components] = _Rebalanced(
@@ -216,13 +216,13 @@ class BalanceJudge:
         )
 
     def abandoned(self, component: str) -> None:
-        """Drop moves that were abandoned, since another event reports them."""
+        """Drop the moves of a component that were abandoned, which another event reports."""
         self._decided = {of: one for of, one in self._decided.items() if component not in of}
 
     def judge_ended(
         self, planned: Sequence[Planned], period: PeriodStatistics, under_way: AbstractSet[str]
     ) -> None:
-        """Judge moves that ended before a period began; called once a period."""
+        """Judge the moves that ended before this period began; called once a period."""
         problems = {plan.measured.components: plan.measured for plan in planned}
         for components, one in list(self._decided.items()):
             one.age += 1
@@ -241,17 +241,17 @@ class BalanceJudge:
     def _announce_result(
         self, components: tuple[str, ...], one: _Rebalanced, measured: float, error: float
     ) -> None:
-        """Announce whether the load became more even."""
+        """Announce if the load of components became as even as expected."""
         due = max(one.expected, CERTAIN * error)
         gained = one.before - measured >= _PART * (one.before - one.expected)
         helped = measured <= due or gained
-        reason = "executors are as even as was expected"
+        reason = "executors are as even as expected"
         if measured > due:
             reason = "key groups cost more or less at their new places than was expected"
         self._announce_verdict(components, one, "helped" if helped else "no help", reason, measured)
 
     def _stop_judging(self, components: tuple[str, ...], reason: str) -> None:
-        """Stop judging moves, and announce the reason."""
+        """Stop waiting for the effect of moves, and announce the reason."""
         one = self._decided.get(components)
         if one is not None:
             self._announce_verdict(components, one, "overtaken", reason, None)
@@ -264,7 +264,7 @@ class BalanceJudge:
         reason: str,
         measured: float | None,
     ) -> None:
-        """Announce a verdict."""
+        """Announce the verdict on the moves of components."""
         del self._decided[components]
         self._announce(
             events.RebalancingJudged,
@@ -280,7 +280,7 @@ class BalanceJudge:
 def _busy_distance(
     measured: MeasuredProblem, period: PeriodStatistics
 ) -> tuple[float, float] | None:
-    """Return load distance by lanes' busy time, and its error, as shares of the mean.
+    """Return the load distance by lanes' busy time, and its error, as shares of the mean.
 
     ``None`` in a period without load, or if another resource is the bottleneck.
     """

@@ -67,7 +67,7 @@ class StageLoad:
     key: str = ""  # the key that has most of it, as JSON, where one has
 
     def busiest(self, lanes: int, speed: float) -> float:
-        """Return the minimum share of its time that the busiest of `lanes` lanes is busy."""
+        """Return the least share of its time that the busiest of so many lanes can be busy."""
         if not len(self.loads):
             return 0.0
         share = float(self.loads.sum()) / lanes
@@ -76,11 +76,11 @@ class StageLoad:
 
     @property
     def heaviest(self) -> float:
-        """Load of the heaviest key group."""
+        """Load of the heaviest key group, in standard lanes."""
         return float(self.loads[0]) if len(self.loads) else 0.0
 
     def scaled(self, factor: float) -> StageLoad:
-        """Return the stage with its load multiplied by `factor`."""
+        """Return the stage with its loads multiplied by `factor`."""
         return replace(self, loads=self.loads * factor)
 
 
@@ -94,7 +94,7 @@ class Learned:
     unevenness: Mapping[int, float] = field(default_factory=dict)
 
     def fixed_at(self, executors: int, now_s: float) -> float:
-        """Return the fixed part of an epoch; `now_s`: as measured in this period."""
+        """Return an epoch's fixed seconds with so many executors; `now_s` if unknown."""
         known = self.fixed_s
         if not known:
             return now_s
@@ -112,7 +112,7 @@ class Learned:
         return max(line, bound) if executors < near else min(line, bound)
 
     def unevenness_at(self, executors: int, cores: float) -> float:
-        """Return load of the busiest lane over the least that it could have.
+        """Return the load of the busiest lane over its possible minimum, with so many executors.
 
         Fewer executors than were ever seen have fewer lanes with more rows each, which differ by
         less. Of more than were seen the nearest stands: they come where the rate is higher.
@@ -126,17 +126,17 @@ class Learned:
         )
 
     def ratio_at(self, executors: int) -> float:
-        """Return measured over predicted latency; 1 where nothing is known."""
+        """Return measured over predicted latency with so many executors; 1 if none was measured."""
         return self.ratio[_nearest(self.ratio, executors)] if self.ratio else 1.0
 
 
 def _nearest(known: Mapping[int, float], executors: int) -> int:
-    """Return the number that is nearest by its ratio; ties: the smaller."""
+    """Return the number of executors in `known` with the nearest ratio; of two, the smaller."""
     return min(known, key=lambda n: (abs(math.log(n / executors)), n))
 
 
 def _random_excess(lanes: float) -> float:
-    """Return the expected excess of the busiest of `lanes` lanes over the mean, by chance."""
+    """Return how much the busiest of `lanes` lanes exceeds the mean by chance, in proportion."""
     return math.sqrt(lanes * math.log(1 + lanes))
 
 
@@ -152,7 +152,7 @@ class Learning:
 
     @property
     def learned(self) -> Learned:
-        """State of knowledge, as a value."""
+        """What was measured so far, as a value."""
         return Learned(
             fixed_s=dict(self._fixed),
             ratio=dict(self._ratio),
@@ -170,7 +170,7 @@ class Learning:
             self._note_unevenness(executors, unevenness)
 
     def _note_unevenness(self, executors: int, unevenness: float) -> None:
-        """Add the unevenness of lanes; the first of a number of executors is waited out.
+        """Add the unevenness of lanes, but for the first one of a new number of executors.
 
         Lanes of executors that have just come are not balanced yet, and what they differ by then
         would stand for the numbers around it for good, once there is another number.
@@ -183,7 +183,7 @@ class Learning:
         _update_average(self._unevenness, executors, unevenness)
 
     def _note_fixed(self, executors: int, fixed_s: float) -> None:
-        """Add the fixed cost of epochs; drop the values from the slow start of a run."""
+        """Add the fixed seconds of an epoch; drop those measured while a run starts slowly."""
         starts = not self._fixed
         if self._starting is not None and self._starting != executors:
             self._fixed.pop(self._starting, None)
@@ -212,7 +212,7 @@ class Learning:
 
 
 def _update_average(known: OrderedDict[int, float], executors: int, value: float) -> None:
-    """Mix a measurement into those of the same number of executors; forget the oldest number."""
+    """Update the moving average of a number of executors; forget the oldest number."""
     before = known.pop(executors, value)
     known[executors] = before + _NEW * (value - before)
     if len(known) > _KEPT:
@@ -228,14 +228,14 @@ def _unevenness(situation: ScalingSituation) -> float | None:
 
 
 def _least_busy(situation: ScalingSituation, executors: int) -> float:
-    """Share of its time that the busiest lane is busy, if the assignment is as even as can be."""
+    """Return the share of its time that the busiest lane is busy under the best assignment."""
     lanes = max(int(executors * situation.cores), 1)
     speed = situation.lanes / situation.cores
     return sum(stage.busiest(lanes, speed) for stage in situation.stages)
 
 
 def busy_share(situation: ScalingSituation, executors: int, learned: Learned) -> float:
-    """Return the share of its time that the busiest lane is busy with `executors` executors."""
+    """Return the share of its time that the busiest lane is busy with so many executors."""
     if not situation.stages:
         return situation.offered * situation.evenness / (executors * situation.lanes)
     unevenness = learned.unevenness_at(executors, situation.cores)
@@ -243,7 +243,7 @@ def busy_share(situation: ScalingSituation, executors: int, learned: Learned) ->
 
 
 def modelled_latency_s(situation: ScalingSituation, executors: int, learned: Learned) -> float:
-    """Return the modelled mean latency; infinite if `executors` executors cannot keep up."""
+    """Return the modelled mean latency in seconds; infinite if executors cannot keep up."""
     busy = busy_share(situation, executors, learned)
     if busy >= 1:
         return math.inf
@@ -268,24 +268,24 @@ def modelled_latency_s(situation: ScalingSituation, executors: int, learned: Lea
 
 
 def predicted_latency_s(situation: ScalingSituation, executors: int) -> float:
-    """Return the modelled mean latency, corrected by measurements; may be infinite."""
+    """Return the modelled mean latency in seconds, corrected by measurements; may be infinite."""
     learned = situation.learned
     return learned.ratio_at(executors) * modelled_latency_s(situation, executors, learned)
 
 
 def latency_curve(situation: ScalingSituation) -> FloatArray:
-    """Shape ``(most,)``: predicted mean latency with 1, 2, … executors."""
+    """Return the predicted mean latency in seconds with 1, 2, … executors."""
     return np.array([predicted_latency_s(situation, n) for n in range(1, situation.most + 1)])
 
 
 def busy_curve(situation: ScalingSituation) -> FloatArray:
-    """Shape ``(most,)``: share of its time that the busiest lane is busy with 1, 2, … executors."""
+    """Return the share of its time that the busiest lane is busy with 1, 2, … executors."""
     learned = situation.learned
     return np.array([busy_share(situation, n, learned) for n in range(1, situation.most + 1)])
 
 
 def why_no_faster(situation: ScalingSituation, executors: int) -> str:
-    """Return the bottleneck that more than `executors` executors would not remove."""
+    """Return the bottleneck that more executors would not remove, in words; empty if unknown."""
     lanes = max(int(executors * situation.cores), 1)
     speed = situation.lanes / situation.cores
     for stage in sorted(situation.stages, key=lambda s: -s.heaviest):

@@ -72,7 +72,7 @@ class _Block:
     strayed: int  # epochs of which it is known
 
     def add(self, other: _Block) -> None:
-        """Add the epochs of a later block under the same placement."""
+        """Add the epochs of a later block under the same assignment."""
         self.ended_s = other.ended_s
         self.epochs += other.epochs
         self.rows += other.rows
@@ -83,7 +83,7 @@ class _Block:
         self.strayed += other.strayed
 
     def follows(self, other: _Block) -> bool:
-        """Return whether key groups were where they were in another block."""
+        """Return true if key groups are on the same executors as in another block."""
         return self.executors == other.executors and (
             self.executor_of is other.executor_of
             or bool((self.executor_of == other.executor_of).all())
@@ -117,7 +117,7 @@ class LoadWindow:
         now_s: float,
         speeds: Mapping[str, float],
     ) -> None:
-        """Add an epoch with input; if the distribution has changed, drop earlier epochs."""
+        """Add an epoch with input; drop earlier ones if the distribution of load has changed."""
         self.shifted = False
         if load is None or not len(load.key_groups):
             return
@@ -143,7 +143,7 @@ class LoadWindow:
         self._merge_blocks()
 
     def shares(self, speeds: Mapping[str, float]) -> LoadShares | None:
-        """Return the shares that key groups have; ``None`` where nothing was measured."""
+        """Return the shares of load of key groups; ``None`` if nothing was measured."""
         rows, busy_s, squares = self._sum_blocks(self._blocks, speeds)
         total_s = float(busy_s.sum())
         if not total_s:
@@ -159,7 +159,7 @@ class LoadWindow:
     # -- changes ----------------------------------------------------------------------------------
 
     def _cut_at_change(self, speeds: Mapping[str, float]) -> None:
-        """Drop epochs before the latest significant change of the distribution, if there is one."""
+        """Drop the epochs before the latest significant change of the load's distribution."""
         blocks = self._blocks
         if sum(block.epochs for block in blocks) < _BEFORE + _PARTS[0]:
             return
@@ -209,12 +209,12 @@ class LoadWindow:
             self.shifted = shifts
 
     def _drop_before(self, since_s: float) -> None:
-        """Forget blocks that ended before a time."""
+        """Drop the blocks that ended before `since_s`."""
         while len(self._blocks) > 1 and self._blocks[0].ended_s < since_s:
             del self._blocks[0]
 
     def _merge_blocks(self) -> None:
-        """Merge old blocks of equal lengths under one placement, latest first."""
+        """Merge consecutive old blocks of equal lengths under one assignment."""
         blocks = self._blocks
         at = len(blocks) - _SINGLE - 2
         while at >= 0:
@@ -229,7 +229,7 @@ class LoadWindow:
     def _deviations(
         self, assignment: Assignment, raw_s: FloatArray, speeds: Mapping[str, float]
     ) -> tuple[FloatArray, float, float] | None:
-        """Return squared deviations of an epoch from earlier shares, and two sums of these.
+        """Return an epoch's squared deviations from earlier shares, and two sums of them.
 
         Very large deviations are capped, since they are not noise: such as loading of state, or an
         executor that has become slow.
@@ -256,7 +256,7 @@ class LoadWindow:
     def _noise_factors(
         self, blocks: list[_Block], speeds: Mapping[str, float]
     ) -> tuple[int, int, float, float]:
-        """Return epochs, those with measured noise, and the two factors of noise."""
+        """Return epochs, those with measured noise, and the factors: dispersion, and of sums."""
         rows, busy_s, squares = self._sum_blocks(blocks, speeds)
         epochs, strayed = sum(b.epochs for b in blocks), sum(b.strayed for b in blocks)
         counted = float((busy_s * busy_s / np.maximum(rows, 1.0)).sum())
@@ -273,7 +273,7 @@ class LoadWindow:
     def _sum_blocks(
         self, blocks: list[_Block], speeds: Mapping[str, float]
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return rows, normalised seconds, and their squared deviations, summed over blocks."""
+        """Return the sums over blocks: rows, seconds at speed 1, and squared deviations."""
         rows, busy_s, squares = np.zeros((3, self._size))
         for block, standard_s in zip(blocks, _standard_s(blocks, speeds), strict=True):
             rows += block.rows
@@ -283,7 +283,7 @@ class LoadWindow:
 
 
 def _standard_s(blocks: Sequence[_Block], speeds: Mapping[str, float]) -> list[FloatArray]:
-    """Return each block's seconds of a standard executor, shape ``(G,)``."""
+    """Return each block's seconds per key group at speed 1, shape ``(G,)``."""
     if all(speed == 1.0 for speed in speeds.values()):
         return [block.busy_s for block in blocks]
     return [

@@ -133,11 +133,11 @@ class Controller:
         self._lanes.observe(epoch)
 
     def delivered(self, latency: LatencyHistogram) -> None:
-        """Record how long the rows of a delivered epoch took."""
+        """Record the latency of the rows of an epoch that was delivered."""
         self._statistics.delivered(latency)
 
     def step(self) -> None:
-        """Decide, and carry out decisions through the ports."""
+        """Decide, and carry out decisions through the controller's interfaces."""
         now_s, view = self._clock.now_s(), self._migrations.view
         self._resizing.update(view, now_s)
         if self._forecaster is not None:
@@ -152,7 +152,7 @@ class Controller:
         """Continue with other components: statistics start again, earlier decisions stay."""
         now_s = self._clock.now_s()
         self._topology, self._period = topology, None
-        self._statistics = Statistics(topology, now_s, {}, self._statistics.usual_rates)
+        self._statistics = Statistics(topology, now_s, {}, self._statistics.arrivals.recent_rates)
         self._planning = Planning(
             self._settings,
             topology,
@@ -171,13 +171,13 @@ class Controller:
 
     @property
     def memory(self) -> ControllerMemory:
-        """State that the controller of the next run goes on from."""
+        """What the controller of the next run goes on from."""
         now_s, (scaled, scaled_s) = self._clock.now_s(), self._resizing.last
         return ControllerMemory(
             overrides={w: now_s + left for w, left in self._overrides.seconds_left(now_s).items()},
             scaled=scaled,
             scaled_s=scaled_s,
-            rates_per_s=tuple(self._statistics.usual_rates),
+            rates_per_s=tuple(self._statistics.arrivals.recent_rates),
             rates={} if self._forecaster is None else self._forecaster.history.to_dict(),
             came_s=0.0 if self._forecaster is None else self._forecaster.came_s,
             sizes=self._planning.sizes,
@@ -185,7 +185,7 @@ class Controller:
 
     @property
     def status(self) -> dict[str, Any]:
-        """State of the loop as plain values, for people."""
+        """State of the controller as plain values, for ``query.status``."""
         now_s, period = self._clock.now_s(), self._period
         return {
             "planner": self._settings.planner_name,
@@ -238,15 +238,15 @@ class Controller:
             yield from self._lanes.propose(view, now_s, self._topology.stages)
 
     def _is_due(self, view: ProtocolView, now_s: float) -> bool:
-        """Return whether the period ends: at a step in the rate, or with enough epochs."""
+        """Return true if the period ends: at a step in the rate, or with enough epochs."""
         passed_s = now_s - self._statistics.began_s
         if self._settings.scaling_model is not None and self._statistics.stepped:
             return True  # what needs more executors should not wait for the period's end
         if passed_s < self._settings.period_s:
             return False
-        if self._settings.scaling_model is not None and self._statistics.unsettled:
+        if self._settings.scaling_model is not None and self._statistics.arrivals.is_unsettled:
             return passed_s >= _LATE * self._settings.period_s and self._statistics.epochs > 0
-        if self._statistics.show(self._settings.cadence.min_epochs, self._settings.period_s):
+        if self._statistics.has_enough(self._settings.cadence.min_epochs, self._settings.period_s):
             return True
         late = passed_s >= _LATE * self._settings.period_s
         return late and (self._statistics.epochs > 0 or view.running is None)
@@ -304,7 +304,7 @@ class Controller:
         busy: Mapping[str, str],
         now_s: float,
     ) -> Iterator[Proposal]:
-        """Propose another number of executors, by the plan."""
+        """Yield a proposal of another number of executors, decided by the plan."""
         if self._settings.scaling_model is None:
             return
         if self._overrides.holds("scaling", now_s):
@@ -337,7 +337,7 @@ class Controller:
         )
 
     def _propose_moves(self, plan: Planned) -> Iterator[Proposal]:
-        """Propose the moves of a plan that pay, unless those under way are as good."""
+        """Yield the moves of a plan that pay, unless those under way are as good."""
         overtaken = self._rebalancing.replacement_reason(plan, self._migrations.view)
         if overtaken == "":
             return  # what is under way leads to where it was to lead
@@ -366,11 +366,11 @@ class Controller:
     # -- act --------------------------------------------------------------------------------------
 
     def cost(self, proposal: Proposal) -> float:
-        """Return the cost that the proposal states: plans are priced in full when they are made."""
+        """Return the cost that a proposal states, since plans are priced when they are made."""
         return proposal.cost
 
     def act(self, proposal: Proposal) -> bool:
-        """Execute a proposal: moves, lanes, or another number of executors."""
+        """Carry out a proposal: moves, lanes, or another number of executors."""
         change = proposal.change
         if isinstance(change, Rebalance):
             self._planning.spend(change.plan.selected, self._clock.now_s())
@@ -384,7 +384,7 @@ class Controller:
         self._migrations.announce(kind, **values)
 
     def _announce_load(self, period: PeriodStatistics, planned: list[Planned]) -> None:
-        """Announce loads, usage and arrival rates of a period."""
+        """Announce the loads, the use of resources and the arrival rate of a period."""
         used: dict[str, float] = {}
         index: dict[str, float] = {}
         for plan in planned:

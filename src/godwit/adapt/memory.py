@@ -33,7 +33,7 @@ class ControllerMemory:
     sizes: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for the journal."""
+        """Return the memory as plain values for the journal."""
         return {
             "overrides": dict(self.overrides),
             "scaled": self.scaled,
@@ -45,7 +45,7 @@ class ControllerMemory:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ControllerMemory | None:
-        """Read `to_dict` back; ``None`` if it is damaged or of another version."""
+        """Restore a memory from `to_dict`; ``None`` if the values are no memory."""
         try:
             rates = tuple(float(rate) for rate in values["rates_per_s"])
             overrides = {str(what): float(t) for what, t in values["overrides"].items()}

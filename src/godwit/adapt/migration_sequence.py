@@ -49,7 +49,7 @@ class _Path:
     tau: float  # that the plan keeps: the limit, or more where nothing is within the limit
 
     def at(self, wanted: tuple[int, ...]) -> _Path | None:
-        """Return what is left where the numbers to come are these; ``None`` if they are others."""
+        """Return the rest of the path for these numbers of executors; ``None``: it differs."""
         for path in (self, _Path(executors=self.executors[1:], cuts=self.cuts[1:], tau=self.tau)):
             if path.cuts and path.executors == wanted[: len(path.executors)]:
                 return path
@@ -65,7 +65,7 @@ class MigrationSequence:
         self._reasons: dict[tuple[str, ...], str] = {}  # why there is no path
 
     def forget(self, components: tuple[str, ...], reason: str) -> None:
-        """Drop a planned sequence, since the stream is not where it was planned to be."""
+        """Drop the planned sequence of components, since the stream has left it."""
         if self._paths.pop(components, None) is not None:
             self._reasons[components] = reason
 
@@ -80,7 +80,7 @@ class MigrationSequence:
         plan: Callable[[Problem, tuple[int, ...]], Solution | None],
         tried: bool = False,  # whether it is only asked what would be
     ) -> IntArray:
-        """Return where key groups are to be in the present step, shape ``(m,)``."""
+        """Return the executor of each key group in the present step of a sequence."""
         wanted = tuple(executors)[:_HORIZON]
         known = self._paths.get(components)
         path = None if known is None else known.at(wanted)
@@ -106,11 +106,11 @@ class MigrationSequence:
         stays = np.array_equal(path.cuts[0], present_cuts(problem))
         if stays and not problem.draining[problem.current].any():
             return problem.current
-        return _assign(problem, path.cuts[0])
+        return _match_intervals(problem, path.cuts[0])
 
 
-def _assign(problem: Problem, cuts: IntArray) -> IntArray:
-    """Assign the intervals between cuts to executors so that the least state moves."""
+def _match_intervals(problem: Problem, cuts: IntArray) -> IntArray:
+    """Return the executor of each key group: intervals between cuts go where most state stays."""
     # Its solver is a package that only flows with such a planner need.
     from godwit.planning.intervals.oms import match_intervals  # noqa: PLC0415
 
@@ -124,12 +124,12 @@ def _why_anew(
     problem: Problem,
     variance: FloatArray | None,
 ) -> str:
-    """Return why the rest of the sequence is planned anew; empty if it is not."""
+    """Return the reason to plan the rest of a sequence anew; empty if it is followed."""
     if path is None:
         return f"it was planned for {', '.join(map(str, known.executors))} executors"
     if len(path.executors) == 1 < len(wanted):
         return "the planned steps are over"
-    assignment = _assign(problem, path.cuts[0])
+    assignment = _match_intervals(problem, path.cuts[0])
     excess = metrics.load_index(problem, assignment) - (1 + path.tau) * metrics.mean_index(problem)
     beyond = np.flatnonzero(excess > _MARGIN * load_errors(problem, assignment, variance))
     if len(beyond):
@@ -138,7 +138,7 @@ def _why_anew(
 
 
 def _path_of(solution: Solution, wanted: tuple[int, ...]) -> _Path:
-    """Return the planned steps; only the first where the planner found no whole sequence."""
+    """Return the steps of a planned sequence; only the first if the planner found no other."""
     problem, cuts = solution.problem, solution.details.get("cuts")
     if cuts is None:
         cuts = [present_cuts(replace(problem, current=solution.assignment))]
@@ -150,7 +150,7 @@ def _path_of(solution: Solution, wanted: tuple[int, ...]) -> _Path:
 
 
 def _with_executors(problem: Problem, wanted: tuple[int, ...]) -> Problem:
-    """Add executors that are to come, like the first that stays, to a problem of the first step."""
+    """Return the problem with executors added that are to come, like the first that stays."""
     missing = max(0, max(wanted) - len(problem.available))
     like = np.append(np.arange(problem.num_executors), np.repeat(problem.available[:1], missing))
     return replace(

@@ -46,8 +46,8 @@ _ROOM = 2
 """Times the lanes of the start for which there are values enough, so that a query can scale out."""
 
 
-def contained(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
-    """Return inputs between operators whose keys have columns in common, and not all of them.
+def partly_common_inputs(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
+    """Return inputs between operators whose keys have some columns in common, unchanged.
 
     The columns come unchanged: no function of the user's stands between.
     """
@@ -81,19 +81,20 @@ def place_by_attributes(
     """
 
     def is_free(feed: UpstreamInput) -> bool:
+        """Return true if both ends of a stream may be placed by other columns."""
         ends = [flow.operator(name) for name in (feed.upstream, feed.operator)]
         return all(
             of.name in free and not of.partition_stated and of.two_phase is None for of in ends
         )
 
-    streams = [feed for feed in contained(flow) if is_free(feed)]
+    streams = [feed for feed in partly_common_inputs(flow) if is_free(feed)]
     if not streams:
         return []
     edges = [*streams, *(feed for feed in in_lane_inputs(flow) if is_free(feed))]
     lanes = _ROOM * num_lanes
     needed = min_values(flow.num_key_groups, lanes, settings.max_imbalance)
     names = [operator.name for operator in flow.operators]
-    plan = plan_fusion(_problem(flow, edges, settings, needed), score="attributes")
+    plan = plan_fusion(_fusion_problem(flow, edges, settings, needed), score="attributes")
     component_of = dict(zip(names, plan.component_of.tolist(), strict=True))
     for component, shared in enumerate(plan.shared):
         members = [flow.operator(name) for name in names if component_of[name] == component]
@@ -145,10 +146,11 @@ def place_as_measured(
                     del measured[edge]  # of another placement
 
     def saved_ms(event: events.PartitioningCompared) -> float:
+        """Return the milliseconds an epoch that placing both operators alike saves."""
         return (event.apart_ms or 0.0) - (event.together_ms or 0.0)
 
     best: dict[str, events.PartitioningCompared] = {}
-    for feed in contained(flow):
+    for feed in partly_common_inputs(flow):
         last = measured.get((feed.upstream, feed.operator), [])[-confirm:]
         stated = flow.operator(feed.upstream).partition_stated
         agreed = len(last) == confirm and all(
@@ -175,10 +177,10 @@ def place_as_measured(
     ]
 
 
-def _problem(
+def _fusion_problem(
     flow: CompiledFlow, edges: Collection[UpstreamInput], settings: Fusion, needed: int
 ) -> FusionProblem:
-    """Return the problem of paper 3; logarithms of cardinalities add up as these multiply."""
+    """Return the fusion problem of operators by their key columns (paper 3)."""
     names = [operator.name for operator in flow.operators]
     number = {name: at for at, name in enumerate(names)}
     ends = {name for feed in edges for name in (feed.upstream, feed.operator)}
@@ -205,7 +207,7 @@ class ComparePlacing:
     ) -> None:
         # Of a receiver that others feed too, nobody knows whose rows its key groups are sent.
         self._streams = [
-            feed for feed in contained(flow) if len(flow.inputs_of(feed.operator)) == 1
+            feed for feed in partly_common_inputs(flow) if len(flow.inputs_of(feed.operator)) == 1
         ]
         self._settings, self._exchange, self._announce = settings, exchange, announce
         self._sums: dict[tuple[str, str], _Sums] = {}
@@ -235,7 +237,7 @@ class ComparePlacing:
                 self._compare(feed, self._sums.pop(edge), lanes)
 
     def _compare(self, feed: UpstreamInput, sums: _Sums, lanes: int) -> None:
-        """Announce the costs of a period."""
+        """Announce the costs of a period, placed as now and as the receiver."""
         costs = compare_placing(
             sums.sender / sums.epochs,
             sums.receiver / sums.epochs,
@@ -259,11 +261,11 @@ class ComparePlacing:
         )
 
     def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002
-        """Propose nothing: a start alone changes the columns that place state."""
+        """Propose nothing: the columns that place state change at a start only."""
         return iter(())
 
     def answered(self, proposal: Proposal) -> None:
-        """Do nothing; there are no proposals."""
+        """Do nothing, since there are no proposals."""
 
 
 class _Sums:
@@ -276,7 +278,7 @@ class _Sums:
 
 
 def _per_key_group(load: KeyGroupLoad | None, num_key_groups: int) -> FloatArray:
-    """Busy milliseconds of each key group."""
+    """Return the busy milliseconds of each key group; 0 without load."""
     found = np.zeros(num_key_groups)
     if load is not None:
         found[load.key_groups] = load.busy_ms

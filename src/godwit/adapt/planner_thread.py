@@ -65,7 +65,7 @@ class _Call(Generic[T]):
         self._thread.start()
 
     def has_ended_within(self, seconds: float) -> bool:
-        """Wait up to `seconds` for the call's end; return whether it has ended."""
+        """Wait up to `seconds` for the call's end; return true if it has ended."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
@@ -80,7 +80,7 @@ class _Call(Generic[T]):
         raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
     def interrupt(self) -> bool:
-        """Try to interrupt the thread by an exception; return whether it has ended."""
+        """Raise an exception in the call's thread to end it; return true if it has ended."""
         _silence_finalizers()
         for _ in range(_ATTEMPTS):
             self._raise_in_thread()
@@ -89,7 +89,7 @@ class _Call(Generic[T]):
         return False
 
     def _run_thread(self) -> None:
-        """Run the function, and store its result or its error."""
+        """Call the function, and keep its result or its error."""
         # What is raised here late, between the lines below, has nobody to tell.
         with contextlib.suppress(_PlannerEnded):
             try:
@@ -102,7 +102,7 @@ class _Call(Generic[T]):
                     self._failed.append(error)
 
     def _raise_in_thread(self) -> None:
-        """Raise `_PlannerEnded` in the thread while its function runs."""
+        """Raise `_PlannerEnded` in the call's thread, if its function still runs."""
         with self._ending:
             if self._begun and not self._returned and not self._failed:
                 identity = ctypes.c_ulong(self._thread.ident or 0)
@@ -111,7 +111,7 @@ class _Call(Generic[T]):
 
 
 def _silence_finalizers() -> None:
-    """Suppress Python's message about our interrupting exception if it hits a finalizer.
+    """Suppress Python's message about our exception if it is raised in a finalizer.
 
     It stays installed, since the thread may get the exception at any later time.
     """
@@ -128,7 +128,7 @@ def _silence_finalizers() -> None:
 
 
 def run_without_limit(plan: Callable[[], T], *, time_limit_s: float) -> T:  # noqa: ARG001
-    """Run it here and now, for virtual time, where decisions depend on no clock."""
+    """Call a planner in this thread; `time_limit_s` is ignored, as for virtual time."""
     try:
         return plan()
     except SystemExit as error:  # ends nothing but the planner

@@ -33,9 +33,8 @@ from godwit.adapt.cost_benefit import Terms, is_uneven, load_distance, select_mo
 from godwit.adapt.executor_centric import Homes
 from godwit.adapt.interfaces import MeasuredProblem
 from godwit.adapt.latency_model import Learning, StageLoad, modelled_latency_s
-from godwit.adapt.load_range import LoadRange
 from godwit.adapt.migration_sequence import SAMPLE, MigrationSequence
-from godwit.adapt.scaling import ScalingSituation, Scripted, Station
+from godwit.adapt.scaling import LoadRange, ScalingSituation, Scripted, Station
 from godwit.adapt.settings import Budget
 from godwit.adapt.statistics import AssignmentPeriod, ComponentStatistics
 from godwit.migration.placement import with_newcomers
@@ -75,7 +74,7 @@ def measured_problem(
     topology: Topology,  # who sends to whom
     seconds_per_byte: float = 0.0,  # what moving state costs, for planners that mind
 ) -> MeasuredProblem:
-    """Build the planning problem of some components from measurements."""
+    """Build the planning problem of some components from a period's measurements."""
     period_s, seen = statistics.covered_s, statistics.components
     parts = {
         name: seen.get(name) or _no_statistics(view.components[name].assignment)
@@ -109,11 +108,11 @@ def measured_problem(
         resources["network"] = (sent / means.link_bytes_per_s, each)
     if means.memory_bytes:
         resources["memory"] = (problem.state_bytes / means.memory_bytes, each)
-    sizes = [len(part.in_bytes) for part in parts.values()]
-    first = np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(int).tolist()
+    ends = np.cumsum([len(part.in_bytes) for part in parts.values()]).tolist()
+    slices = dict(zip(components, map(slice, [0, *ends], ends), strict=True))
     turns = np.zeros(problem.num_key_groups, np.bool_)
-    for name, at in zip(parts, first, strict=True):
-        turns[[at + g for g in view.components[name].instant]] = True
+    for name, of in slices.items():
+        turns[of][list(view.components[name].instant)] = True
     # Both slots of a key group have to leave an executor that is to go.
     turns &= ~problem.draining[problem.current]
     whole = replace(
@@ -131,8 +130,7 @@ def measured_problem(
     )
     return MeasuredProblem(
         problem=whole,
-        components=tuple(components),
-        first=dict(zip(components, first, strict=True)),
+        parts=slices,
         rows_per_s=np.concatenate([part.rows for part in parts.values()]) / period_s,
         link_bytes_per_s=means.link_bytes_per_s or 1.0,
         held_bytes=problem.state_bytes,
@@ -143,7 +141,7 @@ def measured_problem(
 def _load_variance(
     problem: Problem, expected: Sequence[tuple[FloatArray, FloatArray | None]]
 ) -> FloatArray | None:
-    """Shape ``(m,)``: variance of key groups' loads on the bottleneck; ``None``: not known.
+    """Return the variance of each key group's load on the bottleneck; ``None`` if unknown.
 
     Bytes on the network are known as badly as busy time, relative to their mean, since both come
     with the rows; sizes of state are exact.
@@ -160,12 +158,11 @@ def _load_variance(
 
 
 def _no_statistics(assignment: Assignment) -> ComponentStatistics:
-    """Statistics of a component without measurements."""
+    """Return the statistics of a component without measurements."""
     zeros = np.zeros(assignment.num_key_groups)
     return ComponentStatistics(
         by_assignment=(AssignmentPeriod.empty(assignment),),
         in_bytes=zeros,
-        crossed_bytes=0.0,
         state_bytes=zeros,
     )
 
@@ -173,7 +170,7 @@ def _no_statistics(assignment: Assignment) -> ComponentStatistics:
 def _busy_history(
     busy: Mapping[str, FloatArray], history: Mapping[str, Sequence[FloatArray]]
 ) -> dict[str, FloatArray]:
-    """Component → busy time per past period, shape ``(windows, G)``; only periods known for all."""
+    """Return component → busy share of key groups in past periods, shape ``(periods, G)``."""
     count = min(len(history.get(name, ())) for name in busy)
     if not count:
         return {name: load[None, :] for name, load in busy.items()}
@@ -183,7 +180,7 @@ def _busy_history(
 def fill_limits(
     planner: Planner | None, measured: MeasuredProblem, even_enough: float
 ) -> MeasuredProblem:
-    """Complete limits that the planner needs: a load range, or tau.
+    """Return the problem with the limits that its planner needs: a load range, tau or theta.
 
     A function of the user's (``None``) gets what there is. `even_enough` is the share of the mean
     by which an executor's load may differ from it.
@@ -207,13 +204,13 @@ def fill_limits(
 
 
 def resource_usage(problem: Problem) -> Mapping[str, float]:
-    """Resource → share in use, over executors that stay."""
+    """Return resource → share in use, over the executors that stay."""
     total = problem.load.sum(axis=0) / problem.capacity[problem.available].sum(axis=0)
     return dict(zip(problem.resources, total.tolist(), strict=True))
 
 
 def gathered(problem: Problem) -> IntArray:
-    """Return an assignment by ranges, for planners that need one (see `gather_ranges`)."""
+    """Return an assignment by ranges of key groups, for planners that start from one."""
     # Its solver is a package that only flows with such a planner need.
     from godwit.planning.intervals.ranges import gather_ranges  # noqa: PLC0415
 
@@ -255,7 +252,7 @@ def guarded_plan(
     run: PlannerRunner,
     time_limit_s: float,
 ) -> Solution:
-    """Run a planner, and validate its answer; raise `PlannerFailedError` if that fails."""
+    """Run a planner, and check its answer; raise `PlannerFailedError` if that fails."""
     if isinstance(planner, Planner) and (refusal := planner.refusal(problem)):
         raise _planner_failed(name, f"it cannot take this problem: {refusal}")
     try:
@@ -284,7 +281,7 @@ def guarded_plan(
 
 
 def _checked_solution(answer: Any, problem: Problem, name: str) -> Solution:
-    """Convert a planner's answer to a solution: a `Solution`, or an assignment in any form."""
+    """Convert a planner's answer, a `Solution` or an array of executors, to a solution."""
     if isinstance(answer, Solution):
         if answer.problem is not problem:
             raise _planner_failed(name, "its solution is one of another problem")
@@ -304,7 +301,7 @@ def _checked_solution(answer: Any, problem: Problem, name: str) -> Solution:
 
 
 def _planner_failed(name: str, reason: str) -> PlannerFailedError:
-    """Return the error for a planner that returned no plan."""
+    """Return the error for a planner that returned no valid plan."""
     return PlannerFailedError(
         f"Planner {name!r} gave no plan: {reason}.",
         remedy="The stream goes on with the assignment it has.",
@@ -403,34 +400,34 @@ class Planning:
         return None if self._homes is None else self._homes.remote
 
     def record_size(self, executors: int) -> None:
-        """Log a number of executors, for planners that expect further changes (paper 1 §5.2)."""
+        """Record a number of executors, for planners that expect further changes (paper 1 §5.2)."""
         if executors and (not self._sizes or self._sizes[-1] != executors):
             self._sizes.append(executors)
 
     def restore_from_event(self, event: events.Event) -> None:
-        """Log the numbers of executors that an earlier run of the stream had."""
+        """Record the numbers of executors from an event of an earlier run."""
         if isinstance(event, events.ScaledOut | events.ScaledIn):
             self.record_size(event.before)
             self.record_size(event.wanted)
 
     def start_time_limit(self, now_s: float, *, coming: int = 0) -> None:
-        """Start the time limit of a decision, while some executors are on their way."""
+        """Begin a decision: its time limit, and how many executors are `coming`."""
         self._left_s, self._now_s, self._coming = self._limit_s, now_s, coming
         # A period that ends early shares the budget of the one before.
         begun_s = now_s - self._settings.period_s * (1 - 1e-6)
         self._spent = [(at_s, *rest) for at_s, *rest in self._spent if at_s > begun_s]
 
     def spend(self, selected: SelectedMoves, now_s: float) -> None:
-        """Count moves that are carried out against the budget of the period."""
+        """Count moves that are carried out against the period's budget."""
         self._spent.append((now_s, len(selected.order), selected.moved_bytes))
 
     def _remaining_budget(self) -> tuple[Budget, bool]:
-        """Return the rest of the period's budget, and ``True`` if nothing of it was spent."""
+        """Return the rest of the period's budget, and true if no move was counted yet."""
         moves, size_bytes = (sum(spent[at] for spent in self._spent) for at in (1, 2))
         return self._settings.budget.less(int(moves), size_bytes), not moves
 
     def add_to_history(self, period: PeriodStatistics, speeds: Mapping[str, float]) -> None:
-        """Add a period to the history."""
+        """Add the loads of a period to the history that planners get."""
         self._periods += 1
         every = max(_HISTORY, self._settings.search.every)
         for name, component in period.components.items():
@@ -449,7 +446,7 @@ class Planning:
         # whether it is only asked what could be had: then nothing limits what moves
         tried: bool = False,
     ) -> list[Planned]:
-        """Plan all components."""
+        """Plan all components, the most unbalanced first, since they share one budget."""
         settings = self._settings
         budget, alone = (Budget(max_bytes=None), True) if tried else self._remaining_budget()
         self.record_size(len(view.executors.keys() - view.draining))
@@ -508,7 +505,7 @@ class Planning:
             planned = with_evacuation(problem, asked)
             for name in fixed & set(measured.components):
                 planned = planned.copy()
-                planned[measured.part(name)] = problem.current[measured.part(name)]
+                planned[measured.parts[name]] = problem.current[measured.parts[name]]
         terms = Terms(
             max_load_distance=settings.worth.max_load_distance,
             even_enough=settings.worth.max_load_distance / 4,
@@ -535,7 +532,7 @@ class Planning:
         )
 
     def _run_planner(self, measured: MeasuredProblem, *, tried: bool) -> IntArray:
-        """Run the planner, with few moves first; return today's assignment if it fails."""
+        """Return the planner's assignment of a problem; today's if it fails or is not needed."""
         problem = measured.problem
         if not len(problem.available):
             return problem.current
@@ -571,11 +568,11 @@ class Planning:
         return best
 
     def _waits(self, problem: Problem) -> bool:
-        """Return whether ranges are laid out anew only once all have come who are on their way."""
+        """Return true if laying out ranges anew should wait for executors that are coming."""
         return self._coming > 0 and not problem.draining[problem.current].any()
 
     def _move_limits(self, problem: Problem) -> tuple[int | None, ...]:
-        """Return limits on the number of moves, to be tried in order until a plan is balanced.
+        """Return limits on the number of moves, to be tried in order until a plan is even.
 
         A low limit is tried first, since a planner uses all moves that it may. Twice the moves
         needed to remove load above the mean usually suffice. If the problems are large, only one
@@ -591,7 +588,7 @@ class Planning:
         return tuple(n if most is None else min(n, most) for n in counts)
 
     def _executors_to_come(self, have: int, *, tried: bool) -> tuple[int, ...]:
-        """Return how many executors there are, and how many there will be, as the user says."""
+        """Return the present number of executors, and those that the user says will follow."""
         model, later = self._settings.scaling_model, self._targets
         if later:
             while later and later[0] == have:
@@ -605,7 +602,7 @@ class Planning:
         return tuple(itertools.compress(numbers, changes))
 
     def _try_plan(self, problem: Problem, *, targets: tuple[int, ...] = ()) -> Solution | None:
-        """Run the planner; ``None`` if it fails, which is announced."""
+        """Run the planner; return ``None`` if it fails, which is announced."""
         settings, options = self._settings, self._planner_options(problem)
         if targets:
             options = {"sample": SAMPLE} | options | {"targets": targets}
@@ -628,7 +625,7 @@ class Planning:
         return solution
 
     def _run_in_time(self, plan: Callable[[], T], *, time_limit_s: float) -> T:  # noqa: ARG002
-        """Run a planner within the rest of the decision's time limit."""
+        """Run a planner within what is left of the decision's time limit."""
         if self._left_s <= 0:
             raise TimeoutError
         began = time.perf_counter()
@@ -638,7 +635,7 @@ class Planning:
             self._left_s -= time.perf_counter() - began
 
     def _planner_options(self, problem: Problem) -> dict[str, Any]:
-        """Options of the planner: the user's, the log of sizes, and time limits of the solver."""
+        """Return the options of the planner: the user's, past sizes, and limits of the solver."""
         settings, known = self._settings, self._settings.registered
         options = dict(settings.search.options)
         if known is None:
@@ -671,7 +668,7 @@ class Planning:
         *,
         lead_s: float = 0.0,
     ) -> ScalingSituation:
-        """Describe load and executors to a scaling model, as if the plans were carried out."""
+        """Return load and executors for a scaling model, as they are once plans are carried out."""
         settings, demand = self._settings, period.demand
         stays = sorted(view.executors.keys() - view.draining)
         cores = [view.executors[name] for name in stays]
@@ -719,7 +716,7 @@ class Planning:
     def learn(
         self, situation: ScalingSituation, *, changing: bool, settled: bool
     ) -> tuple[ScalingSituation, bool]:
-        """Add a period's measurements to the latency model; return whether it was steady.
+        """Add a period to the latency model; return the situation, and true if it was steady.
 
         Costs of epochs are measured if the period was `settled`: one assignment throughout.
 
@@ -752,7 +749,7 @@ class Planning:
 
 
 def _waits_s(situation: ScalingSituation) -> float:
-    """Return how long rows may be held back by sources of a stream that is at rest.
+    """Return for how many seconds sources of a stream at rest may hold rows back.
 
     Epochs that work off a backlog are long, so their length alone does not tell.
     """
@@ -761,12 +758,12 @@ def _waits_s(situation: ScalingSituation) -> float:
 
 
 def _has_small_gap(solution: Solution) -> bool:
-    """Return whether the solution is within a small gap of its bound."""
+    """Return true if a solution is proved to be within 5 % of the optimum."""
     return solution.gap is not None and solution.gap < _NEARLY
 
 
 def _excess_key_groups(problem: Problem) -> int:
-    """Minimum number of moves that bring executors down to the mean, and empty draining ones."""
+    """Return the least number of moves that bring all loads down to the mean and empty draining."""
     load, room = metrics.loads(problem, problem.current), problem.speed.copy()
     room[problem.draining] = 0.0
     excess = load - metrics.mean_index(problem) * room
@@ -787,7 +784,7 @@ def _stage_loads(
     speeds: Mapping[str, float],
     demand: float,
 ) -> tuple[StageLoad, ...]:
-    """Key groups of each stage by their load at the arrival rate."""
+    """Return the loads of the key groups of every stage, at the arrival rate."""
     loads = []
     for stage in stages:
         parts = {
@@ -813,7 +810,7 @@ def _stage_loads(
 def _queueing_stations(
     period: PeriodStatistics, speeds: Mapping[str, float], demand: float
 ) -> dict[str, Station]:
-    """Component → its arrival and service rates."""
+    """Return component → its arrival and service rates."""
     stations = {}
     for name, component in period.components.items():
         rows, busy_s = float(component.rows.sum()), float(component.standard_s(speeds).sum())

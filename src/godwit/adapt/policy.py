@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
-from godwit.model.naming import insist_on_number
+from godwit.model.naming import check_number
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Sequence
@@ -78,16 +78,16 @@ class AdaptationPolicy(Protocol[Epoch_contra]):
     """Policy that measures and prices one kind of change."""
 
     def observe(self, epoch: Epoch_contra) -> None:
-        """Record a committed epoch."""
+        """Add a committed epoch to the measurements."""
 
     def propose(self, now_s: float) -> Iterable[Proposal]:
-        """Evaluate if a period has ended; return proposals, with earlier unanswered ones.
+        """Yield the changes that measurements suggest, and earlier ones without an answer.
 
         It is lazy: each proposal is decided and carried out before the next one is made.
         """
 
     def answered(self, proposal: Proposal) -> None:
-        """Record that a proposal was accepted, or rejected since it does not pay."""
+        """Drop a proposal that was carried out, or turned down since it does not pay."""
 
 
 class Actor(Protocol):
@@ -109,7 +109,7 @@ class Hysteresis:
         self._made: dict[str, tuple[str, float]] = {}
 
     def is_confirmed(self, subject: str, change: Hashable) -> bool:
-        """Count an evaluation; return ``True`` once enough consecutive ones gave this change.
+        """Count an evaluation; return true once enough in a row gave the same change of a subject.
 
         A falsy change (``None``, an empty tuple) means no change, and resets the count.
         """
@@ -121,17 +121,17 @@ class Hysteresis:
         return times >= self._confirm
 
     def record(self, subject: str, change: str, at_s: float) -> None:
-        """Record a change of a subject: start its cool-down, and reset its confirmations."""
+        """Record that a change of a subject was made: its cool-down begins."""
         self.reset(subject)
         self._made[subject] = change, at_s
 
     def cooling_down(self, subject: str, now_s: float) -> str:
-        """Return the change that put a subject into cool-down; empty if it is not in one."""
+        """Return the last change of a subject while that cools down; else empty."""
         change, at_s = self._made.get(subject, ("", -math.inf))
         return change if now_s - at_s < self._rest_s else ""
 
     def reset(self, subject: str) -> None:
-        """Require that a subject's next change is confirmed from the beginning."""
+        """Require that the next change of a subject is confirmed from the beginning."""
         self._proposed.pop(subject, None)
 
 
@@ -163,14 +163,14 @@ class ManualOverrides:
         self._drained: frozenset[str] = frozenset()
 
     def record(self, what: Iterable[str], now_s: float) -> None:
-        """Record a decision that was just made by hand, and announce it."""
+        """Record and announce decisions (`what`) that were just made by hand."""
         until_s = now_s + self._respect_s
         for name in what:
             self._until_s[name] = until_s
             self._announce(events.ManualOverrideRespected, what=name, until_s=until_s)
 
     def record_ongoing(self, what: Iterable[str], now_s: float) -> None:
-        """Record a decision by hand that is under way, and announce it if it is new."""
+        """Record decisions by hand that are still under way; announce new ones."""
         for name in what:
             if self.holds(name, now_s):
                 self._until_s[name] = now_s + self._respect_s
@@ -178,7 +178,7 @@ class ManualOverrides:
                 self.record([name], now_s)
 
     def detect(self, view: ProtocolView, now_s: float, *, own_draining: Collection[str]) -> None:
-        """Record migrations and drains that a person decided since the last look."""
+        """Record migrations and drains that a person decided since the last call."""
         begun = view.begun_by_hand
         moved = {name for name in begun if begun[name] > self._begun.get(name, 0)}
         moved.update(name for name, c in view.components.items() if c.by_hand)
@@ -192,23 +192,23 @@ class ManualOverrides:
         self._drained = drained
 
     def restore_from_event(self, event: events.Event, now_s: float) -> None:
-        """Restore an override from an earlier run's event."""
+        """Restore an override from an event of an earlier run."""
         if not isinstance(event, events.ManualOverrideRespected) or event.what.startswith("drain"):
             return
         self.restore({event.what: event.until_s}, now_s)
 
     def restore(self, until_s: Mapping[str, float], now_s: float) -> None:
-        """Restore the overrides that an earlier run left."""
+        """Restore the overrides of an earlier run: decision → time until which it holds."""
         for what, then_s in until_s.items():
             most_s = min(then_s, now_s + self._respect_s)
             self._until_s[what] = max(self._until_s.get(what, most_s), most_s)
 
     def holds(self, what: str, now_s: float) -> bool:
-        """Return whether an override holds."""
+        """Return true while the override of a decision, such as ``"scaling"``, holds."""
         return self._until_s.get(what, now_s) > now_s
 
     def operators(self, now_s: float) -> frozenset[str]:
-        """Operators whose components are under a manual override."""
+        """Return the operators whose components were chosen by hand."""
         prefix = "components of "
         regrouped = (
             name.removeprefix(prefix)
@@ -218,7 +218,7 @@ class ManualOverrides:
         return self._stated.union(regrouped)
 
     def seconds_left(self, now_s: float) -> Mapping[str, float]:
-        """Return override → seconds that it still holds."""
+        """Return decision by hand → seconds that its override still holds."""
         return {what: t - now_s for what, t in self._until_s.items() if t > now_s}
 
 
@@ -250,7 +250,7 @@ class PolicyLoop(Generic[Epoch]):
                     policy.answered(proposal)
 
     def _decide(self, proposal: Proposal, now_s: float) -> bool:
-        """Decide on a proposal; return whether it is answered."""
+        """Carry out a proposal, or skip it; return true unless it has to be decided again."""
         if proposal.change is None:
             self.announce_skipped(proposal.subject, proposal.reason, proposal.numbers)
             return True
@@ -268,7 +268,7 @@ class PolicyLoop(Generic[Epoch]):
         return acted
 
     def announce_skipped(self, subject: str, reason: str, numbers: Mapping[str, float]) -> None:
-        """Announce the reason why nothing is done, once until it changes."""
+        """Announce the reason why nothing is done about a subject, once until it changes."""
         if self.skipped.get(subject) != reason:
             self.skipped[subject] = reason
             self._announce(
@@ -277,14 +277,14 @@ class PolicyLoop(Generic[Epoch]):
 
 
 def check_epoch_settings(settings: Any) -> None:
-    """Check the settings of policies that count epochs, and confirmations.
+    """Check the fields of a policy's settings that count epochs and confirmations.
 
     Raises `InvalidFlowError` if one is no whole number from 1.
     """
     for name in ("epochs", "confirm", "payback_epochs"):
         if not hasattr(settings, name):
             continue
-        insist_on_number(
+        check_number(
             f"The setting {name} of gw.{type(settings).__name__}",
             getattr(settings, name),
             least=1,

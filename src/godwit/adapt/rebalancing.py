@@ -49,7 +49,7 @@ _OWN = "control-"
 
 
 def is_own(migration: str) -> bool:
-    """Return true for the id of a controller's migration."""
+    """Return true if the controller started the migration with this id."""
     return migration.startswith(_OWN)
 
 
@@ -118,16 +118,16 @@ class Rebalancing:
 
     @property
     def ids(self) -> frozenset[str]:
-        """Ids of the controller's own migrations."""
+        """Ids of the controller's own migrations that are under way."""
         return frozenset(own.id for own in self._own.values())
 
     @property
     def under_way(self) -> dict[str, str]:
-        """Component → id of its migration."""
+        """Component → id of the controller's migration of it that is under way."""
         return {name: own.id for name, own in self._own.items()}
 
     def replacement_reason(self, plan: Planned, view: ProtocolView) -> str | None:
-        """Return why a new plan replaces the migrations under way.
+        """Return the reason to replace migrations under way by a new plan.
 
         Empty where they are not; ``None`` where nothing is under way.
         """
@@ -136,7 +136,7 @@ class Rebalancing:
         under_way = [self._own[name] for name in measured.components if name in self._own]
         for name in measured.components:
             if name in self._own:
-                component, first = view.components[name], measured.first[name]
+                component, first = view.components[name], measured.parts[name].start
                 ends = {t.key_group: t.destination for t in component.transfers if t.planned}
                 ends |= {move.key_group: move.destination for move in component.moves}
                 known = measured.problem.executors
@@ -155,16 +155,16 @@ class Rebalancing:
         return next(filter(None, reasons), "")
 
     def judge_results(self, planned: Sequence[Planned], period: PeriodStatistics) -> None:
-        """Compare the results of moves with the expected ones; called once a period."""
+        """Judge the moves that have ended by this period's load; called once a period."""
         self._judge.judge_ended(planned, period, self._own.keys())
 
     def executors_released(self, executors: Collection[str]) -> None:
-        """Record released executors, whose absence must not abandon a plan."""
+        """Record executors that were given back, whose absence must not abandon a plan."""
         for name, own in self._own.items():
             self._own[name] = replace(own, executors=own.executors.difference(executors))
 
     def update(self, view: ProtocolView) -> None:
-        """Forget migrations that have ended; cancel those towards lost executors."""
+        """Drop migrations that have ended; cancel those that involve lost executors."""
         for name, own in list(self._own.items()):
             component = view.components.get(name)
             if component is None or component.migration != own.id:
@@ -175,7 +175,7 @@ class Rebalancing:
                 self._abandon(name, own, f"executor {gone[0]} is gone")
 
     def _abandon(self, name: str, own: _Migration, reason: str) -> None:
-        """Cancel a migration and announce the reason, unless it has just ended."""
+        """Cancel the migration of a component, and announce the reason."""
         try:
             self._migrations.cancel(own.id, reason)
         except GodwitError:
@@ -186,7 +186,7 @@ class Rebalancing:
         self._announce(events.PlanAbandoned, component=name, reason=reason)
 
     def start(self, change: Rebalance) -> bool:
-        """Request the selected moves, component by component."""
+        """Request the selected moves of a plan as migrations, one per component."""
         plan = change.plan
         measured, selected = plan.measured, plan.selected
         for name in measured.components:
@@ -196,11 +196,11 @@ class Rebalancing:
         started: dict[str, str] = {}
         busy = _busy_lanes(measured, self._migrations.view)
         for name in measured.components:
-            first = measured.first[name]
-            order = [k for k in selected.order.tolist() if first <= k < measured.part(name).stop]
+            part = measured.parts[name]
+            order = [k for k in selected.order.tolist() if part.start <= k < part.stop]
             if not order:
                 continue
-            places = {k - first: problem.executors[selected.assignment[k]] for k in order}
+            places = {k - part.start: problem.executors[selected.assignment[k]] for k in order}
             sources = [problem.executors[problem.current[k]] for k in order]
             migration = self._request_moves(plan, name, places, sources, busy)
             if migration:
@@ -225,7 +225,7 @@ class Rebalancing:
         return True
 
     def change_lanes(self, change: LaneChange) -> bool:
-        """Request a change of lanes; return ``False`` if the assignment has changed since."""
+        """Request a change of lanes; return false if the assignment has changed since."""
         try:
             self._migrations.change_lanes(change.request)
         except GodwitError:
@@ -252,8 +252,8 @@ class Rebalancing:
         # As it is by now: what turns to its other slot has changed the places of that component.
         view = self._migrations.view
         measured = plan.measured
-        weight = measured.problem.weight[measured.part(name)]
-        sizes = measured.held_bytes[measured.part(name)]
+        weight = measured.problem.weight[measured.parts[name]]
+        sizes = measured.held_bytes[measured.parts[name]]
         self._asked += 1
         migration = f"{_OWN}{self._asked}"
         try:
@@ -292,7 +292,7 @@ def spread_over_lanes(
     load: FloatArray,
     busy: dict[str, FloatArray],
 ) -> Assignment:
-    """Return an assignment with arriving key groups on the lanes that have least to do.
+    """Return the assignment with arriving key groups on the least loaded lanes.
 
     The heaviest first; ties: the lower lane. `load` is of shape ``(G,)``, `busy` that of the lanes
     of executors, of all components that they serve, and is added to. By number alone lanes of an
@@ -310,11 +310,11 @@ def spread_over_lanes(
 
 
 def _busy_lanes(measured: MeasuredProblem, view: ProtocolView) -> dict[str, FloatArray]:
-    """Executor → load of each of its lanes, of all components that are planned together."""
+    """Return executor → load of each of its lanes, of all components planned together."""
     busy: dict[str, FloatArray] = {}
     for name in measured.components:
         assignment = view.components[name].assignment
-        weight = measured.problem.weight[measured.part(name)]
+        weight = measured.problem.weight[measured.parts[name]]
         for at, executor in enumerate(assignment.executors):
             here = assignment.executor_of == at
             lanes: FloatArray = np.bincount(
@@ -325,7 +325,7 @@ def _busy_lanes(measured: MeasuredProblem, view: ProtocolView) -> dict[str, Floa
 
 
 def _check_sources(component: str, current: Assignment, sources: dict[int, str]) -> None:
-    """Raise if key groups have moved since the plan was made."""
+    """Refuse a plan if key groups have left the executors (`sources`) that it moves them from."""
     for key_group, source in sources.items():
         if current.executor(key_group) != source:
             raise InvalidPlanError(
@@ -362,7 +362,7 @@ class LaneBalancing:
         self._epochs: deque[EpochObserved] = deque(maxlen=16)
 
     def observe(self, epoch: EpochObserved) -> None:
-        """Record a committed epoch."""
+        """Add a committed epoch to the measurements."""
         if epoch.outcome.batch is not None:
             self._epochs.append(epoch)
 
@@ -373,7 +373,7 @@ class LaneBalancing:
     def propose(
         self, view: ProtocolView, now_s: float, stages: Iterable[tuple[str, ...]]
     ) -> Iterator[Proposal]:
-        """Propose changes of lanes if the interval has passed."""
+        """Yield changes of lanes if the interval between them has passed."""
         every = self._settings.cadence.lanes_every
         if every is None or now_s < self._due_s:
             return
@@ -412,7 +412,7 @@ class LaneLoads:
 def recent_load(
     component: str, epochs: Iterable[EpochObserved], assignment: Assignment
 ) -> LaneLoads:
-    """Sum up the seconds of each key group in the last epochs.
+    """Return the busy seconds of each of a component's key groups, and their variance.
 
     The variance is that of so many rows by chance (`godwit.adapt.load_window`).
     """
@@ -427,7 +427,7 @@ def recent_load(
 
 
 def rebalance_lanes(parts: Mapping[str, LaneLoads], theta: float) -> list[LaneChange]:
-    """Balance the lanes of every executor above the threshold, for all components of a stage.
+    """Return changes of lanes that even out each executor's lanes, for the components of a stage.
 
     A lane serves all of them, so their key groups are dealt out together. Theta is the busiest lane
     over the mean one above which lanes change in any case; beyond a quarter of that they do if

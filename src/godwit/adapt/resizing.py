@@ -97,7 +97,7 @@ class Pace:
         # rate that it was made for; infinite: not known, or no reason of it
         arrival_per_s: float = math.inf,
     ) -> None:
-        """Record a decision, of this run or of one before."""
+        """Record a scaling decision, of this run or of an earlier one."""
         again = self._hysteresis.cooling_down(_SCALING, at_s) == kind
         self._hysteresis.record(_SCALING, kind, at_s)
         self._arrived, self._arrival_per_s, self.last = False, arrival_per_s, (kind, at_s)
@@ -108,12 +108,12 @@ class Pace:
         self._sufficed.clear()
 
     def _same_rate(self, arrival_per_s: float) -> bool:
-        """Return whether an arrival rate is the one that the last decisions were made for."""
+        """Return true if an arrival rate is the one that the last decisions were made for."""
         step = self._step_per_s
         return max(arrival_per_s, step) <= _TOO_LITTLE * min(arrival_per_s, step) < math.inf
 
     def _as_decided(self, wanted: WantedExecutors, situation: ScalingSituation) -> bool:
-        """Return whether the last decision still does what it was made for, noise aside.
+        """Return true if the last decision still meets its target, noise aside.
 
         It does where the measured figure nearly meets its target, and rows come at the rate that
         the decision was made for.
@@ -128,7 +128,7 @@ class Pace:
     def _fewest(
         self, wanted: WantedExecutors, situation: ScalingSituation, *, at_rest: bool
     ) -> int | None:
-        """Return how many executors suffice by what was measured; ``None``: not known.
+        """Return how many executors suffice, as measured at rest; ``None``: unknown.
 
         A decision is corrected by it once.  If it was corrected already, more corrections would
         only follow the noise.
@@ -152,7 +152,7 @@ class Pace:
         paced: bool,
         steady: bool = False,  # whether what is measured is of a stream at rest
     ) -> ScalingStep:
-        """Decide on a model's answer; called once a period."""
+        """Turn a scaling model's answer into a decision; called once a period."""
         have = situation.executors
         coming = have + pool.pending
         lost, self._had = coming < self._had, coming
@@ -208,7 +208,7 @@ class Pace:
         paced: bool,
         arrived: bool,
     ) -> ScalingStep:
-        """Decide on asking for more executors."""
+        """Decide on a request of more executors: `bounded` is how many there are to be."""
         have, resting = (
             situation.executors,
             self._hysteresis.cooling_down(_SCALING, situation.now_s),
@@ -226,7 +226,7 @@ class Pace:
     def _decide_fewer(
         self, roomy: int, situation: ScalingSituation, *, paced: bool, confirmed: bool
     ) -> ScalingStep:
-        """Decide on giving up executors."""
+        """Decide on giving up executors: `roomy` is how many there are to be."""
         have = situation.executors
         if paced and self._hysteresis.cooling_down(_SCALING, situation.now_s):
             return ScalingStep(kind="stay", executors=have, reason="cooling down")
@@ -287,7 +287,7 @@ class Resizing:
         return 0 if self._pool is None else self._pool.view.pending
 
     def restore_from_event(self, event: events.Event, now_s: float) -> None:
-        """Continue an earlier controller's cool-down."""
+        """Restore cool-down and verdicts from an event of an earlier run."""
         if isinstance(event, events.ScaledOut):
             self._pace.record_decision("out", min(event.at_s, now_s))
         elif isinstance(event, events.ScaledIn):
@@ -295,14 +295,14 @@ class Resizing:
         self._judge.recall(event)
 
     def restore(self, memory: ControllerMemory, now_s: float) -> None:
-        """Continue the cool-down of the last decision of an earlier run."""
+        """Restore the cool-down of an earlier run's last decision from its memory."""
         if memory.scaled and memory.scaled_s > self._pace.last[1]:
             kind: Literal["out", "in"] = "out" if memory.scaled == "out" else "in"
             self._pace.record_decision(kind, min(memory.scaled_s, now_s))
 
     @property
     def last(self) -> tuple[str, float]:
-        """Kind and time of the last decision."""
+        """Kind (``"out"``, ``"in"`` or empty) and time of the last decision."""
         return self._pace.last
 
     @property
@@ -311,7 +311,7 @@ class Resizing:
         return float(np.median(self._leads_s)) if self._leads_s else self._settings.period_s
 
     def update(self, view: ProtocolView, now_s: float) -> None:
-        """Drop lost executors, and measure the time until requested ones arrived."""
+        """Drop lost executors, and measure how long requested ones took to arrive."""
         if self._asked_s is not None and not self.pending:
             self._leads_s.append(now_s - self._asked_s)
             self._asked_s = None
@@ -319,7 +319,7 @@ class Resizing:
         self.returned &= view.executors.keys()
 
     def release_drained(self, view: ProtocolView) -> tuple[str, ...]:
-        """Release empty drained executors (Algorithm 1, lines 1 to 3); return their names."""
+        """Give empty drained executors back to the cluster; return their names."""
         if self._pool is None:
             return ()
         empty = {name for name in self.draining if _owns_nothing(view, name)}
@@ -350,7 +350,7 @@ class Resizing:
         return ready
 
     def request_first(self, now_s: float) -> None:
-        """Request executors when none is left."""
+        """Request the minimum of executors if none is left."""
         pool, least = self._pool, self._settings.min_executors
         if pool is None or self._settings.scaling_model is None or pool.view.pending:
             return
@@ -375,7 +375,7 @@ class Resizing:
         trial: Callable[[frozenset[str]], list[Planned]] | None,
         steady: bool,  # whether nothing changes any more, see `Planning.learn`
     ) -> Iterator[Proposal]:
-        """Evaluate the scaling model, and propose its answer if pace and limits allow."""
+        """Evaluate the scaling model, and yield its answer if pace and limits allow."""
         model = self._settings.scaling_model
         assert model is not None, "asked only where there is one"
         try:
@@ -437,11 +437,11 @@ class Resizing:
             )
 
     def act(self, change: Resize) -> bool:
-        """Request executors, or drain some."""
+        """Carry out a change of the number of executors; return false if it is not possible."""
         return self._scale_in(change) if change.leaving else self._scale_out(change)
 
     def _scale_out(self, change: Resize) -> bool:
-        """Keep draining executors and request the rest; return ``False`` if neither worked."""
+        """Keep draining executors and request others; return false if neither was possible."""
         pool, wanted, situation = self._pool, change.wanted, change.situation
         assert pool is not None
         self._pace.record_decision(
@@ -472,7 +472,7 @@ class Resizing:
         return True
 
     def _scale_in(self, change: Resize) -> bool:
-        """Drain the executors to be removed, and announce it."""
+        """Drain the executors that are to leave, and announce it."""
         for name in change.leaving:
             self._migrations.drain(name)
         self.draining |= set(change.leaving)
@@ -496,7 +496,7 @@ class Resizing:
         return True
 
     def _cancel_draining(self, count: int) -> tuple[str, ...]:
-        """Cancel the draining of up to `count` executors, those with most key groups first."""
+        """Keep up to `count` draining executors, those with most key groups first; return them."""
         view = self._migrations.view
         owned = {name: _count_key_groups(view, name) for name in self.draining & view.draining}
         staying = tuple(sorted(owned, key=lambda name: (-owned[name], name))[:count])
@@ -507,7 +507,7 @@ class Resizing:
         return staying
 
     def _shortage_reason(self, plans: list[Planned], situation: ScalingSituation) -> str:
-        """Return why the executors that remain would not suffice; empty if they would."""
+        """Return the reason why the remaining executors would not suffice; empty if they would."""
         index: dict[str, float] = {}
         total = room = 0.0
         for plan in plans:
@@ -541,7 +541,7 @@ class Resizing:
         *,
         about: str = "",  # what stays the same where figures in the reason change
     ) -> None:
-        """Announce that a number of executors is out of reach, once until the reason changes."""
+        """Announce that a number of executors is not possible, once per reason."""
         about = about or reason
         if about != self._refused:
             self._refused = about
@@ -561,7 +561,7 @@ class Resizing:
 
 
 def _evaluate_model(model: ScalingModel, situation: ScalingSituation) -> WantedExecutors:
-    """Evaluate a scaling model, and check its answer."""
+    """Return a scaling model's answer, checked, and raised to the forecast arrival rate."""
     wanted: Any = model.wanted(situation)
     if not isinstance(wanted, WantedExecutors):
         raise InvalidControlError(
@@ -576,7 +576,7 @@ def _evaluate_model(model: ScalingModel, situation: ScalingSituation) -> WantedE
 
 
 def _add_prediction(wanted: WantedExecutors, executors: int) -> dict[str, float]:
-    """Return the numbers of a model's answer, with the predicted result of the decision."""
+    """Return the figures of a model's answer, with the predicted effect of the decision."""
     expected = wanted.expects(executors)
     numbers = dict(wanted.numbers)
     if expected is not None and np.isfinite(expected):
@@ -585,7 +585,7 @@ def _add_prediction(wanted: WantedExecutors, executors: int) -> dict[str, float]
 
 
 def _owns_nothing(view: ProtocolView, executor: str) -> bool:
-    """Return whether an executor is there, owns no key group and is to get none."""
+    """Return true if an executor is there, owns no key group and is to get none."""
     coming = (t.destination for c in view.components.values() for t in c.transfers)
     return executor in view.executors and not (
         _count_key_groups(view, executor) or executor in coming
@@ -593,7 +593,7 @@ def _owns_nothing(view: ProtocolView, executor: str) -> bool:
 
 
 def _count_key_groups(view: ProtocolView, executor: str) -> int:
-    """Count the key groups that an executor owns."""
+    """Return the number of key groups that an executor owns."""
     return sum(
         len(component.assignment.key_groups(executor))
         for component in view.components.values()
@@ -602,7 +602,7 @@ def _count_key_groups(view: ProtocolView, executor: str) -> int:
 
 
 def _cheapest_to_drain(view: ProtocolView, planned: list[Planned]) -> tuple[str, ...]:
-    """Executors that are not draining, by state to move: least first, of equals the newest."""
+    """Return the executors that do not drain, those with the least state first."""
     held_bytes = dict.fromkeys(view.executors.keys() - view.draining, 0.0)
     for plan in planned:
         problem = plan.measured.problem

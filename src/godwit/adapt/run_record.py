@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _GRAPH_EVERY: Final = 256  # epochs, fewer than a journal keeps
 
 
-class RunRecord:
-    """Makes these entries from what is committed.
+class RunRecorder:
+    """Makes the journal's entries of a run from committed epochs.
 
     `note` takes kind and values of entries for the journal.
     """
@@ -51,7 +51,7 @@ class RunRecord:
         self._places: Mapping[str, Assignment] = {}
 
     def committed(self, flow: CompiledFlow, epoch: EpochObserved, now_s: float) -> None:
-        """Add a committed epoch."""
+        """Note the flow, moved key groups and figures of a committed epoch."""
         number = epoch.outcome.epoch
         if flow is not self._flow or number >= self._graph_due:
             if flow is not self._flow:
@@ -70,7 +70,7 @@ class RunRecord:
         self._stream.observe(epoch, self._topology, now_s)
 
     def loads(self, load: LoadSummary | None) -> None:
-        """Write a summary of loads (``None``: not due), and figures of its epochs."""
+        """Note a summary of loads and the figures of its epochs; ``None``: none is due."""
         if load is None:
             return
         self._note("load", load.to_dict)
@@ -81,7 +81,7 @@ class RunRecord:
 def placement_entry(
     epoch: int, moved: Mapping[str, tuple[Assignment | None, Assignment]]
 ) -> dict[str, Any]:
-    """Return plain values for the journal: key groups whose place has changed.
+    """Return the journal's entry of key groups that changed their executor or lane.
 
     `moved`: component → its previous assignment (``None`` if unknown), and the present one.
     """
@@ -92,7 +92,7 @@ def placement_entry(
 
 
 def _changed_places(before: Assignment | None, now: Assignment) -> dict[str, Any]:
-    """Return the key groups that changed place, and where they are: places count all lanes."""
+    """Return the key groups that changed executor or lane, with their flat lane numbers."""
     flat = now.flat_lanes()
     changed = np.ones(len(flat), np.bool_)
     if before is not None and (before.executors, before.lanes) == (now.executors, now.lanes):

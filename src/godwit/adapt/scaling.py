@@ -35,6 +35,7 @@ from godwit.model.durations import seconds
 from godwit.model.errors import InvalidControlError
 from godwit.model.frames import user_call
 from godwit.model.latency import LatencyHistogram
+from godwit.planning.metrics import wanted_executors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,7 +123,7 @@ class WantedExecutors:
     curve: tuple[float, ...] = ()
 
     def expects(self, executors: int) -> float | None:
-        """Return the predicted figure with `executors` executors; ``None`` without a prediction."""
+        """Return the figure predicted for so many executors; ``None`` without a prediction."""
         return self.curve[executors - 1] if 1 <= executors <= len(self.curve) else None
 
     def __post_init__(self) -> None:
@@ -142,14 +143,14 @@ class WantedExecutors:
 
 
 def _invalid_answer(name: str, value: Any, wanted: str) -> InvalidControlError:
-    """Return the error that a scaling model's answer has a wrong value."""
+    """Return the error for a field of a scaling model's answer that is not `wanted`."""
     return InvalidControlError(
         f"A scaling model gave {value!r} as its {name}.", remedy=f"Give {wanted}."
     )
 
 
 def backlog_to_come(situation: ScalingSituation) -> float:
-    """Predict the sources' backlog, in rows, when executors requested now begin to work.
+    """Return the sources' backlog, in rows, when executors requested now begin to work.
 
     It grows by what the busiest lane cannot process until they arrive and the current epoch ends.
     """
@@ -162,7 +163,7 @@ def backlog_to_come(situation: ScalingSituation) -> float:
 
 
 def catching_up(situation: ScalingSituation, within_s: float) -> ScalingSituation:
-    """Raise the arrival rate of a situation so that the backlog is gone within some time."""
+    """Return the situation at a higher arrival rate, which works the backlog off in time."""
     backlog = backlog_to_come(situation)
     if not backlog or situation.arrival_per_s <= 0:
         return situation
@@ -191,18 +192,18 @@ class ScalingModel(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the model, for events."""
+        """Name of the scaling model, for events."""
 
     @property
     def paced(self) -> bool:
-        """True if the answer is an estimate, subject to hysteresis; false for an order."""
+        """True if answers are estimates, subject to hysteresis; false if they are orders."""
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
-        """Return the number of executors for a situation. Pure."""
+        """Return the number of executors that a situation needs."""
 
 
 def checked_count(count: Any) -> int:
-    """Return a number of executors, or refuse it.
+    """Check a number of executors, and return it.
 
     Raises `InvalidControlError` if it is none.
     """
@@ -217,7 +218,7 @@ def checked_count(count: Any) -> int:
     return number
 
 
-ROUNDING = 1e-9
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +237,7 @@ class Utilisation:
 
         def fewest(offered: float, target: float) -> int:
             """Minimum number of executors at a target utilisation, for this offered load."""
-            return max(1, math.ceil(offered / (situation.lanes * target) - ROUNDING))
+            return max(1, math.ceil(offered / (situation.lanes * target) - _ROUNDING))
 
         busy = situation.offered / (situation.lanes * max(situation.executors, 1))
         numbers = {"utilisation": busy, "offered_lanes": situation.offered}
@@ -291,7 +292,7 @@ def utilisation(
 
 
 def check_slack(slack: float) -> None:
-    """Refuse a slack that would let nothing or everything change.
+    """Refuse a slack that is not a share below 1.
 
     Raises `InvalidControlError` if it is no share below 1.
     """
@@ -319,7 +320,7 @@ _MARGIN = 0.15
 
 
 def _min_executors(curve: FloatArray, target_s: float) -> int | None:
-    """Minimum number of executors whose latency is at most the target; ``None`` if none is."""
+    """Return the least number of executors whose latency is at most the target; ``None``: none."""
     met = np.flatnonzero(curve <= target_s)
     return int(met[0]) + 1 if len(met) else None
 
@@ -340,7 +341,7 @@ class Latency:
         return latency.mean_s if self.quantile is None else latency.quantile_s(self.quantile)
 
     def _quantile_ratio(self, situation: ScalingSituation) -> float:
-        """Return the recently measured ratio of the quantile to the mean."""
+        """Return the ratio of the latency's quantile to its mean, as measured of late."""
         recent = situation.recent_latency
         if self.quantile is None or recent.rows < _ROWS_OF_RATIO or recent.mean_s <= 0:
             return 1.0
@@ -396,7 +397,10 @@ class Latency:
         numbers: dict[str, float],
         figure: dict[str, Any],
     ) -> WantedExecutors:
-        """Answer for a target out of reach: as many executors as still make a difference."""
+        """Return the answer for a target out of reach: executors that still make a difference.
+
+        `curve`: predicted latency with 1, 2, … executors; `figure`: further fields of the answer.
+        """
         best_s, most = float(curve.min()), situation.most
         named = f"the target of {self.target_s:g} s"
         if np.isfinite(best_s):
@@ -428,17 +432,6 @@ class Latency:
             numbers=numbers,
             unattainable=f"{said}; {why}" if why else said,
             **figure,
-        )
-
-
-def _check_quantile(quantile: object) -> None:
-    """Refuse a quantile of the latency that is not between 0 and 1."""
-    if isinstance(quantile, bool) or not isinstance(quantile, int | float) or not 0 < quantile < 1:
-        raise InvalidControlError(
-            f"The quantile of a latency target is {quantile!r}.",
-            remedy="Give a share of the rows above 0 and below 1, such as 0.99; without one the "
-            "mean is to meet the target.",
-            quantile=quantile,
         )
 
 
@@ -479,14 +472,82 @@ def latency(
     paced=True)
     """
     check_slack(slack)
-    if quantile is not None:
-        _check_quantile(quantile)
+    if quantile is not None and (
+        isinstance(quantile, bool) or not isinstance(quantile, int | float) or not 0 < quantile < 1
+    ):
+        raise InvalidControlError(
+            f"The quantile of a latency target is {quantile!r}.",
+            remedy="Give a share of the rows above 0 and below 1, such as 0.99; without one the "
+            "mean is to meet the target.",
+            quantile=quantile,
+        )
     return Latency(
         quantile=None if quantile is None else float(quantile),
         target_s=seconds(target, "The latency target"),
         slack=slack,
         catch_up_s=seconds(catch_up, "The time to catch up"),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRange:
+    """See `load_range`.
+
+    Paper 4 §3 gives every executor a load in [v, u]: ``⌈2w/(u + v)⌉`` of them hold the load w, and
+    the range says when that number changes. The planner ``elb`` brings each load into the range.
+    """
+
+    low: float
+    high: float
+    name: str = "load_range"
+    paced: bool = True
+
+    def wanted(self, situation: ScalingSituation) -> WantedExecutors:
+        """Return the executors whose mean load is in the range, and those in its middle."""
+        load = situation.offered / situation.lanes
+        fewest = max(1, math.ceil(load / self.high - _ROUNDING))
+        most = max(fewest, math.floor(load / self.low + _ROUNDING))
+        middle = min(max(wanted_executors(load, self.low, self.high), fewest), most)
+        return WantedExecutors(
+            executors=fewest,
+            comfortable=middle if situation.executors > most else most,
+            aim=middle,
+            reason=f"the mean load should be within {self.low:.0%} and {self.high:.0%}",
+            numbers={"mean_load": load / max(situation.executors, 1)},
+        )
+
+
+@user_call
+def load_range(low: float = 0.4, high: float = 0.8) -> LoadRange:
+    """Scale so that the mean load of executors stays within a range (paper 4 §3).
+
+    If the mean leaves the range, the number of executors changes so that the mean is in its middle.
+    The planner ``elb`` keeps the load of every executor within such a range.
+
+    Parameters
+    ----------
+    low, high
+        Minimum and maximum share of their time that lanes are busy; above 0, at most 1.
+
+    Raises
+    ------
+    InvalidControlError
+        If they are not two increasing shares above 0 and at most 1.
+
+    Examples
+    --------
+    >>> gw.load_range(0.4, 0.8).high
+    0.8
+    """
+    numbers = all(isinstance(value, int | float) for value in (low, high))
+    if not numbers or not 0 < low < high <= 1:
+        raise InvalidControlError(
+            f"Loads cannot be held between {low!r} and {high!r}.",
+            remedy="Give two shares with 0 < low < high ≤ 1, such as 0.4 and 0.8.",
+            low=low,
+            high=high,
+        )
+    return LoadRange(low=low, high=high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -498,7 +559,7 @@ class Fixed:
     paced: bool = False
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:  # noqa: ARG002
-        """Return the set number."""
+        """Return the fixed number of executors."""
         count = self.executors
         return WantedExecutors(executors=count, comfortable=count, reason=f"{count} were asked for")
 
@@ -512,7 +573,7 @@ class Scripted:
     paced: bool = False
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
-        """Return the number that the script has for the time."""
+        """Return the number of executors that the script has for the present time."""
         passed_s = situation.now_s - situation.started_s
         count = situation.executors
         for since_s, executors in self.steps:
@@ -526,7 +587,7 @@ class Scripted:
         )
 
     def to_come(self, passed_s: float) -> tuple[int, ...]:
-        """Return the number that the script has after a time, if any, and those that follow."""
+        """Return the script's number at a time since the start, and those that follow."""
         over = sum(since_s <= passed_s for since_s, _ in self.steps)
         return tuple(count for _, count in self.steps[max(over - 1, 0) :])
 
@@ -594,7 +655,7 @@ class Custom:
     paced: bool = True
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
-        """Return the answer of the function, checked."""
+        """Return the checked answer of the user's function."""
         said = self.function(situation)
         if isinstance(said, WantedExecutors):
             return said
@@ -607,7 +668,7 @@ class Custom:
 def custom(
     function: Callable[[ScalingSituation], int | WantedExecutors], *, name: str = ""
 ) -> Custom:
-    """Scale by a user's function that returns the target number of executors.
+    """Return a scaling model that asks a function of the user's for the number of executors.
 
     It gets the situation once a period and returns a number, or `WantedExecutors` with reasons.
     """

@@ -13,7 +13,7 @@ from godwit.migration.strategy import Bounds
 from godwit.model.durations import seconds
 from godwit.model.errors import GodwitError, InvalidControlError
 from godwit.model.frames import user_class
-from godwit.model.naming import insist_on_number
+from godwit.model.naming import check_number
 from godwit.planning import Limits, planner
 from godwit.planning.problem import Problem
 
@@ -54,7 +54,7 @@ class Budget:
             value = getattr(self, name)
             if value is not None:
                 what = f"The budget's {name}"
-                insist_on_number(what, value, least=0, error=InvalidControlError, whole=whole)
+                check_number(what, value, least=0, error=InvalidControlError, whole=whole)
 
     def less(self, moves: int, size_bytes: float) -> Budget:
         """Return the budget that is left after `moves` key groups with `size_bytes` of state.
@@ -96,7 +96,7 @@ class Means:
             value = getattr(self, name)
             if value is not None:
                 what = f"What an executor has, {name},"
-                insist_on_number(what, value, least=1, error=InvalidControlError, whole=False)
+                check_number(what, value, least=1, error=InvalidControlError, whole=False)
 
 
 @user_class
@@ -518,9 +518,9 @@ class Control:
 
 
 def _check_number(name: str, value: Any, *, least: float, whole: bool) -> None:
-    """Refuse a setting that is no finite number of at least `least`."""
+    """Refuse a setting of the controller that is no finite number of at least `least`."""
     what = f"The setting {name} of the controller"
-    insist_on_number(what, value, least=least, error=InvalidControlError, whole=whole)
+    check_number(what, value, least=least, error=InvalidControlError, whole=whole)
     if value == float("inf"):
         raise InvalidControlError(
             f"{what} is {value!r}.", remedy="Give a finite number.", setting=name, value=value
@@ -528,7 +528,7 @@ def _check_number(name: str, value: Any, *, least: float, whole: bool) -> None:
 
 
 def _check_kind(name: str, value: object, kind: type) -> None:
-    """Refuse a setting of another type."""
+    """Refuse a setting of the controller that is not of the type `kind`."""
     if not isinstance(value, kind):
         raise InvalidControlError(
             f"The setting {name} of the controller is {value!r}.",

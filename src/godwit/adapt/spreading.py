@@ -114,7 +114,7 @@ class SpreadKeyOver:
 
 
 def spreading_of(flow: CompiledFlow, settings: Spreading | None) -> Spreading | None:
-    """Return the settings by which hot keys of a flow are spread; ``None``: none are.
+    """Return the settings for spreading a flow's hot keys; ``None``: none are spread.
 
     Raises `InvalidFlowError` if there are settings and no operator whose keys may be spread.
     """
@@ -174,11 +174,11 @@ class SpreadHotKeys:
         self._periods, self._epochs = {name: _Period() for name in self._orders}, 0
 
     def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002
-        """Propose the changes of the last evaluation, until they are answered."""
+        """Yield the changes of the last evaluation, until they are answered."""
         yield from tuple(self._standing.values())
 
     def answered(self, proposal: Proposal) -> None:
-        """Record that a proposal was carried out or turned down."""
+        """Drop a proposal that was carried out or turned down."""
         change = proposal.change
         self._standing.pop((change.operator, change.hash), None)
         self._hysteresis.reset(f"{change.operator} {change.hash}")
@@ -201,28 +201,29 @@ class SpreadHotKeys:
                 continue
             assert shape is not None, "nothing confirms no change"
             key = measured[key_hash].key if key_hash in measured else spreads.keys[key_hash].key
+            count = shape[0] * shape[1]
             grid = Grid(
                 rows=shape[0],
                 columns=shape[1],
                 parts=parts_for(
                     key_hash,
-                    shape[0] * shape[1],
+                    count,
                     taken=now,
                     assignment=plan.assignment,
                     cpu_ms=period.cpu_ms,
-                    share=shape[0] * shape[1] * sides.part(*shape) / max(period.work.total, 1),
+                    share=count * sides.work_of_part(*shape) / max(period.work.total, 1),
                     hashes_whole=orders.operator.hashes_whole,
                 ),
             )
             share = sides.total * lanes / max(period.work.total, 1)
-            before, after = sides.part(now.rows, now.columns), sides.part(*shape)
-            relief = sides.copied(now.rows, now.columns) if grid == WHOLE else before - after
+            before, after = sides.work_of_part(now.rows, now.columns), sides.work_of_part(*shape)
+            relief = sides.copied_rows(now.rows, now.columns) if grid == WHOLE else before - after
             self._standing[name, key_hash] = Proposal(
                 subject=f"hot keys of {name}",
                 change=SpreadKeyOver(operator=name, hash=key_hash, key=key, grid=grid),
                 reason=f"it has {share:.2f} times the work of a lane",
                 gain=relief / self._settings.epochs,  # in rows an epoch
-                cost=max(sides.copied(*shape) - sides.copied(now.rows, now.columns), 0.0)
+                cost=max(sides.copied_rows(*shape) - sides.copied_rows(now.rows, now.columns), 0.0)
                 / lanes
                 / self._settings.epochs,
                 numbers={
@@ -236,7 +237,7 @@ class SpreadHotKeys:
     def _shape(
         self, key: SidesOfKey, now: Grid, mean: float, orders: SpreadOrders, lanes: int
     ) -> tuple[int, int] | None:
-        """Return the grid that a key should get; ``None`` to leave it as it is."""
+        """Return (rows, columns) of the parts that a key should get; ``None`` to leave it."""
         if key.total <= self._settings.gather_below * mean:
             return None if now == WHOLE else (1, 1)
         little = mean * lanes < _MIN_WORK * self._settings.epochs
@@ -244,13 +245,13 @@ class SpreadHotKeys:
             return None
         most = min(orders.operator.max_parts, lanes)
         shape = choose_shape(key, max_parts=most, goal=_GOAL * mean)
-        if key.part(*shape) > _WORTH * key.part(now.rows, now.columns):
+        if key.work_of_part(*shape) > _WORTH * key.work_of_part(now.rows, now.columns):
             return None
         return shape
 
 
 def _sides(work: KeyWork | None, grid: Grid) -> SidesOfKey:
-    """Return a key's rows and pairs, each counted once, as measured over its parts."""
+    """Return a key's rows and pairs, each counted once, from the work measured over its parts."""
     if work is None:
         return SidesOfKey(left=0.0, right=0.0, pairs=0.0)
     return SidesOfKey(
@@ -268,7 +269,7 @@ def parts_for(
     share: float = 1.0,  # of all that, what the key's parts will have
     hashes_whole: bool = True,  # see `KeyedOperator.hashes_whole`
 ) -> tuple[int, ...]:
-    """Choose parts for a key whose key groups are in different lanes, those with least to do."""
+    """Choose parts for a key, in different lanes with the least load."""
     if count == 1:
         return WHOLE.parts
     width = max(assignment.lanes)
@@ -297,7 +298,7 @@ def parts_for(
 
 
 def orders_of(spreading: Mapping[str, SpreadOrders], name: str) -> SpreadOrders:
-    """Return the orders for an operator whose hot keys may be spread, or refuse the name."""
+    """Return the orders for an operator whose hot keys may be spread; refuse other names."""
     if name in spreading:
         return spreading[name]
     known = f"Those are {listing(spreading)}." if spreading else "No operator has either."
@@ -311,7 +312,7 @@ def orders_of(spreading: Mapping[str, SpreadOrders], name: str) -> SpreadOrders:
 def change_by_hand(
     orders: SpreadOrders, key: Any, shape: tuple[int, int] | None, assignment: Assignment
 ) -> SpreadKeyOver:
-    """Return the change that a user requested, or raise.
+    """Return the change of a key's parts that a user requested; refuse an invalid one.
 
     `shape`: numbers of parts of the left and of the right rows; ``None``: gather the key.
     `assignment`: that of the operator's component. Raises `InvalidPlanError` if key or shape is not
@@ -358,7 +359,7 @@ def change_by_hand(
 
 
 def being_changed(change: SpreadKeyOver) -> MigrationError:
-    """Return the error that another change of a key is under way."""
+    """Return the error for a key of which another change is under way."""
     return MigrationError(
         f"A change of key {change.key} of operator {change.operator!r} is under way.",
         remedy="Wait for an epoch with input; of a join, until the watermark has passed what rows "
@@ -368,7 +369,7 @@ def being_changed(change: SpreadKeyOver) -> MigrationError:
 
 
 def _key_row(operator: KeyedOperator, key: Any) -> pa.RecordBatch:
-    """Return a user's key as a row of the operator's key columns, or refuse it."""
+    """Return a user's key as a row of the operator's key columns; refuse an invalid one."""
     fields = list(operator.user_keys)
     values = key if isinstance(key, tuple) else (key,)
     if len(values) != len(fields):

@@ -45,37 +45,32 @@ class AssignmentPeriod:
     """Costs of a component's key groups during one assignment period."""
 
     assignment: Assignment  # where they were
-    # shape ``(G,)``: rows processed, and seconds that lanes were busy and computed
+    # shape ``(G,)``: rows processed, and seconds that lanes were busy
     rows: FloatArray
     busy_s: FloatArray
-    cpu_s: FloatArray
     epochs: FloatArray  # shape ``(G,)``: epochs in which each was touched
 
     def add(self, load: KeyGroupLoad) -> None:
-        """Add the load of the key groups that one epoch touched to the totals of the period."""
+        """Add the load of one epoch to the sums of this assignment period."""
         touched = load.key_groups
         self.rows[touched] += load.rows
-        self.cpu_s[touched] += load.cpu_ms / 1e3
         self.busy_s[touched] += load.busy_s
         self.epochs[touched] += 1
 
     @classmethod
     def empty(cls, assignment: Assignment) -> AssignmentPeriod:
-        """Begin a period under an assignment."""
-        zeros = (np.zeros(assignment.num_key_groups) for _ in range(4))
-        rows, busy_s, cpu_s, epochs = zeros
-        return cls(assignment=assignment, rows=rows, busy_s=busy_s, cpu_s=cpu_s, epochs=epochs)
+        """Return an assignment period without epochs."""
+        rows, busy_s, epochs = np.zeros((3, assignment.num_key_groups))
+        return cls(assignment=assignment, rows=rows, busy_s=busy_s, epochs=epochs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ComponentStatistics:
     """Loads of one component over one period."""
 
-    by_assignment: tuple[
-        AssignmentPeriod, ...
-    ]  # what it cost, assignment by assignment; at least one
+    # what it cost, assignment by assignment; at least one
+    by_assignment: tuple[AssignmentPeriod, ...]
     in_bytes: FloatArray  # shape ``(G,)``: bytes that operators upstream sent to each key group
-    crossed_bytes: float  # bytes of them that came from other executors
     state_bytes: FloatArray  # shape ``(G,)``: bytes of state, as last known
     # component upstream → rows from its key groups to those of this one
     pairs: Mapping[str, KeyGroupPairs] = field(default_factory=dict)
@@ -85,21 +80,16 @@ class ComponentStatistics:
 
     @property
     def rows(self) -> FloatArray:
-        """Shape ``(G,)``: rows taken."""
+        """Rows that each key group processed, shape ``(G,)``."""
         return _total([s.rows for s in self.by_assignment])
 
     @property
     def busy_s(self) -> FloatArray:
-        """Shape ``(G,)``: seconds that lanes were busy with each key group."""
+        """Seconds that lanes were busy with each key group, shape ``(G,)``."""
         return _total([s.busy_s for s in self.by_assignment])
 
-    @property
-    def cpu_s(self) -> FloatArray:
-        """Shape ``(G,)``: seconds of CPU time of each key group."""
-        return _total([s.cpu_s for s in self.by_assignment])
-
     def standard_s(self, speeds: Mapping[str, float]) -> FloatArray:
-        """Shape ``(G,)``: seconds of a standard executor's lane that each key group needs."""
+        """Return the seconds of a lane at speed 1 that each key group needs, shape ``(G,)``."""
         total = np.zeros_like(self.in_bytes)
         for span in self.by_assignment:
             speed = np.array([speeds.get(name, 1.0) for name in span.assignment.executors])
@@ -164,7 +154,7 @@ class PeriodStatistics:
         return self.period_s * self.covered
 
     def heaviest_key(self, component: str, key_group: int) -> str:
-        """Return the key that has most of a key group's time, as JSON; empty if it is not known."""
+        """Return the key with most of a key group's time, as JSON; empty if unknown."""
         busy_s = self.components[component].busy_s
         work = self.key_work.get(component, OperatorWork())  # of one operator it has the name
         for of in work.keys:
@@ -176,7 +166,7 @@ class PeriodStatistics:
 
     @property
     def demand(self) -> float:
-        """Rows that arrived for every row processed; 1 where none was."""
+        """Rows that arrived for every row processed; 1 if none was processed."""
         taken_per_s = self.rows / self.period_s if self.period_s > 0 else 0.0
         return self.arrival_per_s / taken_per_s if taken_per_s > 0 else 1.0
 
@@ -187,7 +177,6 @@ class _Tally:
 
     by_assignment: list[AssignmentPeriod]
     in_bytes: FloatArray
-    crossed_bytes: float = 0.0
     sent_rows: int = 0
     pairs: dict[str, list[KeyGroupPairs]] = field(default_factory=dict)
 
@@ -218,7 +207,7 @@ class Statistics:
         self._topology = topology
         self._known_bytes = {name: dict(sizes) for name, sizes in state_bytes.items()}
         self._state_bytes: dict[str, FloatArray] = {}
-        self._arrivals = ArrivalCurve(usual_rates)
+        self.arrivals = ArrivalCurve(usual_rates)
         self._recent: deque[LatencyHistogram] = deque(maxlen=_LATENCY_PERIODS)
         self._windows: dict[str, LoadWindow] = {}
         self.speeds: Mapping[str, float] = {}
@@ -238,11 +227,11 @@ class Statistics:
 
     @property
     def epochs(self) -> int:
-        """Epochs with input of this period."""
+        """Number of epochs with input in this period."""
         return len(self._epochs.rows)
 
-    def show(self, epochs: int, lasting_s: float) -> bool:
-        """Return whether the period has `epochs` epochs, or `lasting_s` seconds of them."""
+    def has_enough(self, epochs: int, lasting_s: float) -> bool:
+        """Return true if the period has `epochs` epochs, or some that took `lasting_s` seconds."""
         seen = self._epochs
         long = len(seen.rows) >= _SHOWN and sum(seen.took_s) >= lasting_s
         return len(seen.rows) >= epochs or long
@@ -250,22 +239,12 @@ class Statistics:
     @property
     def stepped(self) -> bool:
         """True if the arrival rate has just risen by a step."""
-        step_s = self._arrivals.step_s
+        step_s = self.arrivals.step_s
         return step_s is not None and self.epochs >= _SHOWN
 
-    @property
-    def unsettled(self) -> bool:
-        """True if the last interval alone had another arrival rate, which the next will explain."""
-        return self._arrivals.is_unsettled
-
-    @property
-    def usual_rates(self) -> list[float]:
-        """Arrival rates of the last epochs."""
-        return self._arrivals.recent_rates
-
     def begun(self, rows: int, backlog_rows: int | None, at_s: float) -> None:
-        """Add the arrivals up to the begin of an epoch."""
-        self._arrivals.add_epoch(rows, at_s, backlog_rows)
+        """Record arrivals: an epoch began with `rows`, and sources had `backlog_rows` besides."""
+        self.arrivals.add_epoch(rows, at_s, backlog_rows)
         self._arrivals_noted = True
         if backlog_rows is not None:
             self._epochs.backlog_rows = backlog_rows
@@ -287,7 +266,7 @@ class Statistics:
         began_s, held_back = committed_s - epoch.took_s, epoch.backlog_rows
         reported_s = began_s if epoch.backlog_s is None else epoch.backlog_s
         if not self._arrivals_noted:
-            self._arrivals.add_epoch(outcome.rows_in, reported_s, held_back)
+            self.arrivals.add_epoch(outcome.rows_in, reported_s, held_back)
         if held_back is not None and not self._arrivals_noted:
             so_far.backlog_rows = held_back
         self._arrivals_noted = False
@@ -306,11 +285,11 @@ class Statistics:
         so_far.busiest_s.append(sum(busiest_lane_s(stage, epoch) for stage in stages))
 
     def delivered(self, latency: LatencyHistogram) -> None:
-        """Add the latency of a delivered epoch's rows."""
+        """Add the latency of the rows of an epoch that was delivered."""
         self._latency = LatencyHistogram.merged((self._latency, latency))
 
     def _sizes(self, component: str, num_key_groups: int) -> FloatArray:
-        """State bytes of every key group of a component as last reported; updated in place."""
+        """Return the bytes of state of every key group, as last reported; updated in place."""
         if component not in self._state_bytes:
             sizes = np.zeros(num_key_groups)
             known = self._known_bytes.pop(component, {})
@@ -319,7 +298,7 @@ class Statistics:
         return self._state_bytes[component]
 
     def _count(self, name: str, assignment: Assignment, epoch: EpochObserved) -> None:
-        """Add one component's loads of an epoch."""
+        """Add the load and traffic of one component in an epoch."""
         tally = self._components.get(name)
         if tally is None:
             zeros = np.zeros(assignment.num_key_groups)
@@ -332,22 +311,21 @@ class Statistics:
         sent = epoch.outcome.traffic.get(name)
         if sent is not None:
             tally.in_bytes[np.asarray(sent.key_groups, np.intp)] += sent.size_bytes
-            tally.crossed_bytes += sent.crossed_bytes
             tally.sent_rows += sum(sent.rows)
             for upstream, pairs in sent.pairs.items():
                 tally.pairs.setdefault(upstream, []).append(pairs)
 
     def close(self, now_s: float) -> PeriodStatistics:
-        """End the period, and begin the next."""
+        """End the period and begin the next; return its statistics."""
         if self._latency.rows:
             self._recent.append(self._latency)
         statistics = self.so_far(now_s)
-        self._arrivals.drop_old()
+        self.arrivals.drop_old()
         self._begin(now_s)
         return statistics
 
     def so_far(self, now_s: float) -> PeriodStatistics:
-        """Return the statistics of the current period, which has not ended."""
+        """Return the statistics of the period that has not ended yet."""
         so_far = self._epochs
         busiest, took = sum(so_far.busiest_s), sum(so_far.took_s)
         rows, counted = sum(so_far.rows), len(so_far.busiest_s)
@@ -371,7 +349,6 @@ class Statistics:
                 name: ComponentStatistics(
                     by_assignment=tuple(tally.by_assignment),
                     in_bytes=tally.in_bytes,
-                    crossed_bytes=tally.crossed_bytes,
                     state_bytes=self._sizes(name, len(tally.in_bytes)).copy(),
                     pairs={up: KeyGroupPairs.total(parts) for up, parts in tally.pairs.items()},
                     row_bytes=float(tally.in_bytes.sum()) / max(tally.sent_rows, 1),
@@ -382,8 +359,8 @@ class Statistics:
         )
 
     def _arrival_per_s(self, now_s: float) -> float:
-        """Arrival rate at the sources, in rows a second."""
-        so_far, arrivals = self._epochs, self._arrivals
+        """Return the arrival rate at the sources, in rows a second."""
+        so_far, arrivals = self._epochs, self.arrivals
         if not so_far.rows:
             return 0.0
         changed_s = arrivals.change_s
@@ -403,7 +380,7 @@ class Statistics:
 
 
 def busiest_lane_s(stage: tuple[str, ...], epoch: EpochObserved) -> float:
-    """Seconds of the busiest lane in one stage of an epoch."""
+    """Return the seconds that the busiest lane was busy in one stage of an epoch."""
     busy: dict[tuple[str, int], float] = {}
     for name in stage:
         load, assignment = epoch.outcome.loads.get(name), epoch.assignments.get(name)
@@ -416,6 +393,6 @@ def busiest_lane_s(stage: tuple[str, ...], epoch: EpochObserved) -> float:
 
 
 def _total(columns: list[FloatArray]) -> FloatArray:
-    """Sum columns of equal length, element by element."""
+    """Sum arrays of equal length, element by element."""
     total: FloatArray = np.sum(columns, axis=0)
     return total

@@ -55,13 +55,13 @@ class EpochColumns:
 
     @classmethod
     def joined(cls, parts: list[EpochColumns]) -> EpochColumns:
-        """Concatenate columns."""
+        """Concatenate the columns of several parts."""
         return cls(
             **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
         )
 
     def where(self, mask: np.ndarray) -> EpochColumns:
-        """Return the selected epochs."""
+        """Return the columns of the epochs that a mask selects."""
         return EpochColumns(**{name: getattr(self, name)[mask] for name in _COLUMNS})
 
 
@@ -76,7 +76,7 @@ class StreamSummary:
 
     @property
     def lanes(self) -> dict[str, int]:
-        """Executor → its lanes."""
+        """Executor → number of its lanes."""
         return {
             name: lanes
             for assignment in self.assignments.values()
@@ -84,7 +84,7 @@ class StreamSummary:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for the journal."""
+        """Return the summary as plain values for the journal."""
         columns = {name: getattr(self.epochs, name) for name in _COLUMNS}
         return {
             "epoch": self.epoch,
@@ -104,10 +104,12 @@ class StreamSummary:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> StreamSummary | None:
-        """Read `to_dict` back; ``None`` if it is damaged or of another version."""
+        """Restore a summary from `to_dict`; ``None`` if the values are no summary."""
         try:
             columns = {c: np.array(values["epochs"][c], np.float64) for c in _COLUMNS}
-            assignments = {str(n): _placed(places) for n, places in values["places"].items()}
+            assignments = {
+                str(n): _read_assignment(places) for n, places in values["places"].items()
+            }
             topology = Topology(
                 stages=tuple(tuple(map(str, stage)) for stage in values["stages"]),
                 downstream=tuple((str(up), str(down)) for up, down in values["downstream"]),
@@ -132,8 +134,8 @@ class StreamSummary:
         )
 
 
-def _placed(places: Mapping[str, Any]) -> Assignment:
-    """Read where the key groups of a component are."""
+def _read_assignment(places: Mapping[str, Any]) -> Assignment:
+    """Read the assignment of a component from the journal's plain values."""
     lanes = [int(count) for count in places["lanes"]]
     if not 0 < sum(lanes) <= _PLACES:
         raise ValueError
@@ -157,7 +159,7 @@ class StreamRecorder:
         self._latest: EpochObserved | None = None
 
     def observe(self, epoch: EpochObserved, topology: Topology, now_s: float) -> None:
-        """Add a committed epoch if it had input and its measurements are complete."""
+        """Add a committed epoch, if it had input and was measured."""
         outcome = epoch.outcome
         if outcome.batch is None or not outcome.loads:
             return
@@ -176,12 +178,12 @@ class StreamRecorder:
         )
 
     def forget(self) -> None:
-        """Drop figures of components that do not exist any more."""
+        """Drop the figures, which are of components that do not exist any more."""
         self._epochs.clear()
         self._latest = None
 
     def summary(self, topology: Topology) -> StreamSummary | None:
-        """Return the figures since the last summary; ``None`` where there are none."""
+        """Return the figures since the last summary; ``None`` if there are none."""
         latest, self._latest = self._latest, None
         if latest is None:
             return None

@@ -124,8 +124,8 @@ class LayoutMeter:
         self._row_ms = exchange.row_ms
         self._turns = 1.0
 
-    def take(self, epoch: FlowEpoch, layout: WindowLayout, levels_more: int) -> Metered | None:
-        """Add an epoch; return the costs of the period if it ends the period.
+    def add_epoch(self, epoch: FlowEpoch, layout: WindowLayout, levels_more: int) -> Metered | None:
+        """Add an epoch; return the costs of both layouts if it ends the period, else ``None``.
 
         Another layout than before begins a period anew; `levels_more` are the levels that epochs
         have only in the split layout.
@@ -133,8 +133,8 @@ class LayoutMeter:
         if layout != self._layout:
             self._layout, self._sums, self._places = layout, _Sums(), None
             self._state.clear()
-        self._moved(epoch)
-        self._add(epoch)
+        self._count_migrations(epoch)
+        self._add_work(epoch)
         moments = epoch.outcome.watermarks
         sources = epoch.flow.sources_of(self._slots[0])
         now = min(
@@ -146,12 +146,12 @@ class LayoutMeter:
         over = now - sums.since >= self._period_us and sums.since > BEGINNING
         if not over or sums.epochs < self._epochs:
             return None
-        metered = self._metered(epoch, layout, levels_more)
+        metered = self._price_layouts(epoch, layout, levels_more)
         self._sums = _Sums(since=now)
         return metered
 
-    def _add(self, epoch: FlowEpoch) -> None:
-        """Add an epoch's measurements."""
+    def _add_work(self, epoch: FlowEpoch) -> None:
+        """Add the rows, CPU time and state of an epoch."""
         outcome, flow, sums = epoch.outcome, epoch.flow, self._sums
         sums.epochs += outcome.batch is not None
         homes = {flow.component_of(name).name for name in (*self._slots, self._name)}
@@ -175,8 +175,8 @@ class LayoutMeter:
                 known[load.key_groups] = load.state_bytes
         sums.lanes = max(sum(epoch.plans[home].assignment.lanes), 1)
 
-    def _moved(self, epoch: FlowEpoch) -> None:
-        """Count the key groups that changed executor since the epoch before.
+    def _count_migrations(self, epoch: FlowEpoch) -> None:
+        """Count the key groups that changed executor since the last epoch.
 
         Those of an executor that is gone are no migrations: they need another place anyway.
         """
@@ -200,15 +200,15 @@ class LayoutMeter:
         self._sums.turned += int((former_second != second)[moved].sum())
         self._sums.movers.update(moved.tolist())
 
-    def _metered(self, epoch: FlowEpoch, layout: WindowLayout, levels_more: int) -> Metered:
-        """Compute the costs of both layouts from the measurements of the period.
+    def _price_layouts(self, epoch: FlowEpoch, layout: WindowLayout, levels_more: int) -> Metered:
+        """Return the costs of both layouts by the measurements of the period.
 
         `levels_more`: stages that the split layout adds to an epoch.
         """
         sums, exchange = self._sums, self._exchange
         if layout == "split":
             if sums.crossed:
-                self._row_ms = _mixed(self._row_ms, sums.sending_ms / sums.crossed)
+                self._row_ms = _update_average(self._row_ms, sums.sending_ms / sums.crossed)
             if sums.migrations:
                 self._turns = sums.turned / sums.migrations
             turned: float = sums.turned
@@ -254,13 +254,13 @@ class LayoutMeter:
         )
 
 
-def _mixed(before: float, measured: float) -> float:
-    """Return the moving average after adding this period."""
+def _update_average(before: float, measured: float) -> float:
+    """Return a moving average after adding the measurement of a period."""
     return _MEMORY * before + (1 - _MEMORY) * measured
 
 
 def partials_in(grid: PaneGrid, period_us: int) -> float:
-    """Count the panes passed on in a period, each for every time that it is needed.
+    """Return how many panes are passed on in a period, counted for each window that needs them.
 
     At a moment at which windows end, those of the longest of them are.
 
@@ -328,7 +328,7 @@ class Splitting:
 
     @property
     def max_latency_ms(self) -> float:
-        """The bound in milliseconds; infinite if there is none.
+        """Maximum time of migrations in milliseconds; infinite if there is none.
 
         Examples
         --------
@@ -341,7 +341,7 @@ class Splitting:
 
     @property
     def period_us(self) -> int | None:
-        """The period in microseconds of event time.
+        """Event time between decisions, in microseconds; ``None``: the longest window.
 
         Examples
         --------
@@ -352,11 +352,11 @@ class Splitting:
 
 
 def splitting_of(flow: CompiledFlow, settings: Splitting | None) -> Splitting | None:
-    """Return the settings by which a flow's windows are split and combined; ``None``: none are.
+    """Return the settings for choosing the layout of a flow's windows; ``None``: none is chosen.
 
     Raises `InvalidFlowError` if there are settings and nothing to decide.
     """
-    if _measured(flow):
+    if _measured_parts(flow):
         return settings or Splitting()
     if settings is None:
         return None
@@ -373,7 +373,7 @@ def splitting_of(flow: CompiledFlow, settings: Splitting | None) -> Splitting | 
 
 
 def layout_of(flow: CompiledFlow, part: ConsolidatePart) -> WindowLayout | None:
-    """Return the current layout of windows; ``None`` if it is neither split nor combined.
+    """Return the present layout of windows; ``None`` if it is neither split nor combined.
 
     Fused operators downstream may share the consolidate part's component.
     """
@@ -388,7 +388,7 @@ def layout_of(flow: CompiledFlow, part: ConsolidatePart) -> WindowLayout | None:
     return "split" if alone and there == row else None
 
 
-def in_layout(
+def components_for(
     flow: CompiledFlow, part: ConsolidatePart, layout: WindowLayout
 ) -> dict[str, tuple[str, ...]]:
     """Return the components that give windows a layout: component → operators."""
@@ -416,7 +416,7 @@ class SplitOrCombine:
         announce: Announce,
     ) -> None:
         self._settings, self._overrides, self._announce = settings, overrides, announce
-        self._flow, self._parts = flow, {part.part_of: part for part in _measured(flow)}
+        self._flow, self._parts = flow, {part.part_of: part for part in _measured_parts(flow)}
         self._meters = {
             name: LayoutMeter(part, exchange, period_us=settings.period_us, epochs=settings.epochs)
             for name, part in self._parts.items()
@@ -427,7 +427,7 @@ class SplitOrCombine:
         self._layouts: dict[tuple[str, PhysicalPlan], tuple[WindowLayout | None, int]] = {}
 
     def observe(self, epoch: FlowEpoch) -> None:
-        """Add an epoch to every meter; evaluate at the end of a period."""
+        """Add an epoch to the measurements of all windows; evaluate at the end of a period."""
         self._flow = epoch.flow
         alone = self._overrides.operators(epoch.at_s)
         for name, part in self._parts.items():
@@ -437,29 +437,29 @@ class SplitOrCombine:
                 continue
             if name in self._choices and self._choices[name].layout == layout:
                 self._forget(name)
-            metered = self._meters[name].take(epoch, layout, levels_more)
+            metered = self._meters[name].add_epoch(epoch, layout, levels_more)
             if metered is not None:
                 choice = choose_layout(metered.costs, layout, self._settings.max_latency_ms)
                 self._announce(
-                    events.LayoutsCompared, **self._compared(name, layout, metered, choice)
+                    events.LayoutsCompared, **self._comparison(name, layout, metered, choice)
                 )
                 self._confirm(name, epoch.flow, metered, choice)
 
     def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002
-        """Propose layouts, the most beneficial first."""
+        """Yield the most beneficial change of a layout."""
         first = most_beneficial(self._choices)
         if first is not None:
             # What is beside the consolidate part may have changed since it was decided.
-            wanted = in_layout(self._flow, self._parts[first], self._choices[first].layout)
+            wanted = components_for(self._flow, self._parts[first], self._choices[first].layout)
             change = Regroup(components=wanted, plan=self._flow.physical_plan)
             yield replace(self._standing[first], change=change)
 
     def answered(self, proposal: Proposal) -> None:
-        """Record that a proposal was carried out or turned down."""
+        """Drop a proposal that was carried out or turned down."""
         self._forget(proposal.subject.removeprefix(_SUBJECT))
 
     def _layout(self, flow: CompiledFlow, part: ConsolidatePart) -> tuple[WindowLayout | None, int]:
-        """Return the layout under a plan, and the number of levels that only two phases need."""
+        """Return the present layout of windows, and the levels that only two phases need."""
         at = (part.name, flow.physical_plan)  # of which there are few in a run
         if at not in self._layouts:
             layout = layout_of(flow, part)
@@ -467,13 +467,13 @@ class SplitOrCombine:
         return self._layouts[at]
 
     def _forget(self, name: str) -> None:
-        """Withdraw the proposal for an aggregate; evaluations must agree anew for another."""
+        """Withdraw the proposal for an aggregate, which must be confirmed anew."""
         self._choices.pop(name, None)
         self._standing.pop(name, None)
         self._hysteresis.reset(name)
 
     def _confirm(self, name: str, flow: CompiledFlow, metered: Metered, choice: Choice) -> None:
-        """Propose a change once evaluations in a row agree."""
+        """Propose a change of an aggregate's layout once evaluations in a row agree."""
         self._choices.pop(name, None)
         self._standing.pop(name, None)
         if not self._hysteresis.is_confirmed(name, choice.layout if choice.changes else None):
@@ -490,9 +490,9 @@ class SplitOrCombine:
         self._standing[name] = Proposal(
             subject=_SUBJECT + name,
             change=Regroup(
-                components=in_layout(flow, part, choice.layout), plan=flow.physical_plan
+                components=components_for(flow, part, choice.layout), plan=flow.physical_plan
             ),
-            reason=_reason(name, metered, choice, self._settings.max_latency_ms),
+            reason=_reason_text(name, metered, choice, self._settings.max_latency_ms),
             gain=worth_bytes,  # in bytes: CPU time that is saved, as state that it would move
             numbers={
                 "split_ms": metered.costs.split_ms,
@@ -502,10 +502,10 @@ class SplitOrCombine:
             operators=frozenset({part.name, *part.slots}),
         )
 
-    def _compared(
+    def _comparison(
         self, name: str, layout: WindowLayout, metered: Metered, choice: Choice
     ) -> dict[str, Any]:
-        """Fields of the event that reports a comparison."""
+        """Return the fields of the event that reports a comparison."""
         costs, bound_ms = metered.costs, self._settings.max_latency_ms
         return {
             "operator": name,
@@ -522,23 +522,23 @@ class SplitOrCombine:
         }
 
 
-def _measured(flow: CompiledFlow) -> tuple[ConsolidatePart, ...]:
-    """Return the aggregates whose layout is decided by measurement."""
+def _measured_parts(flow: CompiledFlow) -> tuple[ConsolidatePart, ...]:
+    """Return the consolidate parts of the aggregates whose layout is chosen by measurement."""
     parts = (o for o in flow.operators if isinstance(o, ConsolidatePart))
     return tuple(part for part in parts if part.measured)
 
 
 def _levels_more(flow: CompiledFlow, part: ConsolidatePart) -> int:
-    """Count the levels that an epoch has only with two phases."""
+    """Return the number of levels that an epoch has only with two phases."""
     split, combined = (
-        flow.with_plan(regrouped(flow, in_layout(flow, part, layout)))
+        flow.with_plan(regrouped(flow, components_for(flow, part, layout)))
         for layout in ("split", "combined")
     )
     return split.levels - combined.levels
 
 
-def _reason(name: str, metered: Metered, choice: Choice, max_latency_ms: float) -> str:
-    """Put the measured costs that decided a layout into words."""
+def _reason_text(name: str, metered: Metered, choice: Choice, max_latency_ms: float) -> str:
+    """Format the measured costs that decided for a layout as a reason."""
     costs = metered.costs
     cpu = f"{costs.split_ms:.1f} ms of CPU split and {costs.combined_ms:.1f} ms combined"
     moved = f"{costs.migrations:.0f} key groups migrated"
@@ -569,7 +569,7 @@ class SharePanes:
         self._standing: dict[str, Proposal] = {}
 
     def observe(self, epoch: FlowEpoch) -> None:  # noqa: ARG002  the meters are told by the engine
-        """Add an epoch to every meter; evaluate at the end of a period."""
+        """Evaluate the windows whose period has ended; their meters are fed by the engine."""
         for name, meter in self._meters.items():
             if not meter.is_over:
                 continue
@@ -594,10 +594,10 @@ class SharePanes:
             )
 
     def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002
-        """Propose the changes of the last evaluation, until they are answered."""
+        """Yield the changes of the last evaluation, until they are answered."""
         yield from tuple(self._standing.values())
 
     def answered(self, proposal: Proposal) -> None:
-        """Record that a proposal was carried out."""
+        """Drop a proposal that was carried out."""
         self._standing.pop(proposal.change.operator, None)
         self._hysteresis.reset(proposal.change.operator)

@@ -18,7 +18,7 @@ from godwit.columns.types import SchemaLike, to_schema
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
 from godwit.model.key_groups import DEFAULT_NUM_KEY_GROUPS, MAX_NUM_KEY_GROUPS
-from godwit.model.naming import check_name, check_unique, insist_on_number, type_name
+from godwit.model.naming import check_name, check_number, check_unique, type_name
 from godwit.plan.compilation import compile_flow
 from godwit.plan.event_times import source_time
 from godwit.plan.feedback import DEFAULT_MAX_ROUNDS, FeedbackSource
@@ -268,7 +268,7 @@ class LogicalFlow:
         <KeyedStream of flow 'delays': the union of source 'asked' and source 'reached' by person>
         """
         check_unique("source", check_name("source", name), self._sources, self.name)
-        insist_on_number("max_rounds", max_rounds, least=1, error=InvalidFlowError)
+        check_number("max_rounds", max_rounds, least=1, error=InvalidFlowError)
         columns = to_schema(schema, where=f"The schema of the loop {name!r}")
         time = source_time(
             name, event_time=event_time, slack="0 seconds", max_ahead="1 day", idle=None

@@ -486,7 +486,7 @@ def _slot_pairs(
         pair = SlotPair(
             states=(states[0], states[1]), second=set(np.flatnonzero(slots.active).tolist())
         )
-        pair.note(empty)
+        pair.record_empty(empty)
         pairs.append(pair)
     return tuple(pairs)
 

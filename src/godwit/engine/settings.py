@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
-from godwit.model.naming import insist_on_number, type_name
+from godwit.model.naming import check_number, type_name
 
 _INLINE_BYTES: Final = 16 * 2**10
 _INLINE_BYTES_OF_ALL: Final = 128 * 2**10
@@ -80,7 +80,7 @@ class Lanes:
         ):
             if name == "inline_bytes" and self.inline_bytes is None:
                 continue
-            insist_on_number(
+            check_number(
                 f"The setting {name} of lanes",
                 getattr(self, name),
                 least=least,

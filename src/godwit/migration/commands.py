@@ -142,10 +142,10 @@ _ANNOUNCED: Mapping[type, type[events.Event]] = {
 """Command → the event that announces it, by fields of the same names."""
 
 
-def narrate(
+def announcement(
     command: Command, *, epoch: int, at_s: float, before: Assignment | None = None
 ) -> events.Event | None:
-    """Return the event that announces a command; ``None`` if none does.
+    """Return the event that announces a command of the protocol; ``None`` if none does.
 
     `before`: the component's assignment until now.
     """

@@ -42,7 +42,7 @@ from godwit.migration.commands import (
     SuspendKeyGroups,
     SwitchAssignment,
 )
-from godwit.migration.placement import arrange, spread
+from godwit.migration.placement import arrange, distribute_evenly
 from godwit.migration.state import ComponentView, EpochPlan, Transfer
 from godwit.migration.strategy import UNBOUNDED, Bounds, LossPolicy, Strategy
 from godwit.model.assignment import Assignment, Move
@@ -81,7 +81,7 @@ class OngoingMigration:
         return self.request.strategy
 
     def end(self, outcome: MigrationOutcome) -> EndMigration:
-        """Return the command that ends it."""
+        """Return the command that ends this migration with an outcome."""
         return EndMigration(
             id=self.request.id,
             component=self.request.component,
@@ -124,12 +124,12 @@ class TrackedComponent:
     # Queries.
 
     def lag(self, run: RunState, key_group: int, executor: str) -> int:
-        """Return the epochs that the copy at `executor` lacks when the next epoch starts."""
+        """Return how many epochs the copy at `executor` lacks when the next epoch starts."""
         version = self.suspended.get(key_group, run.horizon)
         return max(version - run.copies.reach(self.name, executor, key_group), 0)
 
     def plan(self) -> EpochPlan:
-        """Return the plan of the next epoch."""
+        """Return the component's plan for the next epoch."""
         return EpochPlan(
             assignment=self.assignment,
             suspended=frozenset(self.suspended),
@@ -138,7 +138,7 @@ class TrackedComponent:
         )
 
     def view(self) -> ComponentView:
-        """Return the component's state as a value."""
+        """Return the component's state as a read-only value."""
         migration = self.migration
         return ComponentView(
             assignment=self.assignment,
@@ -160,7 +160,7 @@ class TrackedComponent:
         return queued or any(transfer.planned for transfer in self.transfers.values())
 
     def reason_to_hold(self) -> str | None:
-        """Reason why this component holds epochs, if it does."""
+        """Return the reason why the component holds epochs; ``None`` if it does not."""
         migration = self.migration
         if migration is None or not migration.strategy.holds_epochs or not self._has_moves_left:
             return None
@@ -169,18 +169,18 @@ class TrackedComponent:
     # At the end of an epoch.
 
     def committed(self, run: RunState, running: RunningEpoch, fact: EpochSucceeded) -> None:
-        """Record an epoch; `run` still has the commit before it."""
+        """Update the component after a commit; `run` still has the commit before."""
         plan = running.plans[self.name]
         waited = set(fact.waited.get(self.name, ()))
         for executor, versions in fact.held.get(self.name, {}).items():
             if executor in run.executors and executor not in running.lost:
-                run.copies.reached(self.name, executor, versions)
-        self.note_bytes(fact.state_bytes.get(self.name, {}))
+                run.copies.record_reach(self.name, executor, versions)
+        self.record_state_bytes(fact.state_bytes.get(self.name, {}))
         for g in self.suspended.keys() - plan.suspended - waited:
             self.suspended[g] = fact.epoch  # its executor died during the epoch, and yet it ran
         strays = waited - plan.suspended - self.suspended.keys()
         for g in strays:  # its lane found no state where there should have been some
-            run.copies.dropped(self.name, plan.assignment.executor(g), [g])
+            run.copies.forget_copies(self.name, plan.assignment.executor(g), [g])
             self.suspended[g] = run.committed
         run.order(SuspendKeyGroups, self.name, strays)
         self.waiting = (self.waiting - plan.consume) | waited
@@ -192,7 +192,7 @@ class TrackedComponent:
         self.retired.clear()
 
     def expire(self, run: RunState) -> None:
-        """Order transfers again that failed or timed out; cancel those with too many attempts."""
+        """Order copies again that failed or timed out; after too many attempts, give them up."""
         for g, transfer in sorted(self.transfers.items()):
             if transfer.warm or transfer.due > run.seconds:
                 continue
@@ -202,15 +202,16 @@ class TrackedComponent:
                     transfer, attempt=None, former=former, tries=transfer.tries + 1
                 )
             elif transfer.planned:
-                self.withdraw(run, f"warming at {transfer.destination} failed", only=g)
+                why = f": {transfer.failure}" if transfer.failure else ""
+                self.withdraw(run, f"warming at {transfer.destination} failed{why}", only=g)
             else:
                 del self.transfers[g], self.suspended[g]
                 self.load.add(g)
                 run.order(ResumeKeyGroups, self.name, [g])
                 run.order(LoadKeyGroups, self.name, [g])
 
-    def note_bytes(self, state_bytes: Mapping[int, int]) -> None:
-        """Record the state sizes of key groups."""
+    def record_state_bytes(self, state_bytes: Mapping[int, int]) -> None:
+        """Record the state sizes of key groups: key group → bytes."""
         known = PerKeyGroup.of(state_bytes)
         self.state_bytes[known.key_groups] = known.numbers
 
@@ -264,7 +265,7 @@ class TrackedComponent:
     def _admit(
         self, run: RunState, moves: Iterable[Move], bounds: Bounds, *, planned: bool
     ) -> None:
-        """Begin the next moves, as many as the bounds allow."""
+        """Begin the next moves, as many as the bounds allow; not `planned`: recovery."""
         flying = [t for t in self.transfers.values() if t.planned == planned]
         admitted = admit(
             moves,
@@ -284,9 +285,9 @@ class TrackedComponent:
             )
 
     def switch(self, run: RunState) -> None:
-        """Between epochs: switch key groups whose copies are warm; begin queued migrations."""
+        """Between epochs: switch key groups with warm copies, begin a queued migration."""
         migration = self.migration
-        ready, load = self._ready(run), set[int]()
+        ready, load = self._ready_transfers(run), set[int]()
         places = {g: self.transfers[g].destination for g in ready}
         limits = {g: self._bounds(run, self.transfers[g]).max_lag for g in ready}
         for g in ready:
@@ -322,8 +323,8 @@ class TrackedComponent:
         run.order(LoadKeyGroups, self.name, load)
         run.order(ResumeKeyGroups, self.name, resumed)
 
-    def _ready(self, run: RunState) -> list[int]:
-        """Return transfers that may switch now; order another round for copies that lag too far."""
+    def _ready_transfers(self, run: RunState) -> list[int]:
+        """Return the key groups whose copies are fresh; order another round for those that lag."""
         ready = []
         for g, transfer in sorted(self.transfers.items()):
             bounds = self._bounds(run, transfer)
@@ -349,13 +350,13 @@ class TrackedComponent:
         return ready if complete else [g for g in ready if g not in planned]
 
     def _bounds(self, run: RunState, transfer: Transfer) -> Bounds:
-        """Return the bounds that a transfer keeps to."""
+        """Return the bounds of a transfer: those of its migration, or those of recovery."""
         if transfer.planned and self.migration is not None:
             return self.migration.bounds
         return run.policy.recovery
 
     def finish(self, run: RunState) -> None:
-        """End the migration if it has no moves left; called between epochs."""
+        """End the migration in progress if it has no moves left; called between epochs."""
         migration = self.migration
         if migration is None or self._has_moves_left or run.committed <= migration.ends_after:
             return
@@ -365,7 +366,7 @@ class TrackedComponent:
         )
 
     def end_migration(self, run: RunState, outcome: MigrationOutcome) -> None:
-        """End the migration in progress."""
+        """End the migration in progress with an outcome."""
         migration, self.migration = self.migration, None
         if migration is not None:
             run.orders.append(migration.end(outcome))
@@ -373,7 +374,7 @@ class TrackedComponent:
     def withdraw(
         self, run: RunState, reason: str, *, onto: str | None = None, only: int | None = None
     ) -> None:
-        """Cancel moves that have not switched: all, those `onto` an executor, or `only` one."""
+        """Cancel moves that have not switched yet: all, those `onto` an executor, or `only` one."""
         migration = self.migration
         if migration is None:
             return
@@ -399,7 +400,7 @@ class TrackedComponent:
     def arranged(
         self, run: RunState, places: Mapping[int, str], *, align: bool = False
     ) -> Assignment:
-        """Return the next assignment, with some key groups at other places."""
+        """Return the next assignment, with some key groups moved (key group → executor)."""
         migration = self.migration
         target = migration.request.target if migration and migration.opened else None
         listed = target.executors if target is not None else self.assignment.executors
@@ -413,7 +414,7 @@ class TrackedComponent:
         )
 
     def switch_to(self, run: RunState, assignment: Assignment) -> None:
-        """Make `assignment` the assignment of the next epoch."""
+        """Make `assignment` that of the next epoch, and order the switch."""
         if assignment == self.assignment:
             return
         self.assignment = assignment
@@ -422,7 +423,7 @@ class TrackedComponent:
         run.orders.append(SwitchAssignment(component=self.name, assignment=assignment))
 
     def drop(self, run: RunState, executor: str, key_groups: Iterable[int]) -> None:
-        """Order the deletion of copies, except those in use or being warmed."""
+        """Order the deletion of an executor's copies, except those in use or being warmed."""
         if executor not in run.executors:
             return
         unused = []
@@ -431,7 +432,7 @@ class TrackedComponent:
             awaited = transfer is not None and transfer.destination == executor
             if not awaited and self.assignment.executor(g) != executor:
                 unused.append(g)
-                run.copies.dropped(self.name, executor, [g])
+                run.copies.forget_copies(self.name, executor, [g])
         if unused:
             run.orders.append(
                 DropCopies(component=self.name, executor=executor, key_groups=tuple(unused))
@@ -456,7 +457,7 @@ def relocate(component: TrackedComponent, run: RunState) -> None:
 
 
 def _new_places(component: TrackedComponent, run: RunState, lost: Iterable[int]) -> dict[int, str]:
-    """Return new places of lost key groups: as planned, else the freshest copy, else evenly."""
+    """Return new executors of lost key groups: as planned, else the freshest copy, else evenly."""
     places: dict[int, str] = {}
     homeless: list[int] = []
     migration, enough = component.migration, run.policy.recovery.max_lag
@@ -476,7 +477,7 @@ def _new_places(component: TrackedComponent, run: RunState, lost: Iterable[int])
             places[g] = min(copies)[1]
         else:
             homeless.append(g)
-    return places | spread(
+    return places | distribute_evenly(
         homeless,
         candidates=run.executors.keys() - run.draining or run.executors.keys(),
         assignment=component.assignment,
@@ -485,7 +486,7 @@ def _new_places(component: TrackedComponent, run: RunState, lost: Iterable[int])
 
 
 def suspend_or_load(component: TrackedComponent, run: RunState, key_groups: Iterable[int]) -> None:
-    """Suspend key groups without a fresh copy at their place, or have them loaded."""
+    """Suspend key groups without a fresh copy at their executor, or have them loaded."""
     suspended, load = [], []
     for g in key_groups:
         if g in component.suspended:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from godwit.migration import inputs
-from godwit.migration.commands import Command, DropCopies, EndMigration, StartWarming, narrate
+from godwit.migration.commands import Command, DropCopies, EndMigration, StartWarming, announcement
 from godwit.migration.copies import Copies
 from godwit.migration.outcome import RecentLoad
 from godwit.migration.protocol import MigrationProtocol
@@ -52,7 +52,7 @@ class Ports(Protocol):
         """Publish an event; events are in the order of the calls."""
 
     def now_s(self) -> float:
-        """Return the time for events, in seconds."""
+        """Return the present time in seconds, for events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,7 @@ class Conductor:
     def foresee(
         self, component: str, places: Mapping[int, str], state_bytes: Mapping[int, int]
     ) -> tuple[CopyRoute, ...]:
-        """Predict the sources of copies if key groups moved now (key group → executor)."""
+        """Predict the sources of copies if key groups moved now; `places`: key group → executor."""
         return self._sources.foresee(
             component,
             places,
@@ -126,19 +126,19 @@ class Conductor:
         )
 
     def ended(self, migration: str) -> EndMigration | None:
-        """Return the end of a migration, once it has ended."""
+        """Return how a migration ended; ``None`` while it has not."""
         return self._ended.get(migration)
 
     def ended_regrouping(self, regrouping: str) -> EndRegrouping | None:
-        """Return the end of a regrouping, once it has ended."""
+        """Return how a regrouping ended; ``None`` while it has not."""
         return self._regroupings.ended.get(regrouping)
 
     # -- epochs -----------------------------------------------------------------------------------
 
     def begin(self, epoch: int) -> Mapping[str, EpochPlan] | None:
-        """Begin an epoch and return component → how it runs; ``None`` while epochs are held."""
+        """Begin an epoch, and return component → its plan; ``None`` while epochs are held."""
         if self._view.holds:
-            self._handle(inputs.EpochHeld(seconds=self._passed()))
+            self._handle(inputs.EpochHeld(seconds=self._seconds_passed()))
             return None
         plans = self._protocol.next_epoch()
         self._handle(inputs.EpochStarted(epoch=epoch))
@@ -149,22 +149,22 @@ class Conductor:
         for executor, states in outcome.tables.items():
             if executor in self._view.executors:
                 for state, versions in states.items():
-                    self.copies.saw(executor, state, versions)
-        self.recent_load.take(outcome)
-        self._handle(replace(outcome.fact(), seconds=self._passed()))
+                    self.copies.record_versions(executor, state, versions)
+        self.recent_load.add_epoch(outcome)
+        self._handle(replace(outcome.fact(), seconds=self._seconds_passed()))
 
     def abort(self, epoch: int, reason: str) -> None:
-        """Record that an attempt at an epoch has failed."""
-        self._handle(inputs.EpochFailed(epoch=epoch, seconds=self._passed()))
+        """Record that an attempt at an epoch has failed, and announce it."""
+        self._handle(inputs.EpochFailed(epoch=epoch, seconds=self._seconds_passed()))
         self.announce(events.EpochAborted, epoch=epoch, reason=reason)
 
     def let_time_pass(self) -> None:
-        """Record that time passes without epochs."""
+        """Let copies time out while no epoch runs."""
         if self._view.running is None:
-            self._handle(inputs.EpochHeld(seconds=self._passed()))
+            self._handle(inputs.EpochHeld(seconds=self._seconds_passed()))
 
-    def _passed(self) -> int:
-        """Return whole seconds since the last call; none where a clock jumped back."""
+    def _seconds_passed(self) -> int:
+        """Return the whole seconds since the last call; 0 if the clock was set back."""
         now_s = self._ports.now_s()
         seconds = max(int(now_s - self._counted_until_s), 0)
         self._counted_until_s = min(self._counted_until_s + seconds, now_s)
@@ -191,18 +191,18 @@ class Conductor:
     # -- migrations -------------------------------------------------------------------------------
 
     def migrate(self, request: inputs.MigrationRequested) -> None:
-        """Begin to carry out a plan.
+        """Begin the requested migration, and announce it.
 
         Raises `InvalidPlanError` if the target cannot be reached.
         Raises `MigrationError` if the component is being migrated already, or is about to be
         another one.
         """
-        self._regroupings.insist_on_staying(request)
+        self._regroupings.check_not_replaced(request)
         component = self._view.components.get(request.component)
         moving: tuple[Move, ...] = ()
         if component and component.assignment.num_key_groups == request.target.num_key_groups:
             moving = component.assignment.moves_to(request.target)
-        started = self._event(
+        started = self._make_event(
             events.MigrationStarted,
             migration=request.id,
             component=request.component,
@@ -218,19 +218,19 @@ class Conductor:
         Raises `InvalidPlanError` if a lane, key group or executor does not exist.
         Raises `MigrationError` if the component is about to be another one.
         """
-        self._regroupings.insist_on_staying(request)
+        self._regroupings.check_not_replaced(request)
         self._handle(request)
 
     def drain(self, executor: str) -> None:
         """Mark an executor as draining: no key group moves onto it any more."""
         new = executor in self._view.executors and executor not in self._view.draining
-        event = self._event(events.ExecutorDraining, executor=executor) if new else None
+        event = self._make_event(events.ExecutorDraining, executor=executor) if new else None
         self._handle(inputs.DrainRequested(executor=executor), event)
 
     def stay(self, executor: str) -> None:
         """Cancel the draining of an executor."""
         new = executor in self._view.draining
-        event = self._event(events.ExecutorKept, executor=executor) if new else None
+        event = self._make_event(events.ExecutorKept, executor=executor) if new else None
         self._handle(inputs.StayRequested(executor=executor), event)
 
     def cancel(self, migration: str, reason: str) -> None:
@@ -249,22 +249,22 @@ class Conductor:
         self._regroupings.begin(request)
 
     def regrouped(self, fact: inputs.PhysicalPlanChanged) -> None:
-        """Continue with other components, whose loads are unknown at first."""
+        """Continue with another plan's components, whose loads are unknown at first."""
         self._handle(fact)
         self.recent_load = RecentLoad()
 
     # -- copies -----------------------------------------------------------------------------------
 
     def warmed(self, order: StartWarming, warmed: Warmed) -> None:
-        """Record that copies were warmed."""
+        """Record the result of an order to warm copies, and announce it."""
         if order.executor not in self._view.executors:
             return
         if order.component not in self._view.components:
             return  # regrouped since: what was in progress then was dropped, by an order after this
         for state, versions in warmed.tables.items():
-            self.copies.saw(order.executor, state, versions)
-        sizes = self._sizes(order)
-        self._sources.take(warmed.deliveries, sizes)
+            self.copies.record_versions(order.executor, state, versions)
+        sizes = self._state_bytes_of(order)
+        self._sources.record(warmed.deliveries, sizes)
         sent: list[int] = []
         for delivery in warmed.deliveries:
             if delivery.failure:
@@ -297,7 +297,7 @@ class Conductor:
         )
 
     def warming_failed(self, order: StartWarming, reason: str) -> None:
-        """Record that copies failed; they are ordered again, up to a maximum of attempts."""
+        """Record that warming failed; copies are ordered again, up to a maximum of attempts."""
         if order.component not in self._view.components:
             return
         self._handle(
@@ -313,16 +313,16 @@ class Conductor:
     # -- internals ---------------------------------------------------------------------------------
 
     def announce(self, kind: type[events.Event], **values: Any) -> None:
-        """Announce an event that happens now."""
-        self._ports.announce(self._event(kind, **values))
+        """Announce an event of this kind that happens now; `values`: its other fields."""
+        self._ports.announce(self._make_event(kind, **values))
 
-    def _event(self, kind: type[events.Event], **values: Any) -> events.Event:
-        """Make an event with the current time and epoch."""
+    def _make_event(self, kind: type[events.Event], **values: Any) -> events.Event:
+        """Create an event of this kind that happens now; `values`: its other fields."""
         values.setdefault("epoch", self._view.committed)
         return kind(at_s=self._ports.now_s(), **values)
 
     def _handle(self, fact: inputs.Fact, event: events.Event | None = None) -> None:
-        """Pass a fact to the protocol, announce `event`, and carry out the commands."""
+        """Pass a fact to the protocol, announce `event`, and carry out the commands that follow."""
         before = self._view
         orders = self._protocol.handle(fact)
         self._view = self._protocol.view()
@@ -331,24 +331,24 @@ class Conductor:
         assignments = {name: c.assignment for name, c in before.components.items()}
         for order in orders:
             self._carry_out(order, assignments)
-        self._regroupings.go_on()
+        self._regroupings.advance()
 
-    def _sizes(self, order: StartWarming) -> dict[int, int]:
-        """Key group → bytes of state, for the key groups of an order in flight."""
+    def _state_bytes_of(self, order: StartWarming) -> dict[int, int]:
+        """Return key group → bytes of state for the copies that an order warms."""
         transfers = self._view.components[order.component].transfers
         return {transfer.key_group: transfer.state_bytes for transfer in transfers}
 
     def _carry_out(self, order: Command, before: Mapping[str, Any]) -> None:
-        """Announce and carry out a command; `before`: component → last assignment."""
+        """Announce and carry out a command; `before`: component → its assignment until now."""
         component = getattr(order, "component", None)
         if isinstance(order, StartWarming):
             order = self._sources.choose(
                 order,
                 copies=self.copies,
                 assignment=self._view.components[order.component].assignment,
-                state_bytes=self._sizes(order),
+                state_bytes=self._state_bytes_of(order),
             )
-        event = narrate(
+        event = announcement(
             order,
             epoch=self._view.committed,
             at_s=self._ports.now_s(),

@@ -34,8 +34,8 @@ class _Column:
     def __init__(self) -> None:
         self.numbers: IntArray = np.empty(0, np.int64)
 
-    def note(self, numbers: Mapping[int, int]) -> None:
-        """Set the numbers of some key groups."""
+    def update(self, numbers: Mapping[int, int]) -> None:
+        """Set the numbers of some key groups: key group → number."""
         new = PerKeyGroup.of(numbers)
         if len(new):
             missing = int(new.key_groups[-1]) + 1 - len(self.numbers)
@@ -45,7 +45,7 @@ class _Column:
 
     @classmethod
     def common(cls, parts: Sequence[_Column | None]) -> _Column:
-        """Return the minimum over all parts; absent where any part is."""
+        """Return the minimum of several columns per key group; absent if absent in any."""
         size = min(0 if part is None else len(part.numbers) for part in parts)
         column = cls()
         if size:
@@ -54,7 +54,7 @@ class _Column:
         return column
 
     def get(self, key_group: int) -> int:
-        """Return the number of a key group; `_ABSENT` if there is none."""
+        """Return the number of a key group; `_ABSENT` if it has none."""
         return int(self.numbers[key_group]) if key_group < len(self.numbers) else _ABSENT
 
     def forget(self, key_groups: Iterable[int]) -> None:
@@ -72,7 +72,7 @@ class Copies:
         self._tables: dict[tuple[str, Hashable], _Column] = {}
 
     def states(self, component: str) -> tuple[Any, ...]:
-        """States of a component, by their ids."""
+        """Return the states of a component, by their ids."""
         return tuple(self._states.get(component, ()))
 
     def regroup(
@@ -80,7 +80,7 @@ class Copies:
         parts: Mapping[str, Sequence[str]],
         states: Mapping[str, Sequence[Hashable]],
     ) -> None:
-        """Merge or split the records of components: a copy of one is a copy of all its parts."""
+        """Merge or split the records of components: a copy of the new is one of all old `parts`."""
         executors = {executor for _, executor in self._reach}
         columns = {
             (name, executor): _Column.common([self._reach.get((part, executor)) for part in of])
@@ -94,7 +94,7 @@ class Copies:
     # How fresh.
 
     def reach(self, component: str, executor: str, key_group: int) -> int:
-        """Epoch up to which a copy is complete.
+        """Return the epoch up to which an executor's copy of a key group is complete.
 
         No copy is the copy of an empty table, at -1: while a stream is young, every executor is
         nearly up to date.
@@ -103,25 +103,25 @@ class Copies:
         return -1 if column is None else max(column.get(key_group), -1)
 
     def holders(self, component: str, key_group: int) -> list[str]:
-        """Executors that hold a copy."""
+        """Return the executors that hold a copy of a key group."""
         return [
             executor
             for (name, executor), column in self._reach.items()
             if name == component and column.get(key_group) != _ABSENT
         ]
 
-    def reached(self, component: str, executor: str, epochs: Mapping[int, int]) -> None:
-        """Record the reach of copies: key group → epoch."""
-        self._reach.setdefault((component, executor), _Column()).note(epochs)
+    def record_reach(self, component: str, executor: str, epochs: Mapping[int, int]) -> None:
+        """Record up to which epoch an executor's copies are complete: key group → epoch."""
+        self._reach.setdefault((component, executor), _Column()).update(epochs)
 
     # What lies there.
 
     def versions(self, executor: str, state: Hashable, num_key_groups: int) -> IntArray:
-        """Shape ``(num_key_groups,)``: versions of a state's tables on an executor; -1: none."""
+        """Return the version of each key group's table of a state on an executor; -1: none."""
         return self.versions_of(executor, state, np.arange(num_key_groups))
 
     def versions_of(self, executor: str, state: Hashable, key_groups: IntArray) -> IntArray:
-        """Versions of a state's tables on an executor, of ascending key groups; -1: none.
+        """Return versions of a state's tables on an executor, -1: none; key groups ascend.
 
         All of every executor are more than an epoch has time for, where executors are hundreds.
         """
@@ -133,7 +133,7 @@ class Copies:
         return versions
 
     def owners_versions(self, assignment: Assignment, state: Hashable) -> IntArray:
-        """Shape ``(num_key_groups,)``: versions that the key groups' own executors hold."""
+        """Return the version of each key group's table at its owner; -1: none."""
         owners = assignment.executor_of
         order = np.argsort(owners, kind="stable")
         ends = np.searchsorted(owners[order], np.arange(len(assignment.executors) + 1)).tolist()
@@ -147,14 +147,14 @@ class Copies:
                 versions[mine] = column.numbers[mine]
         return np.maximum(versions, -1, out=versions)
 
-    def saw(self, executor: str, state: Hashable, versions: Mapping[int, int]) -> None:
-        """Record versions of tables that an executor reported: key group → version."""
-        self._tables.setdefault((executor, state), _Column()).note(versions)
+    def record_versions(self, executor: str, state: Hashable, versions: Mapping[int, int]) -> None:
+        """Record the versions of a state's tables on an executor: key group → version."""
+        self._tables.setdefault((executor, state), _Column()).update(versions)
 
     # What is gone.
 
-    def dropped(self, component: str, executor: str, key_groups: Iterable[int]) -> None:
-        """Record that copies are deleted, or will be."""
+    def forget_copies(self, component: str, executor: str, key_groups: Iterable[int]) -> None:
+        """Forget an executor's copies of key groups, which are deleted or will be."""
         gone = list(key_groups)
         columns = [self._reach.get((component, executor))]
         columns += [self._tables.get((executor, s)) for s in self._states.get(component, ())]
@@ -162,8 +162,8 @@ class Copies:
             if column is not None:
                 column.forget(gone)
 
-    def lost(self, executor: str) -> None:
-        """Record that an executor is lost with all its copies."""
+    def forget_executor(self, executor: str) -> None:
+        """Forget all copies of a lost executor."""
         for reach in [key for key in self._reach if key[1] == executor]:
             del self._reach[reach]
         for table in [key for key in self._tables if key[0] == executor]:

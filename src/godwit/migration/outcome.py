@@ -96,7 +96,7 @@ class EpochOutcome:
     lane_ms: Mapping[str, float] = field(default_factory=dict)
 
     def fact(self) -> EpochSucceeded:
-        """Return the part that the protocol needs."""
+        """Return the part of the outcome that the migration protocol needs."""
         return EpochSucceeded(
             epoch=self.epoch,
             waited=self.waited,
@@ -125,7 +125,7 @@ class LoadSummary:
     loads: Mapping[str, KeyGroupLoad]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for the journal."""
+        """Return the summary as plain values for the journal."""
         return {
             "epoch": self.epoch,
             "epochs": self.epochs,
@@ -143,7 +143,7 @@ class LoadSummary:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> LoadSummary | None:
-        """Read `to_dict` back, up to rounding; ``None`` if it is damaged or of another version."""
+        """Restore a summary from `to_dict`, up to rounding; ``None`` if it is none."""
         try:
             loads = {}
             for name, columns in values["loads"].items():
@@ -175,14 +175,14 @@ class RecentLoad:
         self._remembered = remembered
         self._unwritten = 0
 
-    def take(self, outcome: EpochOutcome) -> None:
-        """Add the outcome of an epoch."""
+    def add_epoch(self, outcome: EpochOutcome) -> None:
+        """Add the outcome of an epoch; one without input does not count."""
         if outcome.batch is not None:
             self._outcomes.append(outcome)
             self._unwritten += 1
 
     def busy_ms(self, component: str) -> tuple[Mapping[int, float], ...]:
-        """Key group → busy time of lanes, of each of the last epochs with input, oldest first."""
+        """Return key group → busy milliseconds of lanes, for each of the last epochs with input."""
         if not self._outcomes and self._remembered is not None:
             kept = self._remembered.loads.get(component)
             epochs = max(self._remembered.epochs, 1)
@@ -191,7 +191,7 @@ class RecentLoad:
         return tuple(_by_key_group(load, 1.0) for load in loads)
 
     def mean_busy_ms(self, component: str) -> dict[int, float]:
-        """Key group → mean busy time of lanes per epoch with input."""
+        """Return key group → mean busy milliseconds of lanes in an epoch with input."""
         total: dict[int, float] = {}
         epochs = self.busy_ms(component)
         for epoch in epochs:
@@ -200,7 +200,7 @@ class RecentLoad:
         return total
 
     def mean_pairs(self) -> dict[tuple[str, str], KeyGroupPairs]:
-        """(Component upstream, downstream) → mean rows per epoch with input, by key groups."""
+        """Return (sender, receiver component) → mean rows between key groups in an epoch."""
         parts: dict[tuple[str, str], list[KeyGroupPairs]] = {}
         for outcome in self._outcomes:
             for downstream, traffic in outcome.traffic.items():
@@ -213,7 +213,7 @@ class RecentLoad:
         }
 
     def due_summary(self) -> LoadSummary | None:
-        """Return a summary of the last epochs if one is due for the journal; else ``None``."""
+        """Return a summary of the last epochs if the journal is due one; else ``None``."""
         if self._unwritten < _EPOCHS:
             return None
         latest = self._outcomes[-1]
@@ -233,27 +233,27 @@ class RecentLoad:
 
 
 def _by_key_group(load: KeyGroupLoad, factor: float) -> dict[int, float]:
-    """Key group → busy time of lanes, multiplied by a factor."""
+    """Return key group → busy milliseconds of lanes, multiplied by `factor`."""
     return dict(zip(load.key_groups.tolist(), (load.busy_ms * factor).tolist(), strict=True))
 
 
 def _logarithms(numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
-    """Encode numbers ≥ 0 as 16-bit steps of a logarithm."""
+    """Encode numbers ≥ 0 as 16-bit logarithms, exact to a tenth of a percent."""
     steps: npt.NDArray[np.uint16] = np.rint(np.log2(1 + numbers * 1000.0) * _STEPS).astype("<u2")
     return steps
 
 
 def _numbers(logarithms: npt.NDArray[np.uint16]) -> npt.NDArray[np.float64]:
-    """Decode numbers stored as logarithms."""
+    """Decode the numbers that `_logarithms` encoded."""
     return (np.exp2(logarithms / _STEPS) - 1) / 1000.0
 
 
 def packed_column(column: npt.NDArray[Any]) -> str:
-    """Compress a column to text."""
+    """Compress an array to base64 text."""
     return base64.b64encode(zlib.compress(column.tobytes())).decode()
 
 
 def unpacked_column(text: str) -> npt.NDArray[np.uint16]:
-    """Decompress a column of text, up to a bound on its size."""
+    """Decompress an array of 16-bit numbers from base64 text, up to a bound on its size."""
     bound = zlib.decompressobj()
     return np.frombuffer(bound.decompress(base64.b64decode(text), 2 * _KEY_GROUPS), "<u2")

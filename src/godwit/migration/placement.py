@@ -121,14 +121,14 @@ def change_lanes(
     )
 
 
-def spread(
+def distribute_evenly(
     key_groups: Iterable[int],
     *,
     candidates: Collection[str],
     assignment: Assignment,
     state_bytes: Mapping[int, int],
 ) -> dict[int, str]:
-    """Deal key groups out over executors, evenly by bytes of state, then by count.
+    """Assign key groups to executors evenly, by bytes of state, then by number.
 
     The largest goes first, each to the executor that holds least (longest processing time first).
 
@@ -193,7 +193,7 @@ def check_target(
 
 
 def with_newcomers(assignment: Assignment, executors: Mapping[str, int]) -> Assignment:
-    """Add executors (name → lanes) that joined later, and own nothing."""
+    """Add executors (name → lanes) that joined later and own nothing to an assignment."""
     new = sorted(executors.keys() - set(assignment.executors), key=lambda name: (len(name), name))
     if not new:
         return assignment
@@ -205,7 +205,7 @@ def with_newcomers(assignment: Assignment, executors: Mapping[str, int]) -> Assi
 def shown_assignments(
     view: ProtocolView, shown_name: Callable[[str], str]
 ) -> dict[str, Assignment]:
-    """Return the next epoch's assignment of each component as users know it, upstream first.
+    """Return the next epoch's assignment of each component that users know, upstream first.
 
     A two-phase window is several components to the engine and one to users, whose assignment is
     where its rows go: for each key group that of the slot that takes them.

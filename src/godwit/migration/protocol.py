@@ -21,7 +21,7 @@ from godwit.migration.component import OngoingMigration, TrackedComponent, reloc
 from godwit.migration.copies import Copies
 from godwit.migration.placement import change_lanes, check_target, order_moves
 from godwit.migration.regrouping import merged
-from godwit.migration.slots import activate_standby, can_activate_standby, pair_of, taken_by
+from godwit.migration.slots import activate_standby, instant_key_groups, pair_of, taken_by
 from godwit.migration.state import EpochPlan, ProtocolView, RunningEpoch, RunState
 from godwit.migration.strategy import Policy
 from godwit.model.errors import MigrationError
@@ -76,7 +76,7 @@ class MigrationProtocol:
             for name, assignment in sorted(started.assignments.items())
         }
         for component in self._components.values():
-            component.note_bytes(started.state_bytes.get(component.name, {}))
+            component.record_state_bytes(started.state_bytes.get(component.name, {}))
             relocate(component, self._run)
             if self._run.executors:
                 everything = set(range(component.assignment.num_key_groups))
@@ -86,7 +86,7 @@ class MigrationProtocol:
         self.opening = self._react()
 
     def next_epoch(self) -> Mapping[str, EpochPlan]:
-        """Return component → how it runs in the next epoch.
+        """Return component → its plan for the next epoch.
 
         Raises `MigrationError` if an epoch runs, or epochs are held.
         """
@@ -106,7 +106,7 @@ class MigrationProtocol:
         )
 
     def view(self) -> ProtocolView:
-        """Return the whole state as a value."""
+        """Return the whole state of the protocol as a read-only value."""
         run = self._run
         return ProtocolView(
             executors=MappingProxyType(dict(run.executors)),
@@ -120,7 +120,7 @@ class MigrationProtocol:
                     n: replace(
                         c.view(),
                         takes=taken_by(c, run)[0],
-                        instant=can_activate_standby(c, self._components, run),
+                        instant=instant_key_groups(c, self._components, run),
                     )
                     for n, c in self._components.items()
                 }
@@ -142,9 +142,9 @@ class MigrationProtocol:
                 self._epoch_committed(fact)
             case inputs.EpochFailed(epoch=epoch):
                 self._end_epoch(epoch, "aborted")
-                self._let_pass(fact.seconds)
+                self._advance_time(fact.seconds)
             case inputs.EpochHeld():
-                self._let_pass(fact.seconds)
+                self._advance_time(fact.seconds)
             case inputs.MigrationRequested():
                 self._migration_requested(fact)
             case inputs.CancellationRequested():
@@ -170,7 +170,7 @@ class MigrationProtocol:
         return self._react()
 
     def _react(self) -> tuple[Command, ...]:
-        """Advance every component, and return the commands that follow from a fact."""
+        """Advance every component after a fact, and return the commands that follow."""
         run, before = self._run, self._holds
         holds = self._reasons_to_hold()
         # Epochs are held before anything else is ordered, and released after everything is.
@@ -197,8 +197,8 @@ class MigrationProtocol:
         reasons = (component.reason_to_hold() for component in self._components.values())
         return tuple(reason for reason in reasons if reason is not None)
 
-    def _let_pass(self, seconds: int) -> None:
-        """Advance time: transfers that fell silent have failed."""
+    def _advance_time(self, seconds: int) -> None:
+        """Count seconds that have passed; copies that time out are ordered again."""
         self._run.seconds += seconds
         for component in self._components.values():
             component.expire(self._run)
@@ -217,7 +217,7 @@ class MigrationProtocol:
         self._run.running = RunningEpoch(epoch=epoch, plans=plans)
 
     def _end_epoch(self, epoch: int, how: str) -> RunningEpoch:
-        """End the running epoch and return it; raise `MigrationError` if it is another one."""
+        """End the running epoch and return it; `how` it ended is said if another one runs."""
         running = self._run.running
         if running is None or running.epoch != epoch:
             raise MigrationError(
@@ -235,15 +235,15 @@ class MigrationProtocol:
         for component in self._components.values():
             component.committed(self._run, running, fact)
         for pair in self._run.slots:
-            pair.note(fact.empty)
+            pair.record_empty(fact.empty)
         self._run.committed = fact.epoch
         self._run.on_cold = self._run.policy.on_loss
-        self._let_pass(fact.seconds)
+        self._advance_time(fact.seconds)
 
     # Requests.
 
     def _component(self, name: str) -> TrackedComponent:
-        """Return a component; raise `MigrationError` if there is none of that name."""
+        """Return the component of this name; raise `MigrationError` if there is none."""
         if name not in self._components:
             raise MigrationError(
                 f"There is no component {name!r}.",
@@ -275,7 +275,7 @@ class MigrationProtocol:
             )
         executors, draining = self._run.executors, self._run.draining
         check_target(c.name, c.assignment, fact.target, executors=executors, draining=draining)
-        c.note_bytes(fact.state_bytes)
+        c.record_state_bytes(fact.state_bytes)
         moves = order_moves(
             (
                 replace(move, state_bytes=int(c.state_bytes[move.key_group]))
@@ -305,14 +305,14 @@ class MigrationProtocol:
         )
 
     def _lanes_requested(self, fact: inputs.LanesRequested) -> None:
-        """Change lanes within executors."""
+        """Move key groups to other lanes of their executors."""
         c = self._component(fact.component)
         changed = change_lanes(c.name, c.assignment, lanes=fact.lanes, lane_of=fact.lane_of)
         c.lanes.update(fact.lanes)
         c.switch_to(self._run, changed)
 
     def _regrouped(self, fact: inputs.PhysicalPlanChanged) -> None:
-        """Put the components of another physical plan in the place of the old."""
+        """Replace components by those of another physical plan."""
         if self._run.running is not None:
             raise MigrationError(
                 f"Components cannot change while epoch {self._run.running.epoch} runs.",
@@ -342,7 +342,7 @@ class MigrationProtocol:
             transfer = c.transfers.get(g)
             if transfer is not None and fact.attempt in (transfer.attempt, *transfer.former):
                 known = copies.reach(c.name, fact.executor, g)
-                copies.reached(c.name, fact.executor, {g: max(version, known)})
+                copies.record_reach(c.name, fact.executor, {g: max(version, known)})
                 c.transfers[g] = replace(transfer, warm=True)
             else:
                 unwanted.append(g)
@@ -355,18 +355,19 @@ class MigrationProtocol:
             transfer = c.transfers.get(g)
             if transfer is not None and transfer.attempt == fact.attempt and not transfer.warm:
                 # Not at once: what failed just now is likely to fail again just now.
-                c.transfers[g] = replace(transfer, due=self._run.seconds + 1)
+                due = self._run.seconds + 1
+                c.transfers[g] = replace(transfer, due=due, failure=fact.reason)
 
     # Losses.
 
     def _executor_lost(self, executor: str) -> None:
-        """Assign the key groups of a lost executor to others, and suspend them."""
+        """Give the key groups of a lost executor to others, which suspend or load them."""
         run = self._run
         if executor not in run.executors:
             return
         del run.executors[executor]
         run.draining.discard(executor)
-        run.copies.lost(executor)
+        run.copies.forget_executor(executor)
         if run.running is not None:
             run.running.lost.add(executor)
         for c in self._components.values():

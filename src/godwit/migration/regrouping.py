@@ -55,7 +55,7 @@ class RegroupingStage:
 
 
 def common_places(parts: Sequence[str], components: Mapping[str, ComponentView]) -> Assignment:
-    """Return the assignment that components to be merged move to: that of the first.
+    """Return the assignment that components move to before they are merged: that of the first.
 
     Components that are slots of each other's key groups go to the place of the slot that takes
     rows: so what was balanced stays so, and what moves is gone with the windows that are open.
@@ -76,7 +76,7 @@ def common_places(parts: Sequence[str], components: Mapping[str, ComponentView])
 def moves_to_come(
     stages: Iterable[RegroupingStage], components: Mapping[str, ComponentView]
 ) -> dict[str, tuple[Move, ...]]:
-    """Return component → moves that co-locate it with those it will be merged with."""
+    """Return component → moves that bring it to the executors of those it is merged with."""
     at = dict(components)
     moves: dict[str, tuple[Move, ...]] = {}
     for stage in stages:
@@ -130,7 +130,7 @@ def merged(
     for name, names in fact.parts.items():
         parts = [components[part] for part in names if part in components]
         if len(parts) < len(names) or not all(
-            rests(part.view()) and same_places(parts[0].assignment, part.assignment)
+            is_at_rest(part.view()) and same_places(parts[0].assignment, part.assignment)
             for part in parts
         ):
             raise MigrationError(
@@ -138,14 +138,14 @@ def merged(
                 remedy="Wait until all of them rest in the same places.",
                 component=name,
             )
-        joined[name] = _joined(name, parts, fact.state_bytes.get(name, {}))
+        joined[name] = _merge_parts(name, parts, fact.state_bytes.get(name, {}))
     return joined
 
 
-def _joined(
+def _merge_parts(
     name: str, parts: list[TrackedComponent], state_bytes: Mapping[int, int]
 ) -> TrackedComponent:
-    """Merge co-located parts into one component."""
+    """Merge components on the same executors and lanes into one."""
     first = parts[0]
     component = TrackedComponent(
         name=name,
@@ -157,22 +157,22 @@ def _joined(
         load={g for part in parts for g in part.load},
         orphaned=any(part.orphaned for part in parts),
     )
-    component.note_bytes(state_bytes)
+    component.record_state_bytes(state_bytes)
     for part in parts:
         for executor, key_groups in part.retired.items():
             component.retired.setdefault(executor, set()).update(key_groups)
     return component
 
 
-def rests(component: ComponentView) -> bool:
-    """Return whether nothing of a component moves, is suspended or waits."""
+def is_at_rest(component: ComponentView) -> bool:
+    """Return true if nothing of a component moves, is suspended or waits."""
     return not (
         component.migration or component.transfers or component.suspended or component.waiting
     )
 
 
 def same_places(one: Assignment, other: Assignment) -> bool:
-    """Return whether every key group is on the same lane of the same executor."""
+    """Return true if all key groups are on equal lanes of equal executors in both."""
     owners, others = (np.array(a.executors)[a.executor_of] for a in (one, other))
     return np.array_equal(owners, others) and np.array_equal(one.lane_of, other.lane_of)
 
@@ -182,10 +182,10 @@ class RegroupingPorts(Protocol):
 
     @property
     def view(self) -> ProtocolView:
-        """State of the migration protocol."""
+        """Present state of the migration protocol, as a value."""
 
     def announce(self, kind: type[events.Event], **values: Any) -> None:
-        """Announce an event that happens now."""
+        """Announce an event of this kind that happens now; `values`: its fields."""
 
     def migrate(self, request: MigrationRequested) -> None:
         """Begin a migration."""
@@ -194,7 +194,7 @@ class RegroupingPorts(Protocol):
         """Cancel a migration."""
 
     def regrouped(self, fact: PhysicalPlanChanged) -> None:
-        """Continue with other components."""
+        """Continue with the components of another physical plan."""
 
 
 class Regroupings:
@@ -238,10 +238,10 @@ class Regroupings:
             ),
         )
         self._request, self._stages, self._tries = request, list(request.stages), Counter()
-        self.go_on()
+        self.advance()
 
-    def go_on(self) -> None:
-        """Advance the regrouping in progress by a step, if it can."""
+    def advance(self) -> None:
+        """Take the next steps of the regrouping in progress, as far as they are possible now."""
         while (request := self._request) is not None and self._conductor.view.executors:
             if self._is_ready():
                 self._begin_stage(request)
@@ -256,12 +256,12 @@ class Regroupings:
                 self._give_up(request, error.message)
 
     def _is_ready(self) -> bool:
-        """Return whether the physical plan of the current stage may begin."""
+        """Return true if all components of the current stage are at rest in the same places."""
         view = self._conductor.view
         if view.running is not None or view.holds or not view.executors:
             return False
         return all(
-            rests(view.components[name])
+            is_at_rest(view.components[name])
             and same_places(view.components[parts[0]].assignment, view.components[name].assignment)
             for parts in self._stages[0].parts.values()
             for name in parts
@@ -306,7 +306,7 @@ class Regroupings:
         return None
 
     def cancel(self, regrouping: str, reason: str) -> bool:
-        """End the regrouping in progress if it has that id; return whether it did."""
+        """End the regrouping in progress if it has this id; return true if it did."""
         if self._request is None or self._request.id != regrouping:
             return False
         self._give_up(self._request, reason)
@@ -315,8 +315,8 @@ class Regroupings:
                 self._conductor.cancel(component.migration, reason)
         return True
 
-    def insist_on_staying(self, request: MigrationRequested | LanesRequested) -> None:
-        """Refuse requests to components that are about to be replaced.
+    def check_not_replaced(self, request: MigrationRequested | LanesRequested) -> None:
+        """Refuse a request to a component that the regrouping in progress replaces.
 
         Raises `MigrationError`, which names the regrouping.
         """
@@ -368,6 +368,6 @@ MAX_ENDS: Final = 10_000
 
 
 def forget_oldest(ends: MutableMapping[str, Any]) -> None:
-    """Keep the last `MAX_ENDS` entries."""
+    """Drop the oldest entries beyond the last `MAX_ENDS`."""
     while len(ends) > MAX_ENDS:
         del ends[next(iter(ends))]

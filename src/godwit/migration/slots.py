@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def pair_of(run: RunState, component: str) -> tuple[SlotPair, int] | None:
-    """Return the slot pair of a component and its slot; ``None`` if it is no single slot."""
+    """Return a component's slot pair and its slot in it (0 or 1); ``None`` if it has none."""
     states = run.copies.states(component)
     for pair in run.slots:
         for slot, state in enumerate(pair.states):
@@ -39,7 +39,7 @@ def pair_of(run: RunState, component: str) -> tuple[SlotPair, int] | None:
 def taken_by(
     component: TrackedComponent, run: RunState
 ) -> tuple[frozenset[int] | None, frozenset[int]]:
-    """Return the key groups whose rows a component gets, and those in smooth migration."""
+    """Return the key groups whose rows a slot takes, and those of them that migrate smoothly."""
     own = pair_of(run, component.name)
     if own is None:
         return None, frozenset()
@@ -49,10 +49,10 @@ def taken_by(
     return takes, takes & pair.smooth
 
 
-def _other_slots(
+def _pair_and_other(
     component: TrackedComponent, components: Mapping[str, TrackedComponent], run: RunState
 ) -> tuple[SlotPair, int, TrackedComponent] | None:
-    """Return the slot pair of a component, its slot, and the component of the other slot."""
+    """Return a component's slot pair, its slot (0 or 1), and the component of the other slot."""
     own = pair_of(run, component.name)
     if own is None:
         return None
@@ -62,11 +62,11 @@ def _other_slots(
     return None if other is None else (pair, slot, other)
 
 
-def can_activate_standby(
+def instant_key_groups(
     component: TrackedComponent, components: Mapping[str, TrackedComponent], run: RunState
 ) -> frozenset[int]:
-    """Key groups that could migrate now without their state."""
-    both = _other_slots(component, components, run)
+    """Return the key groups that could migrate now without state, by their empty standby slot."""
+    both = _pair_and_other(component, components, run)
     if both is None:
         return frozenset()
     pair, slot, other = both
@@ -84,16 +84,16 @@ def can_activate_standby(
 def activate_standby(
     component: TrackedComponent, components: Mapping[str, TrackedComponent], run: RunState
 ) -> None:
-    """Switch key groups that are to migrate to their standby slots; called between epochs."""
+    """Switch migrating key groups to their empty standby slots; called between epochs."""
     migration = component.migration
     if migration is None or not migration.strategy.activates_standby or migration.activated:
         return
     migration.activated = True
-    both = _other_slots(component, components, run)
+    both = _pair_and_other(component, components, run)
     if both is None:
         return  # regrouped since it was asked for: it migrates live
     pair, slot, other = both
-    activating = can_activate_standby(component, components, run)
+    activating = instant_key_groups(component, components, run)
     places = {g: move.destination for g, move in migration.moves.items() if g in activating}
     if not places:
         return

@@ -54,10 +54,11 @@ class _Rate:
 
     @property
     def bytes_per_s(self) -> float | None:
+        """Recent throughput in bytes per second; ``None`` if nothing was measured."""
         return self.size_bytes / self.seconds if self.seconds else None
 
-    def note(self, size_bytes: float, seconds: float) -> None:
-        """Add a delivery to the moving average of the rate."""
+    def add(self, size_bytes: float, seconds: float) -> None:
+        """Add a delivery to the moving average."""
         self.size_bytes = _MEMORY * self.size_bytes + size_bytes
         self.seconds = _MEMORY * self.seconds + seconds
         self.passed_over = 0
@@ -84,7 +85,7 @@ class Sources:
         state_bytes: Mapping[int, int],
         dry_run: bool = False,
     ) -> StartWarming:
-        """Complete an order with the sources of its copies, and the reason.
+        """Add the executors that send copies to an order, and the reason for the choice.
 
         `assignment`: of the component: a key group comes from its owner, if that has a copy.
         `state_bytes`: key group → bytes of state.
@@ -93,7 +94,7 @@ class Sources:
         holders: dict[str, list[int]] = {}
         for g in order.key_groups:
             if copies.reach(order.component, order.executor, g) < 0:
-                holder = _holder(order, g, copies, assignment.executor(g))
+                holder = _best_holder(order, g, copies, assignment.executor(g))
                 if holder is not None:
                     holders.setdefault(holder, []).append(g)
         size = sum(state_bytes.get(g, 0) for held in holders.values() for g in held)
@@ -111,13 +112,13 @@ class Sources:
         )
         return replace(order, peers=sent if peers else (), why=why)
 
-    def take(self, deliveries: Iterable[Delivery], state_bytes: Mapping[int, int]) -> None:
-        """Record deliveries; a failed one counts its time and no bytes."""
+    def record(self, deliveries: Iterable[Delivery], state_bytes: Mapping[int, int]) -> None:
+        """Add deliveries to the measured throughput; a failed one counts its time only."""
         for delivery in deliveries:
             size = sum(state_bytes.get(g, 0) for g in delivery.key_groups)
             if size >= _MIN_BYTES:
                 rate = self._checkpoint if delivery.source is None else self._peers
-                rate.note(0 if delivery.failure else size, delivery.duration_ms / 1e3)
+                rate.add(0 if delivery.failure else size, delivery.duration_ms / 1e3)
 
     def foresee(
         self,
@@ -128,7 +129,7 @@ class Sources:
         assignment: Assignment,
         state_bytes: Mapping[int, int],
     ) -> tuple[CopyRoute, ...]:
-        """Predict the sources of copies if key groups moved now, without side effects."""
+        """Predict the sources of copies if key groups moved now; `places`: key group → executor."""
         moving: dict[str, list[int]] = {}
         for g, executor in places.items():
             moving.setdefault(executor, []).append(g)
@@ -152,7 +153,7 @@ class Sources:
     def _routes(
         self, order: StartWarming, copies: Copies, state_bytes: Mapping[int, int]
     ) -> Iterator[CopyRoute]:
-        """Yield the routes of an order's copies."""
+        """Yield the routes of the copies of an order whose sources are chosen."""
         there = [
             g for g in order.key_groups if copies.reach(order.component, order.executor, g) >= 0
         ]
@@ -177,13 +178,13 @@ class Sources:
                 )
 
     def _quicker(self, *, dry_run: bool) -> tuple[bool, str]:
-        """Return whether peers are quicker than the checkpoint, and the reason."""
+        """Return true if peers are to send copies, and why; a `dry_run` changes nothing."""
         checkpoint, peers = self.bytes_per_s
         if checkpoint is None:
             return False, "measured first"
         if peers is None:
-            return True, f"to be measured, the checkpoint gives {_rate(checkpoint)}"
-        why = f"peers give {_rate(peers)}, the checkpoint {_rate(checkpoint)}"
+            return True, f"to be measured, the checkpoint gives {_rate_text(checkpoint)}"
+        why = f"peers give {_rate_text(peers)}, the checkpoint {_rate_text(checkpoint)}"
         faster = peers > checkpoint
         slower = self._checkpoint if faster else self._peers
         slower.passed_over += not dry_run
@@ -192,8 +193,8 @@ class Sources:
         return faster, why
 
 
-def _holder(order: StartWarming, key_group: int, copies: Copies, owner: str) -> str | None:
-    """Return the best holder: the owner, else the copy that reaches furthest; ties by name."""
+def _best_holder(order: StartWarming, key_group: int, copies: Copies, owner: str) -> str | None:
+    """Return the executor to copy from: the owner, else the freshest; ``None`` without any."""
     holders = [
         (-reach, name)
         for name in copies.holders(order.component, key_group)
@@ -204,8 +205,8 @@ def _holder(order: StartWarming, key_group: int, copies: Copies, owner: str) -> 
     return min(holders)[1] if holders else None
 
 
-def _rate(bytes_per_s: float) -> str:
-    """Write a rate for people."""
+def _rate_text(bytes_per_s: float) -> str:
+    """Format a throughput as text."""
     return f"{human_bytes(bytes_per_s)}/s"
 
 
@@ -228,7 +229,7 @@ class PeerLinks:
         self._sending: dict[str, str] = {}  # attempt → who sends
 
     def add(self, order: StartWarming, state_bytes: Mapping[int, int]) -> None:
-        """Add an order's transfers."""
+        """Add the transfers of an order; `state_bytes`: key group → bytes."""
         self._to[order.attempt] = order.executor
         self._left[order.attempt] = {
             peer.executor: {g: max(state_bytes.get(g, 0), 1) for g in peer.key_groups}
@@ -236,7 +237,7 @@ class PeerLinks:
         }
 
     def begin(self, order: StartWarming) -> PeerCopies | None:
-        """Begin the order's next transfer; ``None`` while all its senders are busy.
+        """Begin the next transfer of an order; ``None`` while all its senders are busy.
 
         An order whose transfers have all begun gives one without key groups.
         """
@@ -247,7 +248,7 @@ class PeerLinks:
         free = [source for source in left if source not in busy]
         if not free:
             return None
-        source, size = self._next(order, free)
+        source, size = self._choose_sender(order, free)
         waiting, chosen = left[source], dict[int, int]()
         for g, bytes_of in sorted(waiting.items()):
             if chosen and sum(chosen.values()) + bytes_of > size:
@@ -261,17 +262,17 @@ class PeerLinks:
         return PeerCopies(executor=source, key_groups=tuple(chosen))
 
     def ended(self, order: StartWarming) -> None:
-        """Record that the order's transfer has ended."""
+        """Record that the running transfer of an order has ended."""
         self._sending.pop(order.attempt, None)
 
     def forget(self, order: StartWarming) -> None:
-        """Drop the remaining transfers of an order."""
+        """Drop the order with its remaining transfers."""
         self.ended(order)
         self._left.pop(order.attempt, None)
         self._to.pop(order.attempt, None)
 
-    def _next(self, order: StartWarming, free: list[str]) -> tuple[str, int]:
-        """Return the next sender, and the bytes that it sends."""
+    def _choose_sender(self, order: StartWarming, free: list[str]) -> tuple[str, int]:
+        """Choose an order's next sender; return it, and the bytes that it sends."""
         pairs: dict[tuple[str, str], int] = {}
         for attempt, sources in self._left.items():
             for source, waiting in sources.items():

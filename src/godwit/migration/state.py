@@ -48,6 +48,7 @@ class Transfer:
     rounds: int = 1  # rounds of catching up so far
     tries: int = 0  # attempts of this round that failed or fell silent
     due: int = 0  # second at which silence becomes a failure, and a failure another attempt
+    failure: str = ""  # why the last attempt failed; empty if it only fell silent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,19 +92,19 @@ class ProtocolView:
 
     @property
     def waiting(self) -> bool:
-        """True if any row waits."""
+        """True if rows wait for any key group."""
         return any(c.waiting for c in self.components.values())
 
     @property
     def due(self) -> bool:
-        """True if an epoch has work even without input."""
+        """True if an epoch has work to do even without input."""
         return not self.holds and any(
             c.settling or c.waiting - c.suspended for c in self.components.values()
         )
 
     @property
     def awaits(self) -> bool:
-        """True if a transfer is in flight whose time-out has to be checked."""
+        """True if epochs are held or copies are awaited, so that time-outs must be checked."""
         return bool(self.holds) or any(c.transfers for c in self.components.values())
 
 
@@ -129,11 +130,11 @@ class SlotPair:
     empty: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
 
     def is_active(self, slot: int, key_group: int) -> bool:
-        """Return true if a slot takes rows."""
+        """Return true if this slot (0 or 1) of a key group takes its rows."""
         return (key_group in self.second) == (slot == 1)
 
-    def note(self, empty: Mapping[Any, frozenset[int]]) -> None:
-        """Record the slots that are empty as of an epoch."""
+    def record_empty(self, empty: Mapping[Any, frozenset[int]]) -> None:
+        """Record which slots are empty: state → key groups of which it holds nothing."""
         for slot, state in enumerate(self.states):
             if state in empty:
                 self.empty[slot].clear()
@@ -167,7 +168,7 @@ class RunState:
         return self.running.epoch if self.running else self.committed
 
     def next_attempt(self) -> str:
-        """Return an id for an attempt at warming, unique over all runs."""
+        """Return an id for the next attempt at warming, unique over all runs."""
         self.attempts += 1
         return f"{self.run_id}/{self.attempts}"
 
@@ -177,7 +178,7 @@ class RunState:
         component: str,
         key_groups: Iterable[int],
     ) -> None:
-        """Add a command of this kind about key groups, unless there are none."""
+        """Add a command of this kind about key groups of a component, unless there are none."""
         ascending = tuple(sorted(key_groups))
         if ascending:
             self.orders.append(kind(component=component, key_groups=ascending))

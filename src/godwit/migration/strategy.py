@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from godwit.model.errors import InvalidPlanError
 from godwit.model.frames import user_class
-from godwit.model.naming import insist_on_number
+from godwit.model.naming import check_number
 
 
 class Strategy(StrEnum):
@@ -41,6 +41,7 @@ class Strategy(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Strategy:
+        """Refuse a strategy that does not exist."""
         raise InvalidPlanError(
             f"There is no strategy {value!r}.", remedy=f"Use one of {', '.join(cls)}."
         )
@@ -160,7 +161,7 @@ class Bounds:
 
     def __post_init__(self) -> None:
         for name, least in (("max_moves", 1), ("max_bytes", 1), ("max_lag", 0), ("max_rounds", 1)):
-            insist_on_number(
+            check_number(
                 f"The bound {name} of a migration",
                 getattr(self, name),
                 least=least,
@@ -216,7 +217,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         for name in ("patience", "max_attempts"):
-            insist_on_number(
+            check_number(
                 f"The migration policy's {name}",
                 getattr(self, name),
                 least=1,

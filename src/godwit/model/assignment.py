@@ -175,7 +175,7 @@ class Assignment:
         return dict(zip(self.executors, counts, strict=True))
 
     def places(self) -> Iterator[tuple[str, int]]:
-        """Yield every (executor name, lane) in order; positions here are the flat lane numbers.
+        """Yield (executor name, lane) of every lane, in the order of `flat_lanes`.
 
         Examples
         --------
@@ -187,7 +187,7 @@ class Assignment:
                 yield executor, lane
 
     def flat_lanes(self) -> IntArray:
-        """Flat lane number (position in `places`) of every key group.
+        """Return each key group's lane, numbered through all executors as in `places`.
 
         Examples
         --------
@@ -239,7 +239,7 @@ class Assignment:
         return replace(self, version=self.version + 1, executor_of=executor_of, lane_of=lane_of)
 
     def on(self, executors: Sequence[str], lanes: Sequence[int]) -> Assignment:
-        """Return the same assignment with another list of executors.
+        """Return the same assignment over another list of executors, with these numbers of lanes.
 
         The list must have every executor that owns a key group; use `moved` first to empty the
         others.

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def _figures(numbers: Mapping[str, float]) -> str:
-    """Write the numbers of a decision."""
+def _figures_text(numbers: Mapping[str, float]) -> str:
+    """Format the figures of a decision as text in parentheses after a space; empty without any."""
     told = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
     return f" ({told})" if told else ""
 
@@ -56,7 +56,7 @@ class LoadMeasured(Event):
     ...     load_index={"a": 0.5}, speeds={"b": 0.33},
     ... )
     >>> print(event.describe())
-    load over 10.0 s, 20 epochs, 1 of them without figures: 1200 rows/s arrive, 50% of time
+    load over 10.0 s, 20 epochs, 1 of them without measurements: 1200 rows/s arrive, 50% of time
     used, load distance 30.0%, b at speed 0.33
     """
 
@@ -73,8 +73,9 @@ class LoadMeasured(Event):
     latency_ms: Mapping[str, float] = field(default_factory=dict)
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         slow = ", ".join(f"{name} at speed {speed:.2f}" for name, speed in self.speeds.items())
-        missing = f", {self.missing} of them without figures" if self.missing else ""
+        missing = f", {self.missing} of them without measurements" if self.missing else ""
         return (
             f"load over {self.period_s:.1f} s, {counted(self.epochs, 'epoch')}{missing}: "
             f"{self.arrival_per_s:.0f} rows/s arrive, "
@@ -139,6 +140,7 @@ class RebalancingStarted(Decision):
     variance_after: float = 0.0
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         emptied = f", {self.draining} of them off draining executors" if self.draining else ""
         return (
             f"rebalancing {', '.join(self.migrations)} by {self.planner}: "
@@ -184,6 +186,7 @@ class MigrationsPlanned(Decision):
     reason: str
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         return (
             f"migrations of {', '.join(self.components)} to "
             f"{', '.join(map(str, self.executors))} executors planned together, "
@@ -224,6 +227,7 @@ class LanesBalanced(Decision):
     imbalance_after: float
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         return (
             f"{self.component}: {counted(self.key_groups, 'key group')} change lane on "
             f"{', '.join(self.executors)}, busiest lane {self.imbalance_before:.2f} to "
@@ -239,6 +243,11 @@ class _Scaling(Decision):
     wanted: int  # executors that are to work
     reason: str
     numbers: Mapping[str, float] = field(default_factory=dict)  # what it rests on: figure → value
+
+    @property
+    def _why(self) -> str:
+        """Reason of the decision, with its figures."""
+        return self.reason + _figures_text(self.numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,9 +280,10 @@ class ScaledOut(_Scaling):
     kept: tuple[str, ...] = ()
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         more = counted(self.wanted - self.before, "more executor")
         kept = f", keeping {', '.join(self.kept)}" if self.kept else ""
-        return f"scaling out, {more} for {self.wanted}{kept}: {self.reason}{_figures(self.numbers)}"
+        return f"scaling out, {more} for {self.wanted}{kept}: {self._why}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,10 +315,8 @@ class ScaledIn(_Scaling):
     executors: tuple[str, ...]
 
     def _one_line_text(self) -> str:
-        return (
-            f"scaling in to {self.wanted}, draining {', '.join(self.executors)}: "
-            f"{self.reason}{_figures(self.numbers)}"
-        )
+        """Return the text of `describe`."""
+        return f"scaling in to {self.wanted}, draining {', '.join(self.executors)}: {self._why}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,9 +344,10 @@ class ScalingRefused(_Scaling):
     """
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         return (
             f"staying at {counted(self.before, 'executor')} where {self.wanted} were wanted: "
-            f"{self.reason}{_figures(self.numbers)}"
+            f"{self._why}"
         )
 
 
@@ -369,7 +378,7 @@ class DecisionJudged(Decision):
     ...     reason="key group 17 alone fills 0.8 of a lane",
     ... )
     >>> print(event.describe())
-    scaling from 2 to 4: no help, 0.5 was expected, 1.5 came: key group 17 alone fills 0.8
+    scaling from 2 to 4: no help, expected 0.5, measured 1.5: key group 17 alone fills 0.8
     of a lane
     """
 
@@ -383,10 +392,11 @@ class DecisionJudged(Decision):
     reason: str
 
     def _one_line_text(self) -> str:
-        came = "" if self.measured is None else f", {self.measured:.3g} came"
+        """Return the text of `describe`."""
+        measured = "" if self.measured is None else f", measured {self.measured:.3g}"
         return (
-            f"scaling from {self.before} to {self.wanted}: {self.verdict}, {self.expected:.3g} was "
-            f"expected{came}: {self.reason}"
+            f"scaling from {self.before} to {self.wanted}: {self.verdict}, "
+            f"expected {self.expected:.3g}{measured}: {self.reason}"
         )
 
 
@@ -411,12 +421,12 @@ class ForecastJudged(Decision):
     Examples
     --------
     >>> event = gw.events.ForecastJudged(
-    ...     epoch=4, at_s=1.0, used=True, reason="it is better than that all stays as it is",
+    ...     epoch=4, at_s=1.0, used=True, reason="it is better than a constant rate",
     ...     period_s=86400.0, error=100.0, error_as_now=900.0, lead_s=50.0,
     ... )
     >>> print(event.describe())
-    forecast with a period of 86400 s used: it is better than that all stays as it is, off
-    by 100 rows/s against 900
+    forecast with a period of 86400 s used: it is better than a constant rate, mean error
+    100 rows/s instead of 900
     """
 
     used: bool
@@ -427,10 +437,11 @@ class ForecastJudged(Decision):
     lead_s: float
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         period = "" if self.period_s is None else f" with a period of {self.period_s:.6g} s"
         off = ""
         if self.error is not None and self.error_as_now is not None:
-            off = f", off by {self.error:.4g} rows/s against {self.error_as_now:.4g}"
+            off = f", mean error {self.error:.4g} rows/s instead of {self.error_as_now:.4g}"
         return f"forecast{period} {'' if self.used else 'not '}used: {self.reason}{off}"
 
 
@@ -447,13 +458,14 @@ class ExecutorsReturned(Decision):
     --------
     >>> event = gw.events.ExecutorsReturned(epoch=4, at_s=1.0, executors=("d",))
     >>> print(event.describe())
-    gave back d, which own nothing any more
+    returned to the cluster, without key groups: d
     """
 
     executors: tuple[str, ...]
 
     def _one_line_text(self) -> str:
-        return f"gave back {', '.join(self.executors)}, which own nothing any more"
+        """Return the text of `describe`."""
+        return f"returned to the cluster, without key groups: {', '.join(self.executors)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -483,7 +495,8 @@ class DecisionSkipped(Decision):
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def _one_line_text(self) -> str:
-        return f"no {self.what}: {self.reason}{_figures(self.numbers)}"
+        """Return the text of `describe`."""
+        return f"no {self.what}: {self.reason}{_figures_text(self.numbers)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -509,8 +522,7 @@ class PlannerFailed(Decision):
     planner: str
     reason: str
 
-    def _one_line_text(self) -> str:
-        return f"planner {self.planner} failed: {self.reason}"
+    _TEXT = "planner {event.planner} failed: {event.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -533,11 +545,11 @@ class RebalancingJudged(Decision):
     --------
     >>> event = gw.events.RebalancingJudged(
     ...     epoch=4, at_s=1.0, components=("sums",), verdict="helped", before=0.5,
-    ...     expected=0.02, measured=0.03, reason="executors are as even as was expected",
+    ...     expected=0.02, measured=0.03, reason="executors are as even as expected",
     ... )
     >>> print(event.describe())
-    rebalancing sums: helped, load distance 50.0% to 2.0% was expected, 3.0% came: executors
-    are as even as was expected
+    rebalancing sums: helped, load distance 50.0% before, expected 2.0%, measured 3.0%:
+    executors are as even as expected
     """
 
     components: tuple[str, ...]
@@ -548,10 +560,11 @@ class RebalancingJudged(Decision):
     reason: str
 
     def _one_line_text(self) -> str:
-        came = "" if self.measured is None else f", {self.measured:.1%} came"
+        """Return the text of `describe`."""
+        measured = "" if self.measured is None else f", measured {self.measured:.1%}"
         return (
             f"rebalancing {', '.join(self.components)}: {self.verdict}, load distance "
-            f"{self.before:.1%} to {self.expected:.1%} was expected{came}: {self.reason}"
+            f"{self.before:.1%} before, expected {self.expected:.1%}{measured}: {self.reason}"
         )
 
 
@@ -578,8 +591,7 @@ class PlanAbandoned(Decision):
     component: str
     reason: str
 
-    def _one_line_text(self) -> str:
-        return f"plan for {self.component} abandoned: {self.reason}"
+    _TEXT = "plan for {event.component} abandoned: {event.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -600,14 +612,16 @@ class ManualOverrideRespected(Decision):
     ...     epoch=4, at_s=1.0, what="migration of sum", until_s=61.0,
     ... )
     >>> print(event.describe())
-    migration of sum by hand is left alone for 60 s
+    migration of sum was decided by hand, left alone for 60 s
     """
 
     what: str
     until_s: float
 
     def _one_line_text(self) -> str:
-        return f"{self.what} by hand is left alone for {max(0.0, self.until_s - self.at_s):.0f} s"
+        """Return the text of `describe`."""
+        left_s = max(0.0, self.until_s - self.at_s)
+        return f"{self.what} was decided by hand, left alone for {left_s:.0f} s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -642,6 +656,7 @@ class WindowStateChosen(Decision):
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         way = "have states of their own" if self.duplicated else "share panes"
         return f"windows of {self.operator} {way}: {self.reason}"
 
@@ -682,6 +697,7 @@ class HotKeySpread(Decision):
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         parts = self.rows * self.columns
         what = f"is spread over {parts} parts" if parts > 1 else "is gathered in one part"
         return f"key {self.key} of {self.operator} {what}: {self.reason}"
@@ -709,6 +725,7 @@ class ExecutorsRequested(Decision):
     total: int
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         return f"asked the cluster for {counted(self.count, 'more executor')}, {self.total} in all"
 
 
@@ -729,14 +746,15 @@ class ExecutorsMissing(Decision):
     ...     epoch=4, at_s=1.0, count=1, reason="none came within 60 s",
     ... )
     >>> print(event.describe())
-    1 executor did not come: none came within 60 s
+    1 executor did not join: none came within 60 s
     """
 
     count: int
     reason: str
 
     def _one_line_text(self) -> str:
-        return f"{counted(self.count, 'executor')} did not come: {self.reason}"
+        """Return the text of `describe`."""
+        return f"{counted(self.count, 'executor')} did not join: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -757,8 +775,7 @@ class ExecutorRemoved(Decision):
 
     executor: str
 
-    def _one_line_text(self) -> str:
-        return f"executor {self.executor} was given back"
+    _TEXT = "executor {event.executor} was given back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -779,8 +796,7 @@ class ExecutorKept(Decision):
 
     executor: str
 
-    def _one_line_text(self) -> str:
-        return f"executor {self.executor} stays"
+    _TEXT = "executor {event.executor} stays"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -805,6 +821,7 @@ class ScalingStarted(Decision):
     wanted: int
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         return f"scaling from {counted(self.before, 'executor')} to {self.wanted}"
 
 
@@ -832,6 +849,7 @@ class ScalingFinished(Decision):
     moved: int
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         return (
             f"scaled to {counted(len(self.executors), 'executor')} "
             f"({', '.join(self.executors)}), {counted(self.moved, 'key group')} moved"
@@ -862,4 +880,5 @@ class ScalingFailed(Decision):
     reason: str
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         return f"scaling to {counted(self.wanted, 'executor')} failed: {self.reason}"

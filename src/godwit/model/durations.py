@@ -34,7 +34,7 @@ _PART = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([a-z]+)[\s,]*")
 
 
 def read_duration(text: str) -> int | None:
-    """Return the microseconds that a text spells; ``None`` if it spells none.
+    """Parse a text such as ``"250 ms"`` into microseconds; return ``None`` if it is no duration.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def read_duration(text: str) -> int | None:
 
 
 def seconds(value: DurationOrSeconds, what: str, *, least_s: float = 1e-3) -> float:
-    """Read a duration in seconds; `what` names it in errors.
+    """Check a duration and convert it to seconds; `what` is the setting's name in errors.
 
     Raises `InvalidControlError` if it is no length of time, or shorter than `least_s`.
 
@@ -82,7 +82,7 @@ def seconds(value: DurationOrSeconds, what: str, *, least_s: float = 1e-3) -> fl
 
 
 def microseconds(value: Duration, what: str, *, least: int) -> int:
-    """Read a duration of at least `least` microseconds.
+    """Check a duration and convert it to microseconds; `what` is the setting's name in errors.
 
     Raises `InvalidFlowError` if it is no length of time, has no fixed length (months), or is too
     short.
@@ -95,7 +95,7 @@ def microseconds(value: Duration, what: str, *, least: int) -> int:
     if isinstance(value, dt.timedelta):
         found = value // dt.timedelta(microseconds=1)
     elif isinstance(value, str):
-        found = _read(value, what)
+        found = _parse_duration(value, what)
     else:
         raise InvalidFlowError(
             f"{what} was given as a value of type {type_name(value)}.",
@@ -111,7 +111,7 @@ def microseconds(value: Duration, what: str, *, least: int) -> int:
 
 
 def signed_microseconds(value: Duration, what: str) -> int:
-    """Read a duration that may be negative, in microseconds.
+    """Check a duration that may be negative, and convert it to microseconds; `what` names it.
 
     Raises `InvalidFlowError` as of `microseconds`, but for the sign.
 
@@ -133,8 +133,8 @@ def signed_microseconds(value: Duration, what: str) -> int:
     return microseconds(value, what, least=0)
 
 
-def _read(text: str, what: str) -> int:
-    """Read a text, or refuse it."""
+def _parse_duration(text: str, what: str) -> int:
+    """Parse a duration into microseconds; refuse other texts, with `what` as the setting's name."""
     found = read_duration(text)
     if found is not None:
         return found
@@ -150,12 +150,12 @@ def _read(text: str, what: str) -> int:
     )
 
 
-def spelled(length_us: int) -> str:
-    """Spell a duration as `microseconds` reads it.
+def duration_text(length_us: int) -> str:
+    """Format microseconds as a text that `microseconds` reads, such as ``"90 seconds"``.
 
     Examples
     --------
-    >>> spelled(90_000_000)
+    >>> duration_text(90_000_000)
     '90 seconds'
     """
     for unit, size in reversed(UNITS_US.items()):

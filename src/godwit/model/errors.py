@@ -78,7 +78,7 @@ class GodwitError(Exception):
 def _rebuild(
     cls: type[GodwitError], message: str, remedy: str, context: dict[str, Any]
 ) -> GodwitError:
-    """Make an error again from its pickled parts."""
+    """Create an error again from what `GodwitError.__reduce__` pickled."""
     return cls(message, remedy=remedy, **context)
 
 

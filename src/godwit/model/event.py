@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import functools
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from godwit.model.errors import GodwitError
 from godwit.model.secrets import hidden_values
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event(ABC):
+class Event:
     """One thing that happened in a run.
 
     Examples
@@ -35,16 +34,19 @@ class Event(ABC):
     epoch: int
     at_s: float  # when it happened, in seconds, on the clock of whoever made the event
 
+    _TEXT: ClassVar[str] = ""  # format of the text of `describe`, where that needs no code
+    _WARNS: ClassVar[bool] = False  # whether it is a warning, unless a sink has the rows
+
     @property
     def is_warning(self) -> bool:
-        """True if it is logged as a warning too, for those without a listener.
+        """True if the event is also logged as a warning, for users without a listener.
 
         Examples
         --------
         >>> gw.events.ExecutorLost(epoch=4, at_s=1.0, executor="2").is_warning
         False
         """
-        return False
+        return self._WARNS and not getattr(self, "sink", "")
 
     def __post_init__(self) -> None:
         # What libraries say when they fail may hold a password.
@@ -63,12 +65,12 @@ class Event(ABC):
         """
         return self._one_line_text()
 
-    @abstractmethod
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the text of `describe`: that of `_TEXT` with the event's fields filled in."""
+        return self._TEXT.format(event=self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, as JSON has them; ``kind`` names the class.
+        """Return the event as plain values for JSON; ``kind`` names its class.
 
         Examples
         --------
@@ -77,72 +79,74 @@ class Event(ABC):
         """
         values: dict[str, Any] = {"kind": type(self).__name__}
         for f in fields(self):
-            values[f.name] = _plain(getattr(self, f.name))
+            values[f.name] = _to_json(getattr(self, f.name))
         return values
 
 
-def _plain(value: Any) -> Any:
-    """Return a field's value as JSON has it."""
+def _to_json(value: Any) -> Any:
+    """Convert the value of an event's field to JSON: a tuple to a list, a mapping to a dict."""
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+        return [_to_json(one) for one in value]
     return dict(value) if isinstance(value, Mapping) else value
 
 
 def read_event(kinds: Mapping[str, type[Event]], values: Any) -> Event:
-    """Undo `Event.to_dict` of an event of some kinds, by name; refuse any other values."""
+    """Create the event that `Event.to_dict` returned as `values`; `kinds` maps names to classes."""
     kind = values.get("kind") if isinstance(values, dict) else None
     known = kinds.get(kind) if isinstance(kind, str) else None
     if known is None:
-        raise _no_event(f"There is no event of kind {kind!r:.100}.", kind)
-    readers = {field.name: _reader(str(field.type)) for field in fields(known)}
+        raise _invalid_event(f"There is no event of kind {kind!r:.100}.", kind)
+    readers = {field.name: _field_reader(str(field.type)) for field in fields(known)}
     try:
         named = {name: readers[name](value) for name, value in values.items() if name != "kind"}
         event = known(**named)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise _no_event(f"These are not the values of an event {kind}: {error}.", kind) from None
+        raise _invalid_event(
+            f"These are not the values of an event {kind}: {error}.", kind
+        ) from None
     if not math.isfinite(event.at_s):
-        raise _no_event(f"An event {kind} happened at {event.at_s} s.", kind)
+        raise _invalid_event(f"An event {kind} happened at {event.at_s} s.", kind)
     return event
 
 
 @functools.cache
-def _reader(annotation: str) -> Callable[[Any], Any]:
-    """Return a function that reads a plain value as a field of that annotation, or raises."""
+def _field_reader(annotation: str) -> Callable[[Any], Any]:
+    """Return the function that converts a JSON value to a field with this type annotation."""
     if annotation == "float | None":
         return lambda value: None if value is None else float(value)
     outer, _, of = annotation.rstrip("]").partition("[")
     if outer == "tuple":
-        item = _reader(of.removesuffix(", ..."))
-        return lambda value: tuple(map(item, _checked(value, list, "list")))
+        item = _field_reader(of.removesuffix(", ..."))
+        return lambda value: tuple(map(item, _check_type(value, list, "list")))
     if outer == "Mapping":
-        name, item = map(_reader, of.split(", "))
+        name, item = map(_field_reader, of.split(", "))
         return lambda value: {
-            name(key): item(one) for key, one in _checked(value, dict, "object").items()
+            name(key): item(one) for key, one in _check_type(value, dict, "object").items()
         }
     if outer == "str":
-        return lambda value: _checked(value, str, "text")
-    plain: dict[str, Callable[[Any], Any]] = {"int": _whole, "float": float, "bool": bool}
+        return lambda value: _check_type(value, str, "text")
+    plain: dict[str, Callable[[Any], Any]] = {"int": _read_int, "float": float, "bool": bool}
     return plain[outer]
 
 
-def _checked(value: Any, kind: type, noun: str) -> Any:
-    """Return a value of that type, or refuse it."""
+def _check_type(value: Any, kind: type, noun: str) -> Any:
+    """Return a JSON value if it is a `kind`; otherwise raise a `TypeError` that says `noun`."""
     if not isinstance(value, kind):
         msg = f"{value!r:.100} is no {noun}"
         raise TypeError(msg)
     return value
 
 
-def _whole(value: Any) -> int:
-    """Read a whole number."""
+def _read_int(value: Any) -> int:
+    """Convert a JSON number to an integer; raise `TypeError` for fractions, lists and objects."""
     if isinstance(value, float | list | dict):
         msg = f"{value!r:.100} is no whole number"
         raise TypeError(msg)
     return int(value)
 
 
-def _no_event(problem: str, kind: Any) -> GodwitError:
-    """Return the error of values that are no event."""
+def _invalid_event(problem: str, kind: Any) -> GodwitError:
+    """Return the error for values that are no event; `kind` is the one that they name."""
     return GodwitError(
         problem,
         remedy="Read the log with the version of Godwit that wrote it.",

@@ -46,6 +46,7 @@ def user_call(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function, and shorten the tracebacks of errors of this package."""
         try:
             return function(*args, **kwargs)
         except GodwitError as error:
@@ -55,28 +56,28 @@ def user_call(function: Callable[P, R]) -> Callable[P, R]:
                 raise  # it was raised inside, and not by the call itself
             shown = _wrong_arguments(function, args, kwargs, error)
         if shown.__cause__ is not None:
-            shown.__cause__.__traceback__ = _without_ours(shown.__cause__.__traceback__)
+            shown.__cause__.__traceback__ = _skip_own_frames(shown.__cause__.__traceback__)
         raise shown
 
     return call
 
 
 def user_class(cls: type[T]) -> type[T]:
-    """Mark a class of the public API: its constructor is a `user_call`."""
+    """Mark a class of the public API: errors of its constructor begin with the user's line."""
     made: Any = cls
     made.__init__ = user_call(made.__init__)
     return cls
 
 
-def _without_ours(frames: TracebackType | None) -> TracebackType | None:
-    """Drop this package's frames at the beginning of a traceback."""
-    while frames is not None and _is_ours(frames):
+def _skip_own_frames(frames: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of this package at its beginning."""
+    while frames is not None and _is_own_frame(frames):
         frames = frames.tb_next
     return frames
 
 
-def _is_ours(frames: TracebackType) -> bool:
-    """Return true for a frame of this package."""
+def _is_own_frame(frames: TracebackType) -> bool:
+    """Return true if the first frame of a traceback is code of this package."""
     name: str = frames.tb_frame.f_globals.get("__name__", "")
     return name.partition(".")[0] == _OURS
 
@@ -87,7 +88,7 @@ def _wrong_arguments(
     given: dict[str, object],
     error: TypeError,
 ) -> WrongArgumentsError:
-    """Return the error for wrong arguments, with suggestions."""
+    """Return the error for a call with wrong arguments; it suggests the right ones."""
     name = function.__name__
     if name == "__init__":
         name = type(positional[0]).__name__
@@ -95,7 +96,7 @@ def _wrong_arguments(
     known = [p for p in parameters if p != "self"]
     unknown = [argument for argument in given if argument not in known]
     if unknown:
-        meant = _setting(unknown[0], parameters) or _meant(unknown[0], known)
+        meant = _suggest_settings(unknown[0], parameters) or _suggest_argument(unknown[0], known)
         return WrongArgumentsError(
             f"{name} has no argument {unknown[0]!r}.",
             remedy=f"{meant}It takes {listing(known, limit=len(known))}.",
@@ -104,8 +105,8 @@ def _wrong_arguments(
     return WrongArgumentsError(f"{name}() {told}.", remedy=f"It takes {listing(known)}.")
 
 
-def _setting(unknown: str, parameters: Mapping[str, inspect.Parameter]) -> str:
-    """Offer the argument whose value has a setting of that name; empty if there is none."""
+def _suggest_settings(unknown: str, parameters: Mapping[str, inspect.Parameter]) -> str:
+    """Suggest the parameter whose settings class has a field `unknown`; empty if none has."""
     for name, parameter in parameters.items():
         for word in re.findall(r"\w+", str(parameter.annotation)):
             value = getattr(sys.modules[_OURS], word, None)
@@ -114,8 +115,8 @@ def _setting(unknown: str, parameters: Mapping[str, inspect.Parameter]) -> str:
     return ""
 
 
-def _meant(unknown: str, known: list[str]) -> str:
-    """Return a question that offers an argument of the same meaning, or the closest name."""
+def _suggest_argument(unknown: str, known: list[str]) -> str:
+    """Return a question that suggests an argument of the same meaning or nearly the same name."""
     for words, name in _WORDS:
         if name in known and words & set(re.split(r"[_\d]", unknown.lower())):
             return f"Did you mean {name!r}? "
@@ -131,7 +132,7 @@ _WORDS = (
 
 
 def user_traceback(error: BaseException) -> str:
-    """Format a traceback without Godwit's frames; empty if there are no others.
+    """Format the traceback of an error without the frames of this package; empty if none are left.
 
     What led to the exception (``raise ... from``) is in it, treated alike.
     """
@@ -151,8 +152,8 @@ def user_traceback(error: BaseException) -> str:
     return "".join(told.format()) if found else ""
 
 
-def _hint(error: BaseException, key: tuple[object, ...] | None) -> str:
-    """Return what to write in place of what raised a common error; begins with a space."""
+def _advice(error: BaseException, key: tuple[object, ...] | None) -> str:
+    """Return advice on a common mistake in a user's function, after a space; else empty."""
     if isinstance(error, AttributeError) and type(error.obj).__module__.startswith("godwit."):
         has = [name for name in dir(type(error.obj)) if not name.startswith("_")]
         return f" It has {', '.join(has)}."
@@ -179,7 +180,7 @@ def function_failed(
     attempts: int = 1,  # after how many it was given up
     of: str = "",  # what it was called for, in place of a key
 ) -> UserFunctionError:
-    """Return the error that a user's function raised for a key."""
+    """Return the error that reports that a user's function of an operator raised `error`."""
     text = user_traceback(error)
     called_for = of if key is None else f"key {key!r}"
     if not text:
@@ -194,7 +195,7 @@ def function_failed(
         if isinstance(error, GodwitError):  # of what the function was given, such as a state
             said, correct = error.message, error.remedy or correct
         else:
-            correct += _hint(error, key)
+            correct += _advice(error, key)
         what += f": {said.removesuffix('.')}" if said else ""
         remedy = f"{correct} Its traceback is:\n{text}"
         if isinstance(error, SystemExit):

@@ -75,7 +75,7 @@ class PerKeyGroup(Mapping[int, int]):
 
     @classmethod
     def of(cls, given: Mapping[int, int]) -> PerKeyGroup:
-        """Convert any mapping."""
+        """Convert a mapping of key groups to integers into columns."""
         if isinstance(given, PerKeyGroup):
             return given
         key_groups = np.fromiter(given.keys(), np.int64, len(given))
@@ -85,7 +85,7 @@ class PerKeyGroup(Mapping[int, int]):
 
     @classmethod
     def joined(cls, parts: Iterable[Mapping[int, int]]) -> PerKeyGroup:
-        """Merge mappings; the last one wins."""
+        """Merge several mappings of key groups to integers; the later ones win."""
         columns = [cls.of(part) for part in parts]
         if len(columns) == 1:
             return columns[0]
@@ -119,12 +119,12 @@ class PerKeyGroup(Mapping[int, int]):
         return PerKeyGroup.unpacked, (self.packed(),)
 
     def packed(self) -> bytes:
-        """Return the columns as bytes."""
+        """Return both columns as bytes, for pickling."""
         return np.concatenate((self.key_groups, self.numbers)).tobytes()
 
     @classmethod
     def unpacked(cls, packed: bytes) -> PerKeyGroup:
-        """Undo `packed`."""
+        """Restore a map from the bytes that `packed` returned."""
         columns = np.frombuffer(packed, np.int64)
         half = len(columns) // 2
         return cls(columns[:half], columns[half:])
@@ -155,7 +155,7 @@ class KeyGroupLoad:
         return KeyGroupLoad.unpacked, (self.packed(),)
 
     def packed(self) -> bytes:
-        """Return the columns as bytes.
+        """Return all columns as bytes, for pickling.
 
         One comes from every lane and operator in every epoch: six arrays take six times as long.
         """
@@ -166,7 +166,7 @@ class KeyGroupLoad:
 
     @classmethod
     def unpacked(cls, packed: bytes) -> KeyGroupLoad:
-        """Undo `packed`."""
+        """Restore the loads from the bytes that `packed` returned."""
         columns = np.frombuffer(packed, np.int64)
         size = int(columns[0])
         times, whole = columns[1 : 1 + 2 * size].view(np.float64), columns[1 + 2 * size :]
@@ -187,20 +187,20 @@ class KeyGroupLoad:
     @classmethod
     def total(cls, loads: Sequence[KeyGroupLoad]) -> KeyGroupLoad:
         """Sum loads; bytes of state are those of the last load that has them."""
-        at = _joined([load.key_groups for load in loads])
+        at = _concatenate([load.key_groups for load in loads])
         size = 1 + int(at.max(initial=-1))
         is_touched = np.zeros(size, np.bool_)
         is_touched[at] = True
 
         def summed(name: str) -> npt.NDArray[np.float64]:
-            values = _joined([getattr(load, name) for load in loads])
+            values = _concatenate([getattr(load, name) for load in loads])
             return np.bincount(at, values, size).astype(np.float64, copy=False)
 
         rows, keys = summed("rows").astype(np.int64), summed("keys").astype(np.int64)
         cpu_ms, busy_ms = summed("cpu_ms"), summed("busy_ms")
         state_bytes = np.zeros(size, np.int64)
         sized = [load for load in loads if len(load.state_bytes)]
-        state_bytes[_joined([load.key_groups for load in sized])] = _joined(
+        state_bytes[_concatenate([load.key_groups for load in sized])] = _concatenate(
             [load.state_bytes for load in sized]
         )
         key_groups = np.flatnonzero(is_touched)
@@ -214,8 +214,8 @@ class KeyGroupLoad:
         )
 
 
-def _joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Concatenate arrays, of which there may be none."""
+def _concatenate(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Concatenate arrays; without any, return an empty one of integers."""
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
@@ -270,7 +270,7 @@ class Intervals:
 
     @classmethod
     def of(cls, value_of: npt.NDArray[np.int32]) -> Self:
-        """Convert a map, shape ``(num_key_groups,)``, to intervals."""
+        """Convert an array with a value for every key group, shape ``(num_key_groups,)``."""
         changes = np.concatenate(([True], value_of[1:] != value_of[:-1]))
         starts = np.flatnonzero(changes).astype(np.int32)
         return cls(num_key_groups=len(value_of), starts=starts, values=value_of[starts])
@@ -289,7 +289,7 @@ class Intervals:
 
 
 def pack(value_of: npt.NDArray[np.int32]) -> list[int] | dict[str, list[int]]:
-    """Convert a map to plain values: to intervals where these are shorter."""
+    """Convert an array with a value per key group to JSON: to intervals where these are shorter."""
     intervals = Intervals.of(value_of)
     if 4 * len(intervals) > len(value_of):
         plain: list[int] = value_of.tolist()
@@ -298,7 +298,7 @@ def pack(value_of: npt.NDArray[np.int32]) -> list[int] | dict[str, list[int]]:
 
 
 def unpack(packed: object, num_key_groups: int) -> npt.NDArray[np.int32]:
-    """Undo `pack`.
+    """Convert the JSON that `pack` returned back to an array, shape ``(num_key_groups,)``.
 
     Raises `InvalidPlanError` if it is neither way of writing a map of so many key groups.
     """
@@ -346,7 +346,7 @@ class KeyGroupPairs:
         target: npt.NDArray[np.integer],
         rows: npt.NDArray[np.float64] | float = 1.0,
     ) -> KeyGroupPairs:
-        """Count rows by pair, and keep the frequent pairs.
+        """Count rows by (sending, receiving) key group, and merge rare pairs.
 
         `source`, `target`: shape ``(k,)``: of each row, or of entries to be added up.
         `rows`: shape ``(k,)``: what each stands for.
@@ -358,11 +358,11 @@ class KeyGroupPairs:
         found, inverse = np.unique(codes, return_inverse=True)
         weights = np.broadcast_to(np.asarray(rows, np.float64), codes.shape)
         sums = np.bincount(inverse, weights).astype(np.float64)
-        return _frequent(cls(source=found // width, target=found % width + first, rows=sums))
+        return _merge_rare(cls(source=found // width, target=found % width + first, rows=sums))
 
     @classmethod
     def total(cls, parts: Sequence[KeyGroupPairs]) -> KeyGroupPairs:
-        """Add up the counts of several lanes, or epochs."""
+        """Add up the counts of pairs of several lanes or epochs."""
         if not parts:
             return NO_PAIRS
         return cls.counted(
@@ -372,18 +372,18 @@ class KeyGroupPairs:
         )
 
     def times(self, factor: float) -> KeyGroupPairs:
-        """Return the same pairs with rows multiplied by a factor."""
+        """Return the same pairs with the numbers of rows multiplied by `factor`."""
         return KeyGroupPairs(source=self.source, target=self.target, rows=self.rows * factor)
 
     @property
     def known(self) -> KeyGroupPairs:
-        """The pairs whose target is not `OTHERS`."""
+        """The pairs that name the receiving key group, which is not `OTHERS`."""
         of = self.target != OTHERS
         return KeyGroupPairs(source=self.source[of], target=self.target[of], rows=self.rows[of])
 
 
-def _frequent(pairs: KeyGroupPairs) -> KeyGroupPairs:
-    """Merge targets that get too little of a sender's rows into `OTHERS`."""
+def _merge_rare(pairs: KeyGroupPairs) -> KeyGroupPairs:
+    """Merge the pairs with less than an eighth of a sender's rows into one, with `OTHERS`."""
     sent = np.bincount(pairs.source, pairs.rows)
     rare = (pairs.rows < sent[pairs.source] * _SHARE) & (pairs.target != OTHERS)
     if not rare.any():

@@ -34,17 +34,13 @@ _HEAD: Final = struct.Struct("<qddI")
 _QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
-def _none() -> npt.NDArray[np.int64]:
-    return np.empty(0, np.int64)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LatencyHistogram:
     """Numbers of rows by latency."""
 
     # buckets, counts: shape ``(n,)``: buckets that have rows, ascending, and how many they have
-    buckets: npt.NDArray[np.int64] = field(default_factory=_none)
-    counts: npt.NDArray[np.int64] = field(default_factory=_none)
+    buckets: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     sum_s: float = 0.0  # of the latencies of all rows
     max_s: float = 0.0
     ahead: int = 0  # rows that seem to have arrived later than now; they count as arriving now
@@ -59,7 +55,7 @@ class LatencyHistogram:
         rows: int | None = None,  # that these stand for; ``None``: for themselves
         max_us: int = 0,  # greatest age of the rows, where these may lack it
     ) -> Self:
-        """Count rows by their ages in microseconds."""
+        """Build the histogram of rows with these ages in microseconds."""
         if not len(ages_us):
             return cls()
         each = 1.0 if rows is None else rows / len(ages_us)
@@ -70,7 +66,7 @@ class LatencyHistogram:
         counts = np.bincount(_bucket(ages_us))
         if each != 1:
             counts = np.diff(np.rint(np.cumsum(counts) * each), prepend=0).astype(np.int64)
-        return cls._dense(
+        return cls._from_counts(
             counts,
             sum_s=each * float(ages_us.sum(dtype=np.float64)) / 1e6,
             max_s=max(int(ages_us.max()), max_us) / 1e6,
@@ -79,7 +75,7 @@ class LatencyHistogram:
 
     @classmethod
     def spread(cls, pieces: npt.NDArray[np.float64]) -> Self:
-        """Count rows whose latencies are spread evenly over stretches of time.
+        """Build the histogram of rows whose latencies are spread evenly over intervals of time.
 
         `pieces`: shape ``(n, 3)``: number of rows, least and greatest latency in seconds.
         """
@@ -99,7 +95,7 @@ class LatencyHistogram:
         reached[-1] = total
         counts = np.zeros(last + 1, np.int64)
         counts[first:] = np.diff(reached, prepend=0)
-        return cls._dense(
+        return cls._from_counts(
             counts,
             sum_s=float(rows @ (least_us + most_us)) / 2e6,
             max_s=float(most_us.max()) / 1e6,
@@ -107,21 +103,21 @@ class LatencyHistogram:
         )
 
     @classmethod
-    def _dense(cls, counts: npt.NDArray[np.int64], **sums: Any) -> Self:
-        """Make a histogram of the counts of all buckets."""
+    def _from_counts(cls, counts: npt.NDArray[np.int64], **sums: Any) -> Self:
+        """Build a histogram from the counts of all buckets; `sums` are its other fields."""
         buckets = np.flatnonzero(counts)
         return cls(buckets=buckets, counts=counts[buckets].astype(np.int64), **sums)
 
     @classmethod
     def merged(cls, several: Iterable[LatencyHistogram]) -> Self:
-        """Return the histogram of the rows of all of them."""
+        """Return the histogram of the rows of several histograms."""
         parts = [part for part in several if part.rows]
         if not parts:
             return cls()
         counts = np.zeros(max(int(part.buckets[-1]) for part in parts) + 1, np.int64)
         for part in parts:
             counts[part.buckets] += part.counts
-        return cls._dense(
+        return cls._from_counts(
             counts,
             sum_s=math.fsum(part.sum_s for part in parts),
             max_s=max(part.max_s for part in parts),
@@ -129,13 +125,13 @@ class LatencyHistogram:
         )
 
     def later(self, by_s: float) -> LatencyHistogram:
-        """Return the histogram with every latency increased by `by_s` seconds."""
+        """Return the histogram with `by_s` seconds added to every latency."""
         if not self.rows:
             return self
         counts = np.bincount(
             _bucket(_middle_us(self.buckets) + max(by_s, 0.0) * 1e6), self.counts
         ).astype(np.int64)
-        return self._dense(
+        return self._from_counts(
             counts,
             sum_s=self.sum_s + max(by_s, 0.0) * self.rows,
             max_s=self.max_s + max(by_s, 0.0),
@@ -164,13 +160,13 @@ class LatencyHistogram:
         return min(middle_s, self.max_s)
 
     def below(self, bounds_s: Iterable[float]) -> list[int]:
-        """Count the rows that take no longer than each bound, by the middles of their buckets."""
+        """Count the rows with at most each latency in seconds; a bucket counts by its middle."""
         reached = np.concatenate(([0], np.cumsum(self.counts)))
         middles_s = _middle_us(self.buckets) / 1e6
         return [int(reached[np.searchsorted(middles_s, bound, "right")]) for bound in bounds_s]
 
     def figures_ms(self) -> dict[str, float]:
-        """Return p50, p95, p99, max and mean in milliseconds; nothing without rows."""
+        """Return p50, p95, p99, max and mean in milliseconds by name; empty without rows."""
         if not self.rows:
             return {}
         figures = {name: self.quantile_s(share) for name, share in _QUANTILES.items()}
@@ -180,7 +176,7 @@ class LatencyHistogram:
     # -- as plain values and bytes ----------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for the journal."""
+        """Return the histogram as plain values for the journal."""
         return {
             "sum_s": round(self.sum_s, 6),
             "max_s": round(self.max_s, 6),
@@ -191,7 +187,7 @@ class LatencyHistogram:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` has returned."""
+        """Restore a histogram from what `to_dict` returned."""
         return cls(
             buckets=np.array(values["buckets"], np.int64),
             counts=np.array(values["counts"], np.int64),
@@ -201,33 +197,33 @@ class LatencyHistogram:
         )
 
     def to_bytes(self) -> bytes:
-        """Return it as bytes."""
+        """Return the histogram as bytes."""
         head = _HEAD.pack(self.ahead, self.sum_s, self.max_s, len(self.buckets))
         return head + self.buckets.astype("<i8").tobytes() + self.counts.astype("<i8").tobytes()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read what `to_bytes` has returned."""
+        """Restore a histogram from what `to_bytes` returned."""
         ahead, sum_s, max_s, count = _HEAD.unpack_from(data)
         both = np.frombuffer(data, "<i8", 2 * count, _HEAD.size).astype(np.int64)
         return cls(buckets=both[:count], counts=both[count:], sum_s=sum_s, max_s=max_s, ahead=ahead)
 
 
 def _bucket(us: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Bucket of each length of time in microseconds: 0 below one, 1 + 64 an octave above."""
+    """Return the bucket of each duration in microseconds: 0 below 1 µs, then 64 per doubling."""
     bits = us.astype(np.float32).view(np.int32) >> _SHIFT
     buckets: npt.NDArray[np.int64] = np.clip(bits - (_ONE - 1), 0, _LAST)
     return buckets
 
 
 def _lower_us(buckets: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Least length of time of each bucket, in microseconds."""
+    """Return the lower bound of each bucket, in microseconds."""
     octave, part = np.divmod(buckets - 1, _WIDTH)
     lower: npt.NDArray[np.float64] = np.where(buckets, np.ldexp(1 + part / _WIDTH, octave), 0.0)
     return lower
 
 
 def _middle_us(buckets: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return the representative value of each bucket, in microseconds."""
+    """Return the middle of each bucket, in microseconds, which stands for all its durations."""
     middle: npt.NDArray[np.float64] = (_lower_us(buckets) + _lower_us(buckets + 1)) / 2
     return np.where(buckets, middle, 0.0)

@@ -14,7 +14,7 @@ _CELL = 'style="text-align: left; vertical-align: top"'
 
 
 def facts(title: str, pairs: Iterable[tuple[str, object]]) -> str:
-    """Return a title and a table of names and values; a value that is empty is left out.
+    """Return HTML of a title and a table of names and values; empty values are left out.
 
     Examples
     --------
@@ -22,7 +22,7 @@ def facts(title: str, pairs: Iterable[tuple[str, object]]) -> str:
     1
     """
     rows = "".join(
-        f"<tr><th {_CELL}>{html.escape(name)}</th><td {_CELL}>{_value(value)}</td></tr>"
+        f"<tr><th {_CELL}>{html.escape(name)}</th><td {_CELL}>{_cell_html(value)}</td></tr>"
         for name, value in pairs
         if value not in ("", None, (), [])
     )
@@ -30,10 +30,11 @@ def facts(title: str, pairs: Iterable[tuple[str, object]]) -> str:
 
 
 def table(title: str, names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a title and a table with names of columns."""
+    """Return HTML of a title and a table with these column names."""
     head = "".join(f"<th {_CELL}>{html.escape(name)}</th>" for name in names)
     body = "".join(
-        f"<tr>{''.join(f'<td {_CELL}>{_value(value)}</td>' for value in row)}</tr>" for row in rows
+        f"<tr>{''.join(f'<td {_CELL}>{_cell_html(value)}</td>' for value in row)}</tr>"
+        for row in rows
     )
     return (
         f"<div><b>{html.escape(title)}</b><table><thead><tr>{head}</tr></thead>"
@@ -42,7 +43,7 @@ def table(title: str, names: Sequence[str], rows: Iterable[Sequence[object]]) ->
 
 
 def text_block(text: str) -> str:
-    """Return a text with its lines and blanks as they are."""
+    """Return HTML that shows a text with its line breaks and spaces."""
     return f'<pre style="line-height: 1.3">{html.escape(text)}</pre>'
 
 
@@ -52,7 +53,8 @@ class Link(str):
     __slots__ = ()
 
 
-def _value(value: object) -> str:
+def _cell_html(value: object) -> str:
+    """Return the HTML of a table's cell: the escaped text, or a link for a `Link`."""
     text = html.escape(str(value))
     if isinstance(value, Link) and value.startswith(("http://", "https://")):
         return f'<a href="{text}" target="_blank" rel="noopener">{text}</a>'
@@ -60,7 +62,7 @@ def _value(value: object) -> str:
 
 
 def show(text: str, markup: str) -> None:
-    """Display HTML in a notebook; print the text everywhere else."""
+    """Display `markup` (HTML) in a notebook; print `text` everywhere else."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell is None or not hasattr(shell, "kernel"):

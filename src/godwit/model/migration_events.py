@@ -20,8 +20,8 @@ class _MigrationEvent(Event):
     component: str
 
     @property
-    def _which(self) -> str:
-        """Name the migration and its component."""
+    def _subject(self) -> str:
+        """Text that names the migration and its component."""
         return f"migration {self.migration} of {self.component}"
 
 
@@ -57,8 +57,9 @@ class MigrationStarted(_MigrationEvent):
     state_bytes: int = 0
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         return (
-            f"{self._which} started ({self.strategy}): {counted(self.moves, 'key group')}, "
+            f"{self._subject} started ({self.strategy}): {counted(self.moves, 'key group')}, "
             f"{human_bytes(self.state_bytes)}"
         )
 
@@ -91,8 +92,9 @@ class MigrationFinished(_MigrationEvent):
     withdrawn: int = 0
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         rest = f", {self.withdrawn} withdrawn" if self.withdrawn else ""
-        return f"{self._which} finished: {counted(self.moved, 'key group')} moved{rest}"
+        return f"{self._subject} finished: {counted(self.moved, 'key group')} moved{rest}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,11 +128,10 @@ class MigrationCancelled(_MigrationEvent):
     moved: int = 0
     withdrawn: int = 0
 
-    def _one_line_text(self) -> str:
-        return (
-            f"{self._which} cancelled: {self.reason} "
-            f"({self.moved} moved, {self.withdrawn} withdrawn)"
-        )
+    _TEXT = (
+        "{event._subject} cancelled: {event.reason} ({event.moved} moved, "
+        "{event.withdrawn} withdrawn)"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,8 +142,8 @@ class _KeyGroupEvent(Event):
     key_groups: tuple[int, ...]
 
     @property
-    def _which(self) -> str:
-        """Name the component and its key groups."""
+    def _subject(self) -> str:
+        """Text that names the component and its key groups."""
         return f"{self.component}: {key_groups_listed(self.key_groups)}"
 
 
@@ -177,6 +178,7 @@ class WarmingStarted(_KeyGroupEvent):
     why: str = ""
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         source = f" from {', '.join(self.peers)}" if self.peers else ""
         why = f"{'' if source else ' from the checkpoint'} ({self.why})" if self.why else ""
         return (
@@ -216,8 +218,7 @@ class PeerTransferFailed(_KeyGroupEvent):
     source: str
     reason: str
 
-    def _one_line_text(self) -> str:
-        return f"{self._which} did not come from {self.source} to {self.executor}: {self.reason}"
+    _TEXT = "{event._subject} did not come from {event.source} to {event.executor}: {event.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,9 +255,10 @@ class KeyGroupsWarmed(_KeyGroupEvent):
     duration_ms: float = 0.0
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         peers = f", {human_bytes(self.peer_bytes)} from peers" if self.peer_bytes else ""
         return (
-            f"{self._which} warm at {self.executor} "
+            f"{self._subject} warm at {self.executor} "
             f"({human_bytes(self.state_bytes)} in {self.duration_ms:.0f} ms{peers})"
         )
 
@@ -278,11 +280,10 @@ class KeyGroupsSuspended(_KeyGroupEvent):
     ...     epoch=4, at_s=1.0, component="sum", key_groups=(1,),
     ... )
     >>> print(event.describe())
-    sum: key group 1 suspended, their rows wait
+    sum: key group 1 suspended, rows wait
     """
 
-    def _one_line_text(self) -> str:
-        return f"{self._which} suspended, their rows wait"
+    _TEXT = "{event._subject} suspended, rows wait"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,8 +307,7 @@ class KeyGroupsResumed(_KeyGroupEvent):
     sum: key groups 0, 1, 2, 3, 4, 5, 6, 7, … 20 in all resumed
     """
 
-    def _one_line_text(self) -> str:
-        return f"{self._which} resumed"
+    _TEXT = "{event._subject} resumed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,11 +325,12 @@ class KeyGroupsLoaded(_KeyGroupEvent):
     --------
     >>> event = gw.events.KeyGroupsLoaded(epoch=4, at_s=1.0, component="sum", key_groups=(1,))
     >>> print(event.describe())
-    sum: key group 1 loaded by the next epoch
+    sum: the next epoch loads key group 1
     """
 
     def _one_line_text(self) -> str:
-        return f"{self._which} loaded by the next epoch"
+        """Return the text of `describe`."""
+        return f"{self.component}: the next epoch loads {key_groups_listed(self.key_groups)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,6 +360,7 @@ class AssignmentSwitched(Event):
     key_groups: tuple[int, ...] = ()
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         moved = (
             f"moves {key_groups_listed(self.key_groups)}"
             if self.key_groups
@@ -376,8 +378,8 @@ class _RegroupingEvent(Event):
     components: Mapping[str, str]
 
     @property
-    def _made(self) -> str:
-        """List the components that are replaced."""
+    def _new_components(self) -> str:
+        """Text that lists the new components and their operators."""
         return "; ".join(f"{name} of {of}" for name, of in self.components.items())
 
 
@@ -414,9 +416,10 @@ class RegroupingStarted(_RegroupingEvent):
     reason: str = ""
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         why = f", since {self.reason}" if self.reason else ""
         return (
-            f"regrouping {self.regrouping} started ({self._made}): "
+            f"regrouping {self.regrouping} started ({self._new_components}): "
             f"{counted(self.moves, 'key group')} to move, {human_bytes(self.state_bytes)}{why}"
         )
 
@@ -441,8 +444,7 @@ class ComponentsRegrouped(_RegroupingEvent):
     components regrouped (r1): a of a; b of b
     """
 
-    def _one_line_text(self) -> str:
-        return f"components regrouped ({self.regrouping}): {self._made}"
+    _TEXT = "components regrouped ({event.regrouping}): {event._new_components}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -469,8 +471,7 @@ class RegroupingCancelled(_RegroupingEvent):
 
     reason: str
 
-    def _one_line_text(self) -> str:
-        return f"regrouping {self.regrouping} cancelled: {self.reason}"
+    _TEXT = "regrouping {event.regrouping} cancelled: {event.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -502,6 +503,7 @@ class PartitioningCompared(Event):
     together_ms: float | None = None
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         parts = []
         if self.apart_ms is not None and self.together_ms is not None:
             parts.append(f"{self.together_ms:.1f} ms an epoch in place of {self.apart_ms:.1f} ms")
@@ -568,6 +570,7 @@ class LayoutsCompared(Event):
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         bound = ""
         if self.max_latency_ms is not None:
             bound = f" of {self.max_latency_ms:.0f} ms allowed"

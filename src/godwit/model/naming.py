@@ -33,17 +33,17 @@ class NoSuchCallError(InvalidFlowError, AttributeError):
 
 
 def type_name(value: object) -> str:
-    """Name of the type of `value`, or of `value` if it is a type, for messages."""
+    """Return the name of the type of `value` (or of `value`, if it is a type) for messages."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 def is_one_of(value: object, known: Collection[str]) -> bool:
-    """Return whether a value is one of these words; ``False`` for values of other types."""
+    """Return true if `value` is a text and one of the `known` ones."""
     return isinstance(value, str) and value in known
 
 
 def listing(names: Collection[str], limit: int = 20) -> str:
-    """Join names for a message, and say how many are left out.
+    """Join names in quotes for a message; of more than `limit`, say how many more there are.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
 
 
 def error_line(error: BaseException) -> str:
-    r"""Format an error as its type and the first line of its text.
+    r"""Format an error as one line: its type and the first line of its text.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def error_line(error: BaseException) -> str:
 
 
 def check_name(kind: str, name: object) -> str:
-    """Return a name of a flow, source, operator or sink, or refuse it.
+    """Check the name of a flow, source, operator or sink (`kind`), and return it.
 
     Raises `InvalidFlowError` if it is not text, is empty or too long, or would not do as a part of
     a file name.
@@ -109,7 +109,7 @@ def check_name(kind: str, name: object) -> str:
 
 
 def check_unique(kind: str, name: str, taken: Collection[str], flow: str) -> None:
-    """Refuse a second source, operator or sink of one name.
+    """Refuse a name that another source, operator or sink (`kind`) of the flow has.
 
     Raises `InvalidFlowError` if `name` is in `taken`.
     """
@@ -125,7 +125,7 @@ def check_unique(kind: str, name: str, taken: Collection[str], flow: str) -> Non
 def no_such_name(
     module: str, name: str, known: Sequence[str], meant: Mapping[str, str]
 ) -> AttributeError:
-    """Return the error of an unknown name of a module, which offers the right name.
+    """Return the error for an unknown name of a module; it suggests the right one.
 
     `known` are its public names, `meant` names known elsewhere → what to use for them.
     """
@@ -138,10 +138,10 @@ def no_such_name(
     return NoSuchCallError(f"{said}.", remedy=remedy, call=name)
 
 
-def insist_on_number(
+def check_number(
     what: str, value: Any, *, least: float, error: type[GodwitError], whole: bool = True
 ) -> None:
-    """Refuse a setting that is no number, or less than `least`."""
+    """Raise `error` unless `value` is a number of at least `least`; `what` names the setting."""
     kind = Integral if whole else Real
     is_number = isinstance(value, kind) and not isinstance(value, bool)
     if is_number and value >= least:
@@ -184,7 +184,7 @@ def check_column_names(names: Iterable[str], where: str) -> None:
 
 
 def function_name(function: Callable[..., object]) -> str:
-    """Name of a user's function for messages and default names.
+    """Return the name of a user's function, for messages and default names.
 
     Examples
     --------
@@ -197,7 +197,7 @@ def function_name(function: Callable[..., object]) -> str:
 
 
 def default_name(sources: Sequence[str], action: str, keys: Iterable[str]) -> str:
-    """Name an operator after the sources it descends from, what it does, and its key.
+    """Return an operator's default name: its sources, what it does (`action`) and its key columns.
 
     Examples
     --------
@@ -214,7 +214,7 @@ def default_name(sources: Sequence[str], action: str, keys: Iterable[str]) -> st
 
 
 def results_name(results: Collection[str]) -> str:
-    """Name an operator after its results; after the first one if there are many.
+    """Join the names of an operator's results to a name; of many, the first two and a number.
 
     Examples
     --------

@@ -34,6 +34,7 @@ class QueryStarted(Event):
     resumed: bool = False
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         how = f"resumed after epoch {self.epoch}" if self.resumed else "started"
         return f"query {self.name} {how}"
 
@@ -74,6 +75,7 @@ class FlowChanged(Event):
     results: tuple[str, ...] = ()
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         told = [f"{name} starts empty" for name in self.added]
         told += [f"{name} is back, with the state it left" for name in self.returned]
         told += [f"{name} is gone, its state is kept" for name in self.removed]
@@ -99,8 +101,7 @@ class QueryStopped(Event):
 
     name: str
 
-    def _one_line_text(self) -> str:
-        return f"query {self.name} stopped after epoch {self.epoch}"
+    _TEXT = "query {event.name} stopped after epoch {event.epoch}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +125,7 @@ class QueryFailed(Event):
     name: str
     error: str
 
-    def _one_line_text(self) -> str:
-        return f"query {self.name} failed after epoch {self.epoch}: {self.error}"
+    _TEXT = "query {event.name} failed after epoch {event.epoch}: {event.error}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +165,7 @@ class EpochCommitted(Event):
     latency_ms: Mapping[str, float] = field(default_factory=dict)
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         waiting = self.waiting_key_groups
         waits = f", {counted(waiting, 'key group')} waiting" if waiting else ""
         return (
@@ -199,7 +200,7 @@ class RowsLeftOut(Event):
     ... )
     >>> print(event.describe())
     operator hourly left out in epoch 4: 2 rows late, 1 row without an event time; the
-    watermark of a, b has no slack, so what is out of order may be late: give
+    watermark of a, b has no slack, so rows out of order may be late: give
     flow.source(..., slack="10 minutes")
     """
 
@@ -210,18 +211,10 @@ class RowsLeftOut(Event):
     sink: str = ""
     no_slack: tuple[str, ...] = ()
 
-    @property
-    def is_warning(self) -> bool:
-        """True if no sink has the rows, so that they are lost.
-
-        Examples
-        --------
-        >>> gw.events.RowsLeftOut(epoch=4, at_s=1.0, operator="hourly", late=2).is_warning
-        True
-        """
-        return not self.sink
+    _WARNS = True
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         reasons = {
             "late": self.late,
             "ahead of the clock": self.ahead,
@@ -232,8 +225,8 @@ class RowsLeftOut(Event):
         slack = ""
         if self.late and self.no_slack:
             slack = (
-                f"; the watermark of {', '.join(self.no_slack)} has no slack, so what is out of "
-                'order may be late: give flow.source(..., slack="10 minutes")'
+                f"; the watermark of {', '.join(self.no_slack)} has no slack, so rows out of order "
+                'may be late: give flow.source(..., slack="10 minutes")'
             )
         return f"operator {self.operator} left out in epoch {self.epoch}: {told}{where}{slack}"
 
@@ -262,18 +255,10 @@ class RowsUnreadable(Event):
     rows: int
     sink: str = ""
 
-    @property
-    def is_warning(self) -> bool:
-        """True if no sink has the rows, so that they are lost.
-
-        Examples
-        --------
-        >>> gw.events.RowsUnreadable(epoch=4, at_s=1.0, source="flights", rows=3).is_warning
-        True
-        """
-        return not self.sink
+    _WARNS = True
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         where = f"sink {self.sink} has them" if self.sink else "they are left out"
         rows = counted(self.rows, "row")
         return f"source {self.source} could not read {rows} in epoch {self.epoch}; {where}"
@@ -304,18 +289,10 @@ class FeedbackPaused(Event):
     rounds: int
     rows: int
 
-    @property
-    def is_warning(self) -> bool:
-        """True: no row is lost, but the loop may never become empty.
-
-        Examples
-        --------
-        >>> gw.events.FeedbackPaused(epoch=4, at_s=1.0, loop="steps", rounds=9, rows=3).is_warning
-        True
-        """
-        return True
+    _WARNS = True
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         return (
             f"the loop {self.loop} pauses after {counted(self.rounds, 'round')} without other "
             f"rows; {counted(self.rows, 'row')} in it go on with the next epoch that has others"
@@ -340,8 +317,7 @@ class EpochAborted(Event):
 
     reason: str
 
-    def _one_line_text(self) -> str:
-        return f"epoch {self.epoch} aborted: {self.reason}"
+    _TEXT = "epoch {event.epoch} aborted: {event.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,8 +338,7 @@ class EpochsHeld(Event):
 
     reason: str
 
-    def _one_line_text(self) -> str:
-        return f"epochs held after epoch {self.epoch}: {self.reason}"
+    _TEXT = "epochs held after epoch {event.epoch}: {event.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,8 +352,7 @@ class EpochsReleased(Event):
     epochs released after epoch 4
     """
 
-    def _one_line_text(self) -> str:
-        return f"epochs released after epoch {self.epoch}"
+    _TEXT = "epochs released after epoch {event.epoch}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,6 +377,7 @@ class ExecutorAdded(Event):
     lanes: int
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         return f"executor {self.executor} added with {counted(self.lanes, 'lane')}"
 
 
@@ -424,8 +399,7 @@ class ExecutorDraining(Event):
 
     executor: str
 
-    def _one_line_text(self) -> str:
-        return f"executor {self.executor} is draining"
+    _TEXT = "executor {event.executor} is draining"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -450,6 +424,7 @@ class ExecutorLost(Event):
     reason: str = ""
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         return f"executor {self.executor} lost" + (f": {self.reason}" if self.reason else "")
 
 
@@ -475,6 +450,7 @@ class FilesCollected(Event):
     freed_bytes: int = 0
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         return f"{counted(self.files, 'file')} collected, {human_bytes(self.freed_bytes)} freed"
 
 
@@ -500,6 +476,7 @@ class ResidentLanesStarted(Event):
     took_ms: float
 
     def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
         return f"{counted(self.lanes, 'resident lane')} ready after {self.took_ms:.0f} ms"
 
 
@@ -521,8 +498,7 @@ class ResidentLanesEnded(Event):
 
     reason: str
 
-    def _one_line_text(self) -> str:
-        return f"resident lanes ended: {self.reason}"
+    _TEXT = "resident lanes ended: {event.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -549,22 +525,12 @@ class ResidentLanesFailed(Event):
     reason: str
     pause_s: float
 
-    @property
-    def is_warning(self) -> bool:
-        """True: epochs take longer than with resident lanes.
+    _WARNS = True
 
-        Examples
-        --------
-        >>> gw.events.ResidentLanesFailed(epoch=4, at_s=1.0, reason="gone", pause_s=2.0).is_warning
-        True
-        """
-        return True
-
-    def _one_line_text(self) -> str:
-        return (
-            f"resident lanes failed: {self.reason}; epochs run as Spark jobs, and lanes are "
-            f"started again after {self.pause_s:g} s"
-        )
+    _TEXT = (
+        "resident lanes failed: {event.reason}; epochs run as Spark jobs, and lanes are "
+        "started again after {event.pause_s:g} s"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -593,8 +559,7 @@ class ListenerFailed(Event):
     error: str
     heard: str
 
-    def _one_line_text(self) -> str:
-        return f"listener {self.listener} failed on {self.heard}: {self.error}"
+    _TEXT = "listener {event.listener} failed on {event.heard}: {event.error}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -620,5 +585,4 @@ class BackgroundFailed(Event):
     what: str
     error: str
 
-    def _one_line_text(self) -> str:
-        return f"{self.what} failed: {self.error}"
+    _TEXT = "{event.what} failed: {event.error}"

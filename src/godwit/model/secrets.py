@@ -46,7 +46,7 @@ class Secrets:
 
     @classmethod
     def of_uri(cls, uri: str) -> Self:
-        """Collect the secrets in a URI; a plain path has none."""
+        """Collect the secrets in a URI, which are hidden in this process from now on."""
         shown = shown_uri(uri)
         if shown == uri:
             return cls()
@@ -54,14 +54,14 @@ class Secrets:
         parts = [part for text in user for part in (text, *re.split(r"[:@/?#]", text))]
         found = cls(((uri, shown),), _each_once([*parts, *(value for _, value in query)]))
         named = (value for name, value in query if _is_confidential(name))
-        _note(found.whole, (*parts, *named))
+        _remember(found.whole, (*parts, *named))
         return found
 
     @classmethod
     def of_values(cls, values: Mapping[str, object]) -> Self:
-        """Collect the values whose names say that they are secrets."""
+        """Collect the values whose names say that they are secret, and hide them from now on."""
         found = _each_once(str(v) for name, v in values.items() if _is_confidential(name))
-        _note((), found)
+        _remember((), found)
         return cls((), found)
 
     def __or__(self, other: Secrets) -> Secrets:
@@ -77,7 +77,7 @@ class Secrets:
         return text
 
     def cause(self, error: BaseException) -> BaseException | None:
-        """Return `error` if it may be shown as the cause of another one, else ``None``."""
+        """Return `error` if it tells no secret and may be shown as a cause; else ``None``."""
         told: BaseException | None = error
         while told is not None:
             if self.hide(str(told)) != str(told):
@@ -90,8 +90,8 @@ _known = Secrets()
 _lock = threading.Lock()
 
 
-def _note(whole: tuple[tuple[str, str], ...], parts: tuple[str, ...]) -> None:
-    """Remember secrets for the whole process."""
+def _remember(whole: tuple[tuple[str, str], ...], parts: tuple[str, ...]) -> None:
+    """Hide secrets in this process from now on: (URI, how to show it) pairs, and passwords."""
     global _known
     long = (part for part in parts if len(part) >= _MIN_LENGTH)
     with _lock:
@@ -101,12 +101,12 @@ def _note(whole: tuple[tuple[str, str], ...], parts: tuple[str, ...]) -> None:
 
 
 def hidden(text: str) -> str:
-    """Replace every secret that this process knows by `HIDDEN`."""
+    """Replace every secret that this process knows in a text by `HIDDEN`."""
     return _known.hide(text) if _known.parts or _known.whole else text
 
 
 def hidden_values(value: Any) -> Any:
-    """Hide secrets in plain values; return values without any as they are."""
+    """Hide the known secrets in a text, or in all texts of a list, tuple or dict."""
     if not (_known.parts or _known.whole):
         return value
     if isinstance(value, str):
@@ -119,7 +119,7 @@ def hidden_values(value: Any) -> Any:
 
 
 def unless_confidential(error: BaseException) -> BaseException | None:
-    """Return an error if it has no secrets and may be shown as a cause, else ``None``."""
+    """Return `error` if it tells no known secret and may be shown as a cause; else ``None``."""
     return _known.cause(error)
 
 
@@ -131,7 +131,7 @@ class _Hiding(logging.Filter):
     """Logging filter that removes secrets from records, tracebacks included."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Hide secrets in a log record."""
+        """Hide the known secrets in a log record and its traceback; no record is dropped."""
         told = record.getMessage()
         if (shown := hidden(told)) != told:
             record.msg, record.args = shown, None
@@ -177,7 +177,7 @@ def shown_uri(uri: str) -> str:
 
 
 def _end_of_user(uri: str, start: int) -> int:
-    """Position of the ``@`` that ends user and password, or `start` if there are none.
+    """Return the position of the ``@`` that ends user and password in a URI; `start` without these.
 
     A password may hold what should have been written as ``%XX``. So once something looks like a
     password, the last ``@`` ends it.
@@ -189,7 +189,7 @@ def _end_of_user(uri: str, start: int) -> int:
 
 
 def _confidential_parts(uri: str) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return forms of the password, and name and value of parameters."""
+    """Return the URI's password as written and decoded, and (name, value) of its parameters."""
     match = _SCHEME.match(uri)
     assert match is not None
     start = match.end()
@@ -208,10 +208,10 @@ def _confidential_parts(uri: str) -> tuple[list[str], list[tuple[str, str]]]:
 
 
 def _is_confidential(name: str) -> bool:
-    """Return true if a parameter's name says that its value is a secret."""
+    """Return true if the name of a parameter says that its value is secret."""
     return _CONFIDENTIAL.search(name) is not None
 
 
 def _each_once(texts: Iterable[str]) -> tuple[str, ...]:
-    """Remove duplicates and empty texts."""
+    """Return the texts in their order, without duplicates and empty ones."""
     return tuple(dict.fromkeys(text for text in texts if text))

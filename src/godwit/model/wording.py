@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def counted(count: int, noun: str) -> str:
-    """Format a count with its noun.
+    """Format a count and a noun, which gets an "s" unless the count is 1.
 
     Examples
     --------
@@ -22,7 +22,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def human_bytes(count: float) -> str:
-    """Format bytes with a unit.
+    """Format a number of bytes with a unit, such as ``2.0 KiB``.
 
     Examples
     --------
@@ -37,7 +37,7 @@ def human_bytes(count: float) -> str:
 
 
 def key_groups_listed(key_groups: Sequence[int], *, limit: int = 8) -> str:
-    """List key groups: all of a few, the first `limit` of many.
+    """Format a list of key groups as text; of more than `limit`, only the first and the number.
 
     Examples
     --------
@@ -53,7 +53,7 @@ def key_groups_listed(key_groups: Sequence[int], *, limit: int = 8) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Escape control characters and changes of writing direction.
+    r"""Escape control characters and changes of writing direction in a text, and hide secrets.
 
     What is confidential is left out. Line breaks stay.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from godwit.model.durations import Duration, microseconds
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
-from godwit.model.naming import function_name, insist_on_number, type_name
+from godwit.model.naming import check_number, function_name, type_name
 from godwit.operators.calls import check_arguments, is_asynchronous
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Async:
         what = "The setting {} of gw.Async"
         for name, least in (("capacity", 1), ("retries", 0)):
             value = getattr(self, name)
-            insist_on_number(what.format(name), value, least=least, error=InvalidFlowError)
+            check_number(what.format(name), value, least=least, error=InvalidFlowError)
         microseconds(self.timeout, what.format("timeout"), least=1)
         microseconds(self.backoff, what.format("backoff"), least=0)
         kinds = self.retry_on if isinstance(self.retry_on, tuple) else (self.retry_on,)

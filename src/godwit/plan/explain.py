@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from godwit.model.durations import spelled
+from godwit.model.durations import duration_text
 from godwit.model.naming import RESERVED_PREFIX, function_name
 from godwit.operators.aggregates.conditions import Conditional
 from godwit.operators.operator import KeyedOperator
@@ -155,7 +155,7 @@ def explain(flow: CompiledFlow) -> str:
 
 def _watermark_text(source: str, time: SourceTime) -> str:
     """Describe the watermark of a source."""
-    slack = f"less the slack of {spelled(time.slack_us)}"
+    slack = f"less the slack of {duration_text(time.slack_us)}"
     if not time.slack_us:
         slack = 'without slack (slack="0 seconds"), so that rows out of order may be late'
     return f"Watermark of source {source!r}: the greatest {time.column!r} that was seen, {slack}."
@@ -387,7 +387,7 @@ def action_of(node: OperatorNode) -> str:
         if node.function is not None:
             return f"process with {function_name(node.function)}{windows}"
     if isinstance(node, DropDuplicatesNode):
-        within = "" if node.within_us is None else f" within {spelled(node.within_us)}"
+        within = "" if node.within_us is None else f" within {duration_text(node.within_us)}"
         return f"drop duplicates by {', '.join(node.keys)}{within}"
     if isinstance(node, JoinNode):
         return _join_in_words(node)
@@ -424,7 +424,7 @@ def _type_text(of: object) -> str:
 def _join_in_words(node: JoinNode) -> str:
     """Describe a join and its interval."""
     if node.between_us is None:
-        old = "" if node.within_us is None else f", at most {spelled(node.within_us)} old"
+        old = "" if node.within_us is None else f", at most {duration_text(node.within_us)} old"
         spread = f"; every key in {node.spread} parts" if node.spread else ""
         return f"join ({node.how}) with the newest row of the right{old}{spread}"
     earliest, latest = (_signed_duration(moment) for moment in node.between_us)
@@ -434,4 +434,4 @@ def _join_in_words(node: JoinNode) -> str:
 
 def _signed_duration(length_us: int) -> str:
     """Write a length of time with its sign."""
-    return f"-{spelled(-length_us)}" if length_us < 0 else spelled(length_us)
+    return f"-{duration_text(-length_us)}" if length_us < 0 else duration_text(length_us)

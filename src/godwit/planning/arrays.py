@@ -28,7 +28,7 @@ def set_field(value: object, name: str, to: Any) -> None:
 
 
 def wrong_value(name: str, value: object, remedy: str) -> InvalidProblemError:
-    """Error that names a field, its value (shortened if it is long) and what to give instead."""
+    """Return the error for a wrong field or option `name`, with its value and a remedy."""
     text, shown = remedy[0].upper() + remedy[1:] + ".", repr(value)
     shown = shown if len(shown) <= 200 else shown[:200] + "..."
     return InvalidProblemError(f"{name} = {shown} is wrong.", remedy=text, field=name, value=value)
@@ -84,7 +84,7 @@ def require_load(values: FloatArray, name: str) -> None:
 
 
 def require_index(values: IntArray, count: int, name: str, what: str) -> None:
-    """Refuse numbers that are no index of `count` things, naming the first of them."""
+    """Refuse numbers that are not an index of one of `count` things, such as executors (`what`)."""
     bad = (values < 0) | (values >= count)
     if bad.any():
         k = int(bad.argmax())

@@ -10,7 +10,6 @@ made once every m windows so that its state movement is amortised.
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -24,7 +23,6 @@ from godwit.planning.arrays import FloatArray, IndexArray, IntArray, wrong_value
 from godwit.planning.solution import Solution, Status, make_solution
 
 if TYPE_CHECKING:
-    from godwit.planning.arrays import Clock
     from godwit.planning.problem import Problem
 
 
@@ -33,7 +31,6 @@ def plan_elb(
     *,
     resize: bool = True,
     giving: Literal["range", "mean"] = "range",
-    clock: Clock = time.perf_counter,
 ) -> Solution:
     """Bring loads, per capacity, into [v, u] = [load_low, load_high] (ELB: paper 4, Algorithm 1).
 
@@ -51,7 +48,6 @@ def plan_elb(
     when no executor has to be added or removed and all are in range, nothing moves. If loads are
     not in range, the reason says why: too few executors, or key groups heavier than (u - v)/2.
     """
-    start = clock()
     low, high = _load_range(problem)
     index = metrics.load_index(problem, problem.current)
     total = float(problem.weight.sum())
@@ -62,8 +58,8 @@ def plan_elb(
     if not resize:
         goal = most
     used = _choose_executors(available, in_use, index, min(goal, most))
-    assignment, moved = _give(problem, used, (low, high), giving)
-    _take(problem, assignment, moved, used)
+    assignment, moved = _choose_givers(problem, used, (low, high), giving)
+    _assign_given(problem, assignment, moved, used)
     after = metrics.load_index(problem, assignment)[used]
     slack = 1e-9 * high
     in_range = bool(((after >= low - slack) & (after <= high + slack)).all())
@@ -73,7 +69,6 @@ def plan_elb(
         method="elb",
         reason="" if in_range else _why_outside(problem, goal, most, (high - low) / 2),
         objective=metrics.load_variance(problem, assignment),
-        elapsed_s=clock() - start,
         details={
             "wanted_executors": goal,
             "used_executors": len(np.unique(assignment)),
@@ -84,7 +79,7 @@ def plan_elb(
 
 
 def _load_range(problem: Problem) -> tuple[float, float]:
-    """Return the range [v, u] that every executor's load should be in."""
+    """Return the range [v, u] of limits that every executor's load should be in; refuse none."""
     low, high = problem.limits.load_low, problem.limits.load_high
     if low is None or high is None:
         name = "limits.load_low" if low is None else "limits.load_high"
@@ -105,13 +100,13 @@ def _choose_executors(
     return np.sort(np.concatenate([in_use, idle[: goal - len(in_use)]])).astype(np.int32)
 
 
-def _give(
+def _choose_givers(
     problem: Problem,
     used: IntArray,
     load_range: tuple[float, float],
     giving: Literal["range", "mean"],
 ) -> tuple[IntArray, IntArray]:
-    """Phases 1 and 2: choose the executors that give load away, and the key groups they give."""
+    """Phases 1 and 2: return the assignment, and the key groups that executors give away."""
     (low, high), weight, speed = load_range, problem.weight, problem.speed
     assignment = problem.current.copy()
     staying = np.zeros(problem.num_executors, np.bool_)
@@ -137,8 +132,8 @@ def _give(
     return assignment, np.flatnonzero(out).astype(np.int32)
 
 
-def _take(problem: Problem, assignment: IntArray, moved: IntArray, used: IntArray) -> None:
-    """Phase 3: assign the key groups given away, heaviest first, to the least loaded executor."""
+def _assign_given(problem: Problem, assignment: IntArray, moved: IntArray, used: IntArray) -> None:
+    """Phase 3: assign the key groups given away, heaviest first, to the least loaded; in place."""
     speed, weight = problem.speed[used], problem.weight
     left = np.ones(len(assignment), np.bool_)
     left[moved] = False
@@ -176,7 +171,6 @@ def plan_clb(
     threshold: float = 0.0,
     refine: int = 2,
     least_gain: float = 5.0,
-    clock: Clock = time.perf_counter,
 ) -> Solution:
     """Low imbalance ħ = Σ_t var(L_t) over the history's windows (CLB: paper 4, Algorithm 2).
 
@@ -204,28 +198,26 @@ def plan_clb(
         raise wrong_value("options.refine", refine, "give at least 0")
     if not 0 <= least_gain < math.inf:
         raise wrong_value("options.least_gain", least_gain, "give a finite number ≥ 0")
-    start = clock()
     asked, problem = problem, next(choose_executors(problem))
     series = np.ascontiguousarray(problem.history.T)
     if refine:
-        assignment = _improve(problem, series, threshold, refine, least_gain / 100)
+        assignment = _improve_today(problem, series, threshold, refine, least_gain / 100)
     else:
         group = split_by_covariance(series, len(problem.available), threshold=threshold)
-        assignment = _match(problem, group)[group]
+        assignment = _match_sets(problem, group)[group]
     imbalance = metrics.history_imbalance(problem, assignment)
     return make_solution(
         asked,
         assignment,
         method="clb",
         objective=imbalance,
-        elapsed_s=clock() - start,
     )
 
 
-def _improve(
+def _improve_today(
     problem: Problem, series: FloatArray, threshold: float, refine: int, least_gain: float
 ) -> IntArray:
-    """Balance today's assignment further, or replace it by new sets if they gain enough in ħ."""
+    """Even out today's assignment, or replace it by new sets if these gain enough in ħ."""
     available, speed = problem.available, problem.speed[problem.available]
     today = metrics.history_imbalance(problem, problem.current)
     group = _places_today(problem, series)
@@ -235,7 +227,7 @@ def _improve(
     if imbalance > least_gain * today:
         group = split_by_covariance(series, len(available), threshold=threshold)
         _even_out(series, group, speed, refine)
-        place = _match(problem, group)
+        place = _match_sets(problem, group)
         if not problem.homogeneous:
             group = np.searchsorted(available, place[group]).astype(np.int32)
             place = available
@@ -280,14 +272,14 @@ def split_by_covariance(series: FloatArray, num_sets: int, *, threshold: float =
     bar = threshold * float((centred**2).sum(axis=1).mean())
     size = len(series)
     group = np.zeros(size, np.int32)
-    contribution = _all_sums(centred, bar)
+    contribution = _covariance_sums(centred, bar)
     for new in range(1, num_sets):
         k, leaving, staying = _next_split(centred, group, contribution, bar)
         if k < 0:
             break
         group[leaving] = new
         # Each pair that is parted no longer counts on either side.
-        of_leaving, of_staying = _sums_between(centred, leaving, staying, bar)
+        of_leaving, of_staying = _covariances_between(centred, leaving, staying, bar)
         contribution[leaving] -= of_leaving
         contribution[staying] -= of_staying
     return group
@@ -296,7 +288,7 @@ def split_by_covariance(series: FloatArray, num_sets: int, *, threshold: float =
 def _next_split(
     centred: FloatArray, group: IntArray, contribution: FloatArray, bar: float
 ) -> tuple[int, IndexArray, IndexArray]:
-    """Find the substream to split by, and the members of its set that leave and stay."""
+    """Return the substream to split by (-1: none), and which of its set leave and stay."""
     while True:
         k = int(contribution.argmax())
         if contribution[k] <= 0:
@@ -310,13 +302,13 @@ def _next_split(
         contribution[k] = 0.0  # only rounding was left of it
 
 
-def _all_sums(centred: FloatArray, bar: float) -> FloatArray:
+def _covariance_sums(centred: FloatArray, bar: float) -> FloatArray:
     """Sum each substream's covariances with all others that are at least `bar`, shape ``(p,)``."""
     tiles = _tiles(centred)
     sums = np.zeros(tiles.shape[:2])
     for at, tile in enumerate(tiles):
         for first in range(at, len(tiles), _STACK):
-            covariance = _at_least(tiles[first : first + _STACK] @ tile.T, bar)
+            covariance = _zero_below(tiles[first : first + _STACK] @ tile.T, bar)
             if first == at:
                 np.fill_diagonal(covariance[0], 0.0)
             sums[first : first + _STACK] += covariance.sum(axis=2)
@@ -325,22 +317,22 @@ def _all_sums(centred: FloatArray, bar: float) -> FloatArray:
     return sums.ravel()[: len(centred)]
 
 
-def _sums_between(
+def _covariances_between(
     centred: FloatArray, rows: IndexArray, columns: IndexArray, bar: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Sum, for the members of two sets, the covariances with the other set that reach `bar`."""
+    """Sum, for each member of two sets, its covariances with the other set that reach `bar`."""
     left, right = _tiles(centred[rows]), _tiles(centred[columns])
     of_rows, of_columns = np.zeros(left.shape[:2]), np.zeros(right.shape[:2])
     for at, tile in enumerate(right):
         for first in range(0, len(left), _STACK):
-            covariance = _at_least(left[first : first + _STACK] @ tile.T, bar)
+            covariance = _zero_below(left[first : first + _STACK] @ tile.T, bar)
             of_rows[first : first + _STACK] += covariance.sum(axis=2)
             of_columns[at] += covariance.sum(axis=(0, 1))
     return of_rows.ravel()[: len(rows)], of_columns.ravel()[: len(columns)]
 
 
 def _tiles(centred: FloatArray) -> npt.NDArray[np.float32]:
-    """Rows in tiles, shape ``(tiles, rows of a tile, windows)``; the last is filled up with zeros.
+    """Cut rows into tiles, shape ``(tiles, rows of a tile, windows)``, padded with zeros.
 
     The product of two tiles is small enough for a BLAS to keep on the calling thread. Threads that
     are woken for thousands of short products spend more time waiting for each other than they save,
@@ -353,8 +345,8 @@ def _tiles(centred: FloatArray) -> npt.NDArray[np.float32]:
     return tiles
 
 
-def _at_least(covariance: npt.NDArray[np.float32], bar: float) -> npt.NDArray[np.float32]:
-    """Zero the covariances below `bar`, in place."""
+def _zero_below(covariance: npt.NDArray[np.float32], bar: float) -> npt.NDArray[np.float32]:
+    """Set the covariances below `bar` to zero, in place."""
     if bar == 0:
         return np.maximum(covariance, np.float32(0), out=covariance)
     covariance *= covariance >= bar
@@ -401,7 +393,7 @@ def _even_out(
             return
 
 
-def _match(problem: Problem, group: IntArray) -> IntArray:
+def _match_sets(problem: Problem, group: IntArray) -> IntArray:
     """Return the executor of each set of key groups, so that most bytes stay where they are."""
     n, available = problem.num_executors, problem.available
     overlap = np.zeros((len(available), n))

@@ -9,7 +9,6 @@ family.
 from __future__ import annotations
 
 import hashlib
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +20,7 @@ from godwit.planning.metrics import SplitKeys
 from godwit.planning.solution import make_solution
 
 if TYPE_CHECKING:
-    from godwit.planning.arrays import BoolArray, Clock, FloatArray, IntArray
+    from godwit.planning.arrays import BoolArray, FloatArray, IntArray
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
 
@@ -61,7 +60,6 @@ def plan_consistent_hashing(
     points: int = 128,
     seed: int = 0,
     equal_counts: bool = False,
-    clock: Clock = time.perf_counter,
 ) -> Solution:
     """Place key groups by a hash ring over the first n' executors that stay (paper 1 §6).
 
@@ -70,7 +68,6 @@ def plan_consistent_hashing(
     of appendix A: exactly the same number (give or take one) for everyone, and as few moved as that
     allows, chosen at random by `seed`.
     """
-    began = clock()
     if points < 1:
         raise wrong_value("points", points, "give at least 1")
     owners = problem.available[: problem.target_executors]
@@ -80,22 +77,22 @@ def plan_consistent_hashing(
         names = [problem.executors[e] for e in owners.tolist()]
         chosen = ring_owners(problem.num_key_groups, names, points=points, seed=seed)
         assignment = owners[chosen]
-    return make_solution(
-        problem, assignment, method="consistent_hashing", elapsed_s=clock() - began
-    )
+    return make_solution(problem, assignment, method="consistent_hashing")
 
 
 def ring_owners(num_key_groups: int, names: list[str], *, points: int, seed: int) -> IntArray:
-    """Index into `names` of the owner of each key group on the ring."""
-    places = np.array([_place(f"{seed}/{name}/{i}") for name in names for i in range(points)])
+    """Return the owner of each key group on a hash ring, as an index into `names`."""
+    places = np.array(
+        [_ring_position(f"{seed}/{name}/{i}") for name in names for i in range(points)]
+    )
     order = np.argsort(places, kind="stable")
-    asked = np.array([_place(f"{seed}:{k}") for k in range(num_key_groups)])
+    asked = np.array([_ring_position(f"{seed}:{k}") for k in range(num_key_groups)])
     after = np.searchsorted(places[order], asked) % len(places)
     return (order[after] // points).astype(np.int32)
 
 
-def _place(text: str) -> int:
-    """Position of a text on the hash ring."""
+def _ring_position(text: str) -> int:
+    """Return the position of a text on the hash ring."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
 
 
@@ -132,7 +129,6 @@ def plan_redistribution(
     migration_weight: float = 0.5,
     points: int = 128,
     seed: int = 0,
-    clock: Clock = time.perf_counter,
 ) -> Solution:
     """Place heavy key groups by an explicit map, all others by a hash ring (paper 1 §6, Redist).
 
@@ -143,7 +139,6 @@ def plan_redistribution(
     penalty (bytes moved over the mean state of an executor) are least. Ties go to the executor that
     comes first.
     """
-    began = clock()
     _require_finite(heavy_share=heavy_share, migration_weight=migration_weight)
     owners = problem.available[: problem.target_executors]
     speed = problem.speed[owners]
@@ -168,26 +163,24 @@ def plan_redistribution(
         problem,
         owners[place],
         method="redistribution",
-        elapsed_s=clock() - began,
         details={"heavy_key_groups": len(heavy)},
     )
 
 
-def plan_storm_default(problem: Problem, *, clock: Clock = time.perf_counter) -> Solution:
+def plan_storm_default(problem: Problem) -> Solution:
     """Deal consecutive key groups out evenly to the first n' executors that stay (paper 1 §6).
 
     Looks at neither load nor the present assignment, so it is quick and moves much. The first
     executors get one key group more where numbers do not divide.
     """
-    began = clock()
     m, parts = problem.num_key_groups, problem.target_executors
     sizes = np.full(parts, m // parts)
     sizes[: m % parts] += 1
     assignment = np.repeat(problem.available[:parts], sizes)
-    return make_solution(problem, assignment, method="storm_default", elapsed_s=clock() - began)
+    return make_solution(problem, assignment, method="storm_default")
 
 
-def plan_flux(problem: Problem, *, clock: Clock = time.perf_counter) -> Solution:
+def plan_flux(problem: Problem) -> Solution:
     """Move key groups in pairwise rounds until the budget is spent or no pair can improve (Flux).
 
     Paper 2 §2.2 and §5.1, paper 3 §3.2 (Shah et al., ICDE 2003). A round sorts the executors by
@@ -200,7 +193,6 @@ def plan_flux(problem: Problem, *, clock: Clock = time.perf_counter) -> Solution
     Invariant: every move lowers the variance of the load index over the executors that stay, and a
     key group moves at most once per plan.
     """
-    start = clock()
     assignment = problem.current.copy()
     weight, speed = problem.weight, problem.speed
     load = metrics.loads(problem, assignment)
@@ -219,7 +211,7 @@ def plan_flux(problem: Problem, *, clock: Clock = time.perf_counter) -> Solution
         ):
             if problem.draining[receiver] or moves_left <= 0:
                 continue
-            k = _suitable(
+            k = _suitable_key_group(
                 problem,
                 assignment,
                 load,
@@ -242,11 +234,10 @@ def plan_flux(problem: Problem, *, clock: Clock = time.perf_counter) -> Solution
         assignment,
         method="flux",
         objective=metrics.load_variance(problem, assignment),
-        elapsed_s=clock() - start,
     )
 
 
-def _suitable(
+def _suitable_key_group(
     problem: Problem,
     assignment: IntArray,
     load: FloatArray,
@@ -256,7 +247,7 @@ def _suitable(
     untouched: BoolArray,
     room: float,
 ) -> int:
-    """Heaviest key group whose move lowers the variance of load; -1 if there is none."""
+    """Return the heaviest key group whose move lowers the variance of load; -1 if there is none."""
     mine = np.flatnonzero((assignment == donor) & untouched & (problem.state_bytes <= room))
     if not len(mine):
         return -1
@@ -281,7 +272,6 @@ def plan_potc(
     seed: int = 0,
     merge_cost: float = 0.0,
     merge_load: float = 0.1,
-    clock: Clock = time.perf_counter,
 ) -> Solution:
     """Split every key group over two executors, and merge (PoTC: paper 2 §2.2, §5.2).
 
@@ -292,7 +282,6 @@ def plan_potc(
     the load distance of the split load with merges. O(m) time.
     """
     _require_finite(merge_cost=merge_cost, merge_load=merge_load)
-    start = clock()
     first, second = two_candidates(problem, seed)
     speed, weight = problem.speed, problem.weight
     load = np.zeros(problem.num_executors)
@@ -314,7 +303,6 @@ def plan_potc(
         problem.current,
         method="potc",
         objective=split.load_distance(problem),
-        elapsed_s=clock() - start,
         details={
             "merge_load": float(merging.sum()),
             "mean_without_merging": metrics.mean_index(problem),
@@ -324,7 +312,7 @@ def plan_potc(
 
 
 def two_candidates(problem: Problem, seed: int) -> tuple[IntArray, IntArray]:
-    """Two different executors (where there are two) for every key group, each shape ``(m,)``."""
+    """Draw two executors for every key group by hashing, different where there are two."""
     available, m = problem.available, problem.num_key_groups
     n = len(available)
     first = hash_choice(m, n, 2 * seed)
@@ -334,7 +322,7 @@ def two_candidates(problem: Problem, seed: int) -> tuple[IntArray, IntArray]:
     return available[first], available[(first + step) % n]
 
 
-def plan_pkg(problem: Problem, *, seed: int = 0, clock: Clock = time.perf_counter) -> Solution:
+def plan_pkg(problem: Problem, *, seed: int = 0) -> Solution:
     """Give each key group, in order, to the less loaded of its two candidates (PKG: paper 4 §5).
 
     The original (Nasir et al., ICDE 2015) splits a key over both candidates row by row, which
@@ -343,7 +331,6 @@ def plan_pkg(problem: Problem, *, seed: int = 0, clock: Clock = time.perf_counte
     go to the first candidate. Candidates depend on the seed and the executors that stay only. Knows
     no limit. O(m).
     """
-    start = clock()
     first, second = (c.tolist() for c in two_candidates(problem, seed))
     speed = problem.speed.tolist()
     index = [0.0] * problem.num_executors
@@ -358,7 +345,6 @@ def plan_pkg(problem: Problem, *, seed: int = 0, clock: Clock = time.perf_counte
         assignment,
         method="pkg",
         objective=metrics.load_variance(problem, assignment),
-        elapsed_s=clock() - start,
     )
 
 
@@ -366,7 +352,6 @@ def plan_universal_hashing(
     problem: Problem,
     *,
     choices: int = 1,
-    clock: Clock = time.perf_counter,
     rng: np.random.Generator | None = None,
 ) -> Solution:
     """Place every key group by a hash function drawn at random (UHLB: paper 4 §5), h: [p] → [n].
@@ -376,7 +361,6 @@ def plan_universal_hashing(
     """
     if choices < 1:
         raise wrong_value("choices", choices, "give at least 1")
-    start = clock()
     rng = rng or np.random.default_rng(0)
     available = problem.available
     drawn = [
@@ -389,5 +373,4 @@ def plan_universal_hashing(
         best,
         method="universal_hashing",
         objective=metrics.load_variance(problem, best),
-        elapsed_s=clock() - start,
     )

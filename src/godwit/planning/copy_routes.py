@@ -50,7 +50,7 @@ class CopyRoute:
 
 
 def busiest_s(routes: Iterable[CopyRoute], assumed_bytes_per_s: float) -> float:
-    """Seconds that the busiest up- or downlink needs, all of them working at the same time.
+    """Return the seconds that the busiest up- or downlink needs, all working at the same time.
 
     Reading the checkpoint keeps only the reader's downlink busy.
 
@@ -129,9 +129,7 @@ def transfer_phases(moves: Sequence[AnyMove]) -> tuple[TransferPhase[AnyMove], .
         of_pair.setdefault((move.source, move.destination), []).append(index)
     sizes = [_size_of(move) for move in moves]
     pairs = {pair: sum(sizes[index] for index in own) for pair, own in of_pair.items()}
-    phases = sorted(
-        _decomposed(pairs), key=lambda phase: min(of_pair[pair][0] for pair in phase[1])
-    )
+    phases = sorted(_matchings(pairs), key=lambda phase: min(of_pair[pair][0] for pair in phase[1]))
     ordered = []
     for size, chosen in phases:
         cut: list[tuple[int, int]] = []
@@ -155,7 +153,7 @@ def transfer_phases(moves: Sequence[AnyMove]) -> tuple[TransferPhase[AnyMove], .
 
 
 def busiest_link_bytes(moves: Iterable[Move]) -> int:
-    """Bytes of the uplink or downlink with the most: no schedule is shorter."""
+    """Return the bytes of the uplink or downlink with the most: no schedule is shorter."""
     sent: dict[tuple[str, str], int] = {}
     for move in moves:
         for end in (("up", move.source), ("down", move.destination)):
@@ -168,43 +166,44 @@ def first_phase(pairs: Pairs) -> tuple[int, tuple[tuple[str, str], ...]]:
 
     Every link that has as much to do as the busiest one takes part in it.
     """
-    return next(_decomposed(pairs), (0, ()))
+    return next(_matchings(pairs), (0, ()))
 
 
 def _size_of(move: Move) -> int:
+    """Return the bytes of a move; unknown state counts as one byte."""
     return max(round(move.state_bytes), 1)
 
 
-def _decomposed(pairs: Pairs) -> Iterator[tuple[int, tuple[tuple[str, str], ...]]]:
-    """Split the bytes between pairs into matchings; the busiest link is in every one."""
+def _matchings(pairs: Pairs) -> Iterator[tuple[int, tuple[tuple[str, str], ...]]]:
+    """Yield (bytes, pairs): the transfers, split into matchings that all use the busiest link."""
     names = sorted({name for pair in pairs for name in pair})
     at = {name: index for index, name in enumerate(names)}
     n = len(names)
     real = np.zeros((n, n), np.int64)
     for (source, destination), size in pairs.items():
         real[at[source], at[destination]] = size
-    left = _filled_up(real)
+    left = _pad_sums(real)
     rows = np.arange(2 * n)
     matched = np.full(2 * n, -1, np.int64)
     least = 1 << int(left.max(initial=0)).bit_length()
     while left.any():
         matched[left[rows, matched] < least] = -1
-        while not _matched_all(left >= least, matched):
+        while not _match_all_rows(left >= least, matched):
             least //= 2
         size = int(left[rows, matched].min())
         left[rows, matched] -= size
         yield size, tuple((names[s], names[d]) for s, d in enumerate(matched[:n].tolist()) if d < n)
 
 
-def _filled_up(real: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Shape ``(2n, 2n)``: `real`, filled up so that all rows and columns have the largest sum."""
+def _pad_sums(real: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return `real`, padded to ``(2n, 2n)`` so that all rows and columns have the largest sum."""
     up, down = real.sum(axis=1), real.sum(axis=0)
     longest = max(up.max(initial=0), down.max(initial=0))
     return np.block([[real, np.diag(longest - up)], [np.diag(longest - down), real.T]])
 
 
-def _matched_all(edges: npt.NDArray[np.bool_], matched: npt.NDArray[np.int64]) -> bool:
-    """Match every row to a column of its own, keeping `matched` (row → column) as far as it goes.
+def _match_all_rows(edges: npt.NDArray[np.bool_], matched: npt.NDArray[np.int64]) -> bool:
+    """Match every row to a column of its own, in place; return false if that is impossible.
 
     Rows without a column are matched along alternating paths, one after the other (Kuhn).  Returns
     whether all of them are; what was found until then stays in `matched`.

@@ -110,7 +110,7 @@ def plan_fusion(
         raise wrong_value("score", score, "give traffic, attributes or baseline")
     components = _Components(problem, acyclic=acyclic)
     if score == "baseline":
-        _grow(components, np.random.default_rng(0) if rng is None else rng)
+        _fuse_one_by_one(components, np.random.default_rng(0) if rng is None else rng)
     else:
         _merge_greedily(components, score)
     return components.plan()
@@ -138,23 +138,23 @@ class _Components:
         self._after, self._before = list(self._next), [0] * size
         order = _topological_order(size, self.source, self.target)
         for o in reversed(order):
-            for after in _members(self._next[o]):
+            for after in _set_bits(self._next[o]):
                 self._after[o] |= self._after[after]
         for o in order:
-            for after in _members(self._after[o]):
+            for after in _set_bits(self._after[o]):
                 self._before[after] |= 1 << o
 
     def common(self, a: int, b: int) -> frozenset[str]:
-        """Attributes common to two components."""
+        """Return the partition attributes that two components have in common."""
         return self.shared[a] & self.shared[b]
 
     def value(self, attributes: frozenset[str]) -> float:
-        """Sum of the weights of attributes."""
+        """Return the sum of the values of partition attributes."""
         values = self.problem.attribute_values
         return float(sum(values.get(a, 1.0) for a in sorted(attributes)))
 
     def waits_between(self, a: int, b: int) -> bool:
-        """Return whether `a` feeds a third component that feeds `b`, which forbids fusion."""
+        """Return true if `a` feeds a third component that feeds `b`: they must not be fused."""
         return self.acyclic and bool(self._next[a] & ~(1 << b) & self._before[b])
 
     def fuse(self, a: int, b: int) -> int:
@@ -165,21 +165,21 @@ class _Components:
             self.of[operator] = low
         self.members[low] += self.members[high]
         if self.acyclic:
-            self._join(low, high)
+            self._merge_links(low, high)
         return low
 
-    def _join(self, low: int, high: int) -> None:
-        """Update the sets of upstream and downstream components after a fusion."""
+    def _merge_links(self, low: int, high: int) -> None:
+        """Merge the upstream and downstream components of `high` into those of `low`."""
         gone, here = 1 << high, 1 << low
         neither = ~(gone | here)
         for sets in (self._next, self._after, self._before):
             sets[low] = (sets[low] | sets[high]) & neither
         before, after = self._before[low], self._after[low]
-        for c in _members(before):
+        for c in _set_bits(before):
             if self._next[c] & gone:
                 self._next[c] = (self._next[c] & ~gone) | here
             self._after[c] = ((self._after[c] | after) & ~gone) | here
-        for c in _members(after):
+        for c in _set_bits(after):
             self._before[c] = ((self._before[c] | before) & ~gone) | here
 
     def plan(self) -> FusionPlan:
@@ -232,7 +232,7 @@ def _merge_greedily(components: _Components, score: Score) -> None:
                 heapq.heappush(heap, entry)
 
 
-def _grow(components: _Components, rng: np.random.Generator) -> None:
+def _fuse_one_by_one(components: _Components, rng: np.random.Generator) -> None:
     """Grow one component at a time as far as attributes allow (the baseline of paper 3 §7.6)."""
     of, target = components.of, components.target
     leaving: list[list[int]] = [[] for _ in of]
@@ -259,8 +259,8 @@ def _grow(components: _Components, rng: np.random.Generator) -> None:
             at = int(rng.choice(alone))
 
 
-def _members(bits: int) -> Iterator[int]:
-    """Iterate over the bits that are set, ascending."""
+def _set_bits(bits: int) -> Iterator[int]:
+    """Yield the positions of the bits that are set in a number, ascending."""
     while bits:
         lowest = bits & -bits
         yield lowest.bit_length() - 1
@@ -268,7 +268,7 @@ def _members(bits: int) -> Iterator[int]:
 
 
 def _topological_order(size: int, source: list[int], target: list[int]) -> list[int]:
-    """Operators, each after all that feed it; fewer than there are if there is a cycle."""
+    """Return operators, each after all that feed it; fewer than `size` if there is a cycle."""
     following: list[list[int]] = [[] for _ in range(size)]
     waits = [0] * size
     for i, j in zip(source, target, strict=True):

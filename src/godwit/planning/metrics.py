@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 
 def loads(problem: Problem, assignment: IntArray) -> FloatArray:
-    """Shape ``(n,)``: load of each executor on the bottleneck resource."""
+    """Return the load of each executor on the bottleneck resource, shape ``(n,)``."""
     load = np.bincount(assignment, weights=problem.weight, minlength=problem.num_executors)
     return load.astype(np.float64, copy=False)
 
 
 def load_index(problem: Problem, assignment: IntArray) -> FloatArray:
-    """Shape ``(n,)``: load of each executor divided by its capacity (paper 2 §4.3.1)."""
+    """Return the load of each executor divided by its capacity, shape ``(n,)`` (paper 2 §4.3.1)."""
     return loads(problem, assignment) / problem.speed
 
 
 def mean_index(problem: Problem) -> float:
-    """Load index that every executor would have if the load were spread perfectly over A."""
+    """Return the load index that every executor would have if the load were spread perfectly."""
     return float(problem.weight.sum() / problem.speed[problem.available].sum())
 
 
 def load_distance(problem: Problem, assignment: IntArray) -> float:
-    """Largest |load index - mean| over the executors that are not draining (paper 2 §4.3.1)."""
+    """Return the largest |load index - mean| of executors that do not drain (paper 2 §4.3.1)."""
     index = load_index(problem, assignment)[problem.available]
     return float(np.abs(index - mean_index(problem)).max())
 
@@ -55,7 +55,7 @@ def overload(problem: Problem, assignment: IntArray) -> float:
 
 
 def _share_capacity(problem: Problem, assignment: IntArray) -> float:
-    """Capacity over which the load is shared: of n' executors, or of those in use."""
+    """Return the capacity that shares the load: of n' executors, or of those in use."""
     target = problem.limits.target_executors
     speed = problem.speed
     if target is None:
@@ -67,12 +67,12 @@ def _share_capacity(problem: Problem, assignment: IntArray) -> float:
 
 
 def load_variance(problem: Problem, assignment: IntArray) -> float:
-    """Variance of the load index over the executors that are not draining (paper 4, equation 1)."""
+    """Return the variance of the load index of executors that do not drain (paper 4, eq. 1)."""
     return float(load_index(problem, assignment)[problem.available].var())
 
 
 def history_imbalance(problem: Problem, assignment: IntArray) -> float:
-    """ħ: the variance of the load index summed over the windows of the history (paper 4 §2.2)."""
+    """Return ħ, the variance of the load index summed over the history's windows (paper 4 §2.2)."""
     n = problem.num_executors
     total = 0.0
     for window in problem.history:
@@ -82,17 +82,12 @@ def history_imbalance(problem: Problem, assignment: IntArray) -> float:
 
 
 def moved_bytes(problem: Problem, assignment: IntArray) -> float:
-    """ψ: bytes of state whose executor changes (paper 4, equation 2; paper 1 §4.1)."""
+    """Return ψ, the bytes of state whose executor changes (paper 4, equation 2; paper 1 §4.1)."""
     return float(problem.state_bytes[assignment != problem.current].sum())
 
 
-def migration_cost_s(problem: Problem, assignment: IntArray) -> float:
-    """alpha·ψ: seconds to serialise the state that moves (paper 2 §4.3.1)."""
-    return problem.seconds_per_byte * moved_bytes(problem, assignment)
-
-
 def collocation_factor(problem: Problem, assignment: IntArray) -> float:
-    """Share of the traffic, in [0, 1], between key groups on one executor; 0 without traffic."""
+    """Return the share of the traffic between key groups on one executor; 0 without traffic."""
     traffic = problem.traffic
     total = float(traffic.rate.sum())
     if total == 0:
@@ -121,30 +116,30 @@ class SplitKeys:
         return int(((self.share > 0) & (self.share < 1) & (self.first != self.second)).sum())
 
     def holders(self, executors: int) -> IntArray:
-        """Shape ``(n,)``: number of key groups that have rows on each executor."""
+        """Return the number of key groups that have rows on each executor, shape ``(n,)``."""
         one = np.bincount(self.first[self.share > 0], minlength=executors)
         apart = (self.share < 1) & ((self.first != self.second) | (self.share == 0))
         return (one + np.bincount(self.second[apart], minlength=executors)).astype(np.int32)
 
     def load_index(self, problem: Problem) -> FloatArray:
-        """Shape ``(n,)``: load per capacity, merging included."""
+        """Return the load of each executor, merging included, divided by its capacity."""
         n, weight = problem.num_executors, problem.weight
         load = np.bincount(self.first, self.share * weight + self.merging, minlength=n)
         load += np.bincount(self.second, (1 - self.share) * weight, minlength=n)
         return np.asarray(load / problem.speed, np.float64)
 
     def mean_index(self, problem: Problem) -> float:
-        """Load index that every executor would have if the load were spread perfectly."""
+        """Return the load index of every executor if all load were spread perfectly."""
         total = float(problem.weight.sum() + self.merging.sum())
         return total / float(problem.speed[problem.available].sum())
 
     def load_distance(self, problem: Problem) -> float:
-        """Largest |load index - mean| over the executors that stay."""
+        """Return the largest |load index - mean| of executors that are not draining."""
         index = self.load_index(problem)[problem.available]
         return float(np.abs(index - self.mean_index(problem)).max())
 
     def collocation_factor(self, problem: Problem) -> float:
-        """Share of the traffic that is expected to stay on one executor.
+        """Return the share of the traffic that is expected to stay on one executor.
 
         Rows are taken to be split independently at both ends.
         """
@@ -163,7 +158,7 @@ class SplitKeys:
 
 
 def wanted_executors(total_load: float, low: float, high: float) -> int:
-    """Count the executors that put the mean load in the middle of the range: ``⌈2w/(u+v)⌉``.
+    """Return the number of executors whose mean load is in the middle of a range: ``⌈2w/(u+v)⌉``.
 
     Examples
     --------

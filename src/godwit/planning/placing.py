@@ -27,7 +27,7 @@ _DRAWS = 8
 
 
 def busiest_lane(load: FloatArray, num_lanes: int) -> float:
-    """Load of the busiest lane if key groups are dealt out by load; `load`: of each key group.
+    """Return the load of the busiest lane if key groups with these loads are dealt out by load.
 
     Examples
     --------
@@ -41,7 +41,7 @@ def busiest_lane(load: FloatArray, num_lanes: int) -> float:
 
 
 def imbalance_of(num_values: int, num_key_groups: int, num_lanes: int) -> float:
-    """Busiest lane over the mean one, for values that are hashed to key groups.
+    """Return the load of the busiest lane over the mean, for values hashed to key groups.
 
     What their loads are is not known: they are drawn from an exponential distribution, and the
     worst of some draws counts. The generator has a fixed seed.
@@ -63,7 +63,7 @@ def imbalance_of(num_values: int, num_key_groups: int, num_lanes: int) -> float:
 
 
 def min_values(num_key_groups: int, num_lanes: int, max_imbalance: float) -> int:
-    """Least power of two of values that load lanes evenly enough, as all larger ones do.
+    """Return the least power of two of key values that loads lanes evenly enough.
 
     `max_imbalance`: bound on the busiest lane, over what it would have if key groups were equal.
     """

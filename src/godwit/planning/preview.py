@@ -84,7 +84,7 @@ class PlanPreview:
         )
 
     def _repr_html_(self) -> str:
-        """Show `to_text`, for notebooks."""
+        """Return `to_text` as HTML, for notebooks."""
         return text_block(self.to_text())
 
     def to_text(self, *, most_moves: int = 20) -> str:
@@ -147,7 +147,7 @@ def preview(
     changed_share: float = DEFAULT_CHANGED_SHARE,
     routes: Sequence[CopyRoute] = (),
 ) -> PlanPreview:
-    """Predict what carrying out `solution` would do.
+    """Predict the effects of carrying out a solution.
 
     The bandwidth is that of one executor's link, each way; with `routes`, only of ways never
     measured. Raises `InvalidProblemError` if it is not positive, or the share of the state that
@@ -210,7 +210,7 @@ def preview(
 
 
 def _describe_copies(routes: Sequence[CopyRoute]) -> list[str]:
-    """Return lines on the sources of copies, one for each route and reason."""
+    """Return lines that say where copies come from, one for each source and reason."""
     ways: dict[str, list[CopyRoute]] = {}
     for route in routes:
         if route.source == route.destination:
@@ -229,7 +229,7 @@ def _describe_copies(routes: Sequence[CopyRoute]) -> list[str]:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
-    """Format a text table: the first `left` columns left-aligned, the others right-aligned."""
+    """Format a text table: the first `left` columns are aligned left, the others right."""
     lines = [tuple(head), *(tuple(row) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     return "\n".join(

@@ -32,7 +32,7 @@ from godwit.planning.arrays import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from godwit.model.assignment import Assignment
     from godwit.model.key_groups import KeyGroupPairs
@@ -132,10 +132,6 @@ _NONE = np.empty(0, np.int32)
 NO_TRAFFIC = Traffic(source=_NONE, target=_NONE, rate=np.empty(0))
 
 
-def _empty() -> FloatArray:
-    return np.empty((0, 0))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Problem:
     """A planner's whole input: m key groups, n executors, r resources.
@@ -204,7 +200,7 @@ class Problem:
     state_bytes: FloatArray
     current: IntArray
     resources: tuple[str, ...] = ("cpu",)
-    capacity: FloatArray = field(default_factory=_empty)
+    capacity: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
     cores: IntArray = field(default_factory=lambda: np.empty(0, np.int32))
     draining: BoolArray = field(default_factory=lambda: np.empty(0, np.bool_))
     intervals: bool = False
@@ -213,7 +209,7 @@ class Problem:
     operators: tuple[str, ...] = ("operator",)
     operator_of: IntArray = field(default_factory=lambda: np.empty(0, np.int32))
     downstream: tuple[tuple[int, int], ...] = ()
-    history: FloatArray = field(default_factory=_empty)
+    history: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
     seconds_per_byte: float = 0.0
 
     def __post_init__(self) -> None:
@@ -275,7 +271,7 @@ class Problem:
 
     @property
     def homogeneous(self) -> bool:
-        """Return whether all executors that are not draining have the same capacity."""
+        """True if all executors that are not draining have the same capacity."""
         capacity = self.capacity[self.available]
         return bool((capacity == capacity[0]).all())
 
@@ -391,7 +387,7 @@ def problem_of(
     draining: Collection[str] = (),
     limits: Limits | None = None,
 ) -> Problem:
-    """Build the problem of one component as it runs.
+    """Build the planning problem of one component from its assignment and measurements.
 
     An executor's capacity is its number of lanes. Executors keep their order, and those without key
     groups stay in the problem, so a plan may use them. Raises `InvalidProblemError`, if an executor
@@ -405,10 +401,6 @@ def problem_of(
     >>> problem.capacity[:, 0].tolist(), problem.available.tolist()
     ([2.0, 1.0], [0])
     """
-    unknown = sorted(set(draining) - set(assignment.executors))
-    if unknown:
-        there = ", ".join(assignment.executors)
-        raise wrong_value("draining", unknown[0], f"there is no such executor; there are {there}")
     lanes = np.asarray(assignment.lanes, np.int32)
     return Problem(
         executors=assignment.executors,
@@ -418,7 +410,7 @@ def problem_of(
         resources=resources,
         capacity=lanes.astype(np.float64),
         cores=lanes,
-        draining=np.isin(assignment.executors, list(draining)),
+        draining=_draining_mask(draining, assignment.executors),
         limits=limits or Limits(),
         traffic=traffic,
         history=np.empty((0, 0)) if history is None else history,
@@ -441,7 +433,7 @@ def joint_problem(
     draining: Collection[str] = (),
     limits: Limits | None = None,
 ) -> Problem:
-    """Build one problem of several components, whose traffic can then be collocated.
+    """Build one planning problem of several components, whose traffic can then be collocated.
 
     Key groups are numbered through, component after component; `Problem.operators` are the
     components. An executor's capacity is the most lanes that a component has there.
@@ -458,10 +450,6 @@ def joint_problem(
         for executor, width in zip(facts.assignment.executors, facts.assignment.lanes, strict=True):
             lanes[executor] = max(lanes.get(executor, 0), width)
     executors = sorted(lanes, key=lambda name: (len(name), name))
-    unknown = sorted(set(draining) - set(executors))
-    if unknown:
-        there = ", ".join(executors)
-        raise wrong_value("draining", unknown[0], f"there is no such executor; there are {there}")
     index = {name: i for i, name in enumerate(executors)}
     current = [
         np.array([index[e] for e in facts.assignment.executors], np.int32)[
@@ -482,14 +470,16 @@ def joint_problem(
         current=np.concatenate(current),
         capacity=cores.astype(np.float64),
         cores=cores,
-        draining=np.isin(executors, list(draining)),
+        draining=_draining_mask(draining, executors),
         limits=limits or Limits(),
         traffic=Traffic(
-            source=_joined([f.source + first[up] for (up, _), f in known_pairs.items()], np.int32),
-            target=_joined(
+            source=_concatenate(
+                [f.source + first[up] for (up, _), f in known_pairs.items()], np.int32
+            ),
+            target=_concatenate(
                 [f.target + first[down] for (_, down), f in known_pairs.items()], np.int32
             ),
-            rate=_joined([pair.rows for pair in known_pairs.values()], np.float64),
+            rate=_concatenate([pair.rows for pair in known_pairs.values()], np.float64),
         ),
         operators=tuple(names),
         operator_of=np.repeat(
@@ -501,5 +491,15 @@ def joint_problem(
     )
 
 
-def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
+def _draining_mask(draining: Collection[str], executors: Sequence[str]) -> BoolArray:
+    """Return a mask of the executors that drain, shape ``(n,)``; refuse unknown names."""
+    unknown = sorted(set(draining) - set(executors))
+    if unknown:
+        there = ", ".join(executors)
+        raise wrong_value("draining", unknown[0], f"there is no such executor; there are {there}")
+    return np.isin(executors, list(draining))
+
+
+def _concatenate(parts: list[np.ndarray], dtype: type) -> np.ndarray:
+    """Concatenate arrays to one of this type; there may be none."""
     return np.concatenate([np.empty(0, dtype), *parts]).astype(dtype)

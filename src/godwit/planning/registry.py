@@ -1,7 +1,7 @@
 """Registry of planners: objective, constraints and cost of each, by name.
 
 `PLANNERS` is what `godwit plan --help` prints and `godwit plan compare` goes through.  A planner is
-a function ``plan_<name>(problem, *, clock=time.perf_counter, **options) -> Solution`` in the module
+a function ``plan_<name>(problem, **options) -> Solution`` in the module
 ``godwit.planning.<module>``, which is imported when it is first used, so a missing optional solver
 disturbs only the planners that need it.  To add one: write the function, and add one entry.
 
@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -29,6 +30,7 @@ from godwit.planning.cores.core_assignment import CoreAssignmentProblem
 from godwit.planning.fusion import FusionProblem
 from godwit.planning.intervals.projected import ProjectedCost, Transitions
 from godwit.planning.problem import Problem
+from godwit.planning.solution import Solution
 
 _Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Number = _Whole | float
@@ -48,7 +50,7 @@ _OF_PROGRAMS: Mapping[Any, str] = {
 
 
 def read_option(value: Any, kind: Any, name: str) -> Any:
-    """Return an option's value as one of a type; refuse it by the name of what is wrong in it."""
+    """Convert the value of a planner's option to the type `kind`; refuse it by its `name`."""
     if kind in _OF_PROGRAMS:
         if not isinstance(value, kind):
             raise wrong_value(name, value, _OF_PROGRAMS[kind])
@@ -59,15 +61,16 @@ def read_option(value: Any, kind: Any, name: str) -> Any:
         matrix = read_option(value, _Matrix, name)
         return Transitions(sizes=matrix.sizes, probability=matrix.probability)
     try:
-        return msgspec.convert(_plain(value), kind)
+        return msgspec.convert(_to_json(value), kind)
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at `$")
         raise wrong_value(f"{name}{place.rstrip('`')}", value, problem) from None
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
+    """Convert NumPy arrays and numbers in a value to what JSON has."""
     if isinstance(value, Mapping):
-        return {key: _plain(part) for key, part in value.items()}
+        return {key: _to_json(part) for key, part in value.items()}
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
@@ -76,46 +79,46 @@ Requirement = Callable[[Problem], str]
 
 
 def one_range_each(problem: Problem) -> str:
-    """Require that every executor owns one range of key groups today."""
+    """Return a reason to refuse the problem if an executor owns several ranges of key groups."""
     if not is_contiguous(problem.current, problem.num_executors):
         return "the current assignment is not made of intervals"
     return ""
 
 
 def equal_executors(problem: Problem) -> str:
-    """Require executors of equal capacity."""
+    """Return a reason to refuse the problem if executors have different capacities."""
     return "" if problem.homogeneous else "executors have different capacities"
 
 
 def two_windows(problem: Problem) -> str:
-    """Require a history of at least two windows."""
+    """Return a reason to refuse the problem if its history has less than two windows."""
     return "" if len(problem.history) > 1 else "there are less than two windows of history"
 
 
 def a_load_range(problem: Problem) -> str:
-    """Require a range that loads should be in."""
+    """Return a reason to refuse the problem if it has no range for loads."""
     limits = problem.limits
     complete = limits.load_low is not None and limits.load_high is not None
     return "" if complete else "limits.load_low and limits.load_high are not given"
 
 
 def none_draining(problem: Problem) -> str:
-    """Require that no executor drains."""
+    """Return a reason to refuse the problem if an executor is draining."""
     return "an executor is draining" if problem.draining.any() else ""
 
 
 def some_traffic(problem: Problem) -> str:
-    """Require traffic between key groups."""
+    """Return a reason to refuse the problem if there is no traffic between key groups."""
     return "" if len(problem.traffic.rate) else "there is no traffic between key groups"
 
 
 def some_tau(problem: Problem) -> str:
-    """Require tau, the load balancing threshold."""
+    """Return a reason to refuse the problem if it has no tau, the load balancing threshold."""
     return "" if problem.limits.tau is not None else "limits.tau is not given"
 
 
 def arbitrary_maps(problem: Problem) -> str:
-    """Require that an assignment may be any map, and not only intervals."""
+    """Return a reason to refuse the problem if the assignment has to be by intervals."""
     return "intervals are wanted" if problem.intervals else ""
 
 
@@ -149,7 +152,7 @@ class Planner:
         return self.module.startswith("intervals.")
 
     def refusal(self, problem: Problem) -> str:
-        """Return why this planner cannot take `problem`; empty if it can."""
+        """Return the reasons why this planner cannot take a problem; empty if it can."""
         reasons = [check(problem) for check in self.requires]
         reasons += [
             f"it does not keep limits.{name}"
@@ -176,7 +179,7 @@ class Planner:
         return function
 
     def defaults(self) -> Mapping[str, Any]:
-        """Default values of the options."""
+        """Return option → its default value."""
         parameters = inspect.signature(self.load()).parameters
         return {name: parameters[name].default for name in self.takes}
 
@@ -212,7 +215,11 @@ class Planner:
                     value=value,
                 )
             arguments[name] = read_option(value, kind, f"options.{name}")
-        return function(problem, **arguments)
+        began = time.perf_counter()
+        answer = function(problem, **arguments)
+        if isinstance(answer, Solution):
+            return replace(answer, elapsed_s=time.perf_counter() - began)
+        return answer
 
 
 ASKED: Mapping[str, type] = MappingProxyType(
@@ -466,7 +473,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType({entry.name: entry for entry 
 
 
 def planner(name: str) -> Planner:
-    """Find a planner.
+    """Return the planner of this name.
 
     Raises
     ------

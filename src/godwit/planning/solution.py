@@ -56,7 +56,7 @@ def move_order(
     speed: FloatArray,
     draining: BoolArray,
 ) -> IntArray:
-    """Order the key groups that move: relieve the most overloaded executor first.
+    """Return the key groups that move, in an order that relieves overloaded executors first.
 
     A migration may be cut short, and its later moves come late; so every move brings as much relief
     as it can, as cheaply as it can, where relief is needed most. Repeatedly takes the executor with
@@ -93,7 +93,7 @@ def move_order(
 
 
 def moves_in_order(problem: Problem, assignment: IntArray) -> IntArray:
-    """Order the key groups whose executor an assignment changes, see `move_order`."""
+    """Return the key groups whose executor an assignment changes, in the order of `move_order`."""
     return move_order(
         problem.current,
         assignment,
@@ -105,7 +105,7 @@ def moves_in_order(problem: Problem, assignment: IntArray) -> IntArray:
 
 
 def planned_moves(problem: Problem, assignment: IntArray) -> tuple[PlannedMove, ...]:
-    """List the moves that lead from a problem's current assignment to another, in order."""
+    """Return the moves from a problem's current assignment to another, in their order."""
     return tuple(
         PlannedMove(
             key_group=k,
@@ -151,7 +151,7 @@ class Solution:
     objective, bound
         Value of what the planner minimises, and a proved lower bound of it, if it has them.
     elapsed_s
-        Seconds the planner took, by the clock it was given.
+        Seconds that the planner took, where it was called by the registry; else 0.
     details
         Facts only this planner has (say, the error of an approximation): name → plain value.
     split
@@ -183,7 +183,7 @@ class Solution:
 
     @property
     def gap(self) -> float | None:
-        """(objective - bound) / |objective|, 0 when both are 0; None without a bound."""
+        """(objective - bound) / |objective|, 0 when both are 0; ``None`` without a bound."""
         if self.objective is None or self.bound is None:
             return None
         difference = max(0.0, self.objective - self.bound)
@@ -206,7 +206,7 @@ class Solution:
 
     @property
     def load_index(self) -> FloatArray:
-        """Shape ``(n,)``: load per capacity of each executor."""
+        """Load divided by capacity of each executor, shape ``(n,)``."""
         if self.split is not None:
             return self.split.load_index(self.problem)
         return metrics.load_index(self.problem, self.assignment)
@@ -231,7 +231,7 @@ class Solution:
     @property
     def migration_cost_s(self) -> float:
         """alpha·ψ in seconds: the time to serialise the state that moves."""
-        return metrics.migration_cost_s(self.problem, self.assignment)
+        return self.problem.seconds_per_byte * self.moved_bytes
 
     @property
     def collocation_factor(self) -> float:
@@ -246,7 +246,7 @@ RELATIVE_TOLERANCE = 1e-9
 
 
 def illegalities(problem: Problem, assignment: IntArray) -> list[str]:
-    """Return why `assignment` could not be carried out, a sentence each; empty if it could."""
+    """Return the reasons why an assignment cannot be carried out, as sentences; empty if it can."""
     m, n = problem.num_key_groups, problem.num_executors
     if assignment.shape != (m,):
         return [f"the assignment has shape {assignment.shape}, not ({m},)"]
@@ -265,7 +265,7 @@ def illegalities(problem: Problem, assignment: IntArray) -> list[str]:
 def broken_limits(
     problem: Problem, assignment: IntArray, split: SplitKeys | None = None
 ) -> list[str]:
-    """Limits of the problem that a legal assignment breaks, one sentence each.
+    """Return the limits of the problem that an assignment breaks, as sentences.
 
     Of limits on load, a split knows only τ.
     """
@@ -312,7 +312,7 @@ def broken_limits(
 
 
 def _overused(problem: Problem, assignment: IntArray, usage: tuple[float, ...]) -> list[str]:
-    """Return a sentence for every resource that some executor uses too much of."""
+    """Return a sentence for every resource of which an executor uses more than `usage` allows."""
     broken = []
     for r, name in enumerate(problem.resources):
         use = np.bincount(assignment, weights=problem.load[:, r], minlength=problem.num_executors)
@@ -335,11 +335,10 @@ def make_solution(
     reason: str = "",
     objective: float | None = None,
     bound: float | None = None,
-    elapsed_s: float = 0.0,
     details: Mapping[str, Any] | None = None,
     split: SplitKeys | None = None,
 ) -> Solution:
-    """Build the solution of a planner, with the status that the limits leave it.
+    """Build the solution of a planner: optimal, feasible, or infeasible if it breaks limits.
 
     `optimal` claims a proof that nothing within the limits is better. Broken limits are appended to
     `reason`. Raises `InvalidPlanError` if the assignment is illegal: a fault of the planner, not of
@@ -347,7 +346,7 @@ def make_solution(
     """
     illegal = illegalities(problem, assignment)
     if illegal:
-        raise _illegal(method, illegal)
+        raise _illegal_plan(method, illegal)
     broken = broken_limits(problem, assignment, split)
     if broken:
         status = Status.INFEASIBLE
@@ -362,7 +361,6 @@ def make_solution(
         reason=reason,
         objective=objective,
         bound=bound,
-        elapsed_s=elapsed_s,
         details=dict(details or {}),
         split=split,
     )
@@ -378,7 +376,7 @@ def validate_solution(solution: Solution) -> None:
     """
     faults = illegalities(solution.problem, solution.assignment)
     if faults:
-        raise _illegal(solution.method, faults)
+        raise _illegal_plan(solution.method, faults)
     broken = broken_limits(solution.problem, solution.assignment, solution.split)
     if broken and solution.status is not Status.INFEASIBLE:
         raise InvalidPlanError(
@@ -397,8 +395,8 @@ def validate_solution(solution: Solution) -> None:
         )
 
 
-def _illegal(method: str, faults: list[str]) -> InvalidPlanError:
-    """Return the error that a planner's assignment is invalid."""
+def _illegal_plan(method: str, faults: list[str]) -> InvalidPlanError:
+    """Return the error for a plan that cannot be carried out; `faults` are sentences."""
     return InvalidPlanError(
         f"The plan of {method!r} cannot be carried out: {'; '.join(faults)}.",
         remedy="This is a fault of the planner; please report it with the problem's JSON.",
@@ -425,7 +423,7 @@ class ExecutablePlan:
         return f"<ExecutablePlan by {self.method}: {len(self.moves)} moves>"
 
     def _repr_html_(self) -> str:
-        """List the moves, for notebooks."""
+        """Return a table of the moves as HTML, for notebooks."""
         return table(
             f"Plan by {self.method}: {len(self.moves)} moves",
             ("key group", "from", "to", "bytes of state"),
@@ -434,7 +432,7 @@ class ExecutablePlan:
 
     @property
     def moved_bytes(self) -> int:
-        """State that has to be at its destinations."""
+        """Bytes of state that move."""
         return sum(move.state_bytes for move in self.moves)
 
     @property
@@ -448,7 +446,7 @@ class ExecutablePlan:
         return {move.key_group: move.destination for move in self.moves}
 
     def target(self, current: Assignment) -> Assignment:
-        """Apply all moves to an assignment.
+        """Return an assignment after all moves of the plan.
 
         Raises `InvalidPlanError` if a key group is no longer where the plan found it, or its
         destination is not there.
@@ -466,7 +464,7 @@ class ExecutablePlan:
 
 
 def executable_plan(solution: Solution) -> ExecutablePlan:
-    """Judge a solution and put its moves in order.
+    """Check a solution, and return its moves in order.
 
     Raises `InvalidPlanError` if the solution is illegal, claims to be within limits it breaks, or
     splits keys.
@@ -479,17 +477,18 @@ def executable_plan(solution: Solution) -> ExecutablePlan:
             remedy="Use a planner that assigns key groups whole.",
             method=solution.method,
         )
+    problem = solution.problem
     return ExecutablePlan(
         method=solution.method,
-        executors=solution.problem.executors,
+        executors=problem.executors,
         moves=solution.moves,
-        load_before=_floats(metrics.load_index(solution.problem, solution.problem.current)),
-        load_after=_floats(solution.load_index),
+        load_before=tuple(metrics.load_index(problem, problem.current).tolist()),
+        load_after=tuple(solution.load_index.tolist()),
     )
 
 
 def executable_plans(solution: Solution) -> dict[str, ExecutablePlan]:
-    """Judge a solution of several components; give each that moves its own moves, in order.
+    """Check a solution of several components; return component → its own moves, in order.
 
     Key groups are numbered by component again; loads stay those of all of them together.
     """
@@ -506,7 +505,3 @@ def executable_plans(solution: Solution) -> dict[str, ExecutablePlan]:
         if moves:
             parts[name] = replace(joint, moves=moves)
     return parts
-
-
-def _floats(values: np.ndarray) -> tuple[float, ...]:
-    return tuple(float(value) for value in values)

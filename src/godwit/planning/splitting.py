@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final, Literal
 
 from godwit.model.errors import InvalidProblemError
-from godwit.model.naming import insist_on_number
+from godwit.model.naming import check_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +64,7 @@ class LayoutCosts:
         for field in fields(self):
             value = getattr(self, field.name)
             what = f"The figure {field.name} of a layout's costs"
-            insist_on_number(what, value, least=0, whole=False, error=InvalidProblemError)
+            check_number(what, value, least=0, whole=False, error=InvalidProblemError)
             if not math.isfinite(value):
                 raise InvalidProblemError(f"{what} is {value}.", remedy="Give a finite number.")
         if self.with_state > self.migrations:
@@ -75,7 +75,7 @@ class LayoutCosts:
 
     @property
     def split_ms(self) -> float:
-        """T_p·E + PW_p·K_1·#keygroups + MK_p·K_1, state that moves all the same, and stages."""
+        """CPU time of two phases: T_p·E + PW_p·K_1·#keygroups + MK_p·K_1, moves and stages."""
         handed_ms = self.partials * self.partial_ms * self.key_groups + self.stage_ms
         instant_total_ms = (self.migrations - self.with_state) * self.instant_ms
         return (
@@ -87,25 +87,25 @@ class LayoutCosts:
 
     @property
     def combined_ms(self) -> float:
-        """T_p·W·E + MK_p·K_(PW_p)."""
+        """CPU time of one phase: T_p·W·E + MK_p·K_(PW_p)."""
         return self.rows * self.row_ms * self.combined_states + self.migrations * self.move_ms
 
     @property
     def split_latency_ms(self) -> float:
-        """Zero in the paper; L for each key group that has to take its state along."""
+        """Time that migrations take in two phases: L for each key group that moves its state."""
         return self.with_state * self.move_latency_ms
 
     @property
     def combined_latency_ms(self) -> float:
-        """MK_p·L."""
+        """Time that migrations take in one phase: MK_p·L."""
         return self.migrations * self.move_latency_ms
 
     def ms(self, layout: WindowLayout) -> float:
-        """CPU time of a layout."""
+        """Return the CPU time of a layout, in milliseconds."""
         return self.split_ms if layout == "split" else self.combined_ms
 
     def latency_ms(self, layout: WindowLayout) -> float:
-        """Latency of migrations in a layout."""
+        """Return the time that migrations take in a layout, in milliseconds."""
         return self.split_latency_ms if layout == "split" else self.combined_latency_ms
 
     @property
@@ -130,7 +130,7 @@ class Choice:
 def choose_layout(
     costs: LayoutCosts, today: WindowLayout, max_latency_ms: float = math.inf
 ) -> Choice:
-    """Choose a layout: least CPU time, within a bound on latency.
+    """Choose the layout of windows with the least CPU time, within a bound on latency.
 
     `costs`: of one period. `today`: the layout that was in use. `max_latency_ms`: how long the
     migrations of a period may take, all together.
@@ -154,7 +154,7 @@ def choose_layout(
 
 
 def _is_worth(costs: LayoutCosts, today: WindowLayout, other: WindowLayout) -> bool:
-    """Return whether the other layout saves enough, of the differing costs and of all."""
+    """Return true if the `other` layout saves enough CPU time to be changed to."""
     now_ms, then_ms = costs.ms(today), costs.ms(other)
     tells_ms = now_ms - costs.common_ms
     saved_ms = now_ms - then_ms
@@ -162,7 +162,7 @@ def _is_worth(costs: LayoutCosts, today: WindowLayout, other: WindowLayout) -> b
 
 
 def most_beneficial(choices: Mapping[str, Choice]) -> str | None:
-    """Name the change to make first: furthest above its bound, then largest saving.
+    """Return the component to change first: furthest above its bound, then largest saving.
 
     `choices`: component → its choice, its figures for equal stretches of time. Returns ``None`` if
     everything stays as it is. Of equals the first by name.

@@ -31,26 +31,26 @@ class SidesOfKey:
 
     @property
     def total(self) -> float:
-        """Work of the key in one part."""
+        """Work of the key if it is in one part: rows and pairs."""
         return self.left + self.right + self.pairs
 
-    def part(self, rows: int, columns: int) -> float:
-        """Work of one part of a grid.
+    def work_of_part(self, rows: int, columns: int) -> float:
+        """Return the work of one part of a grid of `rows` times `columns` parts.
 
         Examples
         --------
-        >>> SidesOfKey(left=80, right=10, pairs=40).part(4, 1)
+        >>> SidesOfKey(left=80, right=10, pairs=40).work_of_part(4, 1)
         40.0
         """
         return self.left / rows + self.right / columns + self.pairs / (rows * columns)
 
-    def copied(self, rows: int, columns: int) -> float:
-        """Return how many rows there are more in all parts of a grid."""
+    def copied_rows(self, rows: int, columns: int) -> float:
+        """Return the additional rows of all parts of a grid, since each side is copied."""
         return (columns - 1) * self.left + (rows - 1) * self.right
 
 
 def choose_shape(key: SidesOfKey, *, max_parts: int, goal: float) -> tuple[int, int]:
-    """Choose the rows and columns of a key's grid; `goal`: what a part may have of work.
+    """Choose rows and columns of a key's grid of parts; `goal` is the most work of a part.
 
     Examples
     --------
@@ -64,12 +64,16 @@ def choose_shape(key: SidesOfKey, *, max_parts: int, goal: float) -> tuple[int, 
         for rows in range(1, max_parts + 1)
         for columns in range(1, max_parts // rows + 1)
     ]
-    enough = [shape for shape in shapes if key.part(*shape) <= goal]
+    enough = [shape for shape in shapes if key.work_of_part(*shape) <= goal]
     if enough:
-        return min(enough, key=lambda shape: (shape[0] * shape[1], key.copied(*shape), shape))
+        return min(enough, key=lambda shape: (shape[0] * shape[1], key.copied_rows(*shape), shape))
     return min(
         shapes,
-        key=lambda shape: (round(key.part(*shape), 6), shape[0] * shape[1], key.copied(*shape)),
+        key=lambda shape: (
+            round(key.work_of_part(*shape), 6),
+            shape[0] * shape[1],
+            key.copied_rows(*shape),
+        ),
     )
 
 
@@ -79,7 +83,7 @@ def place_parts(
     count: int,
     share: float,  # what a part adds to it
 ) -> list[int]:
-    """Choose parts in different places, least loaded first; equal ones by number.
+    """Choose `count` of the candidates, in different places, the least loaded first.
 
     Returns positions in `candidates`.
 

@@ -74,7 +74,7 @@ class Spans:
 
     @classmethod
     def of(cls, problem: ConsolidationProblem) -> Spans:
-        """Find the cuts of some windows."""
+        """Build the spans of a problem: its windows, by the cuts where one begins or ends."""
         pane_keys, all_keys = problem.pane_keys, float(problem.all_keys or 0.0)
         windows = problem.windows
         cuts = sorted({cut for window in (*windows, *problem.ready) for cut in window})
@@ -99,8 +99,8 @@ class Spans:
         )
 
     @property
-    def least(self) -> float:
-        """Lower bound of keys read: every pane of a window once."""
+    def lower_bound(self) -> float:
+        """Lower bound of the keys that any plan reads: every pane of a window once."""
         if self.ready:
             return 0.0
         inside = np.zeros(len(self.cuts), np.bool_)
@@ -109,7 +109,7 @@ class Spans:
         return float(np.sum(np.asarray(self.runs)[inside[:-1]]))
 
     def keys(self, span: Span) -> float:
-        """Estimate the number of keys of a window."""
+        """Estimate the number of keys of a window (a span of cuts)."""
         if span in self.ready:
             return self.ready[span]
         first, end = span
@@ -118,20 +118,20 @@ class Spans:
         return self.all_keys * float(-np.expm1(self._missing[end] - self._missing[first]))
 
     def price(self, part: Part) -> float:
-        """Keys that a part costs to read."""
+        """Return the number of keys that are read for a part of a window."""
         return self.runs[part] if isinstance(part, int) else self.keys(part)
 
     def price_all(self, parts: Mapping[Span, tuple[Part, ...]]) -> Built:
-        """Sum up the keys of all windows' parts."""
+        """Return the plan with these parts of each window, and the keys of all parts."""
         return Built(parts=parts, keys=sum(self.price(p) for made in parts.values() for p in made))
 
     def panes_of(self, part: Part) -> Span:
-        """Positions of the panes of a part."""
+        """Return the positions (first, end) of the panes of a part."""
         first, end = (part, part + 1) if isinstance(part, int) else part
         return self.cuts[first], self.cuts[end]
 
     def parts_of(self, window: Span, built: Built) -> tuple[Span, ...]:
-        """Parts of a window as positions of panes, runs pane by pane."""
+        """Return the parts of a window as positions of panes, runs pane by pane."""
         panes: list[Span] = []
         for part in built.parts[window]:
             if isinstance(part, int):
@@ -155,21 +155,21 @@ class Spans:
         )
 
     def direct(self) -> Built:
-        """Build every window from panes."""
+        """Return the plan that builds every window from panes."""
         return self.price_all({window: tuple(range(*window)) for window in self.asked})
 
-    def built(self, auxiliary: Iterable[Span] = ()) -> Built:
-        """Build every window from panes, other windows and auxiliary ones."""
+    def cheapest_parts(self, auxiliary: Iterable[Span] = ()) -> Built:
+        """Return the plan that builds windows from panes, other windows and `auxiliary` ones."""
         windows = self.asked.union(auxiliary)
-        return self.price_all(self._tiled(windows, windows))
+        return self.price_all(self._all_paths(windows, windows))
 
     def relaxed(
         self, chosen: frozenset[Span], refused: frozenset[Span]
     ) -> tuple[float, Counter[Span]]:
-        """Lower bound of keys if undecided auxiliary windows cost nothing, and the uses of each."""
+        """Return a lower bound of keys if undecided auxiliary windows are free, and their uses."""
         windows = self.asked | chosen
         free = self.candidates - chosen - refused
-        tiled = self._tiled(windows, windows | free)
+        tiled = self._all_paths(windows, windows | free)
         used = Counter(
             part
             for parts in tiled.values()
@@ -178,19 +178,19 @@ class Spans:
         )
         return self.price_all(tiled).keys, used
 
-    def _tiled(
+    def _all_paths(
         self, windows: Iterable[Span], available: Iterable[Span]
     ) -> Mapping[Span, tuple[Part, ...]]:
-        """Find every window's cheapest parts among those available."""
+        """Return the cheapest parts of every window among the `available` windows and panes."""
         ending: dict[int, list[tuple[int, float]]] = {}
         for first, end in sorted({*available, *self.ready}, reverse=True):
             ending.setdefault(end, []).append((first, self.keys((first, end))))
-        return {window: self._path(window, ending) for window in sorted(windows)}
+        return {window: self._cheapest_path(window, ending) for window in sorted(windows)}
 
-    def _path(
+    def _cheapest_path(
         self, window: Span, ending: Mapping[int, list[tuple[int, float]]]
     ) -> tuple[Part, ...]:
-        """Shortest path from the beginning of a window to its end; of equals the fewest parts."""
+        """Return the cheapest parts of one window; `ending`: cut → (first cut, keys) of windows."""
         begin, last = window
         costs: list[tuple[float, int]] = [(0.0, 0)]
         steps: list[tuple[int, Part]] = []
@@ -223,14 +223,14 @@ class Spans:
 _EQUAL = 1e-9
 
 
-def cheapest(spans: Spans, most_nodes: int) -> tuple[Built, float]:
-    """Search for the cheapest windows to build; also return a lower bound of their keys.
+def search_auxiliary(spans: Spans, most_nodes: int) -> tuple[Built, float]:
+    """Search for the auxiliary windows with the cheapest plan; return it, and a lower bound.
 
     Best first: a node of the search has said yes to some auxiliary windows and no to some others.
     If those that are left cost nothing to build and only to use, no plan beneath it is cheaper;
     where none of them is used, that is a plan. After `most_nodes` the best so far is returned.
     """
-    best = min(spans.built(), chained(spans), key=lambda built: built.keys)
+    best = min(spans.cheapest_parts(), chained(spans), key=lambda built: built.keys)
     nothing: frozenset[Span] = frozenset()
     bound, used = spans.relaxed(nothing, nothing)
     order = count()
@@ -240,13 +240,15 @@ def cheapest(spans: Spans, most_nodes: int) -> tuple[Built, float]:
             return best, best.keys
         _, _, chosen, refused, used = heapq.heappop(nodes)
         if not used:
-            return spans.built(chosen), best.keys if not nodes else nodes[0][0]
+            return spans.cheapest_parts(chosen), best.keys if not nodes else nodes[0][0]
         most_used = max(used, key=lambda span: (used[span], span))
         for choice in ((chosen | {most_used}, refused), (chosen, refused | {most_used})):
             keys, left = spans.relaxed(*choice)
             if keys < best.keys - _EQUAL:
                 heapq.heappush(nodes, (keys, next(order), *choice, left))
-        candidate = spans.built(chosen | {span for span, times in used.items() if times > 1})
+        candidate = spans.cheapest_parts(
+            chosen | {span for span, times in used.items() if times > 1}
+        )
         best = min(best, candidate, key=lambda built: built.keys)
     return best, min(best.keys, nodes[0][0] if nodes else best.keys)
 
@@ -284,18 +286,18 @@ class WindowCounts:
         return WindowCounts(**{n: getattr(self, n) + getattr(other, n) for n in names})
 
     def shared_ms(self, costs: WindowCosts) -> float:
-        """CPU time with shared panes."""
+        """Return the CPU time with shared panes, in milliseconds."""
         written = self.pane_entries * costs.write_ms
         return written + self.panes_scanned * costs.scan_ms + self.merged * costs.merge_ms
 
     def duplicated_ms(self, costs: WindowCosts) -> float:
-        """CPU time with duplicated state."""
+        """Return the CPU time with a state per window, in milliseconds."""
         written = self.window_entries * costs.write_ms + self.spread * costs.spread_ms
         return written + self.windows_scanned * costs.scan_ms
 
 
 def is_duplicated_cheaper(counts: WindowCounts, costs: WindowCosts, *, duplicated: bool) -> bool:
-    """Return whether to duplicate from now on; a change must save enough.
+    """Return true if windows should have a state each from now on; a change must save enough.
 
     In the paper a tuple costs E to process, once when shared and W times when not, and results of
     partial windows cost K to bring together (paper 3 §5.1.1). Here partials of an epoch are made
@@ -319,7 +321,7 @@ def is_duplicated_cheaper(counts: WindowCounts, costs: WindowCosts, *, duplicate
 
 
 def chained(spans: Spans, *, by_length: bool = False) -> Built:
-    """Build every window from two halves that grow pane by pane from few cuts in between.
+    """Return the plan that builds every window from two halves, which grow from few cuts.
 
     For hundreds of long windows that each begin a little after the one before, as when a stream was
     quiet for a while. Cuts are chosen so that every window holds one; its halves are what is before
@@ -342,7 +344,7 @@ def chained(spans: Spans, *, by_length: bool = False) -> Built:
         if half(*window) == window:
             parts.setdefault(window, made_of)
 
-    for cut, windows in _by_cut(spans.asked, by_length=by_length):
+    for cut, windows in _halved_at(spans.asked, by_length=by_length):
         reached = cut
         for end in sorted({end for _, end in windows}):
             inner = () if reached == cut else (half(cut, reached),)
@@ -360,8 +362,8 @@ def chained(spans: Spans, *, by_length: bool = False) -> Built:
     return spans.price_all(parts)
 
 
-def _by_cut(asked: Iterable[Span], *, by_length: bool) -> Iterable[tuple[int, list[Span]]]:
-    """Choose cuts, and yield the windows that are halved at each."""
+def _halved_at(asked: Iterable[Span], *, by_length: bool) -> Iterable[tuple[int, list[Span]]]:
+    """Choose cuts, and return (cut, windows that are halved there) pairs."""
     chosen: dict[int, list[Span]] = {}
     cuts: dict[int, int] = {}  # power of two that a length is below, or 0 for all → the last cut
     for first, end in sorted(asked, key=lambda span: (span[1], span)):
@@ -464,13 +466,13 @@ def plan_consolidation(
     (86.0, 240.0)
     """
     spans = Spans.of(problem)
-    direct, bound = spans.direct(), spans.least
+    direct, bound = spans.direct(), spans.lower_bound
     plans = [direct]
     if len(problem.windows) <= _MOST_TILED:
-        plans.append(spans.built())
+        plans.append(spans.cheapest_parts())
     few_cuts = len(spans.cuts) <= 2 * _MOST_SEARCHED  # always, but for those of what is ready
     if auxiliary and few_cuts and len(problem.windows) <= _MOST_SEARCHED:
-        best, bound = cheapest(spans, most_nodes)
+        best, bound = search_auxiliary(spans, most_nodes)
         plans.append(best)
     elif auxiliary:
         plans += [chained(spans), chained(spans, by_length=True)]
@@ -484,7 +486,7 @@ def plan_consolidation(
 
 
 def _steps(built: Built, spans: Spans) -> Iterator[ConsolidationStep]:
-    """List windows and their parts as panes, shorter windows first."""
+    """Yield the steps of a plan, windows and their parts as panes, shorter windows first."""
     for window in sorted(built.parts, key=lambda span: (span[1] - span[0], span)):
         yield ConsolidationStep(
             window=spans.panes_of(window),

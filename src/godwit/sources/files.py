@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from godwit.columns.types import plain_schema, to_schema
 from godwit.model.errors import GodwitError, SourceError
-from godwit.model.naming import insist_on_number
+from godwit.model.naming import check_number
 from godwit.model.wording import counted
 from godwit.sources.directory import Directory, File, Listing, hash_versions, key_of, partitions_of
 from godwit.sources.file_formats import BadLine, FileRange
@@ -74,7 +74,7 @@ class FileSource(Source):
             ("max_files_per_epoch", max_files_per_epoch),
         ):
             if value is not None:
-                insist_on_number(option, value, least=1, error=SourceError)
+                check_number(option, value, least=1, error=SourceError)
         self._format, self._max_rows = file_format, max_rows_per_epoch
         self._max_files = max_files_per_epoch
         self._directory = Directory(path, filesystem, pattern)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.model.errors import SourceError
-from godwit.model.naming import insist_on_number, type_name
+from godwit.model.naming import check_number, type_name
 from godwit.sources.source import Lag, Source, Split
 
 if TYPE_CHECKING:
@@ -55,14 +55,14 @@ class GeneratedSource(Source):
         seed: int,
         now_us: Callable[[], int] = _now_us,
     ) -> None:
-        insist_on_number("rows_per_second", rows_per_s, least=0, error=SourceError, whole=False)
+        check_number("rows_per_second", rows_per_s, least=0, error=SourceError, whole=False)
         for option, value, least in (
             ("max_rows_per_epoch", max_rows_per_epoch, 1),
             ("num_rows", num_rows, 0),
             ("seed", seed, 0),
         ):
             if value is not None:
-                insist_on_number(option, value, least=least, error=SourceError)
+                check_number(option, value, least=least, error=SourceError)
         if not 0 < rows_per_s < 1e12:
             raise SourceError(
                 f"A source is to make {rows_per_s!r} rows per second.",
@@ -176,7 +176,7 @@ class RateSource(GeneratedSource):
     def __init__(self, *, num_keys: int | None = None, **options: Any) -> None:
         super().__init__(**options)
         if num_keys is not None:
-            insist_on_number("num_keys", num_keys, least=1, error=SourceError)
+            check_number("num_keys", num_keys, least=1, error=SourceError)
         self._num_keys = num_keys
         self.arrival_time = "timestamp" if self._paced else None
         keys = [] if num_keys is None else [("key", pa.int64())]

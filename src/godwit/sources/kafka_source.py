@@ -25,7 +25,7 @@ from confluent_kafka import Consumer, KafkaException, Message
 from godwit.columns.types import plain_schema, to_schema
 from godwit.model.durations import seconds
 from godwit.model.errors import InvalidFlowError, SourceError
-from godwit.model.naming import insist_on_number, listing
+from godwit.model.naming import check_number, listing
 from godwit.model.wording import counted
 from godwit.sources.kafka_client import (
     ClusterAdmin,
@@ -113,7 +113,7 @@ class KafkaSource(Source):
         self._extra = self._extra_columns(include)
         self._start = self._checked_start(start)
         if max_rows_per_epoch is not None:
-            insist_on_number("max_rows_per_epoch", max_rows_per_epoch, least=1, error=SourceError)
+            check_number("max_rows_per_epoch", max_rows_per_epoch, least=1, error=SourceError)
         self._max_rows = max_rows_per_epoch
         self._isolation = self._checked_choice(
             "isolation", isolation, "read_committed", "read_uncommitted"

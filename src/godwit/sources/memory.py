@@ -11,7 +11,7 @@ import pyarrow as pa
 from godwit.columns.tables import table_of
 from godwit.columns.types import to_schema
 from godwit.model.errors import SourceError
-from godwit.model.naming import check_name, insist_on_number
+from godwit.model.naming import check_name, check_number
 from godwit.model.wording import counted
 from godwit.sources.source import Lag, Source, Split
 
@@ -40,7 +40,7 @@ class MemorySource(Source):
         self, schema: SchemaLike, *, name: str = "memory", max_rows_per_epoch: int | None = None
     ) -> None:
         if max_rows_per_epoch is not None:
-            insist_on_number("max_rows_per_epoch", max_rows_per_epoch, least=1, error=SourceError)
+            check_number("max_rows_per_epoch", max_rows_per_epoch, least=1, error=SourceError)
         self._name = check_name("source", name)
         self._schema = to_schema(schema, where="The schema of a memory source")
         self._max_rows = max_rows_per_epoch

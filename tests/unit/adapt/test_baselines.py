@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from godwit.adapt import Control
-from godwit.adapt.load_range import load_range
+from godwit.adapt.scaling import load_range
 from godwit.adapt.settings import Budget, Search, Worth
 from godwit.cluster.simulated import (
     History,

@@ -30,12 +30,11 @@ class Machines:
             assignment=assignment,
             rows=self.rows,
             busy_s=busy_s,
-            cpu_s=busy_s,
             epochs=np.full(len(self.rows), 20.0),
         )
         nothing = np.zeros(len(self.rows))
         component = ComponentStatistics(
-            by_assignment=(span,), in_bytes=nothing, crossed_bytes=0.0, state_bytes=nothing
+            by_assignment=(span,), in_bytes=nothing, state_bytes=nothing
         )
         return PeriodStatistics(
             began_s=0.0,

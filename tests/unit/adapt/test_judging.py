@@ -156,7 +156,7 @@ def planned(expected: float = 0.0) -> Planned:
         relief=0.0, gain_s=0.0, cost_s=0.0, moved_bytes=0.0,
     )  # fmt: skip
     measured = MeasuredProblem(
-        problem=problem, components=("sum",), first={"sum": 0}, rows_per_s=np.ones(4),
+        problem=problem, parts={"sum": slice(0, 4)}, rows_per_s=np.ones(4),
         link_bytes_per_s=1.0, held_bytes=np.zeros(4), variance=None,
     )  # fmt: skip
     return Planned(measured=measured, assignment=problem.current, selected=selected, planner="flux")

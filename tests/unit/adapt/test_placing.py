@@ -13,7 +13,7 @@ import godwit as gw
 from godwit.adapt.fusing import by_attributes
 from godwit.adapt.placing import (
     ComparePlacing,
-    contained,
+    partly_common_inputs,
     place_as_measured,
     place_by_attributes,
 )
@@ -68,7 +68,7 @@ AS_THEY_ARE = {
 
 
 def test_keys_that_contain_one_another_are_found_where_rows_come_unchanged() -> None:
-    edges = {(feed.upstream, feed.operator) for feed in contained(flow_of())}
+    edges = {(feed.upstream, feed.operator) for feed in partly_common_inputs(flow_of())}
     assert edges == {("again", "area_total"), ("first", "user_total")}
 
 

@@ -10,7 +10,7 @@ from tests.support.journal_story import assignment
 
 import godwit as gw
 from godwit.adapt import EpochObserved
-from godwit.adapt.run_record import RunRecord
+from godwit.adapt.run_record import RunRecorder
 from godwit.migration import EpochOutcome, LoadSummary
 from godwit.web.heat import moved_placement
 from godwit.web.page_state import PageState, reduced
@@ -34,7 +34,7 @@ def observed(epoch: int, **assignments: Any) -> EpochObserved:
 def test_the_graph_is_told_at_first_when_it_changes_and_now_and_then(flow: Any) -> None:
     noted: list[tuple[int, str]] = []
     at = 0
-    record = RunRecord(lambda kind, _: noted.append((at, kind)))
+    record = RunRecorder(lambda kind, _: noted.append((at, kind)))
     here = assignment(0, 0, 0, 0, 1, 1, 1, 1)
     for at in range(600):
         record.committed(flow, observed(at, by_plane=here), float(at))
@@ -47,7 +47,7 @@ def test_the_graph_is_told_at_first_when_it_changes_and_now_and_then(flow: Any) 
 
 def test_key_groups_that_changed_place_are_told_and_no_others(flow: Any) -> None:
     noted: list[dict[str, Any]] = []
-    record = RunRecord(lambda kind, values: noted.append({kind: values()}))
+    record = RunRecorder(lambda kind, values: noted.append({kind: values()}))
     placements = (
         assignment(0, 0, 0, 0, 1, 1, 1, 1),
         assignment(0, 0, 0, 0, 1, 1, 1, 1),  # the same once more
@@ -77,7 +77,7 @@ def test_key_groups_that_changed_place_are_told_and_no_others(flow: Any) -> None
 
 def test_loads_that_are_not_due_are_not_told(flow: Any) -> None:
     noted: list[str] = []
-    record = RunRecord(lambda kind, _: noted.append(kind))
+    record = RunRecorder(lambda kind, _: noted.append(kind))
     record.committed(flow, observed(0), 0.0)
     record.loads(None)
     assert "load" not in noted

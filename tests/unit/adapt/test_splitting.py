@@ -17,7 +17,7 @@ from godwit.adapt.policy import FlowEpoch, ManualOverrides
 from godwit.adapt.windows import (
     ExchangeCosts,
     SplitOrCombine,
-    in_layout,
+    components_for,
     layout_of,
     splitting_of,
 )
@@ -203,7 +203,7 @@ def test_windows_that_were_split_are_combined_when_they_are_calm_and_then_left_s
 def test_what_lanes_measured_of_the_exchange_is_remembered() -> None:
     story = Story()
     story.flow = story.flow.with_plan(
-        regrouped(story.flow, in_layout(story.flow, consolidates(story.flow), "split"))
+        regrouped(story.flow, components_for(story.flow, consolidates(story.flow), "split"))
     )
     story.epochs(3)
     per_row = (COSTS.row_ms + 2.0 / 100) / 2
@@ -227,7 +227,9 @@ def test_a_proposal_stands_until_it_is_answered() -> None:
 def test_a_proposal_is_about_the_components_that_there_are_when_it_is_made() -> None:
     story = Story(behind=True)
     part = consolidates(story.flow)
-    story.flow = story.flow.with_plan(regrouped(story.flow, in_layout(story.flow, part, "split")))
+    story.flow = story.flow.with_plan(
+        regrouped(story.flow, components_for(story.flow, part, "split"))
+    )
     proposal = story.epochs(6)
     assert proposal is not None
     assert proposal.change.components == {"w": ("w", "w_second", "w_windows")}
@@ -301,11 +303,11 @@ def test_operators_in_a_row_behind_the_windows_come_along() -> None:
     )
     part = consolidates(apart)
     assert layout_of(apart, part) == "split"
-    together = in_layout(apart, part, "combined")
+    together = components_for(apart, part, "combined")
     assert together == {"w": ("w", "w_second", "w_windows", "w_all")}
     combined = apart.with_plan(regrouped(apart, together))
     assert layout_of(combined, part) == "combined"
-    again = in_layout(combined, part, "split")
+    again = components_for(combined, part, "split")
     assert again == {
         "w": ("w",),
         "w_second": ("w_second",),

@@ -43,9 +43,9 @@ def reach(copies: Copies, reported: dict[StateId, dict[int, int]]) -> dict[int, 
 
 def test_what_is_held_of_one_operator_is_not_held_of_another() -> None:
     copies = Copies({"one": [ONE], "two": [TWO]})
-    copies.saw("a", ONE, {0: 1, 1: 1})
+    copies.record_versions("a", ONE, {0: 1, 1: 1})
     assert copies.versions("a", TWO, 3).tolist() == [-1, -1, -1]
-    copies.dropped("two", "a", [0])
+    copies.forget_copies("two", "a", [0])
     assert copies.versions("a", ONE, 3).tolist() == [1, 1, -1]
 
 
@@ -58,7 +58,7 @@ def test_the_version_of_a_component_is_the_lowest_of_its_states() -> None:
 def test_what_was_reported_before_counts_for_a_state_that_is_not_reported_now() -> None:
     copies = Copies()
     assert reach(copies, {ONE: {0: 1}}) == {0: -1}
-    copies.saw("a", TWO, {0: 1})
+    copies.record_versions("a", TWO, {0: 1})
     assert reach(copies, {ONE: {0: 1}}) == {0: 1}
 
 

@@ -17,7 +17,7 @@ from godwit.migration import (
     SuspendKeyGroups,
     SwitchAssignment,
 )
-from godwit.migration.commands import narrate
+from godwit.migration.commands import announcement
 from godwit.model import events
 from godwit.model.assignment import even_assignment
 
@@ -76,10 +76,10 @@ def ended(outcome: MigrationOutcome, reason: str = "") -> EndMigration:
     ],
 )  # fmt: skip
 def test_a_command_is_told_as_its_event(command: Command, event: events.Event | None) -> None:
-    assert narrate(command, epoch=3, at_s=2.0, before=BEFORE) == event
+    assert announcement(command, epoch=3, at_s=2.0, before=BEFORE) == event
 
 
 def test_a_switch_from_an_unknown_assignment_names_no_key_groups() -> None:
     command = SwitchAssignment(component="sum", assignment=BEFORE)
-    event = narrate(command, epoch=3, at_s=2.0)
+    event = announcement(command, epoch=3, at_s=2.0)
     assert event == events.AssignmentSwitched(epoch=3, at_s=2.0, component="sum", version=0)

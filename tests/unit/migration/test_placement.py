@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from godwit.migration.placement import arrange, change_lanes, check_target, spread
+from godwit.migration.placement import arrange, change_lanes, check_target, distribute_evenly
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import InvalidPlanError
 
@@ -86,7 +86,7 @@ def test_lanes_that_are_gone_are_folded_into_those_that_are_left() -> None:
 
 
 def test_the_lost_are_dealt_out_by_bytes_largest_first() -> None:
-    places = spread(
+    places = distribute_evenly(
         [0, 1, 2, 3],
         candidates={"b", "c"},
         assignment=even_assignment(4, ["a"], [1]),
@@ -97,7 +97,7 @@ def test_the_lost_are_dealt_out_by_bytes_largest_first() -> None:
 
 def test_what_executors_hold_already_counts() -> None:
     current = assignment("abbbc", "00000")
-    places = spread([0], candidates={"b", "c"}, assignment=current, state_bytes={})
+    places = distribute_evenly([0], candidates={"b", "c"}, assignment=current, state_bytes={})
     assert places == {0: "c"}
 
 
@@ -107,7 +107,7 @@ def test_no_executor_gets_more_than_its_share_and_one_key_group(
     sizes: list[int], count: int
 ) -> None:
     names = [f"e{i}" for i in range(count)]
-    places = spread(
+    places = distribute_evenly(
         range(len(sizes)),
         candidates=names,
         assignment=even_assignment(len(sizes), ["gone"], [1]),

@@ -27,13 +27,13 @@ def load(key_groups: list[int], rows: int = 10, cpu_ms: float = 2.0) -> KeyGroup
 def taken(recent: RecentLoad, count: int, *key_groups: int, first: int = 0) -> None:
     for epoch in range(first, first + count):
         of = {"totals": load(list(key_groups), cpu_ms=float(epoch))}
-        recent.take(EpochOutcome(epoch=epoch, batch=epoch, loads=of))
+        recent.add_epoch(EpochOutcome(epoch=epoch, batch=epoch, loads=of))
 
 
 def test_a_summary_is_due_every_sixteenth_epoch_with_input_and_adds_them_up() -> None:
     recent = RecentLoad()
     taken(recent, 15, 0, 5)
-    recent.take(EpochOutcome(epoch=15))
+    recent.add_epoch(EpochOutcome(epoch=15))
     assert recent.due_summary() is None
     taken(recent, 1, 5, 9, first=16)
     summary = recent.due_summary()
@@ -52,7 +52,7 @@ def test_the_more_key_groups_there_are_the_rarer_they_are_written_down() -> None
     recent, due = RecentLoad(), 0
     many = load(list(range(32_768)))
     for epoch in range(64):
-        recent.take(EpochOutcome(epoch=epoch, batch=epoch, loads={"a": many, "b": many}))
+        recent.add_epoch(EpochOutcome(epoch=epoch, batch=epoch, loads={"a": many, "b": many}))
         due += recent.due_summary() is not None
     assert due == 2
 

@@ -26,10 +26,10 @@ FROM_BOTH = (
 
 def held(**more: dict[int, int]) -> Copies:
     copies = Copies()
-    copies.reached("sum", "a", {0: 7, 1: 7})
-    copies.reached("sum", "b", {2: 7, 3: 7})
+    copies.record_reach("sum", "a", {0: 7, 1: 7})
+    copies.record_reach("sum", "b", {2: 7, 3: 7})
     for executor, epochs in more.items():
-        copies.reached("sum", executor, epochs)
+        copies.record_reach("sum", executor, epochs)
     return copies
 
 
@@ -46,7 +46,7 @@ def deliver(sources: Sources, source: str | None, seconds: float, failure: str =
     delivery = Delivery(
         source=source, key_groups=(0, 1, 2, 3), duration_ms=1e3 * seconds, failure=failure
     )
-    sources.take([delivery], dict.fromkeys(range(4), MB))
+    sources.record([delivery], dict.fromkeys(range(4), MB))
 
 
 def test_owners_send_and_where_the_owner_has_none_whoever_is_furthest() -> None:
@@ -54,8 +54,8 @@ def test_owners_send_and_where_the_owner_has_none_whoever_is_furthest() -> None:
     assert choose(sources).peers == FROM_BOTH
     copies = held(b={0: 9, 2: 7, 3: 7})
     assert choose(sources, copies).peers == FROM_BOTH
-    copies.dropped("sum", "a", [0, 1])
-    copies.reached("sum", "d", {0: 3, 1: 3})
+    copies.forget_copies("sum", "a", [0, 1])
+    copies.record_reach("sum", "d", {0: 3, 1: 3})
     assert choose(sources, copies).peers == (
         PeerCopies(executor="b", key_groups=(0, 2, 3)),
         PeerCopies(executor="d", key_groups=(1,)),
@@ -121,7 +121,7 @@ def test_the_slower_way_is_tried_again_in_the_end_and_may_have_become_the_quicke
 @pytest.mark.parametrize("size", [0, 1000])
 def test_what_is_small_measures_nothing(size: int) -> None:
     sources = Sources()
-    sources.take(
+    sources.record(
         [Delivery(source=None, key_groups=(0,), duration_ms=1.0)], dict.fromkeys(range(4), size)
     )
     assert choose(sources).why == "measured first"

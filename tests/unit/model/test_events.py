@@ -145,13 +145,13 @@ ONE_OF_EACH: tuple[Event, ...] = (
         before=0.5,
         expected=0.02,
         measured=0.03,
-        reason="executors are as even as was expected",
+        reason="executors are as even as expected",
     ),
     events.ForecastJudged(
         epoch=4,
         at_s=1.0,
         used=True,
-        reason="it is better than that all stays as it is",
+        reason="it is better than a constant rate",
         period_s=86400.0,
         error=100.0,
         error_as_now=900.0,
@@ -256,7 +256,7 @@ def test_an_event_survives_json_and_pickle_and_is_told_in_one_line(event: Event)
             events.RowsLeftOut,
             (
                 "operator hourly left out in epoch 4: 2 rows late, 1 row without an event time; "
-                "the watermark of a, b has no slack, so what is out of order may be late: give "
+                "the watermark of a, b has no slack, so rows out of order may be late: give "
                 'flow.source(..., slack="10 minutes")'
             ),
         ),
@@ -317,7 +317,10 @@ def test_an_event_survives_json_and_pickle_and_is_told_in_one_line(event: Event)
             ),
         ),
         (events.RegroupingCancelled, "regrouping r1 cancelled: second thoughts"),
-        (events.ManualOverrideRespected, "migration of sum by hand is left alone for 60 s"),
+        (
+            events.ManualOverrideRespected,
+            "migration of sum was decided by hand, left alone for 60 s",
+        ),
         (
             events.WindowStateChosen,
             (

@@ -58,7 +58,7 @@ def test_components_and_groups_of_them_go_by_operators() -> None:
             events.ManualOverrideRespected(
                 epoch=1, at_s=0.0, what="migration of hourly_windows", until_s=60.0
             ),
-            "migration of hourly by hand is left alone for 60 s",
+            "migration of hourly was decided by hand, left alone for 60 s",
         ),
         (
             events.DecisionSkipped(

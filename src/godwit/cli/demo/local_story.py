@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 import godwit as gw
 from godwit.adapt import EpochObserved
-from godwit.adapt.run_record import RunRecord
+from godwit.adapt.run_record import RunRecorder
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
@@ -87,7 +87,7 @@ class _Run(LocalRun):
         self._folder = settings.work_dir
         storage = CheckpointStorage.open(self._folder / "checkpoint")
         self._journal = JournalWriter(storage, "demo")
-        self._record = RunRecord(lambda kind, values: self._journal.add(kind, values()))
+        self._record = RunRecorder(lambda kind, values: self._journal.add(kind, values()))
         source = gw.sources.parquet(
             self._folder / "in",
             schema=COLUMNS,

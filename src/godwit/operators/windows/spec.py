@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from godwit.model.durations import microseconds, spelled
+from godwit.model.durations import duration_text, microseconds
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
 from godwit.operators.windows.calendar import (
@@ -46,7 +46,7 @@ class Hopping:
     def _spelled(self, length_us: int) -> str:
         """Spell a length in the window's own units."""
         if self.calendar is None:
-            return spelled(length_us)
+            return duration_text(length_us)
         return spelled_calendar(length_us // UNIT_US, self.calendar.unit)
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class Session:
     gap_us: int  # two rows of one key that lie at most this apart are of one session
 
     def __str__(self) -> str:
-        return f"session of gap {spelled(self.gap_us)}"
+        return f"session of gap {duration_text(self.gap_us)}"
 
 
 WindowSpec = Hopping | Session
@@ -197,8 +197,8 @@ def grid_of(specs: Sequence[Hopping], where: str) -> PaneGrid:
     if grid.panes_per_window > _MAX_PANES:
         raise InvalidFlowError(
             f"{where} has windows whose lengths, frequencies and starts are all multiples of "
-            f"{spelled(grid.width_us)} only, so the longest is made of {grid.panes_per_window} "
-            "parts.",
+            f"{duration_text(grid.width_us)} only, so the longest is made of "
+            f"{grid.panes_per_window} parts.",
             remedy="Choose lengths that divide one another, or a frequency that divides the "
             f"length; a window may have {_MAX_PANES} parts.",
         )
@@ -249,7 +249,7 @@ def _insist_on_no_gaps(spec: Hopping) -> None:
 def _checked_window(length_us: int, every_us: int, start: Duration) -> TimeWindow:
     """Return windows of a length that begin every `every_us`, checked."""
     offset = microseconds(start, "The start of windows", least=0)
-    _check_start(offset, every_us, start, spelled(every_us))
+    _check_start(offset, every_us, start, duration_text(every_us))
     return TimeWindow(length_us=length_us, every_us=every_us, offset_us=offset)
 
 

@@ -22,7 +22,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from godwit.planning import metrics
-from godwit.planning.allocation.graph_partition import KeyGroupGraph, with_executors
+from godwit.planning.allocation.graph_partition import KeyGroupGraph, traffic_with_executors
 from godwit.planning.allocation.milp import allocate_units, plan_milp
 from godwit.planning.allocation.model import (
     FREE,
@@ -58,7 +58,7 @@ class ScoredPairs:
 
 
 def score_pairs(problem: Problem, score_factor: float) -> ScoredPairs:
-    """Find pairs worth collocating: ``out(g_i, g_j) > avg(g_i)·sF`` (paper 2, Algorithm 2, step 1).
+    """Find the pairs of key groups worth collocating: ``out(g_i, g_j) > avg(g_i)·sF``.
 
     ``avg(g_i)`` is what g_i sends divided by the number of key groups of the operators downstream.
     """
@@ -80,7 +80,7 @@ def score_pairs(problem: Problem, score_factor: float) -> ScoredPairs:
 
 
 def _downstream_key_groups(problem: Problem) -> IntArray:
-    """Shape ``(operators,)``: number of key groups of all operators downstream of each."""
+    """Return for each operator the number of key groups of all operators downstream."""
     size = np.bincount(problem.operator_of, minlength=len(problem.operators))
     links = set(problem.downstream)
     if not links:
@@ -118,8 +118,8 @@ def pin_pairs(
     load = np.bincount(unit_of, weights=problem.weight)
     home = np.empty(len(count), np.int32)
     home[unit_of] = current
-    traffic = graph.between(unit_of, len(home))
-    with_executor = with_executors(traffic, home, problem.num_executors)
+    traffic = graph.between_units(unit_of, len(home))
+    with_executor = traffic_with_executors(traffic, home, problem.num_executors)
     pinned = np.full(len(count), FREE, np.int32)
     index = metrics.load_index(problem, current)
     moves_left = math.inf if limits.max_moves is None else float(limits.max_moves)
@@ -221,8 +221,8 @@ class Aims:
         senders = len(np.unique(problem.traffic.source[problem.traffic.rate > 0]))
         self._mean_sender = float(problem.traffic.rate.sum()) / senders
 
-    def reached(self, assignment: IntArray) -> Reached:
-        """Measure one assignment of key groups."""
+    def measure(self, assignment: IntArray) -> Reached:
+        """Measure an assignment of key groups by all aims."""
         distance = max(self._model.over_under(assignment))
         uneven = max(distance, self._enough)
         below_most = max(0.0, min(distance, self._most) - self._enough)
@@ -230,9 +230,9 @@ class Aims:
             excess=self._model.excess(assignment),
             left=int((~self._model.stays[assignment]).sum()),
             distance=max(distance, self._most),
-            pairs=_apart(assignment, self._scored) / self._mean_pair
+            pairs=_remote_traffic(assignment, self._scored) / self._mean_pair
             + 100 * below_most / PAIR_WORTH,
-            apart=_apart(assignment, self._traffic) / self._mean_sender,
+            apart=_remote_traffic(assignment, self._traffic) / self._mean_sender,
             uneven=uneven,
         )
 
@@ -262,7 +262,7 @@ class Aims:
         return after_plan.apart <= today.apart - _LEAST_APART * max(moves, 3)
 
 
-def _apart(assignment: IntArray, traffic: ScoredPairs | Traffic) -> float:
+def _remote_traffic(assignment: IntArray, traffic: ScoredPairs | Traffic) -> float:
     """Return the traffic between key groups on different executors."""
     away = assignment[traffic.source] != assignment[traffic.target]
     return float(traffic.rate[away].sum())
@@ -291,7 +291,7 @@ def collocate(
     gained = 0.0
     if total == 0:
         return gained
-    with_executor = with_executors(traffic, placement.place, len(placement.model.speed))
+    with_executor = traffic_with_executors(traffic, placement.place, len(placement.model.speed))
     while go_on():
         step, gain = _best_step(placement, traffic, with_executor, limit=limit, go_on=go_on)
         if gain <= _PROGRESS * total:
@@ -314,7 +314,7 @@ def _best_step(
     limit: float,
     go_on: Callable[[], bool],
 ) -> tuple[list[tuple[int, int]], float]:
-    """Return the move or exchange with the largest gain of traffic, and the gain; 0 if none.
+    """Return the (unit, executor) moves that gain most traffic, and the gain; 0 if none.
 
     Pairs of executors are searched in descending order of an upper bound of their gain.
     """
@@ -407,7 +407,7 @@ def plan_albic(
         clock=clock,
         rng=rng or np.random.default_rng(0),
     )
-    if max_partition_load == 0 or not KeyGroupGraph(problem).talks:
+    if max_partition_load == 0 or not KeyGroupGraph(problem).has_traffic:
         pure = plan_milp(
             problem,
             time_limit_s=time_limit_s,
@@ -420,13 +420,13 @@ def plan_albic(
         return replace(pure, method="albic", details=details | {"pinned": []})
 
     def plan(narrowed: Problem) -> Solution:
-        start, scored = clock(), score_pairs(narrowed, score_factor)
+        scored = score_pairs(narrowed, score_factor)
         search = _Search(
             problem=narrowed,
             graph=KeyGroupGraph(narrowed),
             scored=scored,
             limits=limits,
-            deadline=start + time_limit_s,
+            deadline=clock() + time_limit_s,
             enough=even_enough / 100 * metrics.mean_index(narrowed),
         )
         aims = Aims(narrowed, scored, max_load_distance=max_load_distance, even_enough=even_enough)
@@ -436,7 +436,6 @@ def plan_albic(
             best.assignment,
             method="albic",
             objective=metrics.load_distance(narrowed, best.assignment),
-            elapsed_s=clock() - start,
             details={
                 "attempts": attempts,
                 "max_partition_load": best.share,
@@ -471,16 +470,16 @@ class _Search:
     _seen: set[bytes] = field(default_factory=set)
 
     def best(self, aims: Aims, share: float, step: float, pairs: int) -> tuple[_Attempt, int]:
-        """Return the best attempt that is worth its moves, else today's; and how many there were.
+        """Return the best attempt that is worth its moves, and the number of attempts.
 
         The first that is balanced and better than today ends the search.
         """
         current, tried = self.problem.current, 0
-        today = aims.reached(current)
+        today = aims.measure(current)
         best, best_reached = _Attempt(assignment=current), today
         for attempt in self.attempts(share, step, pairs):
             tried += 1
-            reached = aims.reached(attempt.assignment)
+            reached = aims.measure(attempt.assignment)
             moves = int(np.count_nonzero(attempt.assignment != current))
             if aims.worth_moving(reached, today, moves) and reached < best_reached:
                 best, best_reached = attempt, reached
@@ -518,7 +517,7 @@ class _Search:
     def _allocate(
         self, unit_of: IntArray, pinned: IntArray, share: float, chosen: list[tuple[int, int]]
     ) -> Iterator[_Attempt]:
-        """Allocate units under pins, unless that was tried before or time is up."""
+        """Yield the allocation of units under pins, unless it was tried or time is up."""
         key = unit_of.tobytes() + pinned.tobytes()
         if key in self._seen or self.limits.clock() >= self.deadline:
             return
@@ -537,17 +536,17 @@ class _Search:
         )
 
     def _collocate_only(self) -> _Attempt:
-        """Collocate pairs of key groups without any balancing."""
+        """Move key groups for traffic alone, from today's assignment."""
         units = single_units(self.problem)
         place = self._collocate(build_model(self.problem, units), self.problem.current)
         return _Attempt(assignment=units.expand(place), units=len(units))
 
     def _collocate(self, model: AllocationModel, place: IntArray) -> IntArray:
-        """Use the moves that balancing did not need for collocating traffic."""
+        """Use the moves that balancing left over for traffic; return the executor of each unit."""
         placement = Placement(model, place)
         collocate(
             placement,
-            self.graph.between(model.units.unit_of, len(model.units)),
+            self.graph.between_units(model.units.unit_of, len(model.units)),
             limit=max(self.enough / model.scale, *model.over_under(place)) * (1 + 1e-9),
             go_on=lambda: self.limits.clock() < self.deadline,
         )
@@ -557,7 +556,7 @@ class _Search:
 def _partition_sets(
     problem: Problem, scored: ScoredPairs, graph: KeyGroupGraph, share: float
 ) -> IntArray:
-    """Return the unit of each key group: parts of the sets of collocated pairs (step 2)."""
+    """Return each key group's unit: sets of collocated pairs, in parts of `share` percent load."""
     m = problem.num_key_groups
     source, target = scored.source[scored.together], scored.target[scored.together]
     links = sparse.coo_matrix((np.ones(len(source)), (source, target)), shape=(m, m))
@@ -567,16 +566,16 @@ def _partition_sets(
     unit_of = np.empty(m, np.int32)
     units = 0
     for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        for part in _split(problem, graph, order[first:last], share):
+        for part in _split_set(problem, graph, order[first:last], share):
             unit_of[part] = units
             units += 1
     return unit_of
 
 
-def _split(
+def _split_set(
     problem: Problem, graph: KeyGroupGraph, members: IndexArray, share: float
 ) -> list[IndexArray]:
-    """Partitions of a set, each with little load and little to migrate where that can be."""
+    """Split a set of key groups until each part has little load and little to migrate."""
     if len(members) == 1:
         return [members]
     limits, weight = problem.limits, problem.weight
@@ -593,12 +592,12 @@ def _split(
     return [
         smaller
         for p in range(parts)
-        for smaller in _split(problem, graph, members[part == p], share)
+        for smaller in _split_set(problem, graph, members[part == p], share)
     ]
 
 
 def _ratio(amount: float, limit: float | None) -> float:
-    """Return an amount as a multiple of its limit; infinite for a limit of 0."""
+    """Return an amount as a multiple of its limit: 0 without a limit, infinite for a limit of 0."""
     if limit is None:
         return 0.0
     return amount / limit if limit > 0 else math.inf if amount > 0 else 0.0

@@ -12,7 +12,6 @@ given up no further than balance needs.
 from __future__ import annotations
 
 import heapq
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +22,6 @@ from godwit.planning.arrays import FloatArray, IndexArray, IntArray, wrong_value
 from godwit.planning.solution import make_solution
 
 if TYPE_CHECKING:
-    from godwit.planning.arrays import Clock
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
 
@@ -35,7 +33,6 @@ def plan_cola(
     problem: Problem,
     *,
     max_load_distance: float = DEFAULT_MAX_LOAD_DISTANCE,
-    clock: Clock = time.perf_counter,
 ) -> Solution:
     """Balanced parts of the traffic graph, dealt out heaviest first (paper 2 §5.3).
 
@@ -45,16 +42,15 @@ def plan_cola(
     """
     if not max_load_distance >= 0:
         raise wrong_value("options.max_load_distance", max_load_distance, "give at least 0")
-    start = clock()
     graph = KeyGroupGraph(problem)
     weight = problem.weight
     goal = max_load_distance / 100 * metrics.mean_index(problem)
     parts: list[IndexArray] = [np.arange(problem.num_key_groups)]
     heap = [(-float(weight.sum()), 0)]
-    best, distance = _deal(problem, parts, weight), np.inf
+    best, distance = _assign_parts(problem, parts, weight), np.inf
     while heap:
         if len(parts) >= len(problem.available):
-            assignment = _deal(problem, parts, weight)
+            assignment = _assign_parts(problem, parts, weight)
             now = metrics.load_distance(problem, assignment)
             if now < distance:
                 best, distance = assignment, now
@@ -74,12 +70,11 @@ def plan_cola(
         best,
         method="cola",
         objective=1.0 - metrics.collocation_factor(problem, best),
-        elapsed_s=clock() - start,
         details={"parts": len(parts)},
     )
 
 
-def _deal(problem: Problem, parts: list[IndexArray], weight: FloatArray) -> IntArray:
+def _assign_parts(problem: Problem, parts: list[IndexArray], weight: FloatArray) -> IntArray:
     """Assign the heaviest part first, each to the executor of lowest load index."""
     load = np.array([float(weight[part].sum()) for part in parts])
     available, speed = problem.available, problem.speed

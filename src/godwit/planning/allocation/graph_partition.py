@@ -37,12 +37,12 @@ class KeyGroupGraph:
         self._heaviest = float(undirected.data.max(initial=0.0))
 
     @property
-    def talks(self) -> bool:
-        """Return whether there is any traffic between key groups."""
+    def has_traffic(self) -> bool:
+        """True if there is any traffic between different key groups."""
         return self._heaviest > 0
 
-    def between(self, unit_of: IntArray, units: int) -> sparse.csr_matrix:
-        """Symmetric, shape ``(units, units)``: traffic between units, both directions added up."""
+    def between_units(self, unit_of: IntArray, units: int) -> sparse.csr_matrix:
+        """Return the traffic between units (sets of key groups): symmetric, ``(units, units)``."""
         m = len(unit_of)
         member = sparse.csr_matrix((np.ones(m), (np.arange(m), unit_of)), shape=(m, units))
         traffic = sparse.csr_matrix(member.T @ self._matrix @ member)
@@ -51,7 +51,7 @@ class KeyGroupGraph:
         return traffic
 
     def partition(self, members: IndexArray, weight: FloatArray, parts: int) -> IntArray:
-        """Shape ``(members,)``: part of each member, ``0 <= part < parts``, each used.
+        """Partition `members` (key groups) into balanced parts with little traffic between them.
 
         There are at least `parts` members; `weight` is of all key groups of the problem.
         """
@@ -63,7 +63,7 @@ class KeyGroupGraph:
         mine = weight[members]
         inner = self._matrix[members][:, members]
         if inner.nnz == 0:
-            return _deal(mine, parts)
+            return _partition_by_weight(mine, parts)
         largest = float(mine.max())
         vertex = np.maximum(1, np.rint(mine / largest * _SCALE if largest > 0 else mine + 1))
         edge = np.maximum(1, np.rint(inner.data / self._heaviest * _SCALE))
@@ -76,18 +76,20 @@ class KeyGroupGraph:
             options=pymetis.Options(seed=1),
         )
         part = np.asarray(parts_of, np.int32)
-        return part if len(np.unique(part)) == parts else _deal(mine, parts)
+        return part if len(np.unique(part)) == parts else _partition_by_weight(mine, parts)
 
 
-def with_executors(traffic: sparse.csr_matrix, place: IntArray, executors: int) -> FloatArray:
-    """Shape ``(units, executors)``: traffic of each unit with the units placed on each executor."""
+def traffic_with_executors(
+    traffic: sparse.csr_matrix, place: IntArray, executors: int
+) -> FloatArray:
+    """Return each unit's traffic with the units on each executor, shape ``(units, executors)``."""
     units = len(place)
     holds = sparse.csr_matrix((np.ones(units), (np.arange(units), place)), (units, executors))
     return np.asarray((traffic @ holds).todense(), np.float64)
 
 
-def _deal(weight: FloatArray, parts: int) -> IntArray:
-    """Assign the heaviest first to the lightest part, for graphs without edges."""
+def _partition_by_weight(weight: FloatArray, parts: int) -> IntArray:
+    """Partition key groups by weight alone, the heaviest first to the lightest part."""
     part = np.empty(len(weight), np.int32)
     load = np.zeros(parts)
     counts = np.zeros(parts, np.int64)

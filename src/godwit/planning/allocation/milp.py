@@ -47,7 +47,7 @@ _SHARES = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
 
 
 def load_distance_bound(problem: Problem) -> float:
-    """Lower bound of d, in the problem's unit of load, that the budget of moves or bytes can reach.
+    """Lower bound of the load distance that any plan within the budget of moves or bytes reaches.
 
     For a wanted d, every executor above ``mean + d`` must give away at least its excess, and with r
     moves it cannot give away more than its r heaviest key groups; likewise every executor below
@@ -60,7 +60,7 @@ def load_distance_bound(problem: Problem) -> float:
     deviation = load / speed - mean
     over = np.maximum(deviation, 0.0)
     under = np.where(problem.draining, 0.0, np.maximum(-deviation, 0.0))
-    floor = max(0.0, _heaviest(problem) - mean)
+    floor = max(0.0, _heaviest_index(problem) - mean)
     reached = float(max(over.max(), under.max()))
     if reached <= floor:
         return reached
@@ -71,19 +71,21 @@ def load_distance_bound(problem: Problem) -> float:
     if limits.max_bytes is not None:
         checks.append(_ByteCount(problem, weight, limits.max_bytes))
     low, high = floor, reached
-    if not checks or _possible(checks, load, speed, mean=mean, available=available, distance=low):
+    if not checks or _is_within_budget(
+        checks, load, speed, mean=mean, available=available, distance=low
+    ):
         return low
     while high - low > _PRECISION * mean:
         middle = (low + high) / 2
-        if _possible(checks, load, speed, mean=mean, available=available, distance=middle):
+        if _is_within_budget(checks, load, speed, mean=mean, available=available, distance=middle):
             high = middle
         else:
             low = middle
     return low
 
 
-def _heaviest(problem: Problem) -> float:
-    """Lower bound of the largest load index, by the heaviest key group."""
+def _heaviest_index(problem: Problem) -> float:
+    """Lower bound of the largest load index: the heaviest key group on its best executor."""
     k = int(problem.weight.argmax())
     places = problem.available
     fastest = float(problem.speed[places].max())
@@ -93,7 +95,7 @@ def _heaviest(problem: Problem) -> float:
     return float(problem.weight[k]) / fastest
 
 
-def _possible(
+def _is_within_budget(
     checks: list[_MoveCount | _ByteCount],
     load: FloatArray,
     speed: FloatArray,
@@ -102,8 +104,8 @@ def _possible(
     available: IntArray,
     distance: float,
 ) -> bool:
+    """Return true if the budget lets every executor come within `distance` of the mean."""
     # A hair's width of slack: rounding must never make the bound too high.
-    """Return whether the budget lets every executor come within a distance of the mean."""
     excess = load - (mean + distance) * speed * (1 + 1e-12)
     missing = np.zeros_like(load)
     missing[available] = ((mean - distance) * speed * (1 - 1e-12) - load)[available]
@@ -122,12 +124,12 @@ class _MoveCount:
     def __init__(self, problem: Problem, weight: FloatArray, limit: int) -> None:
         self._limit = limit
         ascending = np.sort(weight)
-        self._takes = _sums(ascending[:limit]), _sums(ascending[::-1][:limit])
+        self._takes = _running_sums(ascending[:limit]), _running_sums(ascending[::-1][:limit])
         least, most = [], []
         for e in range(problem.num_executors):
             mine = np.sort(weight[problem.current == e])
-            least.append(_sums(mine[:limit]))
-            most.append(_sums(mine[::-1][:limit]))
+            least.append(_running_sums(mine[:limit]))
+            most.append(_running_sums(mine[::-1][:limit]))
         # Executor after executor: one entry for every number of key groups that it could give.
         sizes = np.array([len(sums) for sums in most])
         self._first = np.cumsum(sizes) - sizes
@@ -137,7 +139,7 @@ class _MoveCount:
         self._drains = problem.draining[self._of]
 
     def suffices(self, excess: FloatArray, missing: FloatArray) -> bool:
-        """Return whether the moves allow executors to give `excess` and take `missing`."""
+        """Return true if the moves suffice to take `excess` load away and bring `missing` load."""
         taken, possible = self._taken(excess[self._of], missing[self._of])
         share = _SHARES[:, None]
         moves = np.where(possible, share * self._count + (1 - share) * taken, np.inf)
@@ -146,7 +148,7 @@ class _MoveCount:
         return bool(total.max() <= self._limit + 1e-6)
 
     def _taken(self, excess: FloatArray, missing: FloatArray) -> tuple[IndexArray, BoolArray]:
-        """Return the fewest key groups to take per number given, and a mask of feasible ones."""
+        """Return the fewest key groups to take per number given, and a mask of feasible numbers."""
         least_given, most_given = self._given
         least_taken, most_taken = self._takes
         slack = 1e-12 * float(most_taken[-1])
@@ -158,8 +160,8 @@ class _MoveCount:
         return taken, enough & (least_taken[taken] - most_given <= -excess + slack)
 
 
-def _sums(values: FloatArray) -> FloatArray:
-    """Return running sums, beginning with 0."""
+def _running_sums(values: FloatArray) -> FloatArray:
+    """Return the running sums of values, beginning with 0."""
     return np.concatenate([np.zeros(1), np.cumsum(values)])
 
 
@@ -173,19 +175,19 @@ class _ByteCount:
         self._given = []
         for e in range(problem.num_executors):
             mine = order[problem.current[order] == e]
-            self._given.append(_curve(weight[mine], size[mine]))
-        self._taken = _curve(weight[order], size[order])
+            self._given.append(_load_by_bytes(weight[mine], size[mine]))
+        self._taken = _load_by_bytes(weight[order], size[order])
 
     def suffices(self, excess: FloatArray, missing: FloatArray) -> bool:
-        """Return whether the bytes allow executors to give `excess` and take `missing`."""
+        """Return true if the bytes suffice to take `excess` load away and bring `missing` load."""
         away = sum(float(np.interp(excess[e], *self._given[e])) for e in np.flatnonzero(excess > 0))
         there = sum(float(np.interp(x, *self._taken)) for x in missing[missing > 0])
         return max(away, there) <= self._limit
 
 
-def _curve(weight: FloatArray, size: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return running sums of load and of bytes, over key groups in the given order."""
-    return _sums(weight), _sums(size)
+def _load_by_bytes(weight: FloatArray, size: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the running sums of load and of bytes over key groups, in their order."""
+    return _running_sums(weight), _running_sums(size)
 
 
 _OPTIMAL, _INFEASIBLE = 0, 2
@@ -302,7 +304,7 @@ class _Program:
         time_limit_s: float,
         node_limit: int | None,
     ) -> tuple[IntArray | None, float, int]:
-        """Run HiGHS; return the placement, its dual bound and the status.
+        """Run HiGHS; return the executor of each unit, the dual bound and HiGHS's status.
 
         `most` and `least` limit the columns d, over and under, and d alone.
         """
@@ -370,7 +372,7 @@ def solve_allocation(
     if refine:
         over, under = model.over_under(best)
         limit = max(over, under) * (1 + 1e-9) + 1e-9
-        second = np.concatenate([_tie_break(program), [0.0, 1.0, 1.0]])
+        second = np.concatenate([_tie_break_weights(program), [0.0, 1.0, 1.0]])
         again, _, _ = program.solve(
             second, most=(limit, np.inf, np.inf), time_limit_s=time_limit_s, node_limit=node_limit
         )
@@ -379,8 +381,8 @@ def solve_allocation(
     return SolverResult(place=best, bound=bound, proved=proved, infeasible=False)
 
 
-def _tie_break(program: _Program) -> FloatArray:
-    """Return objective weights: load on draining executors first, number of moves last."""
+def _tie_break_weights(program: _Program) -> FloatArray:
+    """Return objective weights that put load on draining executors first and moves last."""
     model = program.model
     size = max(1, len(model.units))
     drains = ~model.stays[program.executor]
@@ -455,13 +457,15 @@ def plan_milp(
         rng=rng or np.random.default_rng(0),
     )
     return plan_within_target(
-        problem, lambda narrowed: _plan(narrowed, limits=limits, least_gain=least_gain, gap=gap)
+        problem,
+        lambda narrowed: _plan_problem(narrowed, limits=limits, least_gain=least_gain, gap=gap),
     )
 
 
-def _plan(problem: Problem, *, limits: SolverLimits, least_gain: float, gap: float) -> Solution:
+def _plan_problem(
+    problem: Problem, *, limits: SolverLimits, least_gain: float, gap: float
+) -> Solution:
     """Plan with all executors that are not draining, key group by key group."""
-    start = limits.clock()
     model = build_model(problem, single_units(problem))
     least = load_distance_bound(problem)
     result = allocate_units(
@@ -480,15 +484,14 @@ def _plan(problem: Problem, *, limits: SolverLimits, least_gain: float, gap: flo
         model.units.expand(result.place),
         method="milp",
         optimal=(result.optimal or close) and not result.forced,
-        reason=_contradiction(problem) if result.infeasible else "",
+        reason=_contradiction_reason(problem) if result.infeasible else "",
         objective=result.objective,
         bound=min(bound, result.objective),
-        elapsed_s=limits.clock() - start,
         details={"rounds": result.rounds, "forced_drain": result.forced},
     )
 
 
-def _contradiction(problem: Problem) -> str:
+def _contradiction_reason(problem: Problem) -> str:
     """Return the reason why no plan is within the limits."""
     if problem.limits.target_executors is not None and problem.draining.any():
         return "no plan within the limits empties the draining executors"
@@ -541,14 +544,14 @@ def allocate_units(
         bound = result.bound * model.scale if above else least
         done = result.proved
         proved = result.proved and (above or not enough)
-        if result.place is not None and (proved or _better(model, result.place, place)):
+        if result.place is not None and (proved or _is_better(model, result.place, place)):
             place = result.place
     if not done and not infeasible:
         place, rounds = _search_neighbourhoods(model, place, limits, deadline, max(least, enough))
-    if not _worth_moving(model, place, start, least_gain):
+    if not _is_worth_moving(model, place, start, least_gain):
         place = start
     search = AllocationSearch(model, place)
-    forced = search.drain(force=not _lower(model, place, start))
+    forced = search.drain(force=not _is_lower(model, place, start))
     search, costs = _evacuate(model, search, start, enough / model.scale)
     forced |= costs
     return AllocationResult(
@@ -588,37 +591,37 @@ def _evacuate(
     return search, False
 
 
-def _better(model: AllocationModel, place: IntArray, than: IntArray) -> bool:
-    """Return whether a placement keeps to the room where another does not, or is more even."""
+def _is_better(model: AllocationModel, place: IntArray, than: IntArray) -> bool:
+    """Return true if `place` keeps the room where `than` does not, or is more even."""
     if model.within_room(place) != model.within_room(than):
         return model.within_room(place)
-    return _key(model, place) < _key(model, than)
+    return _distances(model, place) < _distances(model, than)
 
 
-def _key(model: AllocationModel, place: IntArray) -> tuple[float, float]:
-    """Return d and the sum of its two sides, by which placements are compared."""
+def _distances(model: AllocationModel, place: IntArray) -> tuple[float, float]:
+    """Return d, and the sum of largest over- and underload, by which placements are compared."""
     over, under = model.over_under(place)
     return max(over, under), over + under
 
 
-def _worth_moving(
+def _is_worth_moving(
     model: AllocationModel, place: IntArray, start: IntArray, least_gain: float
 ) -> bool:
-    """Return whether `place` gains enough over `start`, draining not considered."""
+    """Return true if `place` gains at least `least_gain` fair shares over `start`."""
     excess, before = model.excess(place), model.excess(start)
     return excess < before or (
-        excess == before and _lower(model, place, start, by=max(least_gain, _CLOSE_ENOUGH))
+        excess == before and _is_lower(model, place, start, by=max(least_gain, _CLOSE_ENOUGH))
     )
 
 
-def _lower(
+def _is_lower(
     model: AllocationModel, place: IntArray, than: IntArray, *, by: float = _PROGRESS
 ) -> bool:
-    """Return whether `place` is better by at least `by`, in d or in the sum of its sides.
+    """Return true if `place` is better than `than` by at least `by` fair shares, in d or that sum.
 
     What is asked for by default is enough to put draining off.
     """
-    (d, both), (d_before, both_before) = _key(model, place), _key(model, than)
+    (d, both), (d_before, both_before) = _distances(model, place), _distances(model, than)
     return d < d_before - by or (d <= d_before and both < both_before - by)
 
 
@@ -629,7 +632,7 @@ def _search_neighbourhoods(
     deadline: float,
     least: float,
 ) -> tuple[IntArray, int]:
-    """Improve by local search with restarts, and by HiGHS over a few executors at a time."""
+    """Improve a placement until the limits end the search; return it, and the number of rounds."""
     failures, rounds = 0, 0
     best = place
     while rounds < limits.rounds and failures < limits.patience:
@@ -647,7 +650,7 @@ def _search_neighbourhoods(
             # Neighbourhoods grow slowly: small ones are solved in milliseconds.
             size = min(3 + failures // _SHAKES, 10, len(model.speed))
             candidate = _replan_some(model, best, size, limits, left)
-        if _better(model, candidate, best):
+        if _is_better(model, candidate, best):
             best, place, failures = candidate, candidate, 0
             continue
         failures += 1
@@ -660,7 +663,7 @@ def _search_neighbourhoods(
 def _replan_some(
     model: AllocationModel, place: IntArray, size: int, limits: SolverLimits, time_limit_s: float
 ) -> IntArray:
-    """Re-place the units of a few executors by HiGHS, the one of largest deviation among them."""
+    """Place the units of a few executors anew by HiGHS, that of largest deviation among them."""
     executors = _neighbourhood(model, place, size, limits.rng)
     inside = np.zeros(len(model.speed), np.bool_)
     inside[executors] = True
@@ -678,13 +681,13 @@ def _replan_some(
         return place
     search = AllocationSearch(model, result.place)
     search.improve()
-    return search.place if _better(model, search.place, result.place) else result.place
+    return search.place if _is_better(model, search.place, result.place) else result.place
 
 
 def _neighbourhood(
     model: AllocationModel, place: IntArray, size: int, random: np.random.Generator
 ) -> IntArray:
-    """Choose the executor of largest deviation, some on the other side, and random ones."""
+    """Choose `size` executors: that of largest deviation, some on the other side, some others."""
     deviation = model.deviations(place)
     deviation = np.where(model.stays, deviation, np.maximum(deviation, 0.0))
     worst = int(np.abs(deviation).argmax())

@@ -57,18 +57,18 @@ class Units:
         return len(self.weight)
 
     def expand(self, place: IntArray) -> IntArray:
-        """Shape ``(m,)``: executor of each key group, for an executor of each unit."""
+        """Return the executor of each key group, given that of each unit."""
         return place[self.unit_of].astype(np.int32)
 
 
 def single_units(problem: Problem) -> Units:
-    """Return units of one key group each, free to move to any executor."""
+    """Return units of one key group each, which may move to any executor."""
     m = problem.num_key_groups
     return merge_units(problem, np.arange(m, dtype=np.int32), np.full(m, FREE, np.int32))
 
 
 def merge_units(problem: Problem, unit_of: IntArray, pinned: IntArray) -> Units:
-    """Build the units of a partition of the key groups.
+    """Return the units of a partition of the key groups.
 
     `unit_of` names the unit of each key group, each used; `pinned` the executor a unit must be on,
     or `FREE`.
@@ -80,19 +80,19 @@ def merge_units(problem: Problem, unit_of: IntArray, pinned: IntArray) -> Units:
     leaves = (forced != FREE) & (forced != problem.current)
     return Units(
         unit_of=unit_of,
-        weight=_sums(unit_of, problem.weight, size),
-        usage=np.stack([_sums(unit_of, use, size) for use in problem.load.T], axis=1),
+        weight=_sum_by_unit(unit_of, problem.weight, size),
+        usage=np.stack([_sum_by_unit(unit_of, use, size) for use in problem.load.T], axis=1),
         home=np.where(pinned == FREE, home, pinned).astype(np.int32),
         count=np.bincount(unit_of, minlength=size).astype(np.int32),
-        state_bytes=_sums(unit_of, problem.state_bytes, size),
+        state_bytes=_sum_by_unit(unit_of, problem.state_bytes, size),
         pinned=pinned,
         fixed_moves=int(leaves.sum()),
         fixed_bytes=float(problem.state_bytes[leaves].sum()),
     )
 
 
-def _sums(unit_of: IntArray, values: FloatArray, size: int) -> FloatArray:
-    """Add up values by unit."""
+def _sum_by_unit(unit_of: IntArray, values: FloatArray, size: int) -> FloatArray:
+    """Add up values of key groups by unit."""
     return np.bincount(unit_of, weights=values, minlength=size).astype(np.float64, copy=False)
 
 
@@ -138,31 +138,26 @@ class AllocationModel:
     empties: bool  # whether executors that do not stay must be empty after the plan
 
     def deviations(self, place: IntArray) -> FloatArray:
-        """Shape ``(n,)``: load index minus mean, scaled."""
+        """Return each executor's load index minus the mean, in fair shares; shape ``(n,)``."""
         load = np.bincount(place, weights=self.weight, minlength=len(self.speed))
         return load / self.speed - self.mean
 
     def over_under(self, place: IntArray) -> tuple[float, float]:
-        """Largest overload of any executor and largest underload of one that stays."""
+        """Return the largest overload, and the largest underload of an executor that stays."""
         deviation = self.deviations(place)
         return max(0.0, float(deviation.max())), max(0.0, float(-deviation[self.stays].min()))
 
     def objective(self, place: IntArray) -> float:
-        """d, in the problem's unit of load."""
+        """Return d, the largest over- or underload, in the problem's unit of load."""
         return max(self.over_under(place)) * self.scale
 
     def spent(self, place: IntArray) -> tuple[int, float]:
-        """Key groups and bytes that `place` moves, beyond what the pins move."""
+        """Return the key groups and bytes that `place` moves, beyond what the pins move."""
         away = place != self.units.home
         return int(self.units.count[away].sum()), float(self.units.state_bytes[away].sum())
 
-    def within_budget(self, place: IntArray) -> bool:
-        """Return whether `place` keeps to both budgets."""
-        moves, size = self.spent(place)
-        return moves <= self.max_moves and size <= self.max_bytes * (1 + 1e-9)
-
     def within_room(self, place: IntArray) -> bool:
-        """Return whether no executor exceeds its room, and executors to empty are empty."""
+        """Return true if no executor exceeds its room, and executors to be emptied are empty."""
         return self.excess(place) == 0
 
     def excess(self, place: IntArray) -> float:
@@ -177,7 +172,7 @@ class AllocationModel:
 
 
 def build_model(problem: Problem, units: Units) -> AllocationModel:
-    """Scale a problem and gather its limits: moves, bytes, usage and τ."""
+    """Build the model of a problem: scaled loads, and the limits on moves, bytes, usage and τ."""
     mean = mean_index(problem)
     scale = mean if mean > 0 else 1.0
     limits = problem.limits
@@ -227,7 +222,6 @@ def plan_within_target(problem: Problem, plan: Callable[[Problem], Solution]) ->
             solution.assignment,
             method=solution.method,
             objective=solution.objective,
-            elapsed_s=solution.elapsed_s,
             details=solution.details,
         )
         if moved.status is not Status.INFEASIBLE:
@@ -238,7 +232,7 @@ def plan_within_target(problem: Problem, plan: Callable[[Problem], Solution]) ->
 
 
 def choose_executors(problem: Problem) -> Iterator[Problem]:
-    """Narrow a problem to n' executors, the others draining; the problem itself if none are over.
+    """Yield the problem with all but n' executors draining; itself if none is to go.
 
     Those with most load stay, then the fastest of the idle ones; ties: the lower index. Other
     choices follow, the latest of the order exchanged first.

@@ -52,23 +52,23 @@ class Placement:
         self._moves, self._bytes = model.spent(place)
         self._away = place != model.units.home
 
-    def _badness(self, load: FloatArray, executors: IndexArray | slice | int) -> FloatArray:
-        """Size of executors' deviations at some loads."""
+    def _deviation_at(self, load: FloatArray, executors: IndexArray | slice | int) -> FloatArray:
+        """Return the absolute deviations from the mean of executors that had these loads."""
         deviation = load / self.model.speed[executors] - self.model.mean
         # An executor that drains may have less than its share: then 0 stands for its deviation.
         return np.maximum(deviation, self._sign[executors] * deviation)
 
-    def _deviation(self) -> FloatArray:
-        """Load index minus mean of every executor; an executor that drains has no underload."""
+    def _deviations(self) -> FloatArray:
+        """Return each executor's load index minus the mean; no underload for one that drains."""
         deviation = self._load / self.model.speed - self.model.mean
         return np.where(self.model.stays, deviation, np.maximum(deviation, 0.0))
 
     def worst(self) -> int:
         """Return the executor with the largest deviation; ties: the lowest index."""
-        return int(np.abs(self._deviation()).argmax())
+        return int(np.abs(self._deviations()).argmax())
 
     def put(self, unit: int, executor: int) -> None:
-        """Place a unit, without checks of budgets and room."""
+        """Place a unit on an executor, without checks of budgets and room."""
         model, units, old = self.model, self.model.units, int(self.place[unit])
         for sign, where in ((-1, old), (1, executor)):
             self._load[where] += sign * model.weight[unit]
@@ -81,46 +81,46 @@ class Placement:
 
     # -- what may change --------------------------------------------------------------------------
 
-    def _full(self, moves: int, *, spend: bool) -> bool:
-        """Return whether the budget is too small for `moves` more moved units."""
-        return not spend or self._moves + moves > self.model.max_moves
+    def _full(self, moves: int, *, may_cost: bool) -> bool:
+        """Return true if the budget has no room for `moves` more moves, or must not be used."""
+        return not may_cost or self._moves + moves > self.model.max_moves
 
     def _extra_moves(self, unit: IndexArray, executor: IndexArray) -> FloatArray:
-        """Return the moves that a placement adds to the plan; negative for a return home."""
+        """Return the moves that each placement adds to the plan; negative for a return home."""
         home = self.model.units.home[unit]
         away = (executor != home).astype(np.float64) - self._away[unit]
         return np.asarray(away * self.model.units.count[unit], np.float64)
 
     def _extra_bytes(self, unit: IndexArray, executor: IndexArray) -> FloatArray:
-        """Return the bytes of state that moves would add to the migration; negative if saved."""
+        """Return the bytes of state that each placement adds to the plan; negative if saved."""
         if self.model.max_bytes == np.inf:  # then nobody asks how many
             return np.zeros(1)
         home = self.model.units.home[unit]
         away = (executor != home).astype(np.float64) - self._away[unit]
         return np.asarray(away * self.model.units.state_bytes[unit], np.float64)
 
-    def _within(self, moves: FloatArray, size: FloatArray, *, spend: bool) -> BoolArray:
-        """Return masks of moves that the budgets allow; without `spend`, none that cost a move."""
+    def _within_budget(self, moves: FloatArray, size: FloatArray, *, may_cost: bool) -> BoolArray:
+        """Return a mask of the changes within the budgets; unless `may_cost`, of free ones."""
         model = self.model
         within = (self._moves + moves <= model.max_moves) | (moves <= 0)
         within &= (self._bytes + size <= model.max_bytes) | (size <= 0)
-        if not spend:
+        if not may_cost:
             within &= moves <= 0
         return np.asarray(within, np.bool_)
 
-    def _affordable(self, unit: IndexArray, executor: IndexArray, *, spend: bool) -> BoolArray:
-        """Return which moves stay within the limits of the migration."""
+    def _affordable(self, unit: IndexArray, executor: IndexArray, *, may_cost: bool) -> BoolArray:
+        """Return a mask of the placements within the budgets; unless `may_cost`, of free ones."""
         moves, size = self._extra_moves(unit, executor), self._extra_bytes(unit, executor)
-        return self._within(moves, size, spend=spend)
+        return self._within_budget(moves, size, may_cost=may_cost)
 
     def _exchangeable(
-        self, u: IndexArray, v: IndexArray, at_v: IndexArray, at_u: IndexArray, *, spend: bool
+        self, u: IndexArray, v: IndexArray, at_v: IndexArray, at_u: IndexArray, *, may_cost: bool
     ) -> BoolArray:
-        """Shape ``(pairs,)``: whether budgets and room let u go to `at_v` and v to `at_u`."""
+        """Return a mask of the pairs where budgets and room let u go to `at_v` and v to `at_u`."""
         model = self.model
         moves = np.add(self._extra_moves(u, at_v), self._extra_moves(v, at_u))
         size = np.add(self._extra_bytes(u, at_v), self._extra_bytes(v, at_u))
-        good = self._within(moves, size, spend=spend)
+        good = self._within_budget(moves, size, may_cost=may_cost)
         for r in range(model.usage.shape[1]):
             shift = model.usage[v, r] - model.usage[u, r]
             for executor, change in ((at_u, shift), (at_v, -shift)):
@@ -132,7 +132,7 @@ class Placement:
         return good
 
     def _fits(self, unit: IndexArray, executors: IndexArray) -> BoolArray:
-        """Shape ``(units, executors)``: whether the unit fits into the executor's room."""
+        """Return a mask, ``(units, executors)``: which unit fits into which executor's room."""
         model = self.model
         fits = np.ones((len(unit), len(executors)), np.bool_)
         for r in range(model.usage.shape[1]):
@@ -141,7 +141,7 @@ class Placement:
         return fits | ~model.stays[executors]
 
     def _returnable(self) -> IndexArray:
-        """Units that have moved and may return home."""
+        """Return the units that have moved and may return to their present executor."""
         return np.flatnonzero(self._away & self.movable & (self._way_back >= 0))
 
     def permits_moves(self, units: IndexArray, executor: int, *, limit: float) -> BoolArray:
@@ -152,9 +152,9 @@ class Placement:
         weight, own = self.model.weight[units], self.place[units]
         target = np.full(len(units), executor)
         return np.asarray(
-            (self._badness(self._load[executor] + weight, executor) < limit)
-            & (self._badness(self._load[own] - weight, own) < limit)
-            & self._affordable(units, target, spend=True)
+            (self._deviation_at(self._load[executor] + weight, executor) < limit)
+            & (self._deviation_at(self._load[own] - weight, own) < limit)
+            & self._affordable(units, target, may_cost=True)
             & self._fits(units, target[:1])[:, 0]
         )
 
@@ -166,14 +166,14 @@ class Placement:
         at_one, at_other = self.place[one], self.place[other]
         gain = self.model.weight[other] - self.model.weight[one][:, None]
         shape = gain.shape
-        allowed = self._badness(self._load[at_one[0]] + gain, at_one[0]) < limit
-        allowed &= self._badness(self._load[at_other[0]] - gain, at_other[0]) < limit
+        allowed = self._deviation_at(self._load[at_one[0]] + gain, at_one[0]) < limit
+        allowed &= self._deviation_at(self._load[at_other[0]] - gain, at_other[0]) < limit
         allowed &= self._exchangeable(
             np.repeat(one, shape[1]),
             np.tile(other, shape[0]),
             np.full(gain.size, at_other[0]),
             np.full(gain.size, at_one[0]),
-            spend=True,
+            may_cost=True,
         ).reshape(shape)
         return np.asarray(allowed, np.bool_)
 
@@ -201,20 +201,20 @@ class AllocationSearch(Placement):
     """A placement that is improved step by step."""
 
     def improve(self, enough: float = 0.0) -> None:
-        """Descend to a local optimum: first of d, then of its other side.
+        """Move and exchange units down to a local optimum: first of d, then of its other side.
 
         `enough`: deviation, in fair shares, at which to stop and save the remaining moves.
         """
         self._repair_room()
-        for exchange, spend in ((False, True), (True, False), (True, True)):
-            self._descend(exchange=exchange, spend=spend, enough=enough)
-        if abs(float(self._deviation()[self.worst()])) <= enough:
+        for exchange, may_cost in ((False, True), (True, False), (True, True)):
+            self._descend(exchange=exchange, may_cost=may_cost, enough=enough)
+        if abs(float(self._deviations()[self.worst()])) <= enough:
             return
         self._trade_moves()
-        self._descend(exchange=True, spend=True, second=True)
+        self._descend(exchange=True, may_cost=True, second=True)
 
     def shake(self, random: np.random.Generator) -> None:
-        """Move a random share of the moved units back, so that others can be tried instead."""
+        """Move a random share of the moved units back, so that others can move instead."""
         away = self._returnable()
         share = random.uniform(0.05, 0.3)
         for unit in away[random.random(len(away)) < share].tolist():
@@ -223,11 +223,14 @@ class AllocationSearch(Placement):
                 self.put(unit, int(home[0]))
 
     def _descend(
-        self, *, exchange: bool, spend: bool, second: bool = False, enough: float = 0.0
+        self, *, exchange: bool, may_cost: bool, second: bool = False, enough: float = 0.0
     ) -> None:
-        """Take the best step for the worst executor, until none improves it."""
+        """Take the best step for the executor of largest deviation, until none improves it.
+
+        `exchange`: also exchange two units; `second`: lower the smaller of over- and underload.
+        """
         while True:
-            deviation = self._deviation()
+            deviation = self._deviations()
             if second:
                 over, under = int(deviation.argmax()), int(deviation.argmin())
                 h = under if deviation[over] >= -deviation[under] else over
@@ -238,88 +241,96 @@ class AllocationSearch(Placement):
             limit = abs(float(deviation[h]))
             if limit <= enough:
                 return
-            step = self._best_move(h, limit, spend=spend)
+            step = self._best_move(h, limit, may_cost=may_cost)
             if exchange:
-                pair = self._best_exchange(h, limit if step is None else step.worst, spend=spend)
+                pair = self._best_exchange(
+                    h, limit if step is None else step.worst, may_cost=may_cost
+                )
                 step = step if pair is None else pair
             if step is None:
                 return
             self._apply(step)
 
-    def _best_move(self, h: int, limit: float, *, spend: bool) -> _Step | None:
-        """Best move of one unit from or to executor `h`; ``None`` if none makes it better."""
+    def _best_move(self, h: int, limit: float, *, may_cost: bool) -> _Step | None:
+        """Return the best move from or to executor h; ``None``: none is below `limit`."""
         # Where no move is left, only what moved already can go elsewhere for nothing.
-        candidate = self.movable & (self._away if self._full(1, spend=spend) else True)
+        candidate = self.movable & (self._away if self._full(1, may_cost=may_cost) else True)
         on_executor = self.place == h
         # One with too much is helped only by what leaves it, one with too little by what comes.
-        if float(self._deviation()[h]) > 0:
+        if float(self._deviations()[h]) > 0:
             return self._best_leaving(
-                h, np.flatnonzero(on_executor & candidate), limit, spend=spend
+                h, np.flatnonzero(on_executor & candidate), limit, may_cost=may_cost
             )
-        return self._best_coming(h, np.flatnonzero(~on_executor & candidate), limit, spend=spend)
+        return self._best_coming(
+            h, np.flatnonzero(~on_executor & candidate), limit, may_cost=may_cost
+        )
 
-    def _best_leaving(self, h: int, mine: IndexArray, limit: float, *, spend: bool) -> _Step | None:
-        """Best move of one of the units `mine` away from executor h."""
+    def _best_leaving(
+        self, h: int, mine: IndexArray, limit: float, *, may_cost: bool
+    ) -> _Step | None:
+        """Return the best move of one of `mine` away from executor h, if any."""
         if not len(mine):
             return None
         model = self.model
         weight, executors = model.weight[mine], np.arange(len(model.speed))
         worst = np.maximum(
-            self._badness(self._load + weight[:, None], slice(None)),
-            self._badness(self._load[h] - weight, h)[:, None],
+            self._deviation_at(self._load + weight[:, None], slice(None)),
+            self._deviation_at(self._load[h] - weight, h)[:, None],
         )
         allowed = model.stays | (self._way_back[mine][:, None] == executors)
         allowed[:, h] = False
-        allowed &= self._affordable(mine[:, None], executors, spend=spend)
+        allowed &= self._affordable(mine[:, None], executors, may_cost=may_cost)
         allowed &= self._fits(mine, executors)
         return self._pick(np.where(allowed, worst, np.inf), limit, mine, executors)
 
     def _best_coming(
-        self, h: int, others: IndexArray, limit: float, *, spend: bool
+        self, h: int, others: IndexArray, limit: float, *, may_cost: bool
     ) -> _Step | None:
-        """Best move of one of the units `others` to executor h."""
+        """Return the best move of one of `others` to executor h, if any."""
         if not len(others):
             return None
         model = self.model
         weight, owner = model.weight[others], self.place[others]
         worst = np.maximum(
-            self._badness(self._load[h] + weight, h),
-            self._badness(self._load[owner] - weight, owner),
+            self._deviation_at(self._load[h] + weight, h),
+            self._deviation_at(self._load[owner] - weight, owner),
         )
         target_h = np.array([h])
         allowed = (
             (model.stays[h] | (self._way_back[others] == h))
-            & self._affordable(others, np.full(len(others), h), spend=spend)
+            & self._affordable(others, np.full(len(others), h), may_cost=may_cost)
             & self._fits(others, target_h)[:, 0]
         )
         return self._pick(np.where(allowed, worst, np.inf)[:, None], limit, others, target_h)
 
-    def _best_exchange(self, h: int, limit: float, *, spend: bool) -> _Step | None:
-        """Best exchange of a unit of executor h with one of another executor."""
+    def _best_exchange(self, h: int, limit: float, *, may_cost: bool) -> _Step | None:
+        """Return the best exchange of a unit of executor h with another's, if any."""
         on_executor = self.place == h
         mine, others = (
             np.flatnonzero(on_executor & self.movable),
             np.flatnonzero(~on_executor & self.movable),
         )
-        if not self._full(2, spend=spend):
+        if not self._full(2, may_cost=may_cost):
             near = self._likely_partners(h, others)
-            best = self._best_pair(h, mine, near, limit, spend=spend)
+            best = self._best_pair(h, mine, near, limit, may_cost=may_cost)
             if best is not None or len(near) == len(others):
                 return best
-            return self._best_pair(h, mine, others, limit, spend=spend)
+            return self._best_pair(h, mine, others, limit, may_cost=may_cost)
         # Then one of the two must have moved already: a few per cent of all pairs.
         gone = self._away[mine]
-        best = self._best_pair(h, mine[gone], others, limit, spend=spend)
+        best = self._best_pair(h, mine[gone], others, limit, may_cost=may_cost)
         bar = limit if best is None else best.worst
-        at_home = self._best_pair(h, mine[~gone], others[self._away[others]], bar, spend=spend)
+        at_home = self._best_pair(
+            h, mine[~gone], others[self._away[others]], bar, may_cost=may_cost
+        )
         return best if at_home is None else at_home
 
     def _likely_partners(self, h: int, others: IndexArray) -> IndexArray:
-        """Units of the executors that are furthest on the other side of the mean.
+        """Return those of `others` whose executors are furthest on the other side of the mean.
 
         Where there are many executors all pairs take long, and the best is nearly always there.
         """
-        deviation = self._deviation()
+        deviation = self._deviations()
         if len(deviation) <= 2 * _PARTNERS:
             return others
         order = np.argsort(deviation if deviation[h] > 0 else -deviation, kind="stable")
@@ -328,17 +339,17 @@ class AllocationSearch(Placement):
         return others[likely[self.place[others]]]
 
     def _best_pair(
-        self, h: int, mine: IndexArray, others: IndexArray, limit: float, *, spend: bool
+        self, h: int, mine: IndexArray, others: IndexArray, limit: float, *, may_cost: bool
     ) -> _Step | None:
-        """Best exchange between two sets of units, of which `mine` are on executor h."""
+        """Return the best exchange of one of `mine`, all on executor h, with one of `others`."""
         if not len(mine) or not len(others):
             return None
         model = self.model
         owner = self.place[others]
         gain = model.weight[others][None, :] - model.weight[mine][:, None]
         worst = np.maximum(
-            self._badness(self._load[h] + gain, h),
-            self._badness(self._load[owner] - gain, owner),
+            self._deviation_at(self._load[h] + gain, h),
+            self._deviation_at(self._load[owner] - gain, owner),
         )
         allowed = worst < limit - _PROGRESS
         allowed &= model.stays[owner] | (self._way_back[mine][:, None] == owner)
@@ -348,7 +359,7 @@ class AllocationSearch(Placement):
         if not len(row):
             return None
         u, v, at_v = mine[row], others[column], owner[column]
-        good = self._exchangeable(u, v, at_v, np.full(len(u), h), spend=spend)
+        good = self._exchangeable(u, v, at_v, np.full(len(u), h), may_cost=may_cost)
         if not good.any():
             return None
         pick = int(np.where(good, worst[row, column], np.inf).argmin())
@@ -363,7 +374,7 @@ class AllocationSearch(Placement):
     def _pick(
         self, worst: FloatArray, limit: float, units: IndexArray, executors: IndexArray
     ) -> _Step | None:
-        """Return the step of least worst deviation, if it is better than `limit`."""
+        """Return the step with the smallest entry of `worst`, if it is below `limit`."""
         at = int(worst.argmin())
         row, column = divmod(at, worst.shape[1])
         if not worst[row, column] < limit - _PROGRESS:
@@ -379,7 +390,7 @@ class AllocationSearch(Placement):
             self.put(step.other, step.other_executor)
 
     def _repair_room(self) -> None:
-        """Move units off executors that exceed their room, most use per move first."""
+        """Move units off executors that exceed their room, largest use per move first."""
         model = self.model
         for r in range(model.usage.shape[1]):
             while True:
@@ -391,22 +402,24 @@ class AllocationSearch(Placement):
                 executors = np.arange(len(model.speed))
                 allowed = self._fits(mine, executors) & model.stays
                 allowed[:, h] = False
-                allowed &= self._affordable(mine[:, None], executors, spend=True)
+                allowed &= self._affordable(mine[:, None], executors, may_cost=True)
                 allowed &= (model.usage[mine, r] > 0)[:, None]
                 if not allowed.any():
                     break
                 gain = np.minimum(model.usage[mine, r], excess[h])[:, None]
                 target = self._load + model.weight[mine][:, None]
-                score = np.where(allowed, gain - 1e-3 * self._badness(target, slice(None)), -np.inf)
+                score = np.where(
+                    allowed, gain - 1e-3 * self._deviation_at(target, slice(None)), -np.inf
+                )
                 row, column = divmod(int(score.argmax()), score.shape[1])
                 self.put(int(mine[row]), int(executors[column]))
 
     def _trade_moves(self) -> None:
-        """Return the least useful moved units home, and spend the moves that frees."""
+        """Move the least useful moved units back, and may_cost the moves that this frees."""
         model = self.model
         while np.isfinite(model.max_moves) or np.isfinite(model.max_bytes):
             before, start = self.place.copy(), model.objective(self.place)
-            bar = abs(float(self._deviation()[self.worst()])) - _PROGRESS
+            bar = abs(float(self._deviations()[self.worst()])) - _PROGRESS
             away = self._returnable()
             refunded = False
             for unit in away[np.argsort(model.weight[away], kind="stable")].tolist():
@@ -415,8 +428,8 @@ class AllocationSearch(Placement):
                     self.put(unit, home)
                     refunded = True
             if refunded:
-                self._descend(exchange=False, spend=True)
-                self._descend(exchange=True, spend=True)
+                self._descend(exchange=False, may_cost=True)
+                self._descend(exchange=True, may_cost=True)
             if not model.objective(self.place) < start * (1 - 1e-6):
                 self._reset(before)
                 return
@@ -424,22 +437,20 @@ class AllocationSearch(Placement):
     # -- draining --------------------------------------------------------------------------------
 
     def drain(self, *, force: bool) -> bool:
-        """Use the rest of the budget to empty draining executors.
+        """Use the rest of the budget to drain; return true if one move was forced.
 
         Units move if that does not raise d; with `force`, if none can, the one that raises d least
         moves.
-
-        Returns whether one was forced.
         """
         left = True
         while left:
-            left = self._drain_one(float(np.abs(self._deviation()).max()))
+            left = self._drain_one(float(np.abs(self._deviations()).max()))
         model = self.model
         moved_off = (~model.stays[model.units.home]) & (self.place != model.units.home)
         return force and not moved_off.any() and self._drain_one(np.inf)
 
     def evacuate(self, count: int) -> int:
-        """Move up to `count` units off draining executors and fix them; return their number.
+        """Move up to `count` units off draining executors for good; return how many moved.
 
         Those that raise d least move first; `improve` then balances with the rest of the budget.
         """
@@ -450,7 +461,7 @@ class AllocationSearch(Placement):
         return gone
 
     def _drain_one(self, limit: float) -> bool:
-        """Move one unit off a draining executor if no deviation then exceeds `limit`."""
+        """Move one unit off a draining executor, if then no deviation exceeds `limit`."""
         model = self.model
         waiting = np.flatnonzero(~model.stays[self.place] & self.movable)
         if not len(waiting):
@@ -458,7 +469,7 @@ class AllocationSearch(Placement):
         executors = np.flatnonzero(model.stays)
         index = (self._load[executors] + model.weight[waiting][:, None]) / model.speed[executors]
         over = index - model.mean
-        allowed = self._affordable(waiting[:, None], executors, spend=True)
+        allowed = self._affordable(waiting[:, None], executors, may_cost=True)
         allowed &= self._fits(waiting, executors)
         allowed &= over <= limit + _PROGRESS
         if not allowed.any():

@@ -141,12 +141,12 @@ class _Station:
         self.waiting = self._waiting(self.blocked, cores)
 
     def _waiting(self, blocked: float, cores: int) -> float:
-        """λ_j·E[W_j]: the mean number of rows that wait."""
+        """Return λ_j·E[W_j], the mean waiting rows; `blocked`: chance of no free core."""
         waits = cores * blocked / (cores - self.load * (1.0 - blocked))
         return self.arrival * waits / (cores * self.service - self.arrival)
 
     def gain(self) -> float:
-        """Fall of λ_j·E[T_j] that one more core brings."""
+        """Return by how much one more core lowers the mean number of waiting rows."""
         blocked = self.load * self.blocked / (self.cores + 1 + self.load * self.blocked)
         return self.waiting - self._waiting(blocked, self.cores + 1)
 
@@ -188,7 +188,7 @@ def plan_core_allocation(problem: CoreAllocationProblem) -> CoreAllocation:
     # No number of cores makes rows wait for nothing at all, so at the floor it is out of reach.
     reachable = target > served * (1 + _ROUNDING)
     least_waiting = target - served if reachable else served * _NOTHING_LEFT
-    _grow(stations, spare=available - needed, until=least_waiting)
+    _add_cores(stations, spare=available - needed, until=least_waiting)
     cores = stable.copy()
     for j, station in stations.items():
         cores[j] = station.cores
@@ -210,7 +210,7 @@ def plan_core_allocation(problem: CoreAllocationProblem) -> CoreAllocation:
 def allocate_all_cores(
     network: QueueingNetwork, available: int, *, idle_cores: int = 1
 ) -> CoreAllocation:
-    """Allocate all cores by greatest gain, for a target out of reach."""
+    """Allocate all available cores, each where it lowers latency most."""
     least_s = float(np.finfo(np.float64).tiny)
     return plan_core_allocation(
         CoreAllocationProblem(
@@ -222,8 +222,8 @@ def allocate_all_cores(
     )
 
 
-def _grow(stations: dict[int, _Station], *, spare: int, until: float) -> None:
-    """Add cores one by one, each where it lowers waiting most."""
+def _add_cores(stations: dict[int, _Station], *, spare: int, until: float) -> None:
+    """Add up to `spare` cores, each where it lowers waiting most, `until` few rows wait."""
     total = sum(s.waiting for s in stations.values())
     gains = [(-station.gain(), j) for j, station in stations.items()]
     heapq.heapify(gains)
@@ -238,7 +238,7 @@ def _grow(stations: dict[int, _Station], *, spare: int, until: float) -> None:
 
 
 def _share_too_few(stable: IntArray, available: int) -> IntArray:
-    """Give executors the cores they need for stability, the smallest need first."""
+    """Give executors the cores that they need for stability, the smallest need first."""
     cores = np.zeros_like(stable)
     left = available
     for j in np.argsort(stable, kind="stable").tolist():

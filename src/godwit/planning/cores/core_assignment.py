@@ -94,7 +94,7 @@ class CoreAssignment:
 
 
 def core_migration_bytes(state_bytes: FloatArray, current: IntArray, cores: IntArray) -> float:
-    """C(X|X̃): bytes that leave a machine, with each executor's state spread evenly over its cores.
+    """Return C(X|X̃), the bytes that leave a machine if every core has an equal share of state.
 
     An executor without cores today has no state anywhere, so it moves none; one that loses all of
     its cores moves all of its state away.
@@ -113,7 +113,7 @@ def remote_bytes_per_s(problem: CoreAssignmentProblem, cores: IntArray) -> float
 
 
 def reachable_cores(problem: CoreAssignmentProblem) -> tuple[IntArray, str]:
-    """Reduce the cores asked for to those available, and give the reason.
+    """Return the cores of each executor, reduced to those available, and the reason (empty: none).
 
     Core after core goes from whoever has most of them; ties: the lower executor.
     """
@@ -140,9 +140,9 @@ def plan_core_assignment(
     needed, reason = reachable_cores(problem)
     phi = phi_bytes_per_s
     while True:
-        cores = _Attempt(problem, needed, problem.intensity > phi).run()
+        cores = _Attempt(problem, needed, problem.intensity > phi).assign()
         if cores is not None:
-            return _priced(problem, cores, phi, reason)
+            return _assignment_of(problem, cores, phi, reason)
         phi *= 2
 
 
@@ -164,8 +164,8 @@ class _Attempt:
         self._queue = [j for j in order.tolist() if self._total[j] < self._needed[j]]
         self._cheapest: list[tuple[float, int]] = [self._find_spare(i) for i in range(n)]
 
-    def run(self) -> IntArray | None:
-        """Assign cores, data-intensive executors first; None if not feasible with this φ."""
+    def assign(self) -> IntArray | None:
+        """Assign cores, data-intensive executors first; ``None``: not with this φ."""
         local = [j for j in self._queue if self._intensive[j]]
         for j in local:
             while self._total[j] < self._needed[j]:
@@ -173,7 +173,7 @@ class _Attempt:
                 donor = self._local_donor(i, j)
                 if donor is None:
                     return None
-                self._give(i, donor, j)
+                self._give_core(i, donor, j)
         queue = [j for j in self._queue if not self._intensive[j]]
         waiting = set(queue)
         queue += [
@@ -186,11 +186,11 @@ class _Attempt:
                 i, donor = self._any_donor(j)
                 if i < 0:
                     return None
-                self._give(i, donor, j)
+                self._give_core(i, donor, j)
         return self._x
 
     def _local_donor(self, i: int, j: int) -> int | None:
-        """Donor of a core on machine i: -1 for a free core, an executor, or None."""
+        """Return who gives executor j a core of machine i; -1: a free core, ``None``: nobody."""
         if self._free[i] > 0:
             return -1
         best, lowest_cost = None, np.inf
@@ -200,7 +200,7 @@ class _Attempt:
             if self._intensive[other] and self._total[other] <= self._needed[other]:
                 continue
             # Spare cores first: what an executor still needs has to be found again elsewhere.
-            cost = self._leaving(i, other)
+            cost = self._bytes_leaving(i, other)
             if self._total[other] <= self._needed[other]:
                 cost += self._state[other]
             if cost < lowest_cost:
@@ -208,7 +208,7 @@ class _Attempt:
         return best
 
     def _any_donor(self, j: int) -> tuple[int, int]:
-        """Return machine and owner of the cheapest core that executor j can get; -1 without any."""
+        """Return machine and owner of the cheapest core for executor j; -1: none, free."""
         total, state = self._total[j], self._state[j]
         best_i, best_donor, lowest_cost = -1, -1, np.inf
         column = self._x[:, j].tolist()
@@ -224,26 +224,26 @@ class _Attempt:
         return best_i, best_donor
 
     def _find_spare(self, i: int) -> tuple[float, int]:
-        """Return the cheapest spare core of machine i: (cost, its owner, or -1 if unused)."""
+        """Return the cheapest spare core of machine i: its cost and owner (-1: it is free)."""
         if self._free[i] > 0:
             return 0.0, -1
         best, lowest_cost = -1, np.inf
         for j in np.flatnonzero(self._x[i]).tolist():
             if self._total[j] > self._needed[j]:
-                cost = self._leaving(i, j)
+                cost = self._bytes_leaving(i, j)
                 if cost < lowest_cost:
                     best, lowest_cost = j, cost
         return lowest_cost, best
 
-    def _leaving(self, i: int, j: int) -> float:
-        """C⁻_ij: bytes that executor j moves when it loses a core of machine i."""
+    def _bytes_leaving(self, i: int, j: int) -> float:
+        """Return C⁻_ij, the bytes that executor j moves when machine i takes a core from it."""
         total = self._total[j]
         if total == 1:
             return float(self._state[j])
         return float(self._state[j] * (total - int(self._x[i, j])) / (total * (total - 1)))
 
-    def _give(self, i: int, donor: int, j: int) -> None:
-        """Assign a core of machine i to executor j, taken from executor `donor`, or unused (-1)."""
+    def _give_core(self, i: int, donor: int, j: int) -> None:
+        """Give executor j a core of machine i, from executor `donor` or a free one (-1)."""
         if donor < 0:
             self._free[i] -= 1
         else:
@@ -277,16 +277,13 @@ def plan_naive_core_assignment(problem: CoreAssignmentProblem) -> CoreAssignment
             cores[i, j] += 1
             free[i] -= 1
             i = (i + 1) % n
-    return _priced(problem, cores, np.inf, reason)
+    return _assignment_of(problem, cores, np.inf, reason)
 
 
-def _priced(
+def _assignment_of(
     problem: CoreAssignmentProblem, cores: IntArray, phi_bytes_per_s: float, reason: str
 ) -> CoreAssignment:
-    """Return the solution with these cores, its migration cost and its traffic between machines.
-
-    It is infeasible if there is a `reason`.
-    """
+    """Return the core assignment with its costs; with a `reason` it is infeasible."""
     return CoreAssignment(
         cores=cores,
         migration_bytes=core_migration_bytes(problem.state_bytes, problem.current, cores),

@@ -11,7 +11,6 @@ sorted, so a round costs O(log m) instead of O(m).
 from __future__ import annotations
 
 import heapq
-import time
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from godwit.planning.arrays import IntArray, require_index, require_load, wrong_
 from godwit.planning.solution import make_solution
 
 if TYPE_CHECKING:
-    from godwit.planning.arrays import Clock, FloatArray
+    from godwit.planning.arrays import FloatArray
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
 
@@ -36,7 +35,7 @@ def balance_lanes(
     theta: float = DEFAULT_THETA,
     max_moves: int | None = None,
 ) -> IntArray:
-    """Lane of each key group of one executor, changed as little as balance needs.
+    """Return the lane of each key group of one executor, changed as little as balance needs.
 
     Stops when ``max lane load <= theta * mean lane load``, when no reassignment helps, or after
     `max_moves`. Ties: the lower lane, the lower key group. O(m log m + rounds·log m) time. Raises
@@ -77,20 +76,20 @@ class _Lanes:
         self._sorted: dict[int, list[tuple[float, int]]] = {}
 
     def balance(self, limit: float, max_moves: int | None) -> None:
-        """Move key groups from the busiest lane to the idlest, up to `max_moves`."""
+        """Move key groups from the busiest lane to the idlest until its load is at most `limit`."""
         left = len(self.lane_of) * len(self._load) if max_moves is None else max_moves
         while left > 0:
             source, target = self._top(self._busiest, -1), self._top(self._idlest, 1)
             if self._load[source] <= limit:
                 return
-            at = self._best(source, self._load[source] - self._load[target])
+            at = self._best_position(source, self._load[source] - self._load[target])
             if at < 0:
                 return
             self._reassign(source, at, target)
             left -= 1
 
     def _top(self, heap: list[tuple[float, int]], sign: int) -> int:
-        """Lane at the top of a heap, after dropping entries that are out of date."""
+        """Return the lane at the top of a heap of (load·`sign`, lane), without outdated entries."""
         while True:
             value, lane = heap[0]
             if sign * value == self._load[lane]:
@@ -98,7 +97,7 @@ class _Lanes:
             heapq.heappop(heap)  # out of date: the current value was pushed when it changed
 
     def _key_groups(self, lane: int) -> list[tuple[float, int]]:
-        """Weights and key groups of a lane, ascending."""
+        """Return (load, key group) of a lane's key groups, ascending."""
         if lane not in self._sorted:
             mine = np.flatnonzero(self.lane_of == lane)
             self._sorted[lane] = sorted(
@@ -106,8 +105,8 @@ class _Lanes:
             )
         return self._sorted[lane]
 
-    def _best(self, source: int, difference: float) -> int:
-        """Position of the key group nearest to half the difference, if moving it helps."""
+    def _best_position(self, source: int, difference: float) -> int:
+        """Return the position of the key group whose move evens most; -1: none helps."""
         mine = self._key_groups(source)
         half = difference / 2
         at = bisect_left(mine, (half, -1))
@@ -122,7 +121,7 @@ class _Lanes:
         return best
 
     def _reassign(self, source: int, at: int, target: int) -> None:
-        """Move the key group at a position of lane `source` to lane `target`."""
+        """Move the key group at a position of lane `source`'s list to lane `target`."""
         weight, key_group = self._sorted[source].pop(at)
         if target in self._sorted:
             insort(self._sorted[target], (weight, key_group))
@@ -133,7 +132,7 @@ class _Lanes:
             heapq.heappush(self._idlest, (self._load[lane], lane))
 
 
-def plan_intra_executor(problem: Problem, *, clock: Clock = time.perf_counter) -> Solution:
+def plan_intra_executor(problem: Problem) -> Solution:
     """Balance the lanes of one executor (paper 5 §3.1); the problem's executors are its lanes.
 
     Minimises reassignments, greedily, until the busiest lane has at most ``limits.theta`` (default
@@ -146,7 +145,6 @@ def plan_intra_executor(problem: Problem, *, clock: Clock = time.perf_counter) -
     if problem.draining.any():
         lane = problem.executors[int(problem.draining.argmax())]
         raise wrong_value("draining", lane, "leave a lane out instead of draining it")
-    start = clock()
     theta = DEFAULT_THETA if problem.limits.theta is None else problem.limits.theta
     load, lanes = problem.weight, problem.num_executors
     assignment = balance_lanes(
@@ -168,5 +166,4 @@ def plan_intra_executor(problem: Problem, *, clock: Clock = time.perf_counter) -
         reason=reason,
         objective=factor,
         bound=max(1.0, heaviest),
-        elapsed_s=clock() - start,
     )

@@ -12,7 +12,6 @@ table, an upper bound.  Ties: the candidate that comes first in lexicographic or
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from godwit.planning.arrays import Clock, FloatArray, IntArray
+    from godwit.planning.arrays import FloatArray, IntArray
     from godwit.planning.intervals.projected import ProjectedCost
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
@@ -55,7 +54,6 @@ def plan_mtm(
     transitions: Transitions | Mapping[str, Any] | None = None,
     gamma: float = 0.8,
     max_drift: float = 0.0,
-    clock: Clock = time.perf_counter,
 ) -> Solution:
     """Minimise bytes moved now plus discounted bytes expected later.
 
@@ -68,7 +66,6 @@ def plan_mtm(
     Raises `InvalidProblemError` if the table does not fit the problem, or there is neither table
     nor matrix.
     """
-    began = clock()
     load_bound(problem)
     if projected is None:
         if transitions is None:
@@ -77,10 +74,10 @@ def plan_mtm(
         if not isinstance(transitions, Transitions):
             transitions = Transitions(**transitions)
         if count_within_tau(problem, transitions, gamma=gamma) <= _EXACT:
-            projected = projected_cost(problem, transitions, gamma=gamma, clock=clock)
+            projected = projected_cost(problem, transitions, gamma=gamma)
         else:  # drawn alike each time, so that equal problems have equal plans
             projected = approximate_projected_cost(
-                problem, transitions, rng=np.random.default_rng(0), gamma=gamma, clock=clock,
+                problem, transitions, rng=np.random.default_rng(0), gamma=gamma,
                 num_partitionings=_SAMPLED, check_partitionings=0, tolerance=1e-3,
             )  # fmt: skip
     projected.refuse_unless_fits(problem, max_drift=max_drift)
@@ -91,18 +88,18 @@ def plan_mtm(
     within = (rows[:, 1:] <= reach[rows[:, :-1]]).all(axis=1)
     rows, later = rows[within], projected.cost[size][within]
     if not projected.exact:
-        rows, later = _with_ssm(problem, projected, rows, later, reach)
+        rows, later = _add_ssm_candidate(problem, projected, rows, later, reach)
     if len(rows) == 0:
-        fallback = plan_ssm(problem, clock=clock)
+        fallback = plan_ssm(problem)
         return make_solution(
             problem, fallback.assignment, method="mtm", reason=fallback.reason,
-            objective=fallback.objective, elapsed_s=clock() - began,
+            objective=fallback.objective,
         )  # fmt: skip
     now = _bytes_now(problem, rows)
     at = int((now + projected.space.gamma * later).argmin())
     best = (rows[at], float(now[at]), float(later[at]))
     if not projected.exact:
-        best = _improve(problem, projected, best, reach)
+        best = _improve_candidate(problem, projected, best, reach)
     cuts, moved, future = best
     objective = moved + projected.space.gamma * future
     fits = projected.exact and max_drift == 0
@@ -114,7 +111,6 @@ def plan_mtm(
         reason="" if fits else "projected costs are approximate",
         objective=objective,
         bound=objective if fits else None,
-        elapsed_s=clock() - began,
         details={
             "moved_bytes": moved,
             "projected_bytes": future,
@@ -128,17 +124,17 @@ def plan_mtm(
 
 
 def _bytes_now(problem: Problem, rows: IntArray) -> FloatArray:
-    """Shape ``(a,)``: bytes that a migration to each partitioning moves now."""
+    """Return the bytes that a migration to each partitioning (a row of cuts) moves now."""
     cuts = present_cuts(problem)
     kept = line_of(problem, np.inf, use=False).kept
     stays: FloatArray = kept_bytes(cuts[None], rows, kept)[0]
     return float(problem.state_bytes.sum()) - stays
 
 
-def _with_ssm(
+def _add_ssm_candidate(
     problem: Problem, projected: ProjectedCost, rows: IntArray, later: FloatArray, reach: IntArray
 ) -> tuple[IntArray, FloatArray]:
-    """Add SSM's partitioning to the candidates, with its cost by one look-ahead."""
+    """Add SSM's partitioning to the candidates `rows`, and its projected cost to `later`."""
     cuts = present_cuts(problem)
     kept = line_of(problem, np.inf, use=False).kept
     next_cuts = cheapest_step(cuts, reach, problem.target_executors, kept)
@@ -149,18 +145,18 @@ def _with_ssm(
 
 
 def _look_ahead(projected: ProjectedCost, rows: IntArray) -> FloatArray:
-    """Projected costs of partitionings beyond the table, by one step into it."""
+    """Return projected costs of partitionings that are not in the table, by one step into it."""
     size = projected.size_index(rows.shape[1] - 1)
     return best_next(projected.space, rows, size, projected.cost)[0]
 
 
-def _improve(
+def _improve_candidate(
     problem: Problem,
     projected: ProjectedCost,
     best: tuple[IntArray, float, float],
     reach: IntArray,
 ) -> tuple[IntArray, float, float]:
-    """Replace the best candidate by a better neighbour, while there is one."""
+    """Replace the best candidate (cuts, bytes now, bytes later) by better neighbours."""
     gamma = projected.space.gamma
     for _ in range(ROUNDS):
         around = neighbours(best[0], reach)

@@ -16,7 +16,6 @@ lead to.  So a plan by samples never moves more than single steps do.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,7 +38,7 @@ from godwit.planning.solution import RELATIVE_TOLERANCE, make_solution
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.planning.arrays import Clock, FloatArray, IntArray
+    from godwit.planning.arrays import FloatArray, IntArray
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
 
@@ -48,7 +47,7 @@ MAX_PARTITIONINGS = 20_000
 
 
 def count_partitionings(reach: IntArray, parts: int) -> int:
-    """Return how many partitionings into at most `parts` intervals are within the bound.
+    """Count the partitionings into at most `parts` intervals that are within the bound.
 
     `reach`: see `godwit.planning.intervals.ssm.Line`.
     """
@@ -98,7 +97,7 @@ def partitionings(reach: IntArray, parts: int, *, at_most: int) -> IntArray:
 
 
 def kept_bytes(old: IntArray, new: IntArray, kept: FloatArray) -> FloatArray:
-    """Shape ``(a, b)``: most bytes that can stay where they are, for every pair of partitionings.
+    """Return the most bytes that can stay for each pair of partitionings, shape ``(a, b)``.
 
     `old` and `new` have shapes ``(a, p + 1)`` and ``(b, q + 1)``; `kept` are the bytes of state
     before each cut. Most bytes stay when old intervals are matched with new ones. Overlaps of two
@@ -134,7 +133,6 @@ def plan_oms(
     targets: Sequence[int] = (),
     taus: Sequence[float] = (),
     sample: int | None = None,
-    clock: Clock = time.perf_counter,
 ) -> Solution:
     """Plan the first step of the cheapest path through a sequence of migrations.
 
@@ -147,7 +145,6 @@ def plan_oms(
     Raises `InvalidProblemError` if the problem is not one of intervals, the sequence is malformed,
     or, without a sample, a step before the last has more than `MAX_PARTITIONINGS` partitionings.
     """
-    began = clock()
     load_bound(problem)  # refuses problems that are not of intervals
     targets = tuple(targets) or (problem.target_executors,)
     taus = tuple(taus) or (problem.limits.tau or 0.0,) * len(targets)
@@ -162,14 +159,13 @@ def plan_oms(
     layers, every = _layers(problem, targets, reaches, sample)
     path = _shortest_path(problem, targets, reaches, layers)
     if path is None:
-        fallback = plan_ssm(problem, clock=clock)
+        fallback = plan_ssm(problem)
         return make_solution(
             problem,
             fallback.assignment,
             method="oms",
             reason="a step of the sequence has no intervals within its limits; this is ssm's plan",
             objective=fallback.objective,
-            elapsed_s=clock() - began,
         )
     cuts, moved = path
     return make_solution(
@@ -180,7 +176,6 @@ def plan_oms(
         reason="" if every else "steps before the last are planned by a sample of partitionings",
         objective=sum(moved),
         bound=sum(moved) if every else None,
-        elapsed_s=clock() - began,
         details={"cuts": [c.tolist() for c in cuts], "moved_bytes": moved},
     )
 
@@ -204,7 +199,7 @@ def _check_sequence(problem: Problem, targets: Sequence[int], taus: Sequence[flo
 def _layers(
     problem: Problem, targets: Sequence[int], reaches: list[IntArray], sample: int | None
 ) -> tuple[list[IntArray], bool]:
-    """Partitionings of every step but the last, and whether these are all of them."""
+    """Return the partitionings of every step but the last, and true if these are all of them."""
     most = MAX_PARTITIONINGS if sample is None else min(sample, MAX_PARTITIONINGS)
     steps = list(zip(reaches[:-1], targets[:-1], strict=True))
     if sample is None or all(count_partitionings(reach, n) <= most for reach, n in steps):
@@ -213,7 +208,7 @@ def _layers(
     kept = line_of(problem, np.inf, use=False).kept
     for reach, n in steps:
         layer = _coarse_partitionings(problem, reach, n, at_most=most)
-        best = best_cuts(lay_out(_no_repeats(cuts), reach=reach, kept=kept), n)
+        best = best_cuts(lay_out(_drop_empty(cuts), reach=reach, kept=kept), n)
         if best is not None:  # what a single step would lead to
             cuts = np.full(n + 1, problem.num_key_groups, np.int32)
             cuts[: len(best) + 1] = [0, *(y for _, y, _ in best)]
@@ -226,7 +221,7 @@ def _layers(
 def _coarse_partitionings(
     problem: Problem, reach: IntArray, parts: int, *, at_most: int
 ) -> IntArray:
-    """Partitionings that cut between blocks of about equal load, as many blocks as are allowed.
+    """Return at most `at_most` partitionings that cut between blocks of about equal load.
 
     Shape ``(count, parts + 1)``; none where even the fewest blocks allow too many, or nothing.
     """
@@ -247,7 +242,7 @@ def _coarse_partitionings(
 def _shortest_path(
     problem: Problem, targets: Sequence[int], reaches: list[IntArray], layers: list[IntArray]
 ) -> tuple[list[IntArray], list[float]] | None:
-    """Return the cuts and the bytes moved of every step; None if a step has no partitioning.
+    """Return cuts and bytes moved of every step; ``None`` if a step has no partitioning.
 
     `layers`: partitionings of every step but the last.
     """
@@ -265,14 +260,17 @@ def _shortest_path(
         kept_now = kept_bytes(present_cuts(problem)[None], cuts[None], now.kept)[0, 0]
         return [cuts], [everything - float(kept_now)]
     ends = [
-        best_cuts(lay_out(_no_repeats(row), reach=reaches[-1], kept=state_before), targets[-1])
+        best_cuts(lay_out(_drop_empty(row), reach=reaches[-1], kept=state_before), targets[-1])
         for row in layers[-1]
     ]
     if ends[0] is None:  # the bound does not depend on where one comes from
         return None
     final = [np.array([0, *(y for _, y, _ in end or ())], np.int32) for end in ends]
     cost = np.array(
-        [everything - _kept(row, f, state_before) for row, f in zip(layers[-1], final, strict=True)]
+        [
+            everything - _kept_bytes(row, f, state_before)
+            for row, f in zip(layers[-1], final, strict=True)
+        ]
     )
     choices: list[IntArray] = []
     for i in range(len(layers) - 2, -1, -1):
@@ -284,25 +282,25 @@ def _shortest_path(
     cuts_of_steps, moved = [layers[0][at]], [float(first[at])]
     for i, choice in enumerate(reversed(choices)):
         at = int(choice[at])
-        moved.append(everything - _kept(cuts_of_steps[-1], layers[i + 1][at], state_before))
+        moved.append(everything - _kept_bytes(cuts_of_steps[-1], layers[i + 1][at], state_before))
         cuts_of_steps.append(layers[i + 1][at])
-    moved.append(everything - _kept(cuts_of_steps[-1], final[at], state_before))
+    moved.append(everything - _kept_bytes(cuts_of_steps[-1], final[at], state_before))
     return [*cuts_of_steps, final[at]], moved
 
 
-def _no_repeats(cuts: IntArray) -> IntArray:
-    """Drop trailing cuts of empty intervals."""
+def _drop_empty(cuts: IntArray) -> IntArray:
+    """Drop the repeated cuts at the end, which stand for empty intervals."""
     return cuts[np.concatenate(([True], np.diff(cuts) > 0))]
 
 
-def _kept(old: IntArray, new: IntArray, state_before: FloatArray) -> float:
-    """Most bytes that can stay between two partitionings."""
+def _kept_bytes(old: IntArray, new: IntArray, state_before: FloatArray) -> float:
+    """Return the most bytes that can stay between two partitionings."""
     return float(kept_bytes(old[None], new[None], state_before)[0, 0])
 
 
 def match_intervals(problem: Problem, cuts: IntArray) -> IntArray:
-    """Assign the intervals between `cuts` to executors such that the most bytes stay."""
-    cuts = _no_repeats(cuts)
+    """Return the executor of each key group: the intervals go where most bytes stay."""
+    cuts = _drop_empty(cuts)
     spans = list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
     stays = np.zeros((len(spans), problem.num_executors))
     for i, (x, y) in enumerate(spans):

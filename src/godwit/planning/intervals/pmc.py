@@ -27,7 +27,12 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.intervals.oms import count_partitionings, kept_bytes, partitionings
+from godwit.planning.intervals.oms import (
+    MAX_PARTITIONINGS,
+    count_partitionings,
+    kept_bytes,
+    partitionings,
+)
 from godwit.planning.intervals.projected import ProjectedCost, Space, reach_within_tau
 from godwit.planning.intervals.ssm import best_cuts, lay_out, least_bound, present_cuts, reach_of
 
@@ -61,12 +66,12 @@ class BlockMap(Protocol):
 
 
 def serially(function: Callable[[In], Out], blocks: Sequence[In]) -> list[Out]:
-    """Apply in this process: the `BlockMap` of small problems and of tests."""
+    """Apply a function to every block in this process, one after the other."""
     return [function(block) for block in blocks]
 
 
 def row_blocks(counts: Sequence[int], widest: int) -> list[Block]:
-    """Cut the rows of every size into blocks that fit a cache beside `widest` targets."""
+    """Cut the rows of every size (`counts`) into blocks that fit a cache."""
     rows_at_once = max(1, min(256, BLOCK_PAIRS // max(1, min(widest, 256))))
     return [
         (size, first, min(count, first + rows_at_once))
@@ -120,7 +125,7 @@ class Sample:
         )
 
     def _add(self, size: int, cuts: IntArray | None) -> None:
-        """Add a partition to the sample, if it is new and there is room."""
+        """Add a partitioning to the sample, if it is new and there is room."""
         if cuts is None or (len(self._visited) >= self._most and self._seen[size]):
             return
         row = tuple(cuts.tolist())
@@ -128,22 +133,22 @@ class Sample:
             self._seen[size].add(row)
             self._visited.append((size, row))
 
-    def _step(self, cuts: IntArray, size: int) -> IntArray | None:
-        """Return the partitioning of ``sizes[size]`` intervals that is cheapest to reach (SSM).
+    def _cheapest_step(self, cuts: IntArray, size: int) -> IntArray | None:
+        """Return the partitioning into ``sizes[size]`` intervals cheapest to reach from `cuts`.
 
         ``None`` if no such partitioning is within τ.
         """
         return cheapest_step(cuts, self._reaches[size], self._transitions.sizes[size], self._kept)
 
     def start(self, count: int) -> None:
-        """Sample about `count` partitionings by SSM; none of a size that has none within τ."""
+        """Sample about `count` partitionings by SSM, from the present one on."""
         now = present_cuts(self._problem)
         for size in range(len(self._transitions.sizes)):
-            self._add(size, self._step(now, size))
+            self._add(size, self._cheapest_step(now, size))
         if len(self._visited) < len(self._transitions.sizes):
             return
         self._sample_tighter_bounds(now)
-        self._ways(count)
+        self._add_random_walks(count)
 
     def _sample_tighter_bounds(self, now: IntArray) -> None:
         """Add partitionings by SSM from `now` under bounds tighter than τ."""
@@ -154,15 +159,15 @@ class Sample:
             for parts in sizes:
                 cuts = cheapest_step(now, reach, parts, self._kept)
                 if cuts is not None:
-                    self.spread(cuts)
+                    self.add_steps(cuts)
 
-    def spread(self, cuts: IntArray) -> None:
+    def add_steps(self, cuts: IntArray) -> None:
         """Add `cuts` at every size that they fit, and SSM's steps from them to other sizes."""
         for size in range(len(self._transitions.sizes)):
-            self._add(size, self._step(cuts, size))
+            self._add(size, self._cheapest_step(cuts, size))
 
-    def _ways(self, count: int) -> None:
-        """Add SSM's steps along random walks through the chain of sizes."""
+    def _add_random_walks(self, count: int) -> None:
+        """Add SSM's steps along random walks through the chain of sizes, up to `count` in all."""
         sizes, probability = self._transitions.sizes, self._transitions.probability
         size, row = self._visited[0]
         for _ in range(4 * count):  # a way may go round in a small circle of partitionings
@@ -171,13 +176,13 @@ class Sample:
             if self._rng.random() < RESTART:
                 size, row = self._visited[int(self._rng.integers(len(self._visited)))]
             after = int(self._rng.choice(len(sizes), p=probability[size]))
-            cuts = self._step(np.array(row, np.int32), after)
+            cuts = self._cheapest_step(np.array(row, np.int32), after)
             assert cuts is not None, "every size has a partitioning"
             size, row = after, tuple(cuts.tolist())
             self._add(size, cuts)
 
     def grow(self, cuts: tuple[IntArray, ...], visits: FloatArray, count: int) -> None:
-        """Grow the sample to about `count` around the most visited partitionings.
+        """Grow the sample to about `count`, around the partitionings that are visited most.
 
         `cuts`: the sample that `visits` counts. `visits`: shape ``(N,)``: how often each
         partitioning is visited, all sizes one after another.
@@ -188,14 +193,14 @@ class Sample:
                 return
             size = int(np.searchsorted(first, at, side="right")) - 1
             row = cuts[size][at - first[size]]
-            self.spread(row)
+            self.add_steps(row)
             around = neighbours(row, self._reaches[size])
             for i in self._rng.permutation(len(around))[:8].tolist():
-                self.spread(around[i])
+                self.add_steps(around[i])
                 self._add(size, around[i])
 
     def around(self, size: int, rows: IntArray) -> IntArray:
-        """Partitionings that are not in the sample and differ by one cut from one of `rows`.
+        """Return partitionings beyond the sample that differ by one cut from one of `rows`.
 
         Returns shape ``(count, parts + 1)``: distinct, in lexicographic order.
         """
@@ -208,7 +213,7 @@ class Sample:
 
 
 def cheapest_step(cuts: IntArray, reach: IntArray, parts: int, kept: FloatArray) -> IntArray | None:
-    """Cut as SSM would from `cuts`; None if nothing is within the bound."""
+    """Return the cuts that SSM would make from `cuts`; ``None`` if nothing is within the bound."""
     cuts = cuts[np.concatenate(([True], np.diff(cuts) > 0))]
     best = best_cuts(lay_out(cuts, reach=reach, kept=kept), parts)
     if best is None:
@@ -220,7 +225,7 @@ def cheapest_step(cuts: IntArray, reach: IntArray, parts: int, kept: FloatArray)
 
 
 def neighbours(cuts: IntArray, reach: IntArray, steps: tuple[int, ...] = (1, 2, 4)) -> IntArray:
-    """Partitionings within the bound that differ by one cut moved by one of `steps`.
+    """Return the partitionings within the bound that differ from `cuts` by one cut, moved a little.
 
     Returns shape ``(count, parts + 1)``.
     """
@@ -237,8 +242,6 @@ def neighbours(cuts: IntArray, reach: IntArray, steps: tuple[int, ...] = (1, 2, 
     return np.unique(rows[within], axis=0).astype(np.int32)
 
 
-MAX_PARTITIONINGS = 20_000
-"""Most partitionings, all sizes together, that the exact computation takes by default."""
 ROUNDS = 4
 """Times that a sample is solved and grown around what its solution visits."""
 
@@ -246,16 +249,18 @@ CANDIDATES = 1_200
 """Partitionings of a size, about, that a round looks at beyond the sample."""
 
 
-def _sweep(space: Space, cost: tuple[FloatArray, ...], block: Block) -> tuple[FloatArray, IntArray]:
-    """Evaluate the equations for one block: new costs, and per size the row chosen."""
+def _sweep_block(
+    space: Space, cost: tuple[FloatArray, ...], block: Block
+) -> tuple[FloatArray, IntArray]:
+    """Evaluate the equations for one block: new costs, and the row chosen for every next size."""
     size, first, stop = block
     return best_next(space, space.cuts[size][first:stop], size, cost)
 
 
-def _look_ahead(
+def _costs_beyond(
     space: Space, size: int, rows: IntArray, cost: tuple[FloatArray, ...], block: Block
 ) -> FloatArray:
-    """Costs of one block of partitionings beyond the table."""
+    """Return the costs of a block of `rows` (partitionings) that are not in the sample."""
     _, first, stop = block
     return best_next(space, rows[first:stop], size, cost)[0]
 
@@ -263,7 +268,7 @@ def _look_ahead(
 def best_next(
     space: Space, rows: IntArray, size: int, cost: tuple[FloatArray, ...]
 ) -> tuple[FloatArray, IntArray]:
-    """Evaluate the right-hand side for partitionings `rows` of size index `size`.
+    """Return the expected cost of each partitioning (row), and the row chosen for every next size.
 
     Returns shapes ``(a,)`` and ``(a, sizes)``: costs, and the row chosen for every next size (-1
     where the probability is 0).
@@ -272,15 +277,17 @@ def best_next(
     chosen = np.full((len(rows), len(space.cuts)), -1, np.int32)
     probability = space.transitions.probability[size]
     for j in np.flatnonzero(probability).tolist():
-        best, chosen[:, j] = _cheapest(rows, space.cuts[j], space.gamma * cost[j], space.kept)
+        best, chosen[:, j] = _cheapest_target(
+            rows, space.cuts[j], space.gamma * cost[j], space.kept
+        )
         total += probability[j] * best
     return total, chosen
 
 
-def _cheapest(
+def _cheapest_target(
     rows: IntArray, targets: IntArray, later: FloatArray, kept: FloatArray
 ) -> tuple[FloatArray, IntArray]:
-    """Least bytes now and `later` from each row to any target, and the target; ties: the first."""
+    """Return the least bytes now and `later` from each row to any target, and that target."""
     best = np.full(len(rows), np.inf)
     chosen = np.zeros(len(rows), np.int32)
     step = max(1, BLOCK_PAIRS // max(1, len(rows)))
@@ -295,7 +302,7 @@ def _cheapest(
 
 
 def count_within_tau(problem: Problem, transitions: Transitions, *, gamma: float) -> int:
-    """Count the partitionings within τ, all sizes that can occur together."""
+    """Count the partitionings within τ, of all sizes together."""
     return sum(
         count_partitionings(reach_within_tau(problem, n, gamma), n) for n in transitions.sizes
     )
@@ -333,7 +340,7 @@ def projected_cost(
         for r, n in zip(reaches, transitions.sizes, strict=True)
     )
     space = Space.of(problem, transitions, cuts=cuts, gamma=gamma)
-    solved = _solve(space, tolerance=tolerance, block_map=block_map)
+    solved = _solve_costs(space, tolerance=tolerance, block_map=block_map)
     return ProjectedCost.of(
         problem, space, cost=solved.cost, exact=True, error_bytes=solved.error_bytes,
         sweeps=solved.sweeps,
@@ -374,21 +381,21 @@ def approximate_projected_cost(
         space = Space.of(problem, transitions, cuts=sample.cuts, gamma=gamma)
         if len(sample) >= num_partitionings:
             break
-        solved = _solve(space, tolerance=max(tolerance, 1e-3), block_map=block_map)
+        solved = _solve_costs(space, tolerance=max(tolerance, 1e-3), block_map=block_map)
         goal = len(sample) + -(-(num_partitionings - len(sample)) // left)
-        visits = _visits(space, solved.chosen)
-        for cuts in _offers(sample, space, solved, visits, block_map):
+        visits = _visit_frequencies(space, solved.chosen)
+        for cuts in _improving_partitionings(sample, space, solved, visits, block_map):
             if len(sample) < goal:
-                sample.spread(cuts)
+                sample.add_steps(cuts)
         sample.grow(space.cuts, visits, goal)
     space = Space.of(problem, transitions, cuts=sample.cuts, gamma=gamma)
-    solved = _solve(space, tolerance=tolerance, block_map=block_map)
+    solved = _solve_costs(space, tolerance=tolerance, block_map=block_map)
     measured = on_average = None
     if total <= check_partitionings:
         exact = projected_cost(
             problem, transitions, gamma=gamma, max_partitionings=total, block_map=block_map
         )
-        measured, on_average = _errors(space, solved.cost, exact)
+        measured, on_average = _measured_errors(space, solved.cost, exact)
     return ProjectedCost.of(
         problem, space, cost=solved.cost, exact=False, error_bytes=solved.error_bytes,
         sweeps=solved.sweeps,
@@ -397,10 +404,10 @@ def approximate_projected_cost(
     )  # fmt: skip
 
 
-def _errors(
+def _measured_errors(
     space: Space, cost: tuple[FloatArray, ...], exact: ProjectedCost
 ) -> tuple[float, float]:
-    """Greatest and mean excess over the exact costs, relative to the mean of all exact costs."""
+    """Return the greatest and the mean excess over exact costs, as shares of their mean."""
     above = np.array(
         [
             value - exact.cost_of(row, n)
@@ -422,10 +429,10 @@ class _Solved:
     chosen: IntArray
 
 
-def _offers(
+def _improving_partitionings(
     sample: Sample, space: Space, solved: _Solved, visits: FloatArray, block_map: BlockMap
 ) -> list[IntArray]:
-    """Partitionings beyond the sample that would lower its costs, most first.
+    """Return partitionings beyond the sample that would lower its costs, most first.
 
     Candidates are those that differ by one cut from what is chosen most. What follows them is
     evaluated by one look ahead, and each counts for the partitionings that would choose it, by how
@@ -442,14 +449,16 @@ def _offers(
         around = sample.around(j, space.cuts[j][leads[most]])
         if len(around) == 0:
             continue
-        look_ahead = partial(_look_ahead, space, j, around, solved.cost)
+        look_ahead = partial(_costs_beyond, space, j, around, solved.cost)
         blocks = row_blocks([len(around)], max(counts))
         ahead = np.concatenate(block_map(look_ahead, blocks))
         worth = np.zeros(len(around))
         for i in np.flatnonzero(space.transitions.probability[:, j]).tolist():
             rows = space.cuts[i]
-            value, at = _cheapest(rows, around, space.gamma * ahead, space.kept)
-            today, _ = _cheapest(rows, space.cuts[j], space.gamma * solved.cost[j], space.kept)
+            value, at = _cheapest_target(rows, around, space.gamma * ahead, space.kept)
+            today, _ = _cheapest_target(
+                rows, space.cuts[j], space.gamma * solved.cost[j], space.kept
+            )
             gain = np.where(value < today * (1 - 1e-9), today - value, 0.0)
             np.add.at(worth, at, space.transitions.probability[i, j] * often[i] * gain)
         offers += [(-worth[k], j, around[k]) for k in np.flatnonzero(worth > 0).tolist()]
@@ -457,17 +466,17 @@ def _offers(
     return [cuts for _, _, cuts in offers]
 
 
-def _visits(space: Space, chosen: IntArray) -> FloatArray:
-    """Shape ``(N,)``: frequency of each partitioning under the choices."""
-    leads = _choices(space, chosen)
+def _visit_frequencies(space: Space, chosen: IntArray) -> FloatArray:
+    """Return how often each partitioning is visited by a policy (`chosen`), shape ``(N,)``."""
+    leads = _transition_matrix(space, chosen)
     visits: FloatArray = np.full(len(chosen), 1 / len(chosen))
     for _ in range(100):  # lazily, so that chains that alternate settle, too
         visits = (visits + leads.T @ visits) / 2
     return visits
 
 
-def _solve(space: Space, *, tolerance: float, block_map: BlockMap) -> _Solved:
-    """Alternate sweeps and policy evaluation until the error is small enough."""
+def _solve_costs(space: Space, *, tolerance: float, block_map: BlockMap) -> _Solved:
+    """Solve the equations of the costs: sweeps and policy evaluation, until the error is small."""
     counts = [len(rows) for rows in space.cuts]
     blocks = row_blocks(counts, max(counts))
     bounds = np.cumsum([0, *counts])
@@ -475,7 +484,7 @@ def _solve(space: Space, *, tolerance: float, block_map: BlockMap) -> _Solved:
     sweeps = 0
     goal = tolerance * max(float(space.kept[-1]), 1.0)
     while True:
-        sweep = partial(_sweep, space, tuple(np.split(cost, bounds[1:-1])))
+        sweep = partial(_sweep_block, space, tuple(np.split(cost, bounds[1:-1])))
         results = block_map(sweep, blocks)
         sweeps += 1
         swept = np.concatenate([values for values, _ in results])
@@ -484,15 +493,15 @@ def _solve(space: Space, *, tolerance: float, block_map: BlockMap) -> _Solved:
         if error <= goal:
             parts = tuple(np.split(swept, bounds[1:-1]))
             return _Solved(cost=parts, error_bytes=error, sweeps=sweeps, chosen=chosen)
-        cost = _follow(space, (cost, swept, chosen), goal)
+        cost = _evaluate_policy(space, (cost, swept, chosen), goal)
 
 
-def _follow(
+def _evaluate_policy(
     space: Space, choices: tuple[FloatArray, FloatArray, IntArray], goal: float
 ) -> FloatArray:
-    """Evaluate the policy of a sweep's choices to convergence."""
+    """Return a policy's costs; `choices`: costs before and after a sweep, and the policy."""
     cost, swept, chosen = choices
-    leads = _choices(space, chosen)
+    leads = _transition_matrix(space, chosen)
     moved = swept - space.gamma * np.asarray(leads @ cost)
     value = swept
     while True:
@@ -503,8 +512,8 @@ def _follow(
             return value
 
 
-def _choices(space: Space, chosen: IntArray) -> csr_array:
-    """Sparse ``(N, N)``: probability of going from one partitioning to another by the choices."""
+def _transition_matrix(space: Space, chosen: IntArray) -> csr_array:
+    """Return the probabilities from each partitioning to each other under a policy (`chosen`)."""
     counts = [len(rows) for rows in space.cuts]
     first = np.cumsum([0, *counts])
     probability = np.repeat(space.transitions.probability, counts, axis=0)

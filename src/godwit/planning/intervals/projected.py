@@ -28,7 +28,7 @@ FORMAT = 2
 
 
 def reach_within_tau(problem: Problem, parts: int, gamma: float = 0.0) -> IntArray:
-    """Return the reach of each cut when `parts` executors share the load within τ.
+    """Return the last cut that an interval from each cut may reach within τ, for `parts` executors.
 
     Raises `InvalidProblemError` if τ is missing or gamma is not in [0, 1).
     """
@@ -83,7 +83,7 @@ class Transitions:
 def estimate_transitions(
     log: Sequence[int], *, sizes: Sequence[int] | None = None, stays: bool = False
 ) -> Transitions:
-    """Estimate the matrix from a log of the executors in use in each past period, oldest first.
+    """Estimate transitions from a log: the number of executors in each past period, oldest first.
 
     Two equal numbers in a row count only if `stays`: the paper counts only changes (§6). A number
     that no migration was seen to leave goes to itself with probability 1. Raises
@@ -129,7 +129,7 @@ class Space:
         cuts: tuple[IntArray, ...],
         gamma: float,
     ) -> Space:
-        """Lay out the states, which are the partitionings of each size, and their transitions.
+        """Build the space of a problem from the partitionings (`cuts`) of every size.
 
         Raises `InvalidProblemError` if a size has none.
         """
@@ -164,7 +164,7 @@ class ProjectedCost:
 
     @classmethod
     def of(cls, problem: Problem, space: Space, **facts: Any) -> ProjectedCost:
-        """Build the table of a problem's costs over a space."""
+        """Build the table of costs over a space, for the loads and τ of a problem."""
         facts.setdefault("partitionings_in_all", sum(len(rows) for rows in space.cuts))
         assert problem.limits.tau is not None, "a space has a tau"
         return cls(space=space, weight=problem.weight.copy(), tau=problem.limits.tau, **facts)
@@ -187,7 +187,7 @@ class ProjectedCost:
         return sizes.index(parts)
 
     def cost_of(self, cuts: IntArray, parts: int) -> float:
-        """Cost of one partitioning of the table.
+        """Return the cost of a partitioning of the table, of `parts` intervals.
 
         Raises `InvalidProblemError` if the table does not hold it.
         """
@@ -224,7 +224,7 @@ class ProjectedCost:
                 )
 
     def to_bytes(self) -> bytes:
-        """Encode as a NumPy archive without pickled objects."""
+        """Return the table as bytes: a NumPy archive without pickled objects."""
         transitions = self.space.transitions
         arrays: dict[str, Any] = {
             f"cuts_{n}": c for n, c in zip(transitions.sizes, self.space.cuts, strict=True)
@@ -251,7 +251,7 @@ class ProjectedCost:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ProjectedCost:
-        """Undo `to_bytes`.
+        """Restore a table from the bytes that `to_bytes` returned.
 
         Raises `InvalidProblemError` if the bytes are not those of a table, or of another version of
         it.

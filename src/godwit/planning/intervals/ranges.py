@@ -40,7 +40,7 @@ def gather_ranges(problem: Problem) -> IntArray:
 
 
 def even_cuts(weight: FloatArray, parts: int) -> IntArray:
-    """Cuts, 0 and m included, between intervals of about equal weight, of which none is empty."""
+    """Return cuts (0 and m included) between non-empty intervals of about equal weight."""
     m = len(weight)
     total = np.concatenate(([0.0], np.cumsum(weight)))
     if not total[-1]:

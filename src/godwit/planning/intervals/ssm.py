@@ -20,7 +20,6 @@ index).
 from __future__ import annotations
 
 import itertools
-import time
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -35,7 +34,6 @@ from godwit.planning.solution import RELATIVE_TOLERANCE, make_solution
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.planning.arrays import Clock
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
 
@@ -60,7 +58,7 @@ class Line:
     whole: FloatArray
 
 
-def plan_ssm(problem: Problem, *, clock: Clock = time.perf_counter) -> Solution:
+def plan_ssm(problem: Problem) -> Solution:
     """Move the fewest bytes such that no executor exceeds (1 + τ) times its fair share.
 
     ``objective`` and ``bound`` are the bytes moved. If no assignment by intervals is within τ, the
@@ -71,17 +69,15 @@ def plan_ssm(problem: Problem, *, clock: Clock = time.perf_counter) -> Solution:
     def best(limit: float, *, use: bool = True) -> list[tuple[int, int, int]] | None:
         return best_cuts(line_of(problem, limit, use=use), problem.target_executors)
 
-    return _plan_by(best, problem, "ssm", clock)
+    return _plan_by(best, problem, "ssm")
 
 
 def _plan_by(
     best: Callable[..., list[tuple[int, int, int]] | None],
     problem: Problem,
     method: str,
-    clock: Clock,
 ) -> Solution:
-    """Plan by the function `best`, within the load bound, or the smallest feasible one."""
-    began = clock()
+    """Plan by the function `best` (load bound → intervals), within τ or the least bound."""
     limit = load_bound(problem)
     cuts, reason = best(limit), ""
     if cuts is None:
@@ -105,12 +101,11 @@ def _plan_by(
         reason=reason,
         objective=moved,
         bound=None if reason else moved,
-        elapsed_s=clock() - began,
     )
 
 
 def load_bound(problem: Problem) -> float:
-    """B = (1 + τ)·W/n', the most load an executor may have (paper 1 §4.1).
+    """Return B = (1 + τ)·W/n', the most load that an executor may have (paper 1 §4.1).
 
     Raises `InvalidProblemError` if τ is missing, the current assignment has no intervals, or
     capacities differ.
@@ -128,7 +123,7 @@ def load_bound(problem: Problem) -> float:
 
 
 def line_of(problem: Problem, limit: float, *, use: bool = True) -> Line:
-    """Lay a problem's key groups out on a line.
+    """Return a problem's key groups as a line.
 
     `limit`: the most load of the bottleneck resource in one interval. `use`: whether
     ``limits.max_usage`` bounds intervals, too.
@@ -140,7 +135,7 @@ def line_of(problem: Problem, limit: float, *, use: bool = True) -> Line:
 
 
 def reach_within(problem: Problem, limit: float) -> IntArray:
-    """Furthest cut that an interval from each cut may reach, shape ``(m + 1,)``.
+    """Return the last cut that an interval from each cut may reach, shape ``(m + 1,)``.
 
     An interval's load is at most `limit`, and its usage at most ``limits.max_usage``.
     """
@@ -153,12 +148,12 @@ def reach_within(problem: Problem, limit: float) -> IntArray:
 
 
 def present_cuts(problem: Problem) -> IntArray:
-    """Cuts of the current assignment, ascending, 0 and m included."""
+    """Return the cuts of the current assignment, ascending, 0 and m included."""
     return np.flatnonzero(np.diff(problem.current, prepend=-1, append=-1)).astype(np.int32)
 
 
 def lay_out(cuts: IntArray, *, reach: IntArray, kept: FloatArray) -> Line:
-    """Describe the line whose present intervals lie between `cuts` (0 and m included)."""
+    """Build the line whose present intervals lie between `cuts` (0 and m included)."""
     m = len(kept) - 1
     lengths = np.diff(cuts)
     whole = np.zeros(m + 1)
@@ -173,7 +168,7 @@ def lay_out(cuts: IntArray, *, reach: IntArray, kept: FloatArray) -> Line:
 
 
 def reach_of(weight: FloatArray, limit: float) -> IntArray:
-    """Shape ``(m + 1,)``: the last cut y such that [x, y) weighs at most `limit`."""
+    """Return for each cut x the last cut y such that [x, y) weighs at most `limit`."""
     total = np.concatenate(([0.0], np.cumsum(weight)))
     reach = np.searchsorted(total, total + limit, side="right") - 1
     return np.maximum(reach, np.arange(len(total))).astype(np.int32)
@@ -188,23 +183,23 @@ def best_cuts(line: Line, parts: int) -> list[tuple[int, int, int]] | None:
     m = len(line.reach) - 1
     if (line.reach[:-1] == np.arange(m)).any():
         return None
-    blocks = _blocks(line)
+    blocks = _cut_blocks(line)
     cells = sum((stop - first) * width for first, stop, width in blocks)
     cache = [_Gains.of(line, *block) for block in blocks] if cells <= CACHED_CELLS else None
     best = np.full((parts + 1, 2, m + 1 + max(width for _, _, width in blocks)), -np.inf)
     best[:, :, m] = 0.0
-    windows = [_windows(best, *block) for block in blocks]
+    windows = [_gain_windows(best, *block) for block in blocks]
     for k in range(1, parts + 1):
         for i, block in enumerate(blocks):
             gains = cache[i] if cache else _Gains.of(line, *block)
             gains.step(windows[i][k - 1], best[k])
     if best[parts, 0, 0] == -np.inf:
         return None
-    return _walk(line, best, parts, cache)
+    return _read_intervals(line, best, parts, cache)
 
 
-def _windows(best: FloatArray, first: int, stop: int, width: int) -> FloatArray:
-    """View ``[k, after, y - x - 1, 0, x - first]`` of ``best[k, after, y]``."""
+def _gain_windows(best: FloatArray, first: int, stop: int, width: int) -> FloatArray:
+    """View ``best[k, after, y]`` of a block of cuts as ``[k, after, y - x - 1, 0, x - first]``."""
     by_part, by_after, by_cut = best.strides
     return as_strided(
         best[:, :, first + 1 :],
@@ -214,8 +209,8 @@ def _windows(best: FloatArray, first: int, stop: int, width: int) -> FloatArray:
     )
 
 
-def _blocks(line: Line) -> list[tuple[int, int, int]]:
-    """Blocks of cuts (first, stop, longest interval) of bounded memory."""
+def _cut_blocks(line: Line) -> list[tuple[int, int, int]]:
+    """Return blocks of cuts (first, stop, longest interval) that need little memory each."""
     m = len(line.reach) - 1
     ahead = line.reach[:-1] - np.arange(m)
     blocks, x = [], 0
@@ -247,7 +242,7 @@ class _Gains:
 
     @classmethod
     def of(cls, line: Line, first: int, stop: int, width: int) -> _Gains:
-        """Compute the gains for a block of cuts."""
+        """Compute the gains of the intervals that begin at a block of cuts."""
         m = len(line.reach) - 1
         x = np.arange(first, stop)
         y = x + np.arange(1, width + 1)[:, None]
@@ -268,16 +263,16 @@ class _Gains:
         return cls(first, stop, gain, np.empty_like(gain))
 
     def step(self, fewer: FloatArray, best: FloatArray) -> None:
-        """Set `best` at the block's cuts from the windows of the best with one interval less."""
+        """Set `best` at the block's cuts from `fewer`, the best with one interval less."""
         np.add(self.gain, fewer, out=self.total)
         rows = self.total.reshape(-1, 2, self.stop - self.first)
         np.maximum.reduce(rows, axis=0, out=best[:, self.first : self.stop])
 
 
-def _walk(
+def _read_intervals(
     line: Line, best: FloatArray, parts: int, cache: list[_Gains] | None
 ) -> list[tuple[int, int, int]]:
-    """Return the intervals of the best plan from the table, from left to right."""
+    """Read the intervals (x, y, keeper) of the best plan from the table `best`, left to right."""
     m = len(line.reach) - 1
     cuts, x, used, k, block = [], 0, 0, parts, 0
     while x < m:
@@ -298,7 +293,7 @@ def _walk(
 
 
 def _keeper(line: Line, x: int, y: int, *, used: bool, cut: bool) -> int:
-    """Key group whose old executor keeps [x, y) in the best plan; -1 for none."""
+    """Return a key group whose present executor keeps [x, y) in the best plan; -1 for none."""
     if cut:
         if used and y < line.end[x]:
             return -1
@@ -314,7 +309,7 @@ def _keeper(line: Line, x: int, y: int, *, used: bool, cut: bool) -> int:
 
 
 def assign_intervals(problem: Problem, cuts: list[tuple[int, int, int]]) -> IntArray:
-    """Assign each interval to its keeper, or else to an executor that keeps none."""
+    """Return each key group's executor: intervals go to their keeper, or to a free executor."""
     assignment = np.empty(problem.num_key_groups, np.int32)
     free = set(problem.available.tolist())
     for x, y, keeper in cuts:
@@ -332,7 +327,7 @@ def assign_intervals(problem: Problem, cuts: list[tuple[int, int, int]]) -> IntA
 
 
 def least_bound(problem: Problem) -> float:
-    """Return the smallest B for which at most n' intervals exist (W/n' for a perfect cut)."""
+    """Return the smallest bound on loads for which at most n' intervals exist."""
     weight, parts = problem.weight, problem.target_executors
     total = np.concatenate(([0.0], np.cumsum(weight)))
     low, high = max(float(weight.max()), float(total[-1]) / parts), float(total[-1])
@@ -350,7 +345,7 @@ def least_bound(problem: Problem) -> float:
 
 
 def _greedy_maximum(total: FloatArray, limit: float, parts: int) -> float:
-    """Return the largest load of greedy intervals under a limit; infinite if more than `parts`."""
+    """Return the largest load of greedy intervals under `limit`; infinite if more than `parts`."""
     x, m, greatest = 0, len(total) - 1, 0.0
     slack = limit * (1 + RELATIVE_TOLERANCE / 8)
     for _ in range(parts):
@@ -371,7 +366,7 @@ Plan = tuple[float, tuple[tuple[int, int, int], ...]]
 """Gain, and the cuts that have it."""
 
 
-def plan_simple_ssm(problem: Problem, *, clock: Clock = time.perf_counter) -> Solution:
+def plan_simple_ssm(problem: Problem) -> Solution:
     """Move the fewest bytes within τ, by the recursion of paper 1, lemma 4.1: the oracle of SSM.
 
     A sub-problem is a range [x, y) of key groups, a range of executors in the order of their old
@@ -387,13 +382,13 @@ def plan_simple_ssm(problem: Problem, *, clock: Clock = time.perf_counter) -> So
             field="current",
             value=size,
         )
-    return _plan_by(partial(_best_by_recursion, problem), problem, "simple_ssm", clock)
+    return _plan_by(partial(_best_by_recursion, problem), problem, "simple_ssm")
 
 
 def _best_by_recursion(
     problem: Problem, limit: float, *, use: bool = True
 ) -> list[tuple[int, int, int]] | None:
-    """Cut the line as `best_cuts` does, by trying every way to split it."""
+    """Return the best intervals as `best_cuts` does, by trying every way to split the line."""
     reach = line_of(problem, limit, use=use).reach
     keeps = np.where(problem.draining[problem.current], 0.0, problem.state_bytes)
     state = np.concatenate(([0.0], np.cumsum(keeps)))

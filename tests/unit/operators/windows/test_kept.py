@@ -138,7 +138,7 @@ def test_planning_a_day_every_minute_searches_nothing_among_what_stayed() -> Non
     starts, spans = kept.entries(panes, BEGINNING, closed)
     time = EpochTime(closed=closed, until=until, kept_since=BEGINNING)
     pieces, _ = Pieces.of(grid, starts, spans, time, kept)
-    with patch.object(planning, "cheapest", side_effect=AssertionError("searched")):
+    with patch.object(planning, "search_auxiliary", side_effect=AssertionError("searched")):
         steps = pieces.plan(np.full(pieces.count, 2000), 2000, overlapping=False)
     assert sum(len(step.parts) for step in steps.values()) < 30
 

@@ -178,13 +178,13 @@ def test_collocation_steps_keep_every_limit_and_never_lose_traffic() -> None:
         before = metrics.collocation_factor(problem, problem.current)
         worst = max(model.over_under(problem.current))
         within = model.within_room(problem.current)
-        traffic = KeyGroupGraph(problem).between(np.arange(15, dtype=np.int32), 15)
+        traffic = KeyGroupGraph(problem).between_units(np.arange(15, dtype=np.int32), 15)
         gained = collocate(placement, traffic, limit=worst * 1.1)
         after = metrics.collocation_factor(problem, placement.place)
         assert after == pytest.approx(before + gained / problem.traffic.rate.sum())
         assert after >= before
         assert max(model.over_under(placement.place)) <= worst * 1.1
-        assert model.within_budget(placement.place)
+        assert model.spent(placement.place)[0] <= model.max_moves
         assert model.within_room(placement.place) or not within
         arrived = placement.place[placement.place != problem.current]
         assert not problem.draining[arrived].any()

@@ -83,11 +83,6 @@ def test_other_resources_bound_intervals_too() -> None:
     assert np.bincount(plan_ssm(problem).assignment).tolist() == [2, 2]
 
 
-def test_the_clock_is_the_one_passed_in() -> None:
-    ticks = iter([10.0, 12.5])
-    assert plan_ssm(line_problem([0, 1], tau=1.0), clock=lambda: next(ticks)).elapsed_s == 2.5
-
-
 @pytest.mark.parametrize("plan", [plan_ssm, plan_simple_ssm, plan_oms])
 def test_problems_that_are_not_of_intervals_are_refused(plan: object) -> None:
     assert callable(plan)

@@ -24,7 +24,7 @@ from godwit.migration import MigrationOutcome, Strategy
 from godwit.model import events
 from godwit.model.errors import GodwitError, InvalidPlanError, ScalingError
 from godwit.model.frames import user_call
-from godwit.model.naming import error_line, insist_on_number, type_name
+from godwit.model.naming import check_number, error_line, type_name
 from godwit.model.wording import counted
 from godwit.planning import Limits
 from godwit.planning import planner as planner_named
@@ -470,7 +470,7 @@ class QueryScaling:
                 remedy="Give a whole number that is at least 1; query.stop() ends the query.",
             )
         if timeout_s is not None:
-            insist_on_number(
+            check_number(
                 "The timeout_s of scale", timeout_s, least=0, whole=False, error=ScalingError
             )
         if self._conducting.closed:

@@ -11,7 +11,7 @@ from godwit.migration.strategy import Policy
 from godwit.model.assignment import Assignment
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
-from godwit.model.naming import did_you_mean, insist_on_number, listing, type_name
+from godwit.model.naming import check_number, did_you_mean, listing, type_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +62,7 @@ class Checkpointing:
     repartition: bool = False
 
     def __post_init__(self) -> None:
-        insist_on_number(
+        check_number(
             "The setting retain_epochs of checkpointing",
             self.retain_epochs,
             least=1,
@@ -106,7 +106,7 @@ class Sizing:
     assignments: Mapping[str, Assignment] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        insist_on_number(
+        check_number(
             "The setting executors_timeout_s of sizing",
             self.executors_timeout_s,
             least=0,
@@ -249,7 +249,7 @@ class Options:
                 "The flow is started without a checkpoint.",
                 remedy='Give a directory, as in flow.start(checkpoint="checkpoints/delays").',
             )
-        insist_on_number(
+        check_number(
             "The option executors of start", self.executors, least=1, error=InvalidFlowError
         )
         if self.name is not None and not (isinstance(self.name, str) and self.name):

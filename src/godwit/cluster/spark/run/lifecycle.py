@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from godwit.cluster.spark.run.threads import GateClosedError, close_all, one_line
 from godwit.model.errors import EndingError, InvalidFlowError, StopTimeoutError
-from godwit.model.naming import insist_on_number
+from godwit.model.naming import check_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -100,7 +100,7 @@ class LoopThread:
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until the query has ended, failed or not; return whether it has."""
         if timeout_s is not None:
-            insist_on_number(
+            check_number(
                 "The timeout of awaitTermination",
                 timeout_s,
                 least=0,

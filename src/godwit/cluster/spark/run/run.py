@@ -19,7 +19,7 @@ from godwit.adapt import EpochObserved
 from godwit.adapt.fusing import Fusing, by_attributes
 from godwit.adapt.placing import ComparePlacing, place_as_measured, place_by_attributes
 from godwit.adapt.policy import RESPECT_S
-from godwit.adapt.run_record import RunRecord
+from godwit.adapt.run_record import RunRecorder
 from godwit.adapt.spreading import SpreadHotKeys, spreading_of
 from godwit.adapt.windows import ExchangeCosts, SharePanes, SplitOrCombine, splitting_of
 from godwit.checkpoint.collection import collect_garbage
@@ -131,7 +131,7 @@ class SparkRun:
         self._collected = epochs.log.latest_epoch, time.monotonic() - _COLLECT_EVERY_S
         self._progress: deque[dict[str, Any]] = deque(maxlen=_PROGRESS_KEPT)
         self._noting = threading.Lock()
-        self._record = RunRecord(note, trigger_s=trigger_s)
+        self._record = RunRecorder(note, trigger_s=trigger_s)
 
     @property
     def run_id(self) -> str:
