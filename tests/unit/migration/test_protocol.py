@@ -490,6 +490,20 @@ def test_a_failure_is_tried_again_after_the_next_epoch() -> None:
     assert stream.run_epoch() == ()
 
 
+def test_a_move_that_is_given_up_says_why_its_copies_failed() -> None:
+    stream = Stream("aabb", policy=Policy(max_attempts=1))
+    stream.request("abbb")
+    stream.protocol.handle(
+        WarmingFailed(
+            component="sum", executor="b", attempt="r/1", key_groups=(1,), reason="no room"
+        )
+    )
+    assert stream.run_epoch() == (
+        drop("b", 1),
+        end(0, withdrawn=1, reason="warming at b failed: no room"),
+    )
+
+
 def test_a_suspended_key_group_whose_warming_fails_too_often_is_loaded() -> None:
     stream = Stream("ab", policy=Policy(patience=1, max_attempts=2))
     assert stream.lose("b")[-1] == warm("a", (1,), 1)
