@@ -489,7 +489,7 @@ class EventTimes:
 
 
 def event_times_of(reports: Iterable[LaneReport]) -> dict[str, Arrivals]:
-    """Return operator → event times of its rows, and rows left out, from the senders' reports."""
+    """Return operator → event times of its rows, and counts of left-out rows, over all reports."""
     arrivals: dict[str, Arrivals] = {}
     for report in reports:
         for of in report.operators:

@@ -173,11 +173,11 @@ def _previous_names(
     old_names = {new: old for old, new in renamed.items()}
 
     def free(name: str) -> bool:
-        """Return whether no other sink of this flow has the recorded name."""
+        """Return whether a sink was recorded under this name and is matched with none yet."""
         return name in recorded and name not in former.values()
 
     def match(output: Output, old: str) -> None:
-        """Match a sink with its recorded name."""
+        """Note that a sink is the recorded sink `old`, unless another sink is."""
         if free(old):
             former[output.name] = old
             waiting.remove(output)

@@ -228,10 +228,7 @@ class SourcePositions:
         return ends
 
     def reached(self, ends: Mapping[str, Position]) -> bool:
-        """Return whether everything up to positions that `ends` has returned is committed.
-
-        So it is once loops are dry too, or pause.
-        """
+        """Return whether all rows up to `ends` are committed, and loops are dry or pause."""
         if self._has_active_loop():
             return False
         for name, source in self._opened.items():
@@ -343,7 +340,7 @@ class SourcePositions:
         )
 
     def with_test_rows(self, planned: SourceBatch[Any] | None = None) -> SourceBatch[Any]:
-        """Return a batch of rows that a test gives, together with the planned batch."""
+        """Mark a planned batch as one whose rows, or some of them, a test gives."""
         planned = self.plan_loops_only() if planned is None else planned
         return replace(planned, ref=msgspec.structs.replace(planned.ref, digest=PLAYED))
 
@@ -375,7 +372,7 @@ class SourcePositions:
         self._count_round(alone=not others and moved <= self._rounds.keys())
 
     def _count_round(self, *, alone: bool) -> None:
-        """Count a batch with rows of loops alone; announce it when they pause."""
+        """Count a round of loops if a batch had rows of loops `alone`; announce their pause."""
         self._rounds = {name: n + 1 if alone else 0 for name, n in self._rounds.items()}
         pauses = alone and not self._has_active_loop()
         if pauses and not self._pauses:

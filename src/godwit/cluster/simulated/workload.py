@@ -100,7 +100,7 @@ class RowArrivals:
         return float(np.interp(row, self._rows, self._times))
 
     def pieces(self, first: int, last: int) -> FloatArray:
-        """Shape ``(n, 3)``: rows ``first <= r < last`` as (count, from, to) of even arrival.
+        """Shape ``(n, 3)``: rows ``first <= r < last`` as pieces: count, first and last time.
 
         Cut where the curve bends, so within a piece rows arrive at equal distances.
         """

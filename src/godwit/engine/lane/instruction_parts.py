@@ -83,7 +83,7 @@ class InstructionParts:
         return self._routes
 
     def for_place(self, place: int) -> EpochInstruction:
-        """Return the instruction for one lane."""
+        """Return the instruction of the lane at a place, with the state chains of its executor."""
         routes = self.without_states
         executor = routes.places[place].executor
         if executor not in self._whole:
@@ -99,7 +99,7 @@ class InstructionParts:
         return self._whole[executor]
 
     def for_executor(self, executor: str) -> InstructionParts:
-        """Return the parts that the lanes of one executor need."""
+        """Return the instruction with the state chains of one executor only, for its lanes."""
         return InstructionParts(self.packed_routes, {executor: self.packed_own[executor]})
 
     def __reduce__(self) -> tuple[type[InstructionParts], tuple[bytes, dict[str, bytes]]]:
@@ -136,7 +136,7 @@ def _pack_routes(instruction: EpochInstruction) -> tuple[EpochInstruction, list[
 def _unpack_routes(
     instruction: EpochInstruction, arrays: Sequence[dict[str, Any]]
 ) -> EpochInstruction:
-    """Undo `_pack_routes`."""
+    """Join an instruction without states with its arrays, decoding run lengths."""
     return replace(
         instruction,
         operators=tuple(
@@ -153,7 +153,7 @@ def _run_length_encoded(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any] | In
 
 
 def _run_length_decoded(packed: npt.NDArray[Any] | Intervals, kind: str) -> Any:
-    """Undo `_run_length_encoded`."""
+    """Decode run-length encoded values; `kind`: name of their type. Plain values stay."""
     return packed.to_map().astype(kind) if isinstance(packed, Intervals) else packed
 
 
@@ -216,7 +216,7 @@ def _segments_by_executor(
 def _add_executor_part(
     operator: OperatorInstruction, own: _OwnPart, key_groups: npt.NDArray[np.int64]
 ) -> OperatorInstruction:
-    """Add an executor's part to an operator's instruction; `key_groups` are the executor's."""
+    """Add an executor's state chains to an operator's instruction; `key_groups`: those it owns."""
     chains, waiting = own
 
     def whole(state: StateInstruction, part: _Chains) -> StateInstruction:

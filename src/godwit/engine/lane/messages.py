@@ -292,7 +292,7 @@ def _pickle_other_fields(report: OperatorReport | LaneReport, without: Collectio
 
 
 def _unpickle_other_fields(rest: bytes) -> dict[str, Any]:
-    """Undo `_pickle_other_fields`."""
+    """Unpickle the fields of a report that are not at their defaults; none if empty."""
     return pickle.loads(rest) if rest else {}  # noqa: S301  our own lanes'
 
 

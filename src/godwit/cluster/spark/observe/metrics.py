@@ -170,7 +170,7 @@ class Metrics:
         self._metrics["godwit_query"].info({"flow": flow})
 
     def add(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Update metrics from an entry."""
+        """Update metrics from a journal entry: its kind, as in ``"progress"``, and values."""
         match kind:
             case "progress":
                 self._update_progress(values)

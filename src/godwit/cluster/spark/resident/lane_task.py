@@ -111,7 +111,7 @@ def serve(channel: Channel, flow: LaneFlow) -> None:
 
 
 def _run_work(work: Work, flow: LaneFlow, instruction: EpochInstruction) -> LaneAnswer:
-    """Run one lane's part of an epoch; return its report, or a refusal (as of large output)."""
+    """Run one level of an epoch on this lane; a large output or an error becomes a refusal."""
     answer = partial(LaneAnswer, attempt=work.attempt, level=work.level)
     lane = run_lane(flow, instruction, work.level, work.place, work.payloads)
     try:

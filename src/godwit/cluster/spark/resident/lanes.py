@@ -207,7 +207,7 @@ class ResidentLanes:
         self._announce(events.ResidentLanesFailed, reason=reason, pause_s=pause_s)
 
     def end(self, reason: str) -> None:
-        """End the job, if any, and wait until Spark's job has ended."""
+        """End the Spark job of the lanes, if any, and wait for its end."""
         with self._lock:
             job, self._job = self._job, None
         if job is None:
@@ -217,7 +217,7 @@ class ResidentLanes:
         self._announce(events.ResidentLanesEnded, reason=told)
 
     def close(self) -> None:
-        """End the job, and start no other."""
+        """End the Spark job of the lanes, and start no other."""
         with self._lock:
             self._closed = True
         self.end("the query ends")

@@ -139,7 +139,7 @@ class ControllerThread:
     def _with_backlog(
         self, epoch: EpochObserved, batch: BatchRef | None, rows: int
     ) -> EpochObserved:
-        """Add the sources' backlog: as they report it, or by files in their directories."""
+        """Add the sources' backlog in rows, as reported or estimated from pending files."""
         told = self.backlog_rows()
         pending = None if batch is None else self._pending.rows_after(batch, rows)
         if pending is not None:

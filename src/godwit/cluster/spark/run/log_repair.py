@@ -261,7 +261,7 @@ class _LogPlan:
         return lines
 
     def _uncommitted_entries(self) -> dict[str, int]:
-        """Return path of an entry that no commit needs → number of its log's last needed entry."""
+        """Return path of a log entry after the last committed one → number of that one."""
         return {
             path: last
             for directory, last in self._last_committed_entries().items()

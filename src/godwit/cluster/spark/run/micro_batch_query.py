@@ -122,7 +122,7 @@ class MicroBatchRows(BatchRows):
         self._batches.force_log(ref)
 
     def micro_batch_rows(self, rows: int) -> int:
-        """Return `rows`: all of a batch's rows are the micro-batch's."""
+        """Return how many of a batch's `rows` are of a micro-batch: all."""
         return rows
 
     def expect_rows(self, rows: int) -> None:

@@ -310,7 +310,7 @@ class MixedEpochs:
 def _merge_batches(
     ref: BatchRef, frames: DataFrame | None, planned: SourceBatch[DataFrame], look: SourceLook
 ) -> SourceBatch[DataFrame]:
-    """Build the batch of an epoch, with the progress of both kinds of sources."""
+    """Build the batch of an epoch from a micro-batch's rows, if any, and planned own rows."""
     after = planned.ref
     ref = msgspec.structs.replace(ref, positions=after.positions, identities=after.identities)
     return replace(planned, ref=ref, rows=frames, look=look)

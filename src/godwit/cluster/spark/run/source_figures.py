@@ -48,7 +48,10 @@ class SourceProgress:
     def record_epoch(
         self, number: int, batch: SourceBatch[Any], began_s: float, ended_s: float
     ) -> None:
-        """Keep figures of the sources of an epoch, under a number of the caller's."""
+        """Record the sources' offsets, rows and rates of an epoch.
+
+        `number`: its key in `recorded`.
+        """
         since_s, self._noted_s = max(ended_s - self._noted_s, 1e-9), ended_s
         self._lags_us = None
         self.measure_lag()

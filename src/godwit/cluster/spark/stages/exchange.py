@@ -174,7 +174,7 @@ def run_at_lanes(
     run: Callable[[int, list[bytes]], Iterable[Any]],
     spark: SparkContext,
 ) -> PythonStage:
-    """Deliver each lane's payloads as one list to a task that prefers the lane's executor."""
+    """Build the stage that runs a task per lane, on its executor, over the list of its payloads."""
 
     def one_lane(index: int, partition: Iterator[bytes]) -> Iterator[Any]:
         """Run the task of one lane over its payloads."""
@@ -192,10 +192,10 @@ def run_streamed(
     run: Callable[[Iterator[bytes]], bytes],
     spark: SparkContext,
 ) -> PythonStage:
-    """Deliver a single lane's payloads one by one: they need not fit into memory together."""
+    """Run a task over a single lane's payloads, passed one by one instead of as one list."""
 
     def one(_index: int, partition: Iterator[bytes]) -> Iterator[Any]:
-        """Run the task of the only lane over its payloads."""
+        """Run the task of the lane over its payloads, and yield its result."""
         acknowledge_quickly()
         payloads = islice(partition, 1, None, 2)
         done = run(payloads)
@@ -258,7 +258,7 @@ def on_executors(
     """Run `run` once per location, in a task that prefers it (no input, no shuffle)."""
 
     def one(index: int, partition: Iterator[bytes]) -> Iterator[Any]:
-        """Run the task of one location."""
+        """Read the empty input, and run the task of location `index`."""
         acknowledge_quickly()
         # Spark ends a Python process that leaves input unread, and starting one takes seconds.
         for _ in partition:

@@ -68,7 +68,7 @@ def union_columns(feed: Feed) -> dict[str, str]:
 def feed_frames(
     feeds: tuple[Feed, ...], sources: Mapping[str, DataFrame]
 ) -> list[tuple[str, DataFrame]]:
-    """Return the DataFrame of each feed, with its source; tagged by number if several."""
+    """Return each feed's source and DataFrame after maps; several have a column of their number."""
     types: dict[str, pa.DataType] = {}
     for feed in feeds:
         types.update(zip(union_columns(feed).values(), feed.schema.types, strict=True))
