@@ -24,7 +24,7 @@ from godwit.operators import aggregates as gw
 from godwit.operators.batch import BatchProcess, StateColumns
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import STATE, KeyedOperator, OperatorInput
-from godwit.operators.process import KeyRows, ProcessOperator
+from godwit.operators.process import ProcessOperator
 from godwit.values.records import row_class
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.columns.groups import Groups
+    from godwit.columns.python_values import KeyRows
 
 NUM_KEY_GROUPS = 256
 INPUTS = pa.schema({"v": pa.float64(), "i": pa.int64(), "s": pa.string()})

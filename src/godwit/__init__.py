@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         Sizing,
         Trigger,
     )
+    from godwit.columns.python_values import KeyRows
     from godwit.engine.settings import Lanes
     from godwit.migration.strategy import Bounds, CopiesFrom, LossPolicy, Policy, Strategy
     from godwit.model import errors, events
@@ -77,7 +78,6 @@ if TYPE_CHECKING:
     )
     from godwit.operators.asynchronous import Async
     from godwit.operators.calls import FiredTimer, TimedRows, Timers
-    from godwit.operators.process import KeyRows
     from godwit.operators.states.declared import ListState, MapState, ValueState
     from godwit.operators.states.lists import ListOfKey
     from godwit.operators.states.maps import MapOfKey
@@ -257,7 +257,7 @@ _HOMES = {
     ),
     "godwit.operators.asynchronous": ("Async",),
     "godwit.operators.calls": ("FiredTimer", "TimedRows", "Timers"),
-    "godwit.operators.process": ("KeyRows",),
+    "godwit.columns.python_values": ("KeyRows",),
     "godwit.operators.states.declared": ("ListState", "MapState", "ValueState"),
     "godwit.operators.states.lists": ("ListOfKey",),
     "godwit.operators.states.maps": ("MapOfKey",),

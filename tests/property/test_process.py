@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.lane import Lane
 
-from godwit.operators.process import KeyRows, ProcessOperator
+from godwit.operators.process import ProcessOperator
+
+if TYPE_CHECKING:
+    from godwit.columns.python_values import KeyRows
 
 
 class Seen(msgspec.Struct):

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from godwit.checkpoint.evolution import FlowVersion, OperatorVersion, description_in, plain
 from godwit.model.errors import CheckpointMismatchError, StateEncodingError
 from godwit.operators.process import ProcessOperator
-from godwit.values.codec import UnencodableError, make_codec
+from godwit.values.checks import UnencodableError
+from godwit.values.codec import make_codec
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=150, database=None)
 

@@ -157,6 +157,17 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(field.name, field.type) for field in schema])
 
 
+def columns_text(schema: pa.Schema) -> str:
+    """Return the names and types of columns as text, for messages.
+
+    Examples
+    --------
+    >>> columns_text(pa.schema({"symbol": pa.string(), "price": pa.float64()}))
+    'symbol: string, price: double'
+    """
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)
+
+
 def to_schema(value: SchemaLike, *, where: str) -> pa.Schema:
     """Read a schema in any form that users may write.
 

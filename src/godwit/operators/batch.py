@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import numpy as np
 import pyarrow as pa
 
-from godwit.checkpoint.evolution import StateDescription, columns_of
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
 from godwit.columns.python_values import UTC, in_zone
 from godwit.columns.tables import is_pandas
+from godwit.columns.types import columns_text
 from godwit.model.errors import InvalidFlowError, UserFunctionError
 from godwit.model.frames import function_failed
 from godwit.model.naming import did_you_mean, function_name, listing
@@ -89,10 +89,6 @@ class BatchProcess(KeyedOperator):
         self.name, self.inputs, self.output, self.function = name, inputs, output, function
         self.schema = StateSchema(keys=keys, values=state.columns)
         self.frames, self._state, self._zone = frames, state, zone
-
-    def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
-        """Describe the state columns for the checkpoint."""
-        return StateDescription(columns=columns_of(self.schema.values), codec="arrow")
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
         """Return `count` rows of state columns as those of a new key are."""
@@ -256,7 +252,7 @@ class BatchProcess(KeyedOperator):
             else:
                 told = f"with a column {unknown[0]!r}, which there is none of"
             raise self._wrong_result(
-                f"a table {told} for the {what}", f"{hint}They are {_columns_text(schema)}."
+                f"a table {told} for the {what}", f"{hint}They are {columns_text(schema)}."
             )
         columns = [self._cast(table.column(f.name), f, what) for f in schema]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -281,7 +277,8 @@ class BatchProcess(KeyedOperator):
     def _with_zone(self, column: pa.Array, dtype: pa.DataType) -> pa.Array:
         """Give timestamps without a time zone the session's zone."""
         is_instant = pa.types.is_timestamp(dtype) and dtype.tz is not None
-        if self._zone == UTC or not is_instant or not _is_naive(column.type):
+        is_naive = pa.types.is_timestamp(column.type) and column.type.tz is None
+        if self._zone == UTC or not is_instant or not is_naive:
             return column
         moments = column.cast(pa.timestamp("us")).to_pylist()
         return pa.array([in_zone(moment, dtype, self._zone) for moment in moments], dtype)
@@ -300,16 +297,6 @@ def _side_by_side(keys: pa.RecordBatch, values: pa.RecordBatch) -> pa.Table:
     """Return key columns and other columns as one table."""
     schema = pa.schema([*keys.schema, *values.schema])
     return pa.Table.from_arrays([*keys.columns, *values.columns], schema=schema)
-
-
-def _is_naive(dtype: pa.DataType) -> bool:
-    """Return whether a type is a timestamp without a time zone."""
-    return bool(pa.types.is_timestamp(dtype) and dtype.tz is None)
-
-
-def _columns_text(schema: pa.Schema) -> str:
-    """Return the names and types of columns as text, for messages."""
-    return ", ".join(f"{column.name}: {column.type}" for column in schema)
 
 
 def _as_table(frame: Any) -> pa.Table | None:

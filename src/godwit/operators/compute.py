@@ -30,6 +30,7 @@ from godwit.checkpoint.evolution import (
     without_zones,
 )
 from godwit.columns.groups import group_rows
+from godwit.columns.types import columns_text
 from godwit.model.errors import (
     EpochFailedError,
     GodwitError,
@@ -548,5 +549,5 @@ def _check_distinct(operator: str, names: list[str]) -> None:
 def _one_line(declared: object) -> str:
     """Return a schema or type as one line of text, for messages."""
     if isinstance(declared, pa.Schema):
-        return "columns " + ", ".join(f"{field.name}: {field.type}" for field in declared)
+        return f"columns {columns_text(declared)}"
     return f"type {declared}"

@@ -18,12 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.checkpoint.evolution import StateDescription, columns_of
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.joins.matching import within
-from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput, changed_by_key
+from godwit.operators.operator import KeyedOperator, OperatorOutput, changed_by_key
 from godwit.operators.ordering import starts_run
 from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
 from godwit.operators.windows.operator import PANE, EventTimeOperator
@@ -70,10 +69,6 @@ class DropDuplicates(KeyedOperator):
         seen = pa.array(np.ones(groups.count, np.bool_))
         values = pa.RecordBatch.from_arrays([seen], schema=self.schema.values)
         return OperatorOutput.of_groups(groups, keys, values, output=output)
-
-    def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
-        """Describe the state, which marks keys as known, for the checkpoint."""
-        return StateDescription(columns=columns_of(self.schema.values), codec="arrow")
 
 
 class DropDuplicatesWithin(EventTimeOperator):

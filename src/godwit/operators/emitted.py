@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from godwit.columns.python_values import UTC, has_instants, in_zone
+from godwit.columns.types import columns_text
 from godwit.model.errors import UserFunctionError
 from godwit.model.naming import did_you_mean, listing
 from godwit.values.checks import short_repr
@@ -174,14 +175,13 @@ class Emitted:
     ) -> UserFunctionError:
         """Return the error that the emitted row number `index` is, or has, `what`."""
         key = self.keys[bisect.bisect_right(self.ends, index)]
-        declared = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
         if not remedy:
             remedy = "Return a tuple in the order of the output columns, or a dict of them"
             if self.of is not None:
                 remedy = f"Correct what {self.of.cls.__qualname__} is made with"
         return UserFunctionError(
             f"Operator {self.operator!r}: the function emitted, for key {key!r}, {what}.",
-            remedy=f"{hint}{remedy}; they are {declared}.",
+            remedy=f"{hint}{remedy}; they are {columns_text(self.schema)}.",
             operator=self.operator,
             key=key,
             column=column,

@@ -49,7 +49,7 @@ from godwit.operators.parts import (
 from godwit.operators.process import ProcessOperator
 from godwit.operators.spreading import MAX_PARTS, PART
 from godwit.store.columns import StateSchema
-from godwit.values.codec import UnencodableError
+from godwit.values.checks import UnencodableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

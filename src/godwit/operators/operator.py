@@ -34,7 +34,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from godwit.checkpoint.entries import ColumnsByName, StateRows
-from godwit.checkpoint.evolution import WrittenState, insist_on_compatible
+from godwit.checkpoint.evolution import (
+    StateDescription,
+    WrittenState,
+    columns_of,
+    insist_on_compatible,
+)
 from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import column_of
 from godwit.columns.groups import group_repeating_rows, group_rows
@@ -49,7 +54,7 @@ from godwit.store.regular import take_rows
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from godwit.checkpoint.evolution import StateDescription, StateUpgrade
+    from godwit.checkpoint.evolution import StateUpgrade
     from godwit.columns.groups import Groups
     from godwit.model.key_work import OperatorWork
     from godwit.operators.broadcast import Broadcast, BroadcastTable
@@ -443,9 +448,9 @@ class KeyedOperator(ABC):
         """Return the key and state columns of a state."""
         return self.schema
 
-    @abstractmethod
     def describe_state(self, state: str = STATE) -> StateDescription:
-        """Describe the schema of a state for the checkpoint."""
+        """Describe a state for the checkpoint: by default, its columns of Arrow values."""
+        return StateDescription(columns=columns_of(self.schema_of(state).values), codec="arrow")
 
     def describe_states(self) -> dict[str, StateDescription]:
         """Describe the schema of every state for the checkpoint, by name."""

@@ -47,10 +47,9 @@ from godwit.operators.windows.grid import END
 from godwit.store.changes import EntryRange
 from godwit.store.columns import StateSchema
 from godwit.values.changes import blank_columns, upgrade_between
-from godwit.values.checks import unreadable_remedy
+from godwit.values.checks import UnencodableError, unreadable_remedy
 from godwit.values.codec import (
     State,
-    UnencodableError,
     is_immutable,
     make_codec,
     make_state,
@@ -70,18 +69,6 @@ if TYPE_CHECKING:
     from godwit.operators.operator import Changed, OperatorInput
     from godwit.operators.windows.event_time import EpochTime
     from godwit.values.records import RowClass
-
-__all__ = [
-    "KeyRows",
-    "ProcessOperator",
-    "State",
-    "TimedProcess",
-    "columns_beside_state",
-    "due_timers",
-    "next_due",
-    "packed_timers",
-    "timers_of",
-]
 
 _TIMERS: Final = "timers"
 _DUE: Final = "due"

@@ -24,7 +24,8 @@ import pyarrow as pa
 from godwit.checkpoint.evolution import plain
 from godwit.model.errors import CheckpointMismatchError, StateEncodingError, UserFunctionError
 from godwit.model.frames import user_traceback
-from godwit.values.codec import MsgpackCodec, UnencodableError
+from godwit.values.checks import UnencodableError
+from godwit.values.codec import MsgpackCodec
 from godwit.values.types import node_text
 from godwit.values.values import EXTENSION_MARKERS, TaggedValues, without_fields
 

@@ -50,18 +50,6 @@ from godwit.values.values import EXTENSION_MARKERS, TaggedValues, as_extension
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = [
-    "HoldsValue",
-    "PickleCodec",
-    "State",
-    "StateCodec",
-    "UnencodableError",
-    "is_immutable",
-    "make_codec",
-    "make_state",
-    "state_type_name",
-]
-
 
 class HoldsValue:
     """Base of holders of a ``value`` that refuse to be used as the value itself."""

@@ -24,10 +24,13 @@ from godwit.model.errors import (
     UserFunctionError,
 )
 from godwit.operators import calls
-from godwit.operators.process import KeyRows, ProcessOperator, State
+from godwit.operators.process import ProcessOperator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from godwit.columns.python_values import KeyRows
+    from godwit.values.codec import State
 
 KEYS = pa.schema({"symbol": pa.string()})
 INPUTS = pa.schema({"price": pa.float64(), "size": pa.int64()})

@@ -19,11 +19,10 @@ import pytest
 
 from godwit.model.errors import InvalidFlowError, StateEncodingError
 from godwit.values.changes import read_plain
-from godwit.values.checks import is_same
+from godwit.values.checks import UnencodableError, is_same
 from godwit.values.codec import (
     PickleCodec,
     State,
-    UnencodableError,
     is_immutable,
     make_codec,
 )

@@ -326,27 +326,15 @@ class _Bucketed:
 
     def take(self, which: IntArray) -> _Bucketed:
         """Return the rows at the positions `which`."""
-        return _Bucketed(
-            key=self.key[which],
-            side=self.side[which],
-            bucket=self.bucket[which],
-            number=self.number[which],
-            met=self.met[which],
-            rows=self.rows[which],
-            values=self.values.take(pa.array(which)),
-        )
+        arrays = {name: getattr(self, name)[which] for name in _ARRAYS}
+        return _Bucketed(**arrays, values=self.values.take(pa.array(which)))
 
     def followed_by(self, later: _Bucketed) -> _Bucketed:
         """Concatenate with later rows."""
-        return _Bucketed(
-            key=np.concatenate([self.key, later.key]),
-            side=np.concatenate([self.side, later.side]),
-            bucket=np.concatenate([self.bucket, later.bucket]),
-            number=np.concatenate([self.number, later.number]),
-            met=np.concatenate([self.met, later.met]),
-            rows=np.concatenate([self.rows, later.rows]),
-            values=pa.concat_batches([self.values, later.values]),
-        )
+        arrays = {
+            name: np.concatenate([getattr(self, name), getattr(later, name)]) for name in _ARRAYS
+        }
+        return _Bucketed(**arrays, values=pa.concat_batches([self.values, later.values]))
 
     def numbered_after(self, loaded: _Bucketed) -> _Bucketed:
         """Assign numbers in order of arrival, after the rows already in their buckets."""
@@ -379,6 +367,9 @@ class _Bucketed:
         row = _number_distinct(every.key, every.side, every.bucket, every.number)
         split = len(self.key)
         return np.isin(row[:split], row[split:])
+
+
+_ARRAYS: Final = ("key", "side", "bucket", "number", "met", "rows")
 
 
 def _load_buckets(

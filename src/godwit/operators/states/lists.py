@@ -32,7 +32,7 @@ from godwit.values.codec import is_immutable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from godwit.operators.states.stored import Entries, LaneKeys
+    from godwit.operators.states.stored import Expired
 
 T = TypeVar("T")
 
@@ -181,21 +181,13 @@ class ListCells(Cells):
 
     handle = ListOfKey
 
-    def __init__(
-        self,
-        stored: StoredState,
-        lane: LaneKeys,
-        state: Entries,
-        expired: Sequence[tuple[int, tuple[Any, ...]]],
-    ) -> None:
-        super().__init__(stored, lane, state, expired)
-        count = len(lane.tuples)
-        self._heads, self._last, self._all = (LookAhead(count) for _ in range(3))
+    def start(self, num_keys: int) -> None:
+        """Set up the caches of an epoch with this many keys; nothing is read yet."""
+        self._heads, self._last, self._all = (LookAhead(num_keys) for _ in range(3))
         self._looked_up: dict[int, _List] = {}
         self._lists: dict[int, _List] = {}
-        self.sweep(expired)
 
-    def sweep(self, expired: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
+    def sweep(self, expired: Expired) -> None:
         """Record the removal of pages whose elements have all expired."""
         if expired:
             self._read_heads(np.unique([group for group, _ in expired]))

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from godwit.operators.states.stored import Entries, LaneKeys, Looked
+    from godwit.operators.states.stored import Expired, Looked
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -173,24 +173,16 @@ class MapCells(Cells):
     stored: StoredMap
     handle = MapOfKey
 
-    def __init__(
-        self,
-        stored: StoredState,
-        lane: LaneKeys,
-        state: Entries,
-        expired: Sequence[tuple[int, tuple[Any, ...]]],
-    ) -> None:
-        super().__init__(stored, lane, state, expired)
+    def start(self, num_keys: int) -> None:
+        """Set up the caches of an epoch with this many keys; nothing is read yet."""
         self._listings = _Listings(self)
         self._maps: dict[int, _Map] = {}
-        count = len(lane.tuples)
-        self._ahead, self._whole, self._singles = (LookAhead(count) for _ in range(3))
+        self._ahead, self._whole, self._singles = (LookAhead(num_keys) for _ in range(3))
         self._single: set[Any] = set()
         self._tries = _MOST_TRIES
         self._used = -1
-        self.sweep(expired)
 
-    def sweep(self, expired: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
+    def sweep(self, expired: Expired) -> None:
         """Record the removal of items that have expired."""
         for group, (_, *parts) in expired:
             self._cached_map(group).items[self.stored.item(parts)] = _Item(b"", there=True)

@@ -49,7 +49,7 @@ from godwit.operators.states.declared import (
 from godwit.operators.states.lists import stored_list
 from godwit.operators.states.maps import StoredMap
 from godwit.operators.states.stored import LaneKeys
-from godwit.operators.states.values import stored_value
+from godwit.operators.states.values import StoredValue
 from godwit.store.changes import EntryRange
 from godwit.store.columns import StateSchema
 from godwit.values.changes import blank_columns
@@ -66,12 +66,12 @@ if TYPE_CHECKING:
     from godwit.operators.calls import TimerClock
     from godwit.operators.operator import Changed, OperatorInput, StateView
     from godwit.operators.states.declared import Declared
-    from godwit.operators.states.stored import Cells, Entries, StoredState
+    from godwit.operators.states.stored import Cells, Entries, Expired, StoredState
     from godwit.operators.windows.event_time import EpochTime
     from godwit.values.records import RowClass
 
 _DUE = 1
-NOTHING_EXPIRED: Mapping[str, Sequence[tuple[int, tuple[Any, ...]]]] = MappingProxyType({})
+NOTHING_EXPIRED: Mapping[str, Expired] = MappingProxyType({})
 
 
 class NoSuchStateError(UserFunctionError, AttributeError):
@@ -280,7 +280,7 @@ class ProcessOfStates(KeyedOperator):
         keys: pa.RecordBatch,  # of the groups
         *,
         states: Mapping[str, Entries],
-        expired: Mapping[str, Sequence[tuple[int, tuple[Any, ...]]]] = NOTHING_EXPIRED,
+        expired: Mapping[str, Expired] = NOTHING_EXPIRED,
         # called before the function is
         prepare: Callable[[LaneKeys, Mapping[str, Cells]], None] | None = None,
     ) -> OperatorOutput:
@@ -411,7 +411,7 @@ def _stored_layout(
     if isinstance(declared, ValueState):
         make_state(label, declared.of)
         written = make_codec(label, codec, declared.of, classes)
-        return stored_value(new=declared.of, codec=written, **options)
+        return StoredValue(new=declared.of, codec=written, **options)
     page: Any = list[declared.of]  # type: ignore[name-defined]
     options["codec"] = make_codec(label, codec, page, classes)
     if isinstance(declared, ListState):

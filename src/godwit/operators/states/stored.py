@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +26,7 @@ from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.windows.grid import END
 from godwit.store.columns import StateSchema
 from godwit.values.changes import upgrade_between
-from godwit.values.checks import unreadable_remedy
-from godwit.values.codec import UnencodableError
+from godwit.values.checks import UnencodableError, unreadable_remedy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -38,6 +37,8 @@ if TYPE_CHECKING:
     from godwit.columns.python_values import Columns
     from godwit.values.codec import StateCodec
 
+Expired: TypeAlias = "Sequence[tuple[int, tuple[Any, ...]]]"
+"""Entries whose time has come: number of the key, and what tells entries of a key apart."""
 PAGE: Final = f"{RESERVED_PREFIX}_page"
 EXPIRES: Final = "expires"
 _LEAST_AHEAD: Final = 16
@@ -291,10 +292,7 @@ class Entries(Protocol):
 
 
 class Cells(ABC):
-    """One named state for all keys of a lane in one epoch.
-
-    `expired` are entries whose time has come: number of the key, and what tells the entry apart.
-    """
+    """One named state for all keys of a lane in one epoch."""
 
     handle: ClassVar[Any]  # the class that functions read and write the state of a key by
 
@@ -303,12 +301,17 @@ class Cells(ABC):
         stored: StoredState,
         lane: LaneKeys,
         state: Entries,
-        expired: Sequence[tuple[int, tuple[Any, ...]]],
+        expired: Expired,
     ) -> None:
-        self.stored, self.lane, self._state = stored, lane, state
-        self._expired = expired
+        self.stored, self.lane, self._state, self._expired = stored, lane, state, expired
         # When what is written now expires.
         self._again = END if stored.ttl_us is None else lane.clock + stored.ttl_us
+        self.start(len(lane.tuples))
+        self.sweep(expired)
+
+    @abstractmethod
+    def start(self, num_keys: int) -> None:
+        """Set up the caches of an epoch with this many keys; nothing is read yet."""
 
     @abstractmethod
     def drop(self, group: int) -> None:
@@ -324,7 +327,7 @@ class Cells(ABC):
         """Discard what was read and changed of a key's state."""
 
     @abstractmethod
-    def sweep(self, expired: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
+    def sweep(self, expired: Expired) -> None:
         """Record expired entries for removal; functions no longer see them."""
 
     @abstractmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -11,9 +10,9 @@ from godwit.operators.states.stored import Cells, LookAhead, OfKey, StoredState,
 from godwit.values.codec import HoldsValue, is_immutable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from godwit.operators.states.stored import Entries, LaneKeys
+    from godwit.operators.states.stored import Expired
 
 T = TypeVar("T")
 
@@ -98,25 +97,16 @@ class _Cell:
 class ValueCells(Cells):
     """Values of all keys of a lane in one epoch, with their changes."""
 
+    stored: StoredValue
     handle = ValueOfKey
 
-    def __init__(
-        self,
-        stored: StoredState,
-        lane: LaneKeys,
-        state: Entries,
-        expired: Sequence[tuple[int, tuple[Any, ...]]],
-        *,
-        new: Callable[[], Any],
-    ) -> None:
-        super().__init__(stored, lane, state, expired)
-        self._make_new = new
-        self._ahead = LookAhead(len(lane.tuples))
+    def start(self, num_keys: int) -> None:
+        """Set up the caches of an epoch with this many keys; nothing is read yet."""
+        self._ahead = LookAhead(num_keys)
         self._looked_up: dict[int, _Cell] = {}
         self._cells: dict[int, _Cell] = {}
-        self.sweep(expired)
 
-    def sweep(self, expired: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
+    def sweep(self, expired: Expired) -> None:
         """Record the removal of values that have expired."""
         self._cells.update((group, _Cell(b"", there=True)) for group, _ in expired)
 
@@ -164,7 +154,7 @@ class ValueCells(Cells):
                 [cell.before], lambda _: (self.lane.tuples[group], "")
             )
         elif cell.value is _NONE:
-            cell.value, cell.is_new = self._make_new(), True
+            cell.value, cell.is_new = self.stored.new(), True
         return cell.value
 
     def assign(self, group: int, value: Any) -> None:
@@ -203,10 +193,13 @@ class ValueCells(Cells):
 
     def _initial_value(self) -> bytes:
         """Return the encoded value that a new key begins with."""
-        (blob,) = self.stored.encoded([self._make_new()], lambda _: "a new key")
+        (blob,) = self.stored.encoded([self.stored.new()], lambda _: "a new key")
         return blob
 
 
-def stored_value(*, new: Callable[[], Any], **options: Any) -> StoredState:
-    """Return the layout of a value in entries; `new` makes a new key's value."""
-    return StoredState(cells=partial(ValueCells, new=new), apart=(), columns=(), **options)
+class StoredValue(StoredState):
+    """Layout of a value in entries: one entry per key."""
+
+    def __init__(self, *, new: Callable[[], Any], **options: Any) -> None:
+        super().__init__(cells=ValueCells, apart=(), columns=(), **options)
+        self.new = new  # makes the value of a new key

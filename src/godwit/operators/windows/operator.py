@@ -81,10 +81,9 @@ class EventTimeOperator(KeyedOperator):
             for w in self.grid.windows
         ]
 
-    def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
+    def describe_state(self, state: str = STATE) -> StateDescription:
         """Describe the entries and their meaning for the checkpoint."""
-        described = StateDescription(columns=columns_of(self.schema.values), codec="arrow")
-        return self.with_windows(described)
+        return self.with_windows(super().describe_state(state))
 
     def with_windows(self, described: StateDescription) -> StateDescription:
         """Add identity columns, windows and meaning to the description of a state."""

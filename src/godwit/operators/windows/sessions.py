@@ -98,11 +98,6 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         """The key and a bound of the session: sessions of a key do not overlap."""
         return self.unique_keys_of_windows(1)
 
-    @property
-    def _last_position(self) -> int:
-        """Position, key columns first, of the column with a session's last event time."""
-        return len(self.schema.keys) + 1
-
     def is_late(self, times: IntArray, closed: int) -> npt.NDArray[np.bool_]:
         """Return whether a row would form a session that is closed already."""
         return times + self.gap_us <= closed
@@ -148,8 +143,9 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         over: StateRows | None = None
         hashes, keys = [arrived.hashes], [arrived.keys.select(names)]
         if self.closes(time):
-            end = self._max_last_time(time.until)
-            over = data.state.scan(EntryRange(column=self._last_position, end=end))
+            last_column = len(self.schema.keys) + 1
+            end = time.until - self.gap_us + self._before_us + 1  # of last event times
+            over = data.state.scan(EntryRange(column=last_column, end=end))
             hashes.append(over.hashes)
             keys.append(over.keys.select(names))
         every = pa.concat_batches(keys)
@@ -297,10 +293,6 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         """Return the ends of sessions from their last event times."""
         found: IntArray = values_of(last) - self._before_us + self.gap_us
         return found
-
-    def _max_last_time(self, until: int) -> int:
-        """Return the bound on last event times of sessions that end by `until`."""
-        return until - self.gap_us + self._before_us + 1
 
     def bounds(self, first: pa.Array, last: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Return bounds of sessions from their first and last event times."""
