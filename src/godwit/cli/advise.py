@@ -43,21 +43,22 @@ def add_advise_arguments(parser: argparse.ArgumentParser) -> None:
         "--plot", type=Path, metavar="FILE", help="draw the stages (.png, .svg, .pdf)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.set_defaults(run=_advise)
+    parser.set_defaults(run=_run_advise)
 
 
-def _advise(args: argparse.Namespace) -> int:
+def _run_advise(args: argparse.Namespace) -> int:
+    """Print or draw the advice on the event log ``args.path``; return the exit status."""
     log, reader = open_event_log(args.path), StageReader()
     stages = advise(reader.read(log.lines()))
     if not stages:
         raise _nothing_to_advise(args.path, reader, log.notes)
-    notes = _notes(log, reader)
+    notes = _notes_on_log(log, reader)
     if args.plot is not None:
-        _draw(reader, stages, args.plot)
+        _draw_stages(reader, stages, args.plot)
     if args.json:
-        print(json.dumps(_plain(reader, stages, notes), indent=2))
+        print(json.dumps(_advice_json(reader, stages, notes), indent=2))
     else:
-        _tell(reader, stages, notes)
+        _print_advice(reader, stages, notes)
     return 0
 
 
@@ -84,8 +85,8 @@ def _nothing_to_advise(path: str, reader: StageReader, notes: list[str]) -> Even
     return EventLogError(said, remedy=remedy, path=path)
 
 
-def _notes(log: EventLog, reader: StageReader) -> list[str]:
-    """Return sentences about missing parts of the log."""
+def _notes_on_log(log: EventLog, reader: StageReader) -> list[str]:
+    """Return sentences about missing parts of the event log."""
     notes = list(log.notes)
     if log.unfinished:
         notes.append("The application was still running: these are its figures until then.")
@@ -94,8 +95,10 @@ def _notes(log: EventLog, reader: StageReader) -> list[str]:
     return notes
 
 
-def _plain(reader: StageReader, stages: Sequence[StageAdvice], notes: list[str]) -> dict[str, Any]:
-    """Return the advice as plain values for JSON."""
+def _advice_json(
+    reader: StageReader, stages: Sequence[StageAdvice], notes: list[str]
+) -> dict[str, Any]:
+    """Return the advice on all stages as plain values for JSON."""
     return {
         "application": reader.application,
         "spark_version": reader.spark_version,
@@ -116,7 +119,7 @@ def _plain(reader: StageReader, stages: Sequence[StageAdvice], notes: list[str])
     }
 
 
-def _tell(reader: StageReader, stages: Sequence[StageAdvice], notes: list[str]) -> None:
+def _print_advice(reader: StageReader, stages: Sequence[StageAdvice], notes: list[str]) -> None:
     """Print the advice on all stages."""
     console = wide_console()
     whose = reader.application or "an application"
@@ -128,9 +131,9 @@ def _tell(reader: StageReader, stages: Sequence[StageAdvice], notes: list[str]) 
     )
     rows = [
         (
-            _title(reader, stage),
+            _stage_title(reader, stage),
             str(stage.batches),
-            _range(*stage.slots),
+            _range_text(*stage.slots),
             str(len(stage.partitions)),
             f"{stage.as_run_s:.1f} s",
             f"{stage.moved_s:.1f} s",
@@ -142,14 +145,14 @@ def _tell(reader: StageReader, stages: Sequence[StageAdvice], notes: list[str]) 
     ]
     console.print(figures_table(head, rows))
     for stage in stages:
-        _tell_stage(console, reader, stage)
+        _print_stage(console, reader, stage)
     for note in notes:
         tell(console, f"note: {note}", "yellow")
 
 
-def _tell_stage(console: Console, reader: StageReader, stage: StageAdvice) -> None:
+def _print_stage(console: Console, reader: StageReader, stage: StageAdvice) -> None:
     """Print the advice on one stage."""
-    tell(console, _title(reader, stage), "bold")
+    tell(console, _stage_title(reader, stage), "bold")
     tell(console, f"  {stage.verdict()}")
     trigger_s = reader.queries[stage.query].trigger_s if stage.query in reader.queries else 0.0
     if trigger_s > 0:
@@ -176,18 +179,19 @@ def _tell_stage(console: Console, reader: StageReader, stage: StageAdvice) -> No
         tell(console, f"  Micro-batches that would have saved most: {figures}.")
 
 
-def _title(reader: StageReader, stage: StageAdvice) -> str:
-    """Name a stage with its query's name."""
+def _stage_title(reader: StageReader, stage: StageAdvice) -> str:
+    """Return a stage's label with the name of its query."""
     figures = reader.queries.get(stage.query)
     return f"{(figures and figures.name) or stage.query[:8]}: {stage.label}"
 
 
-def _range(low: int, high: int) -> str:
+def _range_text(low: int, high: int) -> str:
+    """Write a range of whole numbers: ``3``, or ``3 to 5``."""
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _draw(reader: StageReader, stages: Sequence[StageAdvice], path: Path) -> None:
-    """Draw the stages' figures into a file."""
+def _draw_stages(reader: StageReader, stages: Sequence[StageAdvice], path: Path) -> None:
+    """Draw the figures of stages into an image file."""
     try:
         from godwit.cli import plots  # noqa: PLC0415  matplotlib is slow to import
     except ModuleNotFoundError as error:
@@ -197,7 +201,7 @@ def _draw(reader: StageReader, stages: Sequence[StageAdvice], path: Path) -> Non
             "--plot needs the package matplotlib, which is not installed.",
             remedy="pip install 'godwit-streams[planning]'",
         ) from None
-    titled = [(printable(_title(reader, stage)), stage) for stage in stages]
+    titled = [(printable(_stage_title(reader, stage)), stage) for stage in stages]
     try:
         with warnings.catch_warnings(action="ignore"):  # of characters that the font lacks
             plots.save(plots.advice_figure(titled), path)

@@ -95,7 +95,7 @@ def _add_looks_and_copies(action: Callable[..., argparse.ArgumentParser]) -> Non
     """Add the actions that are allowed while a query runs."""
     shown = action(
         "inspect",
-        _inspect,
+        _run_inspect,
         "whose it is, what can be read from it, how large it is",
         "Sum up a checkpoint from its records; state is not read. Exit status 0; 2 if it is no "
         "checkpoint.",
@@ -103,7 +103,7 @@ def _add_looks_and_copies(action: Callable[..., argparse.ArgumentParser]) -> Non
     )
     checked = action(
         "verify",
-        _verify,
+        _run_verify,
         "check every record, block and reference that the retained epochs need",
         "Read everything that the retained epochs need and check it: checksums, references, "
         "chains, key groups; Spark's log; and whether the targets of sinks on this machine go on "
@@ -115,7 +115,7 @@ def _add_looks_and_copies(action: Callable[..., argparse.ArgumentParser]) -> Non
         reading.add_argument("--json", action="store_true", help="print JSON instead of tables")
     action(
         "copy",
-        _copy,
+        _run_copy,
         "a consistent copy, to be resumed as a query of its own",
         "Copy a checkpoint as of its last epoch, with Spark's part. A query may be running on it "
         "and is not disturbed. The copy can be started like any checkpoint: it goes on after that "
@@ -137,7 +137,7 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the actions that change the checkpoint for the next run."""
     action(
         "rename",
-        _rename,
+        _run_rename,
         "let an operator of another name find the state of one",
         "Let the operator NEW of the flow find the state that OLD left, with the rows that wait "
         "for it. Saying formerly='OLD' where the flow builds NEW does the same. " + _WHEN,
@@ -147,7 +147,7 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
     )
     dropped = action(
         "drop",
-        _drop,
+        _run_drop,
         "forget the state of an operator that the flow no longer has",
         "Forget the state of an operator, and the rows that wait for it. Operators that are "
         "removed from a flow keep their state until then; `inspect` lists them. " + _WHEN,
@@ -167,7 +167,7 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
     )
     kept = action(
         "keep-offsets",
-        _keep_offsets,
+        _run_keep_offsets,
         "let a source go on from where it was read, though it reads something else now",
         "Let the next start take what SOURCE reads then for what it read before, up to the same "
         "offsets: topics or tables of another name that hold the same data. Files are known by "
@@ -185,7 +185,7 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
         )
     action(
         "repair",
-        _repair,
+        _run_repair,
         "say what keeps it from being resumed, and mend it with --apply",
         "Find what keeps a checkpoint from being resumed: Spark's newest log entries lost, torn or "
         "planned anew after a power failure; stray records above the last epoch; a manifest that "
@@ -197,7 +197,7 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
     ).add_argument("--apply", action="store_true", help="do it")
     action(
         "unlock",
-        _unlock,
+        _run_unlock,
         "say which query is running on it, and let another have it",
         "Say which query holds the checkpoint. With --force, let another have it: only if that "
         "query's process is surely dead. Exit status 0; 1 if it is held and left alone.",
@@ -217,12 +217,13 @@ def opened_checkpoint(path: str) -> CheckpointStorage:
     return storage
 
 
-def _inspect(args: argparse.Namespace) -> int:
+def _run_inspect(args: argparse.Namespace) -> int:
+    """Print the summary of the checkpoint ``args.path``; return the exit status."""
     storage = opened_checkpoint(args.path)
     summary = inspect(storage)
     journal = read_tail(storage, _JOURNAL_LINES)
     if args.json:
-        print(json.dumps({**_plain(summary), "journal": journal}, indent=2))
+        print(json.dumps({**_summary_json(summary), "journal": journal}, indent=2))
         return 0
     console = wide_console()
     identity = summary.identity
@@ -263,13 +264,14 @@ def _position(position: Any) -> str:
     if shown is not position:
         whole = counted(shown["files"], "file")
         return f"{whole} whole, {shown['reading']}" if "reading" in shown else whole
-    text = _json(position)
+    text = _position_json(position)
     if len(text) > _POSITION:
         text = f"{text[:_POSITION]}… ({human_bytes(len(text))})"
     return f"up to {text}"
 
 
-def _json(position: Any) -> str:
+def _position_json(position: Any) -> str:
+    """Write a source position as JSON."""
     return msgspec.json.encode(position).decode()
 
 
@@ -319,8 +321,8 @@ def _states(summary: CheckpointSummary) -> Table:
     return figures_table(head, rows, texts=2, title="state after the last epoch")
 
 
-def _plain(summary: CheckpointSummary) -> dict[str, Any]:
-    """Return the summary as plain values for JSON."""
+def _summary_json(summary: CheckpointSummary) -> dict[str, Any]:
+    """Return the summary of a checkpoint as plain values for JSON."""
     values, identity = asdict(summary), summary.identity
     del values["identity"], values["positions"]
     return {
@@ -328,14 +330,18 @@ def _plain(summary: CheckpointSummary) -> dict[str, Any]:
         "query_id": identity.query_id,
         "num_key_groups": identity.num_key_groups,
         "sources": {
-            name: {"reads": reads, "position": json.loads(_json(describe_position(position)))}
+            name: {
+                "reads": reads,
+                "position": json.loads(_position_json(describe_position(position))),
+            }
             for name, (reads, position) in summary.positions.items()
         },
         **values,
     }
 
 
-def _verify(args: argparse.Namespace) -> int:
+def _run_verify(args: argparse.Namespace) -> int:
+    """Verify the checkpoint ``args.path`` and print its damage; return the exit status."""
     storage = opened_checkpoint(args.path)
     if args.json:
         report, targets = _with_surroundings(storage, verify(storage))
@@ -346,7 +352,7 @@ def _verify(args: argparse.Namespace) -> int:
         with VerificationDisplay(Console(stderr=True, highlight=False)) as display:
             report = verify_watched(storage, display.begin, display.advance)
         report, targets = _with_surroundings(storage, report)
-        _tell(args.path, report, targets)
+        _print_verification(args.path, report, targets)
     return 0 if report.ok else 1
 
 
@@ -373,7 +379,7 @@ def _log_findings(storage: CheckpointStorage) -> tuple[Finding, ...]:
             )
 
 
-def _tell(path: str, report: VerificationReport, targets: TargetReport) -> None:
+def _print_verification(path: str, report: VerificationReport, targets: TargetReport) -> None:
     """Print the findings of a verification."""
     console = wide_console()
     checked = (
@@ -408,53 +414,60 @@ def _grid(rows: Sequence[tuple[str, str]]) -> Table:
     return grid
 
 
-def _say(text: str, file: TextIO | None = None) -> None:
+def _print_safely(text: str, file: TextIO | None = None) -> None:
+    """Print a text without control characters."""
     print(printable(text), file=file)
 
 
-def _copy(args: argparse.Namespace) -> int:
+def _run_copy(args: argparse.Namespace) -> int:
+    """Copy the checkpoint ``args.src`` to ``args.dst``; return the exit status."""
     target, source = CheckpointStorage.open(args.dst), CheckpointStorage.open(args.src)
     report = copy_checkpoint(source, target, same_query=args.same_query)
     latest = CommitLog.open_read_only(target).latest
     for left in carry_files(target, () if latest is None else latest.outputs, source=source):
-        _say(
+        _print_safely(
             f"Not carried: {left}. Leave them there until the copy has been started "
             "and has delivered them.",
             file=sys.stderr,
         )
     upto = "before its first epoch" if report.epoch < 0 else f"as of epoch {report.epoch}"
-    _say(
+    _print_safely(
         f"{args.dst}: copied {upto}, {counted(report.files, 'file')} "
         f"({human_bytes(report.file_bytes)}), query {report.query_id}"
     )
     return 0
 
 
-def _rename(args: argparse.Namespace) -> int:
-    with _alone(args.path) as log:
+def _run_rename(args: argparse.Namespace) -> int:
+    """Rename an operator's state in a checkpoint; return the exit status."""
+    with _locked_log(args.path) as log:
         rename_operator(log, args.old, args.new)
-    _say(f"{args.path}: from the next epoch on, the state of {args.old} is that of {args.new}")
+    _print_safely(
+        f"{args.path}: from the next epoch on, the state of {args.old} is that of {args.new}"
+    )
     return 0
 
 
-def _drop(args: argparse.Namespace) -> int:
+def _run_drop(args: argparse.Namespace) -> int:
+    """Drop the state of an operator or of one key; return the exit status."""
     if args.key is not None:
         return _drop_key(args)
-    with _alone(args.path) as log:
+    with _locked_log(args.path) as log:
         drop_operator(log, args.operator, reset=args.reset)
-    _say(f"{args.path}: from the next epoch on, the state of {args.operator} is gone")
+    _print_safely(f"{args.path}: from the next epoch on, the state of {args.operator} is gone")
     return 0
 
 
-def _keep_offsets(args: argparse.Namespace) -> int:
-    with _alone(args.path) as log:
+def _run_keep_offsets(args: argparse.Namespace) -> int:
+    """Let a source that reads something else keep its offsets; return the exit status."""
+    with _locked_log(args.path) as log:
         latest = None if log.latest is None else log.latest.last_batch
         of_spark = latest is not None and latest.of_spark and args.source not in latest.identities
         if latest is not None and latest.identities and not of_spark:
-            keep_position(_writing(log, "keep"), args.source, delivered=args.delivered)
+            keep_position(_log_for_change(log, "keep"), args.source, delivered=args.delivered)
         else:
             keep_offsets(log.storage, args.source)
-    _say(
+    _print_safely(
         f"{args.path}: the next start goes on from where {args.source} was "
         "read, whatever it reads then"
     )
@@ -467,11 +480,11 @@ def _drop_key(args: argparse.Namespace) -> int:
     def is_key(keys: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         return np.array([repr(key) == args.key for key in rows_as_tuples(keys)], np.bool_)
 
-    with _alone(args.path) as log:
-        writing = _writing(log, "drop")
+    with _locked_log(args.path) as log:
+        writing = _log_for_change(log, "drop")
         counts = remove_key(writing, args.operator, is_key, key=args.key, delivered=args.delivered)
     for state, count in counts.items():
-        _say(
+        _print_safely(
             f"{args.path}: {state} has no state of key {args.key} "
             f"any more ({counted(count, 'row')} removed); committed as epoch "
             f"{writing.latest_epoch}"
@@ -479,7 +492,7 @@ def _drop_key(args: argparse.Namespace) -> int:
     return 0
 
 
-def _writing(log: CommitLog, does: str) -> CommitLog:
+def _log_for_change(log: CommitLog, does: str) -> CommitLog:
     """Open a checkpoint to commit one epoch that changes it."""
     return CommitLog.create_or_open(
         log.storage,
@@ -490,8 +503,8 @@ def _writing(log: CommitLog, does: str) -> CommitLog:
 
 
 @contextmanager
-def _alone(path: str) -> Iterator[CommitLog]:
-    """Open a checkpoint under its lease, while no query runs on it."""
+def _locked_log(path: str) -> Iterator[CommitLog]:
+    """Open the commit log of a checkpoint under its lease, while no query runs on it."""
     storage = CheckpointStorage.open(path)
     CommitLog.open_read_only(storage)  # before a lease would create the directory
     lease = acquire_lease(storage, f"edit-{uuid4().hex[:8]}")
@@ -501,17 +514,18 @@ def _alone(path: str) -> Iterator[CommitLog]:
         lease.release()
 
 
-def _unlock(args: argparse.Namespace) -> int:
+def _run_unlock(args: argparse.Namespace) -> int:
+    """Remove the lease of a checkpoint whose query is dead; return the exit status."""
     storage = CheckpointStorage.open(args.path)
     owner = lease_owner(storage)
     if owner is None:
-        _say(f"{args.path}: no query holds it")
+        _print_safely(f"{args.path}: no query holds it")
         return 0
     if not args.force:
-        _say(f"{args.path}: held by {owner}; --force takes it from it")
+        _print_safely(f"{args.path}: held by {owner}; --force takes it from it")
         return 1
     break_lease(storage)
-    _say(f"{args.path}: taken from {owner}")
+    _print_safely(f"{args.path}: taken from {owner}")
     return 0
 
 
@@ -522,23 +536,24 @@ _DOES = {
 }
 
 
-def _repair(args: argparse.Namespace) -> int:
+def _run_repair(args: argparse.Namespace) -> int:
+    """Repair a checkpoint and Spark's log, or print the plan; return the exit status."""
     storage = CheckpointStorage.open(args.path)
     steps, taken_back = _repair_plan(storage)  # before a lease would create the directory
     if not args.apply:
-        _tell_repair(args.path, steps, taken_back, applied=False)
-        return 1 if steps else _tell_whether_startable(args.path, storage)
+        _print_repair(args.path, steps, taken_back, applied=False)
+        return 1 if steps else _print_start_check(args.path, storage)
     lease = acquire_lease(storage, "godwit checkpoint repair")
     try:
         steps, taken_back = _repair_plan(storage)
         execute_repair(storage, steps)
-        _tell_repair(args.path, steps, taken_back, applied=True)
+        _print_repair(args.path, steps, taken_back, applied=True)
         left, _ = _repair_plan(storage)
         if left:
-            _say("Left to do:")
-            _tell_repair(args.path, left, (), applied=False)
+            _print_safely("Left to do:")
+            _print_repair(args.path, left, (), applied=False)
             return 1
-        return _tell_whether_startable(args.path, storage)
+        return _print_start_check(args.path, storage)
     finally:
         lease.release()
 
@@ -550,44 +565,44 @@ def _repair_plan(storage: CheckpointStorage) -> tuple[tuple[RepairStep, ...], tu
     return steps, records.taken_back
 
 
-def _tell_whether_startable(path: str, storage: CheckpointStorage) -> int:
-    """Print whether a start would succeed, and return the exit status."""
+def _print_start_check(path: str, storage: CheckpointStorage) -> int:
+    """Print whether a query can start on the checkpoint; return the exit status."""
     problems = start_problems(storage)
     for problem in problems:
-        _say(f"{path}: cannot be started: {problem.file}")
-        _say(f"  {problem.problem} {problem.remedy}")
+        _print_safely(f"{path}: cannot be started: {problem.file}")
+        _print_safely(f"  {problem.problem} {problem.remedy}")
     if problems:
         return 1
     refused = check_targets(storage).refused
     how = ", once it is said how its targets go on: on_divergence=" if refused else ""
-    _say(f"{path}: can be started{how}")
+    _print_safely(f"{path}: can be started{how}")
     for target in refused:
-        _say(f"  {target.problem} {target.remedy}")
+        _print_safely(f"  {target.problem} {target.remedy}")
     return 0
 
 
-def _tell_repair(
+def _print_repair(
     path: str, steps: Sequence[RepairStep], taken_back: Sequence[int], *, applied: bool
 ) -> None:
     """Print the steps of a repair, planned or applied."""
     if not steps:
-        _say(f"{path}: nothing to repair")
+        _print_safely(f"{path}: nothing to repair")
         return
     what = "done" if applied else "found"
-    _say(f"{path}: {counted(len(steps), 'step')} {what}")
+    _print_safely(f"{path}: {counted(len(steps), 'step')} {what}")
     for step in steps:
-        _say(f"  {step.path}: {step.problem}")
-        _say(f"    -> {_DOES[step.action]}")
+        _print_safely(f"  {step.path}: {step.problem}")
+        _print_safely(f"    -> {_DOES[step.action]}")
     if taken_back:
         first, last = taken_back[0], taken_back[-1]
         epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
-        _say(
+        _print_safely(
             f"This takes back {epochs}, whose output was delivered. Spark reads their rows again, "
             f"and sinks refuse the checkpoint until their targets are rolled back to epoch "
             f"{first - 1}. A copy of what is missing is better."
         )
     if not applied and any(step.action != "none" for step in steps):
-        _say("Nothing was changed; --apply does it.")
+        _print_safely("Nothing was changed; --apply does it.")
 
 
 _LINE_EVERY_S = 5.0

@@ -192,12 +192,13 @@ def _decompressed(path: str, file: Any, start: bytes) -> Iterator[bytes]:
             )
     for codec, magic in _COMPRESSED.items():
         if start.startswith(magic):
-            yield from _pieces_of(pa.CompressedInputStream(file, codec), _SMALL_PIECE)
+            yield from _read_pieces(pa.CompressedInputStream(file, codec), _SMALL_PIECE)
             return
-    yield from _pieces_of(file, _PIECE)
+    yield from _read_pieces(file, _PIECE)
 
 
-def _pieces_of(file: Any, size: int) -> Iterator[bytes]:
+def _read_pieces(file: Any, size: int) -> Iterator[bytes]:
+    """Yield the content of a file in pieces of at most `size` bytes."""
     while piece := file.read(size):
         yield piece
 

@@ -70,6 +70,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _print_json(values: Any) -> int:
+    """Print values as JSON; return exit status 0."""
     print(json.dumps(values, indent=2))
     return 0
 
@@ -162,9 +163,9 @@ def _solve_with_planner(args: argparse.Namespace) -> int:
     """Solve the planning problem of a file by the planner in `args`; return the exit code."""
     problem, options = _read_problem(args.problem)
     entry = planner(args.method)
-    chosen = {**entry.for_streams, **options.get(args.method, {}), **_settings(args.set)}
+    chosen = {**entry.for_streams, **options.get(args.method, {}), **_parse_settings(args.set)}
     if getattr(args, "projected", None):
-        chosen["projected"] = ProjectedCost.from_bytes(_read(args.projected))
+        chosen["projected"] = ProjectedCost.from_bytes(_read_file(args.projected))
     solution = entry(problem, **chosen)
     shown = (
         preview(solution, bandwidth_bytes_per_s=args.bandwidth)
@@ -281,7 +282,7 @@ def _run_precompute(args: argparse.Namespace) -> int:
 
 def _transitions(path: Path) -> Transitions:
     """Read transition probabilities, or estimate them from a log of sizes."""
-    values = _json(_read(path).decode("utf-8", "replace"), str(path))
+    values = _parse_json(_read_file(path).decode("utf-8", "replace"), str(path))
     if isinstance(values, dict) and set(values) == {"log"}:
         return estimate_transitions(values["log"])
     if isinstance(values, dict) and set(values) == {"sizes", "probability"}:
@@ -294,8 +295,8 @@ def _transitions(path: Path) -> Transitions:
     )
 
 
-def _settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """Parse the values of ``--set``."""
+def _parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """Parse the ``NAME=VALUE`` pairs of ``--set``."""
     settings = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -303,12 +304,12 @@ def _settings(pairs: Sequence[str]) -> dict[str, Any]:
             raise InvalidProblemError(
                 f"--set {pair} is wrong.", remedy="Write NAME=VALUE.", field="set", value=pair
             )
-        settings[name] = _json(value, f"--set {name}")
+        settings[name] = _parse_json(value, f"--set {name}")
     return settings
 
 
-def _json(text: str, where: str) -> Any:
-    """Parse JSON, or refuse it."""
+def _parse_json(text: str, where: str) -> Any:
+    """Parse JSON; raise an error that names `where` it stands."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
@@ -319,10 +320,11 @@ def _json(text: str, where: str) -> Any:
 
 def _read_problem(path: Path) -> tuple[Any, dict[str, dict[str, Any]]]:
     """Return a problem and its options per method."""
-    return problem_from_json(_read(path).decode("utf-8", "replace"))
+    return problem_from_json(_read_file(path).decode("utf-8", "replace"))
 
 
-def _read(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
+    """Return the content of a file, or raise the error that it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:

@@ -109,14 +109,16 @@ class AssignmentJson(ProblemJson, frozen=True, kw_only=True):
         values = self.given_arguments()
         index = {name: i for i, name in enumerate(self.executors)}
         values["current"] = [
-            _executor(e, index, f"current[{k}]") for k, e in enumerate(self.current)
+            _executor_index(e, index, f"current[{k}]") for k, e in enumerate(self.current)
         ]
         if not all(isinstance(d, bool) for d in self.draining):
-            drains = {_executor(e, index, f"draining[{i}]") for i, e in enumerate(self.draining)}
+            drains = {
+                _executor_index(e, index, f"draining[{i}]") for i, e in enumerate(self.draining)
+            }
             values["draining"] = [i in drains for i in range(len(self.executors))]
         for name in ("load", "capacity", "history"):
             if name in values:
-                values[name] = _array(name, values[name])
+                values[name] = _to_array(name, values[name])
         limits = self.limits.given_arguments()
         usage = limits["max_usage"]
         values["limits"] = Limits(**limits | {"max_usage": None if usage is None else (*usage,)})
@@ -170,7 +172,7 @@ class CoreAssignmentJson(ProblemJson, frozen=True, kw_only=True):
     def build(self) -> CoreAssignmentProblem:
         """Build the problem."""
         return CoreAssignmentProblem(
-            **{name: _array(name, value) for name, value in self.given_arguments().items()}
+            **{name: _to_array(name, value) for name, value in self.given_arguments().items()}
         )
 
 
@@ -211,7 +213,7 @@ _LACKS = re.compile(r"Object (missing required|contains unknown) field `(?P<fiel
 def problem_from_json(text: str) -> tuple[Any, dict[str, dict[str, Any]]]:
     """Read a problem and its options per method."""
     try:
-        values = json.loads(text, parse_float=_number)
+        values = json.loads(text, parse_float=_parse_number)
     except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
         raise InvalidProblemError(
             f"The problem is not JSON: {error}.",
@@ -220,10 +222,10 @@ def problem_from_json(text: str) -> tuple[Any, dict[str, dict[str, Any]]]:
             value=text[:40],
         ) from None
     if not isinstance(values, dict):
-        raise _wrong("problem", type(values).__name__, "Give a JSON object.")
+        raise _field_error("problem", type(values).__name__, "Give a JSON object.")
     kind = values.get("kind", "assignment")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise _wrong("kind", kind, f"Give one of {', '.join(KINDS)}.")
+        raise _field_error("kind", kind, f"Give one of {', '.join(KINDS)}.")
     try:
         problem = msgspec.convert(values, KINDS[kind])
     except msgspec.ValidationError as error:
@@ -231,7 +233,8 @@ def problem_from_json(text: str) -> tuple[Any, dict[str, dict[str, Any]]]:
     return problem.build(), problem.options
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
+    """Parse a number of the JSON text; raise if it is not finite."""
     number = float(text)
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
@@ -250,31 +253,33 @@ def _invalid(error: str, kind: str) -> InvalidProblemError:
     )
 
 
-def _wrong(name: str, value: object, remedy: str) -> InvalidProblemError:
+def _field_error(name: str, value: object, remedy: str) -> InvalidProblemError:
     """Return the error that a field has a wrong value."""
     return InvalidProblemError(
         f"{name} = {value!r:.200} is wrong.", remedy=remedy, field=name, value=value
     )
 
 
-def _array(name: str, value: Any) -> Any:
+def _to_array(name: str, value: Any) -> Any:
     """Convert nested lists to an array, or refuse them."""
     try:
         return np.asarray(value) if isinstance(value, list) else value
     except (ValueError, OverflowError):
-        raise _wrong(name, value, "Give numbers, as many in each row.") from None
+        raise _field_error(name, value, "Give numbers, as many in each row.") from None
 
 
-def _executor(value: str | int, index: Mapping[str, int], name: str) -> int:
-    """Index of an executor given by name or index."""
+def _executor_index(value: str | int, index: Mapping[str, int], name: str) -> int:
+    """Return the index of an executor that is given by name or index."""
     if isinstance(value, str):
         if value not in index:
-            raise _wrong(name, value, f"There is no such executor; there are {', '.join(index)}.")
+            raise _field_error(
+                name, value, f"There is no such executor; there are {', '.join(index)}."
+            )
         return index[value]
     if isinstance(value, bool):
-        raise _wrong(name, value, "Give an executor's name or number.")
+        raise _field_error(name, value, "Give an executor's name or number.")
     if value >= len(index):
-        raise _wrong(name, value, f"Executors are numbered 0 to {len(index) - 1}.")
+        raise _field_error(name, value, f"Executors are numbered 0 to {len(index) - 1}.")
     return value
 
 

@@ -95,11 +95,11 @@ def add_sim_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--events", action="store_true", help="tell every decision")
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
     parser.add_argument("--figure", type=Path, help="draw both runs into this file")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run_sim)
 
 
-def _run(args: argparse.Namespace) -> int:
-    """Run the simulations of `godwit sim`, and print or draw them."""
+def _run_sim(args: argparse.Namespace) -> int:
+    """Run the simulations of `godwit sim`, and print or draw them; return the exit status."""
     size = Size(
         executors=args.executors,
         cores=args.cores,
@@ -123,7 +123,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({name: history.summary() for name, history in runs.items()}, indent=2))
     else:
-        _print(runs, tell=args.events)
+        _print_histories(runs, tell=args.events)
     if args.figure is not None:
         from godwit.cli import plots  # noqa: PLC0415  matplotlib is slow to import
 
@@ -132,7 +132,7 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print(runs: Mapping[str, History], *, tell: bool) -> None:
+def _print_histories(runs: Mapping[str, History], *, tell: bool) -> None:
     """Print a table of the runs, and their events if asked."""
     figures = [history.summary() for history in runs.values()]
     rows = [

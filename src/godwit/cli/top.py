@@ -76,23 +76,23 @@ def add_top_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the figures once, as JSON")
     parser.add_argument(
         "--interval",
-        type=_seconds,
+        type=_parse_interval,
         default=1.0,
         metavar="SECONDS",
         help="time between two looks (default: %(default)s)",
     )
-    parser.set_defaults(run=_top)
+    parser.set_defaults(run=_run_top)
 
 
-def _seconds(text: str) -> float:
-    """Parse the argument of an interval."""
+def _parse_interval(text: str) -> float:
+    """Parse the seconds of ``--interval``."""
     value = float(text)
     if not 0.1 <= value <= 3600:
         raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 3600")
     return value
 
 
-_seconds.__name__ = "number of seconds"
+_parse_interval.__name__ = "number of seconds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,8 @@ class Viewer:
         )
 
 
-def _top(args: argparse.Namespace) -> int:
+def _run_top(args: argparse.Namespace) -> int:
+    """Show a checkpoint's stream, once or until Ctrl-C; return the exit status."""
     viewer = Viewer(opened_checkpoint(args.path))
     sight = viewer.look()
     if sight.figures.last_s is None:
@@ -273,15 +274,15 @@ def figures_of(entries: Sequence[Mapping[str, Any]]) -> RunFigures:
     `entries`: the last ones, oldest first, as `godwit.checkpoint.journal.JournalReader.tail` gives
     them.
     """
-    events = _noted(entries, "event")
+    events = _values_of_kind(entries, "event")
     lines = [line for values in events if (line := event_line(values)) is not None]
     life = [line for line in lines if line.kind in LIFECYCLE]
     run = _last_run(entries)
-    progress = _noted(run, "progress")
+    progress = _values_of_kind(run, "progress")
     latest: Mapping[str, Any] = progress[-1] if progress else {}
-    run_events = _noted(run, "event")
-    epochs = _epochs(entries)
-    executors = _executors(progress, run_events)
+    run_events = _values_of_kind(run, "event")
+    epochs = _epoch_figures(entries)
+    executors = _executor_figures(progress, run_events)
     times = [line.at_s for line in lines]
     times += [e.began_s + e.duration_ms / 1e3 for e in epochs]
     return RunFigures(
@@ -296,16 +297,16 @@ def figures_of(entries: Sequence[Mapping[str, Any]]) -> RunFigures:
         planned=count(latest.get("plannedMoves")),
         waiting=count(latest.get("waitingKeyGroups")),
         suspended=count(latest.get("suspendedKeyGroups")),
-        migrations=_migrations(run_events),
-        sources=_sources(run),
+        migrations=_migration_figures(run_events),
+        sources=_source_figures(run),
         measured=next((line for line in reversed(lines) if line.kind == "LoadMeasured"), None),
         decisions=tuple(line for line in lines if line.kind in DECISIONS),
         events=tuple(line for line in lines if line.kind not in _ELSEWHERE),
     )
 
 
-def _noted(entries: Iterable[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
-    """Values of one kind among journal entries."""
+def _values_of_kind(entries: Iterable[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
+    """Return the values of one kind of journal entries."""
     return [value for entry in entries if isinstance(value := entry.get(kind), Mapping)]
 
 
@@ -318,8 +319,8 @@ def _last_run(entries: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any
     return entries
 
 
-def _epochs(entries: Iterable[Mapping[str, Any]]) -> tuple[EpochFigures, ...]:
-    """Figures of epochs, by progress or else by commit events."""
+def _epoch_figures(entries: Iterable[Mapping[str, Any]]) -> tuple[EpochFigures, ...]:
+    """Return the figures of epochs, from progress or else from commit events."""
     epochs: dict[int, EpochFigures] = {}
     for entry in entries:
         event, progress = entry.get("event"), entry.get("progress")
@@ -331,7 +332,7 @@ def _epochs(entries: Iterable[Mapping[str, Any]]) -> tuple[EpochFigures, ...]:
                 duration_ms=number(took.get("epoch")) if isinstance(took, Mapping) else 0.0,
                 rows_in=count(progress.get("numInputRows")),
                 rows_out=count(progress.get("numOutputRows")),
-                latency_ms=_latency(progress.get("latencyMs")),
+                latency_ms=_latency_figures(progress.get("latencyMs")),
             )
         elif isinstance(event, Mapping) and event.get("kind") == "EpochCommitted":
             duration_ms = number(event.get("duration_ms"))
@@ -341,7 +342,7 @@ def _epochs(entries: Iterable[Mapping[str, Any]]) -> tuple[EpochFigures, ...]:
                 duration_ms=duration_ms,
                 rows_in=count(event.get("rows_in")),
                 rows_out=count(event.get("rows_out")),
-                latency_ms=_latency(event.get("latency_ms")),
+                latency_ms=_latency_figures(event.get("latency_ms")),
             )
         else:
             continue
@@ -349,8 +350,8 @@ def _epochs(entries: Iterable[Mapping[str, Any]]) -> tuple[EpochFigures, ...]:
     return tuple(epochs.values())
 
 
-def _latency(values: Any) -> dict[str, float]:
-    """Return the figures of an epoch's latency that are there."""
+def _latency_figures(values: Any) -> dict[str, float]:
+    """Return the latency figures of an epoch that the journal has."""
     figures = {name: finite(mapping(values).get(name)) for name in _LATENCY}
     return {name: ms for name, ms in figures.items() if ms is not None}
 
@@ -365,10 +366,10 @@ def _rows_per_s(epochs: Sequence[EpochFigures]) -> float:
     return sum(e.rows_in for e in recent) / span_s
 
 
-def _executors(
+def _executor_figures(
     progress: Sequence[Mapping[str, Any]], events: Iterable[Mapping[str, Any]]
 ) -> tuple[ExecutorFigures, ...]:
-    """Figures of the executors, from progress and events."""
+    """Return the figures of the executors, from progress and events."""
     if not progress:
         return ()
     latest = progress[-1]
@@ -416,8 +417,8 @@ def _load_distance(executors: Iterable[ExecutorFigures]) -> float:
     return max(abs(one - mean) for one in index) / mean if mean > 0 else 0.0
 
 
-def _migrations(events: Iterable[Mapping[str, Any]]) -> tuple[MigrationFigures, ...]:
-    """Figures of the migrations under way."""
+def _migration_figures(events: Iterable[Mapping[str, Any]]) -> tuple[MigrationFigures, ...]:
+    """Return the figures of the migrations under way."""
     there: dict[str, MigrationFigures] = {}
     for event in events:
         name = text(event.get("migration"))
@@ -434,9 +435,9 @@ def _migrations(events: Iterable[Mapping[str, Any]]) -> tuple[MigrationFigures, 
     return tuple(there.values())
 
 
-def _sources(entries: Sequence[Mapping[str, Any]]) -> tuple[SourceFigures, ...]:
-    """Figures of the sources."""
-    noted = _noted(entries, "sources")
+def _source_figures(entries: Sequence[Mapping[str, Any]]) -> tuple[SourceFigures, ...]:
+    """Return the figures of the sources."""
+    noted = _values_of_kind(entries, "sources")
     sources = noted[-1].get("sources") if noted else None
     return tuple(
         SourceFigures(
@@ -534,11 +535,12 @@ def _latencies(figures: RunFigures) -> Iterator[Text]:
     """Line on the latency of rows."""
     known = [epoch.latency_ms for epoch in figures.epochs if epoch.latency_ms]
     if known:
-        shown = "  ".join(f"{name} {_short(ms)}" for name, ms in known[-1].items())
+        shown = "  ".join(f"{name} {_duration_text(ms)}" for name, ms in known[-1].items())
         yield Text(f"latency of rows, from arrival to delivery: {shown}")
 
 
-def _short(ms: float) -> str:
+def _duration_text(ms: float) -> str:
+    """Write milliseconds as ``850 ms`` or ``12.3 s``."""
     return f"{ms:,.0f} ms" if ms < 10_000 else f"{ms / 1e3:,.1f} s"
 
 

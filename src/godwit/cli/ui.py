@@ -34,7 +34,7 @@ def add_ui_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("path", metavar="CHECKPOINT", help=_PATH)
     parser.add_argument(
-        "--port", type=_port, default=8090, help="default: %(default)s; 0: any that is free"
+        "--port", type=_parse_port, default=8090, help="default: %(default)s; 0: any that is free"
     )
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to open the port on (default: %(default)s)"
@@ -45,7 +45,7 @@ def add_ui_arguments(parser: argparse.ArgumentParser) -> None:
         help="what a reader has to bring (default: that of the environment variable "
         f"{_VARIABLE}; made up where --host is not of this machine alone)",
     )
-    parser.set_defaults(run=_ui)
+    parser.set_defaults(run=_run_ui)
 
 
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,21 +56,22 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("path", metavar="CHECKPOINT", help=_PATH)
     parser.add_argument("-o", "--output", default="run.html", help="default: %(default)s")
-    parser.set_defaults(run=_report)
+    parser.set_defaults(run=_run_report)
 
 
-def _port(text: str) -> int:
-    """Parse the argument of a port."""
+def _parse_port(text: str) -> int:
+    """Parse the number of a port."""
     value = int(text)
     if not 0 <= value < 2**16:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 65535")
     return value
 
 
-_port.__name__ = "number of a port"
+_parse_port.__name__ = "number of a port"
 
 
-def _ui(args: argparse.Namespace) -> int:
+def _run_ui(args: argparse.Namespace) -> int:
+    """Serve the page of a checkpoint until Ctrl-C; return the exit status."""
     storage = opened_checkpoint(args.path)
     token = args.token
     if not token and not is_loopback(args.host):
@@ -87,7 +88,8 @@ def _ui(args: argparse.Namespace) -> int:
     return 0
 
 
-def _report(args: argparse.Namespace) -> int:
+def _run_report(args: argparse.Namespace) -> int:
+    """Write the report of a checkpoint's run to a file; return the exit status."""
     storage = opened_checkpoint(args.path)
     feed = PageFeed(storage, flow=load_record(storage, IDENTITY, FlowIdentity).name)
     published = feed.look()

@@ -105,10 +105,11 @@ def add_what_if_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw latency by executors (.png, .svg, .pdf)"
     )
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run_what_if)
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run_what_if(args: argparse.Namespace) -> int:
+    """Predict latencies of a stream with other executors or rates; return the exit status."""
     # What is wrong with the question is said before the journal is read.
     planner = _planner(args.planner)
     target_s = None if args.latency is None else _time(args.latency, "--latency")
@@ -278,7 +279,8 @@ def _tell(
         ratios = ", ".join(f"{ratio:.2f} at {q:.4g}" for q, ratio in sorted(known.ratio.items()))
         tell(
             console,
-            f"measured: median {_s(measured.quantile_s(0.5))}, p99 {_s(measured.quantile_s(0.99))}"
+            f"measured: median {_s_text(measured.quantile_s(0.5))}, "
+            f"p99 {_s_text(measured.quantile_s(0.99))}"
             f"; over what the model gives: {ratios}, by which all latencies are corrected",
         )
     wanted = ["met"] if question.target_s is not None else []
@@ -287,8 +289,8 @@ def _tell(
         (
             f"{answer.executors}"
             + (" (today)" if answer.executors == len(stream.executors) else ""),
-            _bar(answer.median),
-            _bar(answer.tail),
+            _estimate_text(answer.median),
+            _estimate_text(answer.tail),
             f"{answer.utilisation:.0%} ({answer.busiest:.0%})",
             f"{answer.moves}",
             human_bytes(answer.moved_bytes),
@@ -315,7 +317,7 @@ def _verdict(question: Question, found: Sequence[Answer]) -> str:
         close = min(found, key=lambda answer: answer.targeted.seconds)
         return (
             f"None of these meets the target ({target}); {close.executors} come nearest, with "
-            f"{_s(close.targeted.seconds)}."
+            f"{_s_text(close.targeted.seconds)}."
         )
     sure = [answer.executors for answer in found if answer.met == "yes"]
     beyond = (
@@ -328,11 +330,13 @@ def _verdict(question: Question, found: Sequence[Answer]) -> str:
     return f"The fewest that meet the target ({target}): {best.executors}{beyond}."
 
 
-def _bar(estimate: Estimate) -> str:
+def _estimate_text(estimate: Estimate) -> str:
+    """Write an estimated latency with its error bar."""
     if estimate.high_s == estimate.low_s:
-        return _s(estimate.seconds)
-    return f"{_s(estimate.seconds)} ({_s(estimate.low_s)} to {_s(estimate.high_s)})"
+        return _s_text(estimate.seconds)
+    return f"{_s_text(estimate.seconds)} ({_s_text(estimate.low_s)} to {_s_text(estimate.high_s)})"
 
 
-def _s(value: float) -> str:
+def _s_text(value: float) -> str:
+    """Write seconds as ``850 ms`` or ``1.2 s``."""
     return f"{value * 1e3:.0f} ms" if value < 1 else f"{value:.3g} s"

@@ -160,14 +160,15 @@ def accuracy(stream: MeasuredStream, question: Question, *, seed: int) -> Accura
     history = Simulation(_as_it_was(stream, time), seed=seed).run(settle_s=_settling_s(stream))
     measured, simulated = time.latency, history.delays()
     ratio = {
-        q: _bounded(measured.quantile_s(q) / max(simulated.quantile_s(q), 1e-9)) for q in quantiles
+        q: _bound_ratio(measured.quantile_s(q) / max(simulated.quantile_s(q), 1e-9))
+        for q in quantiles
     }
     strays = []
     for from_s, to_s, part in time.parts:
         played = history.between(from_s, to_s).delays()
         for q in quantiles:
             if played.rows:
-                now = _bounded(part.quantile_s(q) / max(played.quantile_s(q), 1e-9))
+                now = _bound_ratio(part.quantile_s(q) / max(played.quantile_s(q), 1e-9))
                 strays.append(math.log(now / ratio[q]))
     return Accuracy(
         ratio=ratio,
@@ -191,7 +192,8 @@ def _earlier(misses: Sequence[float]) -> tuple[float, str]:
     )
 
 
-def _bounded(ratio: float) -> float:
+def _bound_ratio(ratio: float) -> float:
+    """Limit a ratio to the bounds `_RATIO`."""
     return min(max(ratio, _RATIO[0]), _RATIO[1])
 
 

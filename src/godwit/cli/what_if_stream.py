@@ -169,8 +169,8 @@ def _read(
             remedy="A query writes it from its first second on: run it, and ask again. A backup "
             "has none.",
         )
-    loads = _decoded(LoadSummary.from_dict(e["load"]) for e in entries if "load" in e)
-    summaries = _decoded(StreamSummary.from_dict(e[STREAM]) for e in entries if STREAM in e)
+    loads = _without_none(LoadSummary.from_dict(e["load"]) for e in entries if "load" in e)
+    summaries = _without_none(StreamSummary.from_dict(e[STREAM]) for e in entries if STREAM in e)
     told = any("load" in entry for entry in entries)
     if told and not (loads and summaries):
         raise CheckpointError(
@@ -187,7 +187,8 @@ def _read(
     return loads, summaries
 
 
-def _decoded(values: Iterable[_T | None]) -> list[_T]:
+def _without_none(values: Iterable[_T | None]) -> list[_T]:
+    """Return the values that are not ``None``."""
     return [value for value in values if value is not None]
 
 
@@ -264,14 +265,14 @@ def _costs(epochs: EpochColumns, lanes: FloatArray) -> tuple[CostModel, float]:
     """Fit the costs of epochs, and by how many milliseconds every lane lengthens them."""
     rest = (epochs.took_ms - epochs.busiest_ms).clip(min=0)
     columns = [np.ones(len(epochs))]
-    rows_vary, lanes_vary = _varies(epochs.rows), _varies(lanes)
+    rows_vary, lanes_vary = _is_variable(epochs.rows), _is_variable(lanes)
     if rows_vary:
         columns.append(epochs.rows / lanes)
     if lanes_vary:
         columns.append(lanes)
     fitted = _least_squares(columns, rest).tolist()
     per_touch = 0.0
-    if rows_vary and _varies(epochs.rows / epochs.touched.clip(min=1)):
+    if rows_vary and _is_variable(epochs.rows / epochs.touched.clip(min=1)):
         per_touch = float(_least_squares([epochs.touched, epochs.rows], epochs.busy_ms)[0])
     costs = CostModel(
         fixed_ms=fitted[0],
@@ -284,7 +285,8 @@ def _costs(epochs: EpochColumns, lanes: FloatArray) -> tuple[CostModel, float]:
     return costs, fitted[-1] if lanes_vary else 0.0
 
 
-def _varies(values: FloatArray) -> bool:
+def _is_variable(values: FloatArray) -> bool:
+    """Return whether the deviation of measurements is more than a share of their mean."""
     mean = float(values.mean())
     return mean > 0 and float(values.std()) > _VARIES * mean
 

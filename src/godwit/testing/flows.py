@@ -908,7 +908,7 @@ class Run:
                 source: table_of(source, given, self._schemas[source], self._needed[source])
                 for source, given in inputs.items()
             }
-            rows = LocalRows(rows=lane_inputs(self.flow, tables, self._mapped))
+            rows = LocalRows(rows=lane_inputs(self.flow, tables, self._apply_maps))
             ran = self._driver.read_epoch(rows, limit=limit) is not None
         for _ in self._driver.run_until_idle():
             pass
@@ -930,7 +930,8 @@ class Run:
         for sink, batches in staged_rows(record, self._storage).items():
             self._rows.setdefault(sink, {})[record.epoch] = pa.Table.from_batches(batches)
 
-    def _mapped(self, source: str, maps: tuple[Any, ...], table: pa.Table) -> pa.Table:
+    def _apply_maps(self, source: str, maps: tuple[Any, ...], table: pa.Table) -> pa.Table:
+        """Apply a source's DataFrame maps to input rows."""
         return map_rows(source, maps, self._logical.sources[source], table)
 
     def _newest(self, watermarks: Mapping[str, Moment]) -> dict[int, int]:
@@ -952,6 +953,7 @@ class Run:
         return newest
 
     def _check_executor(self, executor: str) -> None:
+        """Refuse the name of an executor that the run does not have."""
         if executor not in self.executors:
             raise InvalidPlanError(
                 f"There is no executor {executor!r}.",

@@ -145,7 +145,7 @@ def process(
     if broadcast is not None:
         function = functools.partial(function, **broadcast)
         on_timer = None if on_timer is None else functools.partial(on_timer, **broadcast)
-    call = _Call(function, on_timer, before, [_moment_of(at) for at in timers_before])
+    call = _Call(function, on_timer, before, [_to_datetime(at) for at in timers_before])
     keys = {"key": "key"} if key is None else dict(key)
     schema = _columns_of(keys, rows, columns)
     time = next(
@@ -366,5 +366,6 @@ _BLANKS: dict[pa.DataType, Any] = {
 }
 
 
-def _moment_of(moment: Moment) -> dt.datetime:
+def _to_datetime(moment: Moment) -> dt.datetime:
+    """Convert a time to a UTC datetime."""
     return EPOCH + dt.timedelta(microseconds=micros(moment, "a timer"))

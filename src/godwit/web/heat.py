@@ -50,7 +50,7 @@ def streamed_placement(
     values: Mapping[str, Any], _before: PlacesOfGroups | None
 ) -> PlacesOfGroups | None:
     """Read where all key groups are from an entry ``stream``; ``None`` if it is damaged."""
-    return _read(values, lambda: unpacked_column(values["lane_of"]))
+    return _read_places(values, lambda: unpacked_column(values["lane_of"]))
 
 
 def moved_placement(
@@ -71,11 +71,13 @@ def moved_placement(
         column[key_groups] = lanes  # an IndexError where it is made up
         return column
 
-    return _read(values, lane_of)
+    return _read_places(values, lane_of)
 
 
-def _read(values: Mapping[str, Any], lane_of: Callable[[], _Column]) -> PlacesOfGroups | None:
-    """Read executors and lanes, and the column of places; ``None`` if they make no sense."""
+def _read_places(
+    values: Mapping[str, Any], lane_of: Callable[[], _Column]
+) -> PlacesOfGroups | None:
+    """Read executors and lanes, and the column of places; ``None`` if they are not valid."""
     try:
         placement = PlacesOfGroups(
             executors=tuple(text(name) for name in items(values["executors"], _MAX_LANES)),
@@ -113,22 +115,22 @@ def heat_of(
     for name, placement in list(placements.items())[:_MAX_COMPONENTS]:
         load = None if summary is None else summary.loads.get(name)
         components.append(
-            {"name": name, **_component(placement, load, epochs, warming.get(name, {}))}
+            {"name": name, **_component_heat(placement, load, epochs, warming.get(name, {}))}
         )
     return {"epochs": epochs, "components": components}
 
 
-def _component(
+def _component_heat(
     placement: PlacesOfGroups, load: KeyGroupLoad | None, epochs: int, warming: Mapping[int, str]
 ) -> dict[str, Any]:
-    """Draw one component."""
+    """Return the heat map of one component, as `heat_of` describes it."""
     size = len(placement.lane_of)
     busy_ms, flags = np.zeros(size), np.zeros(size, np.uint8)
     if load is not None:
         known = (load.key_groups >= 0) & (load.key_groups < size)
         busy_ms[load.key_groups[known]] = load.busy_ms[known] / max(epochs, 1)
     flags[[group for group in warming if group < size]] = _WARMING
-    place_of, places = _places(placement)
+    place_of, places = _rows_of_map(placement)
     row_ms = np.bincount(place_of, busy_ms, len(places))
     row_size = np.bincount(place_of, minlength=len(places))
     shown = np.arange(len(places))
@@ -144,22 +146,22 @@ def _component(
         cells = min(len(groups), MAX_CELLS)
         begins = np.arange(cells) * len(groups) // max(cells, 1)
         rows.append((places[place], place, groups, begins))
-    means = [_means(busy_ms, groups, begins) for _, _, groups, begins in rows]
+    means = [_cell_means(busy_ms, groups, begins) for _, _, groups, begins in rows]
     max_ms = max((float(of.max()) for of in means if len(of)), default=0.0)
     scale = 1 / max_ms if max_ms > 0 else 0.0
     return {
         "keyGroups": size,
-        "maxMs": _short(max_ms),
+        "maxMs": _round_4_digits(max_ms),
         "rowsLeftOut": int((row_size > 0).sum()) - int((row_size[shown] > 0).sum()),
         "rows": [
             {
                 "executor": executor,
                 "lane": lane,
                 "keyGroups": len(groups),
-                "loadMs": _short(float(row_ms[place])),
-                "heat": _packed(np.rint(255 * np.sqrt(of * scale)).astype(np.uint8)),
-                "first": _packed(groups[begins].astype("<u2")),
-                "flags": _packed(
+                "loadMs": _round_4_digits(float(row_ms[place])),
+                "heat": _to_base64(np.rint(255 * np.sqrt(of * scale)).astype(np.uint8)),
+                "first": _to_base64(groups[begins].astype("<u2")),
+                "flags": _to_base64(
                     np.maximum.reduceat(flags[groups], begins) if len(groups) else flags[:0]
                 ),
             }
@@ -168,10 +170,13 @@ def _component(
     }
 
 
-def _places(
+def _rows_of_map(
     placement: PlacesOfGroups,
 ) -> tuple[npt.NDArray[np.int64], list[tuple[str, int | None]]]:
-    """Return the row of each key group, and what the rows are; the last is for no known place."""
+    """Return the row of each key group, and executor and lane of each row.
+
+    The last row is for key groups whose place is unknown.
+    """
     lanes = np.array(placement.lanes)
     by_lane = int(lanes.sum()) <= MAX_ROWS
     first = np.concatenate(([0], np.cumsum(lanes)))
@@ -187,12 +192,12 @@ def _places(
     return np.where(known, flat, len(names)), [*names, ("place not known", None)]
 
 
-def _means(
+def _cell_means(
     busy_ms: npt.NDArray[np.float64],
     groups: npt.NDArray[np.int64],
     begins: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.float64]:
-    """Mean load of the key groups of each cell."""
+    """Return the mean load of the key groups of each cell."""
     if not len(groups):
         return np.empty(0)
     many = np.diff(np.append(begins, len(groups)))
@@ -200,10 +205,11 @@ def _means(
     return means
 
 
-def _packed(column: npt.NDArray[Any]) -> str:
+def _to_base64(column: npt.NDArray[Any]) -> str:
+    """Encode a column's bytes in base64."""
     return base64.b64encode(column.tobytes()).decode()
 
 
-def _short(value: float) -> float:
-    """Round to four digits."""
+def _round_4_digits(value: float) -> float:
+    """Round to four significant digits."""
     return float(f"{value:.4g}")

@@ -179,7 +179,7 @@ class PageFeed:
             self._watchers += 1
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._work, name="godwit-page-feed", daemon=True
+                    target=self._follow_journal, name="godwit-page-feed", daemon=True
                 )
                 self._thread.start()
             self._changed.notify_all()
@@ -197,7 +197,7 @@ class PageFeed:
         if self._thread is not None:
             self._thread.join()
 
-    def _work(self) -> None:
+    def _follow_journal(self) -> None:
         """Body of the thread: read the journal while there are readers."""
         while True:
             with self._changed:
@@ -230,36 +230,37 @@ class PageApplication:
         """Answer a request."""
         path = environ.get("PATH_INFO", "")
         if environ.get("REQUEST_METHOD") != "GET":
-            return _plain(start_response, "405 Method Not Allowed", "Only GET is answered.")
+            return _answer_text(start_response, "405 Method Not Allowed", "Only GET is answered.")
         if not self._token and not _is_local(environ.get("HTTP_HOST", "")):
-            return _plain(
+            return _answer_text(
                 start_response,
                 "403 Forbidden",
                 "This page is for readers on its own machine, under the name localhost.",
             )
         if self._token:
-            given = _one(environ, "token")
-            if path == "/" and given is not None and self._is_right(given):
+            given = _query_parameter(environ, "token")
+            if path == "/" and given is not None and self._is_token(given):
                 # Into a cookie, so that the address that is shown and shared has no secret.
                 cookie = f"{self._cookie(environ)}={given}; Path=/; HttpOnly; SameSite=Lax"
                 start_response(
                     "303 See Other", [("Location", "/"), ("Set-Cookie", cookie), *_HEADERS]
                 )
                 return []
-            if not self._is_right(given or self._token_in_cookie(environ)):
-                return _plain(
+            if not self._is_token(given or self._token_in_cookie(environ)):
+                return _answer_text(
                     start_response,
                     "403 Forbidden",
                     "This page needs its token: open the address that the command printed.",
                 )
         route = self._routes.get(path)
         if route is None:
-            return _plain(start_response, "404 Not Found", "There is no such page.")
+            return _answer_text(start_response, "404 Not Found", "There is no such page.")
         return route(environ, start_response)
 
     # -- who may read -----------------------------------------------------------------------------
 
-    def _is_right(self, given: str) -> bool:
+    def _is_token(self, given: str) -> bool:
+        """Return whether a text is the token, in constant time."""
         return hmac.compare_digest(given.encode(), self._token.encode())
 
     def _cookie(self, environ: WSGIEnvironment) -> str:
@@ -267,6 +268,7 @@ class PageApplication:
         return f"godwit_{environ.get('SERVER_PORT', '')}"
 
     def _token_in_cookie(self, environ: WSGIEnvironment) -> str:
+        """Return the token that the request's cookie carries; empty if none."""
         # Not `SimpleCookie`, which gives up at the first cookie that it cannot parse: pages at
         # other ports of this host send theirs here, too.
         for cookie in environ.get("HTTP_COOKIE", "").split(";"):
@@ -284,32 +286,32 @@ class PageApplication:
         body = asset(name).encode()
 
         def answer(_environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-            return _answer(start_response, body, kind)
+            return _answer_body(start_response, body, kind)
 
         return answer
 
     def _frame(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer with the figures of an earlier epoch."""
-        asked = _one(environ, "epoch") or ""
+        asked = _query_parameter(environ, "epoch") or ""
         if not (asked.isascii() and asked.isdigit() and len(asked) <= 18):
-            return _plain(start_response, "400 Bad Request", "Ask for ?epoch=NUMBER.")
+            return _answer_text(start_response, "400 Bad Request", "Ask for ?epoch=NUMBER.")
         published = self._feed.published
         frame = frame_at((published if published.version else self._feed.look()).state, int(asked))
         body = json.dumps({"now": now_of(frame), "heat": heat_section(frame)}, allow_nan=False)
-        return _answer(start_response, body.encode(), "application/json")
+        return _answer_body(start_response, body.encode(), "application/json")
 
     def _report(self, _environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer with the page and its data as one file."""
         published = self._feed.look()
         values = report_of(published.state, flow=self._feed.flow, life=published.life)
         headers = [("Content-Disposition", 'attachment; filename="godwit-report.html"')]
-        return _answer(start_response, report_page(values).encode(), "text/html", headers)
+        return _answer_body(start_response, report_page(values).encode(), "text/html", headers)
 
     def _stream(self, _environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer with sections as they change, until the reader disconnects."""
         start_response(
             "200 OK",
-            [("Content-Type", "text/event-stream; charset=utf-8"), *_headers()],
+            [("Content-Type", "text/event-stream; charset=utf-8"), *_security_headers()],
         )
         return self._changes()
 
@@ -368,7 +370,7 @@ class PageServer:
                 max_s=_MAX_S,
             )
         except (OSError, UnicodeError) as error:
-            raise _refused(host, port, error) from error
+            raise _serving_error(host, port, error) from error
         self.url = f"{self._server.url}/"  # without the token
         if host in ("", "0.0.0.0", "::"):  # noqa: S104  all addresses: named by the machine's
             self.url = f"http://{socket.gethostname()}:{self._server.port}/"
@@ -394,38 +396,39 @@ def _is_local(host: str) -> bool:
     return False
 
 
-def _one(environ: WSGIEnvironment, name: str) -> str | None:
-    """Return a parameter of the address that is given once."""
+def _query_parameter(environ: WSGIEnvironment, name: str) -> str | None:
+    """Return a parameter of the address; ``None`` unless it is given exactly once."""
     with suppress(ValueError):
         values = parse_qs(environ.get("QUERY_STRING", ""), max_num_fields=8).get(name, [])
         return values[0] if len(values) == 1 else None
     return None
 
 
-def _headers() -> list[tuple[str, str]]:
+def _security_headers() -> list[tuple[str, str]]:
+    """Return the headers of every answer."""
     return [("Content-Security-Policy", _POLICY), *_HEADERS]
 
 
-def _answer(
+def _answer_body(
     start_response: StartResponse,
     body: bytes,
     kind: str,
     more: Iterable[tuple[str, str]] = (),
     status: str = "200 OK",
 ) -> Iterable[bytes]:
-    """Answer with a whole body."""
+    """Answer with a whole body of a content type."""
     length = ("Content-Length", str(len(body)))
     kinds = ("Content-Type", f"{kind}; charset=utf-8")
-    start_response(status, [kinds, length, *more, *_headers()])
+    start_response(status, [kinds, length, *more, *_security_headers()])
     return [body]
 
 
-def _plain(start_response: StartResponse, status: str, said: str) -> Iterable[bytes]:
-    """Answer with a sentence."""
-    return _answer(start_response, f"{said}\n".encode(), "text/plain", status=status)
+def _answer_text(start_response: StartResponse, status: str, said: str) -> Iterable[bytes]:
+    """Answer with a sentence of plain text."""
+    return _answer_body(start_response, f"{said}\n".encode(), "text/plain", status=status)
 
 
-def _refused(host: str, port: int, error: Exception) -> InvalidFlowError:
+def _serving_error(host: str, port: int, error: Exception) -> InvalidFlowError:
     """Return the error that the page cannot be served at an address."""
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return InvalidFlowError(

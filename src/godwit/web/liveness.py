@@ -53,11 +53,11 @@ class Liveness:
         if last_word is not None and last_word.kind != "QueryStarted":
             return "stopped" if last_word.kind == "QueryStopped" else "failed", last_word.line
         silent_s = self._now_s() - (last_s or 0.0)
-        ago = f"last heard of {_duration(silent_s)} ago"
+        ago = f"last heard of {_age_text(silent_s)} ago"
         if abs(silent_s) < _SILENT_S:
             return "running", ""
         if silent_s < 0:
-            ago = f"the driver's clock is {_duration(-silent_s)} ahead of this machine's"
+            ago = f"the driver's clock is {_age_text(-silent_s)} ahead of this machine's"
         leased = self._is_leased()
         if leased:
             return "running", ago
@@ -78,7 +78,8 @@ class Liveness:
         return True if self._beat_moves else None
 
 
-def _duration(seconds: float) -> str:
+def _age_text(seconds: float) -> str:
+    """Write a duration in seconds, minutes or hours."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

@@ -228,27 +228,27 @@ def reduced(state: PageState, entry: Mapping[str, Any]) -> PageState:
 # -- epochs ---------------------------------------------------------------------------------------
 
 
-def _progress(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Add the figures of an epoch."""
+def _apply_progress(state: PageState, values: Mapping[str, Any]) -> PageState:
+    """Apply a journal entry ``progress``: add the figures of an epoch."""
     epoch = count(values.get("epoch"))
     points = _points_before(state.points, epoch)
     if points is None:
         return state
     state = replace(state, points=points)
-    took = _numbers(values.get("durationMs"))
+    took = _finite_numbers(values.get("durationMs"))
     duration_ms = took.get("epoch", 0.0)
     latency = mapping(values.get("latencyMs"))
     left_out = dict(state.left_out)
     late = 0
-    for operator, of in _pairs(values.get("leftOutRows")):
+    for operator, of in _first_pairs(values.get("leftOutRows")):
         for reason in ("late", "ahead", "untimed"):
             late += _add_rows(left_out, (operator, reason), mapping(of).get(reason))
-    sink_rows = {sink: count(rows) for sink, rows in _pairs(values.get("sinkRows"))}
+    sink_rows = {sink: count(rows) for sink, rows in _first_pairs(values.get("sinkRows"))}
     for sink, rows in sink_rows.items():
         if sink.endswith("_rejects"):
             late += _add_rows(left_out, (sink.removesuffix("_rejects"), "rejected"), rows)
-    executors, more = _executors(state, values)
-    state_bytes = {name: count(of) for name, of in _pairs(values.get("totalStateBytes"))}
+    executors, more = _executors_at(state, values)
+    state_bytes = {name: count(of) for name, of in _first_pairs(values.get("totalStateBytes"))}
     frame = replace(
         state.frame,
         epoch=epoch,
@@ -257,11 +257,15 @@ def _progress(state: PageState, values: Mapping[str, Any]) -> PageState:
         executors_left_out=more,
         rows_in=count(values.get("numInputRows")),
         source_rows={
-            name: count(mapping(of).get("rows")) for name, of in _pairs(latency.get("sources"))
+            name: count(mapping(of).get("rows"))
+            for name, of in _first_pairs(latency.get("sources"))
         },
         component_rows={
-            **{name: 0 for name, _ in _pairs(values.get("keyGroups"))},
-            **{name: count(mapping(of).get("rows")) for name, of in _pairs(values.get("loads"))},
+            **{name: 0 for name, _ in _first_pairs(values.get("keyGroups"))},
+            **{
+                name: count(mapping(of).get("rows"))
+                for name, of in _first_pairs(values.get("loads"))
+            },
         },
         sink_rows=sink_rows,
         edge_rows={
@@ -270,13 +274,13 @@ def _progress(state: PageState, values: Mapping[str, Any]) -> PageState:
             )
             for of in items(values.get("streams"), _MAX_NAMES)
         },
-        watermarks={name: unix_time(at) for name, at in _pairs(values.get("watermarks"))},
+        watermarks={name: unix_time(at) for name, at in _first_pairs(values.get("watermarks"))},
         hot_keys={
             operator: {
                 text(key): number(share)
                 for key, share in islice(mapping(of).items(), _MAX_HOT_KEYS)
             }
-            for operator, of in _pairs(values.get("hotKeys"))
+            for operator, of in _first_pairs(values.get("hotKeys"))
         },
         left_out=left_out,
         state_bytes=state_bytes or state.frame.state_bytes,
@@ -298,7 +302,7 @@ def _progress(state: PageState, values: Mapping[str, Any]) -> PageState:
             busy_s=duration_ms / 1e3,
             p50_ms=finite(latency.get("p50")),
             p99_ms=finite(latency.get("p99")),
-            backlog=_backlog(frame.sources),
+            backlog=_total_backlog(frame.sources),
             written_bytes=count(values.get("changelogBytes")) + count(values.get("snapshotBytes")),
             commit_ms=took.get("commit", 0.0),
             state_bytes=sum(state_bytes.values()) if state_bytes else None,
@@ -354,11 +358,13 @@ def _with_epoch(state: PageState, point: Point) -> PageState:
     )
 
 
-def _executors(state: PageState, values: Mapping[str, Any]) -> tuple[tuple[ExecutorAt, ...], int]:
-    """Figures of the executors in an epoch, and how many more there are."""
-    there = _pairs(values.get("executors"))
+def _executors_at(
+    state: PageState, values: Mapping[str, Any]
+) -> tuple[tuple[ExecutorAt, ...], int]:
+    """Return the figures of the executors in an epoch, and how many more executors there are."""
+    there = _first_pairs(values.get("executors"))
     owned: dict[str, int] = {}
-    for _, counts in _pairs(values.get("keyGroups")):
+    for _, counts in _first_pairs(values.get("keyGroups")):
         for name, of in islice(mapping(counts).items(), _MAX_NAMES):
             owned[text(name)] = owned.get(text(name), 0) + count(of)
     lost = {e.name for e in state.frame.executors if e.lost}
@@ -376,13 +382,14 @@ def _executors(state: PageState, values: Mapping[str, Any]) -> tuple[tuple[Execu
     return executors, len(mapping(values.get("executors"))) - len(executors)
 
 
-def _backlog(sources: Sequence[SourceAt]) -> int | None:
+def _total_backlog(sources: Sequence[SourceAt]) -> int | None:
+    """Return the rows that wait at all sources; ``None`` if no source tells."""
     known = [source.behind for source in sources if source.behind is not None]
     return sum(known) if known else None
 
 
-def _sources(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Set the lag of the sources."""
+def _apply_sources(state: PageState, values: Mapping[str, Any]) -> PageState:
+    """Apply a journal entry on sources: set their lag."""
     told = [mapping(of) for of in items(values.get("sources"), _MAX_NAMES)]
     sources = tuple(
         SourceAt(
@@ -402,8 +409,8 @@ def _sources(state: PageState, values: Mapping[str, Any]) -> PageState:
 # -- where key groups are -------------------------------------------------------------------------
 
 
-def _flow(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Note the graph."""
+def _apply_flow(state: PageState, values: Mapping[str, Any]) -> PageState:
+    """Apply a journal entry ``flow``: replace the graph."""
 
     def node(kind: Any) -> list[str]:
         return [text(part) for part in items(kind, 2)]
@@ -437,52 +444,54 @@ def _flow(state: PageState, values: Mapping[str, Any]) -> PageState:
     return replace(state, flow=flow)
 
 
-def _placed(state: PageState, values: Mapping[str, Any], read: Callable[..., Any]) -> PageState:
-    """Note where key groups are, as `read` finds it in a component's values."""
+def _apply_places(
+    state: PageState, values: Mapping[str, Any], read: Callable[..., Any]
+) -> PageState:
+    """Set where the key groups of components are, as `read` finds it in the values of each."""
     placements = dict(state.frame.placements)
-    for name, of in _pairs(values):
+    for name, of in _first_pairs(values):
         placement = read(mapping(of), placements.get(name))
         if placement is not None:
             placements[name] = placement
     return replace(state, frame=replace(state.frame, placements=placements))
 
 
-def _placement(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Note key groups that changed place."""
-    return _placed(state, mapping(values.get("components")), moved_placement)
+def _apply_placement(state: PageState, values: Mapping[str, Any]) -> PageState:
+    """Apply a journal entry ``placement``: key groups that changed place."""
+    return _apply_places(state, mapping(values.get("components")), moved_placement)
 
 
-def _stream(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Note where all key groups are."""
-    return _placed(state, mapping(values.get("places")), streamed_placement)
+def _apply_stream(state: PageState, values: Mapping[str, Any]) -> PageState:
+    """Apply a journal entry ``stream``: where all key groups are."""
+    return _apply_places(state, mapping(values.get("places")), streamed_placement)
 
 
-def _load(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Keep loads of key groups, packed."""
+def _apply_load(state: PageState, values: Mapping[str, Any]) -> PageState:
+    """Apply a journal entry ``load``: keep the loads of key groups, packed."""
     return replace(state, frame=replace(state.frame, loads=values))
 
 
-def _journal(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Count entries that the writer had to drop."""
+def _apply_journal(state: PageState, values: Mapping[str, Any]) -> PageState:
+    """Apply a journal entry ``journal``: count entries that the writer had to drop."""
     return replace(state, lost=state.lost + count(values.get("lost")))
 
 
 # -- events ---------------------------------------------------------------------------------------
 
 
-def _event(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Note an event."""
+def _apply_event(state: PageState, values: Mapping[str, Any]) -> PageState:
+    """Apply a journal entry ``event``."""
     line = event_line(values)
     if line is None:
         return state
     kind = line.kind
     if kind == "QueryStarted":
-        state = _begun(state, values)
+        state = _apply_query_started(state, values)
     reduce = _EVENTS.get(kind)
     if reduce is not None:
         state = reduce(state, values)
     if kind in DECISIONS:
-        state = _decided(state, values, line)
+        state = _apply_decision(state, values, line)
     if kind == "LoadMeasured":
         state = replace(state, measured=line.line)
     changes: dict[str, Any] = {"last_s": max(state.last_s or 0.0, line.at_s)}
@@ -493,7 +502,7 @@ def _event(state: PageState, values: Mapping[str, Any]) -> PageState:
     return replace(state, **changes)
 
 
-def _begun(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_query_started(state: PageState, values: Mapping[str, Any]) -> PageState:
     """Begin another run; one that does not resume has nothing to do with what was before."""
     if values.get("resumed") is not True:
         return PageState(lost=state.lost)
@@ -517,8 +526,8 @@ def _begun(state: PageState, values: Mapping[str, Any]) -> PageState:
     )
 
 
-def _committed(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Add an epoch of which there are no other figures."""
+def _apply_epoch_committed(state: PageState, values: Mapping[str, Any]) -> PageState:
+    """Add an epoch that has no entry ``progress``, with the figures of its event."""
     epoch = count(values["epoch"])
     points = _points_before(state.points, epoch)
     if points is None:
@@ -539,7 +548,7 @@ def _committed(state: PageState, values: Mapping[str, Any]) -> PageState:
             busy_s=took_ms / 1e3,
             p50_ms=finite(latency.get("p50")),
             p99_ms=finite(latency.get("p99")),
-            backlog=_backlog(frame.sources),
+            backlog=_total_backlog(frame.sources),
             written_bytes=0,
             commit_ms=0.0,
             state_bytes=None,
@@ -551,21 +560,21 @@ def _committed(state: PageState, values: Mapping[str, Any]) -> PageState:
     )
 
 
-def _lost_executor(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Mark an executor as lost, or as live."""
+def _apply_executor_change(state: PageState, values: Mapping[str, Any]) -> PageState:
+    """Mark an executor as lost after ``ExecutorLost``, and as live after other events."""
     name, lost = text(values["executor"]), values["kind"] == "ExecutorLost"
     executors = tuple(replace(e, lost=lost) if e.name == name else e for e in state.frame.executors)
     return replace(state, frame=replace(state.frame, executors=executors))
 
 
-def _unreadable(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_rows_unreadable(state: PageState, values: Mapping[str, Any]) -> PageState:
     """Count rows that a source could not read."""
     left_out = dict(state.left_out)
     _add_rows(left_out, (text(values["source"]), "unreadable"), values.get("rows"))
     return replace(state, left_out=left_out, frame=replace(state.frame, left_out=left_out))
 
 
-def _migration_started(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_migration_started(state: PageState, values: Mapping[str, Any]) -> PageState:
     """Add a migration, with the pause that its size and strategy let expect."""
     size, strategy = count(values.get("state_bytes")), text(values["strategy"])
     copied_bytes, copied_s = state.copied
@@ -594,10 +603,10 @@ def _predicted_s(strategy: str, transfer_s: float) -> float:
     return 2 * transfer_s if strategy == "stop_the_world" else 0.0
 
 
-def _migration_ended(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_migration_ended(state: PageState, values: Mapping[str, Any]) -> PageState:
     """End a migration."""
     name, component = text(values["migration"]), text(values["component"])
-    state = _copied(state, component, list(state.frame.warming.get(component, {})))
+    state = _without_copies(state, component, list(state.frame.warming.get(component, {})))
     ended: dict[str, Any] = {
         "ended_s": number(values["at_s"]),
         "ended_epoch": int(number(values["epoch"])),
@@ -615,8 +624,8 @@ def _migration_ended(state: PageState, values: Mapping[str, Any]) -> PageState:
     )
 
 
-def _warming(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Note key groups that are being copied."""
+def _apply_warming_started(state: PageState, values: Mapping[str, Any]) -> PageState:
+    """Note key groups of which copies are made."""
     component, executor = text(values["component"]), text(values["executor"])
     warming = dict(state.frame.warming)
     of = dict(warming.get(component, {}))
@@ -626,24 +635,24 @@ def _warming(state: PageState, values: Mapping[str, Any]) -> PageState:
     return replace(state, frame=replace(state.frame, warming=warming))
 
 
-def _warmed(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_warmed(state: PageState, values: Mapping[str, Any]) -> PageState:
     """Update the measured bandwidth of copies."""
     size, seconds = state.copied
     more = count(values.get("state_bytes")), number(values.get("duration_ms")) / 1e3
     return replace(state, copied=(size + more[0], seconds + more[1]))
 
 
-def _switched(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_switched(state: PageState, values: Mapping[str, Any]) -> PageState:
     """Note key groups that run elsewhere from the next epoch on."""
     component = text(values["component"])
     if not values.get("key_groups"):  # rows go elsewhere, or nothing moves yet
         return state
-    state = _copied(state, component, values.get("key_groups"))
+    state = _without_copies(state, component, values.get("key_groups"))
     return replace(state, switched=state.switched | {component})
 
 
-def _copied(state: PageState, component: str, key_groups: Any) -> PageState:
-    """Note key groups that are no longer being copied."""
+def _without_copies(state: PageState, component: str, key_groups: Any) -> PageState:
+    """Return the state without key groups in the set of those that are being copied."""
     gone, of = set(items(key_groups, _MAX_GROUPS)), state.frame.warming.get(component, {})
     if not gone & of.keys():
         return state
@@ -652,7 +661,7 @@ def _copied(state: PageState, component: str, key_groups: Any) -> PageState:
     return replace(state, frame=replace(state.frame, warming=warming))
 
 
-def _suspended(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_suspended(state: PageState, values: Mapping[str, Any]) -> PageState:
     """Note key groups whose rows wait; without a migration they recover."""
     component, at_s = text(values["component"]), number(values["at_s"])
     since = {component: at_s, **state.suspended_s}
@@ -671,10 +680,10 @@ def _suspended(state: PageState, values: Mapping[str, Any]) -> PageState:
     return replace(state, suspended_s=since, movements=movements)
 
 
-def _resumed(state: PageState, values: Mapping[str, Any]) -> PageState:
+def _apply_resumed(state: PageState, values: Mapping[str, Any]) -> PageState:
     """Note that rows that waited are processed."""
     component, at_s = text(values["component"]), number(values["at_s"])
-    state = _copied(state, component, values.get("key_groups"))
+    state = _without_copies(state, component, values.get("key_groups"))
     since_s = state.suspended_s.get(component)
     if since_s is None:
         return state
@@ -700,10 +709,10 @@ def _resumed(state: PageState, values: Mapping[str, Any]) -> PageState:
 # -- decisions ------------------------------------------------------------------------------------
 
 
-def _decided(state: PageState, values: Mapping[str, Any], line: EventLine) -> PageState:
-    """Add a decision, or the judgement of an earlier one to it."""
+def _apply_decision(state: PageState, values: Mapping[str, Any], line: EventLine) -> PageState:
+    """Add a decision of the controller, or the judgement of an earlier decision to it."""
     if line.kind in ("DecisionJudged", "RebalancingJudged"):
-        return _judged(state, values, line)
+        return _apply_judgement(state, values, line)
     decision = ShownDecision(
         at_s=line.at_s, epoch=int(number(values["epoch"])), kind=line.kind, line=line.line
     )
@@ -738,7 +747,7 @@ def _decided(state: PageState, values: Mapping[str, Any], line: EventLine) -> Pa
     return replace(state, decisions=(*state.decisions, decision)[-_MAX_DECISIONS:])
 
 
-def _judged(state: PageState, values: Mapping[str, Any], line: EventLine) -> PageState:
+def _apply_judgement(state: PageState, values: Mapping[str, Any], line: EventLine) -> PageState:
     """Add a judgement to its decision."""
     epoch, expected = int(number(values["epoch"])), finite(values["expected"])
     came: dict[str, Any] = {
@@ -766,39 +775,39 @@ def _judged(state: PageState, values: Mapping[str, Any], line: EventLine) -> Pag
 
 
 _EVENTS: Final[Mapping[str, Callable[[PageState, Mapping[str, Any]], PageState]]] = {
-    "EpochCommitted": _committed,
-    "ExecutorLost": _lost_executor,
-    "ExecutorAdded": _lost_executor,
-    "RowsUnreadable": _unreadable,
-    "MigrationStarted": _migration_started,
-    "MigrationFinished": _migration_ended,
-    "MigrationCancelled": _migration_ended,
-    "WarmingStarted": _warming,
-    "KeyGroupsWarmed": _warmed,
-    "AssignmentSwitched": _switched,
-    "KeyGroupsSuspended": _suspended,
-    "KeyGroupsResumed": _resumed,
+    "EpochCommitted": _apply_epoch_committed,
+    "ExecutorLost": _apply_executor_change,
+    "ExecutorAdded": _apply_executor_change,
+    "RowsUnreadable": _apply_rows_unreadable,
+    "MigrationStarted": _apply_migration_started,
+    "MigrationFinished": _apply_migration_ended,
+    "MigrationCancelled": _apply_migration_ended,
+    "WarmingStarted": _apply_warming_started,
+    "KeyGroupsWarmed": _apply_warmed,
+    "AssignmentSwitched": _apply_switched,
+    "KeyGroupsSuspended": _apply_suspended,
+    "KeyGroupsResumed": _apply_resumed,
 }
 _REDUCERS: Final[Mapping[str, Callable[[PageState, Mapping[str, Any]], PageState]]] = {
-    "progress": _progress,
-    "sources": _sources,
-    "flow": _flow,
-    "placement": _placement,
-    "stream": _stream,
-    "load": _load,
-    "journal": _journal,
-    "event": _event,
+    "progress": _apply_progress,
+    "sources": _apply_sources,
+    "flow": _apply_flow,
+    "placement": _apply_placement,
+    "stream": _apply_stream,
+    "load": _apply_load,
+    "journal": _apply_journal,
+    "event": _apply_event,
 }
 
 
-def _pairs(value: Any) -> list[tuple[str, Any]]:
-    """Names and values of a mapping, as many as are looked at."""
+def _first_pairs(value: Any) -> list[tuple[str, Any]]:
+    """Return the first names and values of a mapping; none of anything else."""
     return [(text(name), of) for name, of in islice(mapping(value).items(), _MAX_NAMES)]
 
 
-def _numbers(value: Any) -> dict[str, float]:
-    """Names and finite numbers of a mapping."""
-    return {name: number(of) for name, of in _pairs(value)}
+def _finite_numbers(value: Any) -> dict[str, float]:
+    """Return the names and finite numbers of a mapping."""
+    return {name: number(of) for name, of in _first_pairs(value)}
 
 
 def _add_rows(totals: dict[tuple[str, str], int], name: tuple[str, str], rows: Any) -> int:

@@ -50,7 +50,7 @@ class Series:
             "from": at,
             "step": self.step,
             "columns": {
-                name: [_rounded(getattr(point, name)) for point in self.points[at:]]
+                name: [_round_numbers(getattr(point, name)) for point in self.points[at:]]
                 for name in COLUMNS
             },
         }
@@ -67,12 +67,12 @@ def sections_of(state: PageState, *, flow: str, life: tuple[str, str]) -> dict[s
     `flow`: name of the flow; `life`: state of the query and how that is known.
     """
     return {
-        "run": _run(state, flow, life),
-        "graph": _graph(state),
+        "run": _headline(state, flow, life),
+        "graph": _graph_json(state),
         "now": now_of(state.frame),
-        "decisions": [_decision(of) for of in state.decisions],
-        "movements": [_movement(of) for of in state.movements[-_MAX_LISTED:]],
-        "events": [_event(of) for of in state.events[-_MAX_LISTED:]],
+        "decisions": [_decision_json(of) for of in state.decisions],
+        "movements": [_movement_json(of) for of in state.movements[-_MAX_LISTED:]],
+        "events": [_event_json(of) for of in state.events[-_MAX_LISTED:]],
     }
 
 
@@ -119,9 +119,9 @@ def now_of(frame: Frame) -> dict[str, Any]:
     names = {e.name for e in listed}
     return {
         "epoch": frame.epoch,
-        "atS": _rounded(frame.at_s),
+        "atS": _round_numbers(frame.at_s),
         "executors": [
-            {**asdict(e), "busy_ms": _rounded(e.busy_ms)}
+            {**asdict(e), "busy_ms": _round_numbers(e.busy_ms)}
             for e in frame.executors
             if e.name in names
         ],
@@ -140,17 +140,17 @@ def now_of(frame: Frame) -> dict[str, Any]:
         "planned": frame.planned,
         "waiting": frame.waiting,
         "suspended": frame.suspended,
-        "phasesMs": {phase: _rounded(ms) for phase, ms in frame.phases_ms.items()},
+        "phasesMs": {phase: _round_numbers(ms) for phase, ms in frame.phases_ms.items()},
     }
 
 
-def _run(state: PageState, flow: str, life: tuple[str, str]) -> dict[str, Any]:
-    """Return the headline."""
+def _headline(state: PageState, flow: str, life: tuple[str, str]) -> dict[str, Any]:
+    """Return the headline of the page: flow, state of the query, rows per second."""
     return {
         "flow": flow,
         "state": life[0],
         "why": life[1],
-        "rowsPerS": _rounded(_rows_per_s(state.points)),
+        "rowsPerS": _round_numbers(_rows_per_s(state.points)),
         "measured": state.measured,
         "lost": state.lost,
         "keyGroups": state.flow.get("keyGroups"),
@@ -173,8 +173,8 @@ def _rows_per_s(points: tuple[Point, ...]) -> float:
     return points[-1].rows_in / max(points[-1].busy_s, 1e-3)
 
 
-def _graph(state: PageState) -> dict[str, Any]:
-    """Return the graph; where the journal has none, as far as figures of epochs tell."""
+def _graph_json(state: PageState) -> dict[str, Any]:
+    """Return the flow's graph; where the journal has none, what figures of epochs tell of it."""
     if state.flow:
         return dict(state.flow)
     frame = state.frame
@@ -195,31 +195,34 @@ def _graph(state: PageState) -> dict[str, Any]:
     }
 
 
-def _decision(decision: ShownDecision) -> dict[str, Any]:
+def _decision_json(decision: ShownDecision) -> dict[str, Any]:
+    """Return a decision as plain values for JSON."""
     return {
-        "atS": _rounded(decision.at_s),
+        "atS": _round_numbers(decision.at_s),
         "epoch": decision.epoch,
         "kind": decision.kind,
         "line": decision.line,
         "figure": decision.figure,
-        "before": _rounded(decision.before),
-        "expected": _rounded(decision.expected),
-        "measured": _rounded(decision.measured),
+        "before": _round_numbers(decision.before),
+        "expected": _round_numbers(decision.expected),
+        "measured": _round_numbers(decision.measured),
         "verdict": decision.verdict,
         "judged": decision.judged,
     }
 
 
-def _movement(movement: Movement) -> dict[str, Any]:
-    return {name: _rounded(value) for name, value in asdict(movement).items()}
+def _movement_json(movement: Movement) -> dict[str, Any]:
+    """Return a migration or recovery as plain values for JSON."""
+    return {name: _round_numbers(value) for name, value in asdict(movement).items()}
 
 
-def _event(event: EventLine) -> dict[str, Any]:
-    return {"atS": _rounded(event.at_s), "kind": event.kind, "line": event.line}
+def _event_json(event: EventLine) -> dict[str, Any]:
+    """Return an event as plain values for JSON."""
+    return {"atS": _round_numbers(event.at_s), "kind": event.kind, "line": event.line}
 
 
-def _rounded(value: Any) -> Any:
-    """Shorten numbers: times to milliseconds, others to what can be seen."""
+def _round_numbers(value: Any) -> Any:
+    """Round numbers for JSON: times to milliseconds, others to what can be seen."""
     return round(value, 3) if isinstance(value, float) else value
 
 

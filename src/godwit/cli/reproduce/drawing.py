@@ -72,6 +72,7 @@ def _shortened(svg: str) -> str:
 
 
 def _draw_chart(chart: Chart, axes: Any, rows: Sequence[Row]) -> None:
+    """Draw the rows of one chart on matplotlib's axes."""
     if chart.only is not None:
         column, value = chart.only
         rows = [row for row in rows if row.get(column) == value]

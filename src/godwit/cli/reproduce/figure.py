@@ -88,7 +88,7 @@ def _bounded(
     """Make the check of a number against a bound."""
     return Check(
         claim=claim,
-        expected=f"{sign} {bound:.4g}{_spaced(about.get('unit', ''))}",
+        expected=f"{sign} {bound:.4g}{_spaced_unit(about.get('unit', ''))}",
         ours=_finite(ours),
         holds=bool(holds),
         **about,
@@ -119,10 +119,12 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 
 def _finite(number: float) -> float | None:
+    """Return a number, or ``None`` if it is not finite."""
     return float(number) if math.isfinite(number) else None
 
 
-def _spaced(unit: str) -> str:
+def _spaced_unit(unit: str) -> str:
+    """Return a unit with a space before it; empty if there is none."""
     return f" {unit}" if unit else ""
 
 
@@ -167,8 +169,8 @@ def verdict_of(checks: Sequence[Check]) -> Verdict:
     return Verdict.PARTLY
 
 
-def _say_nothing(_text: str) -> None:
-    pass
+def _show_no_progress(_text: str) -> None:
+    """Ignore a text about progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +181,7 @@ class FigureRun:
     seed: int = 0
     off: bool = False  # whether the mechanism that the figure is about is switched off
     data: Path | None = None  # directory with data sets of the user's
-    progress: Callable[[str], None] = field(default=_say_nothing)
+    progress: Callable[[str], None] = field(default=_show_no_progress)
 
     def rng(self, *stream: int) -> np.random.Generator:
         """Make a generator of random numbers: the same for equal seeds and streams."""

@@ -57,11 +57,11 @@ def write(
         )
     pictures = directory / "gallery"
     pictures.mkdir(parents=True, exist_ok=True)
-    text = [_HEAD, _totals(entries, results), _measured(results)]
+    text = [_HEAD, _totals_text(entries, results), _measured(results)]
     for name, paper in papers.items():
         text.append(f"## {name.capitalize().replace('Paper', 'Paper ')}: {paper.title}\n\n")
         text += [
-            _section(entry, results[entry.name], out, pictures)
+            _figure_section(entry, results[entry.name], out, pictures)
             for entry in entries
             if entry.paper == name
         ]
@@ -77,7 +77,8 @@ def _with_results(page: Path) -> list[str]:
     return [section.partition("\n")[0] for section in sections if _CHECKS in section]
 
 
-def _totals(entries: Sequence[Entry], results: Mapping[str, Result | None]) -> str:
+def _totals_text(entries: Sequence[Entry], results: Mapping[str, Result | None]) -> str:
+    """Write how many figures were made, and how many agree."""
     made = [result for result in results.values() if result is not None]
     parts = [
         f"{sum(result.verdict is verdict for result in made)} {words}"
@@ -104,7 +105,8 @@ def _measured(results: Mapping[str, Result | None]) -> str:
     return "## Numbers that the papers give\n\n" + "\n".join(lines) + "\n\n"
 
 
-def _section(entry: Entry, result: Result | None, out: Path, pictures: Path) -> str:
+def _figure_section(entry: Entry, result: Result | None, out: Path, pictures: Path) -> str:
+    """Write the section of a figure: title, picture, checks, verdict."""
     if entry.reason:
         return f"### {entry.name}\n\n{entry.title}. **Not redrawn:** {entry.reason}\n\n"
     figure = entry.load()

@@ -55,11 +55,19 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     def answers(self, entry: Entry, run: FigureRun) -> bool:
         """Return whether the stored result is valid for this run."""
         mine = (self.figure, self.quick, self.seed, self.off, self.data, self.scripts)
-        asked = (entry.name, run.quick, run.seed, run.off, _text(run.data), digest(entry.script))
+        asked = (
+            entry.name,
+            run.quick,
+            run.seed,
+            run.off,
+            _path_text(run.data),
+            digest(entry.script),
+        )
         return mine == asked
 
 
-def _text(path: Path | None) -> str:
+def _path_text(path: Path | None) -> str:
+    """Return a path as text; empty if there is none."""
     return "" if path is None else str(path)
 
 
@@ -103,7 +111,7 @@ def reproduce(entry: Entry, run: FigureRun, out: Path) -> Result:
         seconds=round(time.perf_counter() - began, 2),
         checks=outcome.checks,
         notes=outcome.notes,
-        data=_text(run.data),
+        data=_path_text(run.data),
     )
     try:
         _store(figure, outcome, result, place_of(out, entry, off=run.off))

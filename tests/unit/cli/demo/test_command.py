@@ -48,7 +48,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
             stream_s=2.0,
         )
 
-    monkeypatch.setattr(command, "_cluster", lambda *_: nullcontext("a cluster"))
+    monkeypatch.setattr(command, "_cluster_for", lambda *_: nullcontext("a cluster"))
     monkeypatch.setattr(story, "play", play)
     monkeypatch.setattr(story, "load_days", no_days)
     return asked
@@ -140,7 +140,7 @@ def test_ctrl_c_is_status_130_and_removes_the_temporary_directory(
         seen.append(settings.work_dir)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "_cluster", lambda *_: nullcontext("a cluster"))
+    monkeypatch.setattr(command, "_cluster_for", lambda *_: nullcontext("a cluster"))
     monkeypatch.setattr(story, "play", play)
     monkeypatch.setattr(story, "load_days", no_days)
     assert main(["demo"]) == 130
