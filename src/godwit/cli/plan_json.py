@@ -234,7 +234,7 @@ def problem_from_json(text: str) -> tuple[Any, dict[str, dict[str, Any]]]:
 
 
 def _parse_number(text: str) -> float:
-    """Parse a number of the JSON text; raise if it is not finite."""
+    """Parse a number of the JSON text: an `int` where it is exactly one."""
     number = float(text)
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
