@@ -19,7 +19,9 @@ its estimate is the mean given both (a Kalman step; :math:`s'` is known from the
 
 Period after period the same key groups are compared where they stay, and the errors of so many
 comparisons would add up to a difference.  So what noise explains there is taken for no change at
-all, unless there was one just now; and errors of what did change an estimate are carried along.
+all; and errors of what did change an estimate are carried along.  A period in which a machine
+became slow is a mixture.  So a change is measured anew in the periods after it, each against what
+was before the change, and the last one stands.
 
 Invariants: executors that were never compared have speed 1 ("first assuming all nodes are
 homogeneous, then measuring the actual effect of state migration": paper 2 §3); the median executor
@@ -58,8 +60,8 @@ _MEDIAN_ERROR = 1.2533
 _NO_DIFFERENCE = np.log(1.15)
 _ERRORS = 4.0
 """Standard errors within which an executor counts as fast as the others."""
-_ALERT = 2
-"""Periods after a change in which an executor's speed is measured anew, whatever noise explains."""
+_ANEW = 3
+"""Periods in a row that show a change, of which the last stands."""
 _CHANGED = np.log(1.5)
 """A speed that differs by more is another one; by less, two estimates of the same."""
 _NEW = 0.33
@@ -86,12 +88,15 @@ class Speeds:
         # executor → how slow it is, as a logarithm; pairs of executors → covariance of the errors
         self._slow: dict[str, float] = {}
         self._errors: dict[tuple[str, str], float] = {}
-        self._alert: dict[str, int] = {}  # executor that changed just now → periods
+        self._changing = 0  # periods in a row that showed a change
         self._latest: Mapping[str, float] = {}
         self._differed: frozenset[str] = frozenset()
 
-    def update(self, statistics: PeriodStatistics) -> Mapping[str, float]:
-        """Add a period's measurements; return executor → speed, 1 for those never compared."""
+    def update(self, statistics: PeriodStatistics, *, ended: bool = True) -> Mapping[str, float]:
+        """Add a period, and return executor → speed; 1 for those without measurements.
+
+        A period that has not ended is looked at, and forgotten.
+        """
         here: set[str] = set()
         seen: list[tuple[str, _Costs, int]] = []
         # (executor before, executor now) → differences of key groups, and their variances
@@ -103,24 +108,26 @@ class Speeds:
                 seen.append((name, costs, len(component.in_bytes)))
         if not here:
             return {}
-        before = dict(self._slow)
-        self._estimate_slowness(sorted(here), differences)
-        changed = {e: self._slow[e] - before.get(e, 0.0) for e in here}
-        for name, costs, num_key_groups in seen:
-            self._record_costs(name, costs, num_key_groups, changed)
-        slow = {e: self._slow[e] for e in here}
+        slow, errors, changing = self._estimate_slowness(sorted(here), differences)
+        if ended:
+            self._changing = self._changing + 1 if changing else 0
+        if ended and self._changing % _ANEW == 0:
+            changed = {e: slow[e] - self._slow.get(e, 0.0) for e in here}
+            self._slow, self._errors = slow, errors
+            for name, costs, num_key_groups in seen:
+                self._record_costs(name, costs, num_key_groups, changed)
         middle = float(np.median(list(slow.values())))
         estimates: dict[str, float] = {}
         differs: set[str] = set()
         for e in sorted(here):
             apart = slow[e] - middle
-            none = max(_NO_DIFFERENCE, _ERRORS * float(np.sqrt(self._errors[e, e])))
+            none = max(_NO_DIFFERENCE, _ERRORS * float(np.sqrt(errors[e, e])))
             speed = 1.0 if abs(apart) < none else float(np.exp(-apart))
             if speed != 1.0:
                 differs.add(e)
-                if abs(apart) < _SIGMA_SPEED and e not in self._differed:
+                if ended and abs(apart) < _SIGMA_SPEED and e not in self._differed:
                     speed = 1.0  # what is less than usual must be seen twice
-            estimates[e] = _smooth_speed(speed, self._latest.get(e))
+            estimates[e] = speed if changing else _smooth_speed(speed, self._latest.get(e))
         self._differed = frozenset(differs)
         self._latest = estimates
         return estimates
@@ -169,8 +176,11 @@ class Speeds:
 
     def _estimate_slowness(
         self, here: list[str], differences: Mapping[tuple[str, str], list[tuple[float, float]]]
-    ) -> None:
-        """Estimate how slow the executors `here` are, from earlier estimates and `differences`."""
+    ) -> tuple[dict[str, float], dict[tuple[str, str], float], bool]:
+        """Estimate how slow executors are now, from how slow they were and from differences.
+
+        Return that, the covariances of its errors, and whether an executor has changed.
+        """
         names = sorted({*here, *(name for pair in differences for name in pair)})
         number, n = {name: at for at, name in enumerate(names)}, len(names)
         known = np.array([self._slow.get(name, 0.0) for name in names])
@@ -181,18 +191,22 @@ class Speeds:
         prior[n + each, n + each] = _SIGMA_SPEED**-2
         prior[each, n + each] = prior[n + each, each] = -(_SIGMA_SPEED**-2)
         measured, noisy, pull = *np.zeros((2, 2 * n, 2 * n)), np.zeros(2 * n)
-        alert = {name: left - 1 for name, left in self._alert.items() if left > 1}
-        for (before, now), of in sorted(differences.items()):
+        changing = False
+        middles = {pair: _median_difference(of) for pair, of in sorted(differences.items())}
+        stayed = [middle for (before, now), (middle, _) in middles.items() if before == now]
+        # What a row costs as a rule rises with an executor that slows: all others look faster.
+        common = float(np.median(stayed)) if len(stayed) > 2 else 0.0
+        for (before, now), (middle, variance) in middles.items():
             i, j = number[before], n + number[now]
-            difference, variance = _median_difference(of)
+            difference = middle - common
             weight = np.zeros_like(measured)
             weight[[i, j], [i, j]] = 1 / variance
             weight[[i, j], [j, i]] = -1 / variance
             measured += weight
-            if before == now and now not in self._alert:
+            if before == now:
                 if abs(difference) <= _ERRORS * np.sqrt(variance):
                     continue  # it is as fast as it was
-                alert[now] = _ALERT
+                changing = True
             noisy += weight
             residual = difference - (known[j - n] - known[i])
             pull[i] -= residual / variance
@@ -205,9 +219,11 @@ class Speeds:
         rest = np.eye(n) - known_by[:, :n] - known_by[:, n:]
         before_errors = np.array([[self._errors.get((a, b), 0.0) for b in names] for a in names])
         errors = rest @ before_errors @ rest.T + inverse[n:] @ noisy @ inverse[n:].T
-        self._alert = alert
-        self._slow = {name: float(slow[number[name]]) for name in here}
-        self._errors = {(a, b): float(errors[number[a], number[b]]) for a in here for b in here}
+        return (
+            {name: float(slow[number[name]]) for name in here},
+            {(a, b): float(errors[number[a], number[b]]) for a in here for b in here},
+            changing,
+        )
 
 
 def _median_difference(differences: list[tuple[float, float]]) -> tuple[float, float]:

@@ -6,12 +6,14 @@ end, :math:`E[T] = I / 2 + T`.  An epoch takes its fixed part :math:`F` and, sta
 long as the busiest lane needs for the rows that came meanwhile:
 
 .. math:: T = F + \rho I, \quad \rho(n) = u \sum_{\text{stages}} \max\Big(w_1,
-    \frac{\sum_g w_g}{L}, w_L + w_{L+1}\Big).
+    \frac{\sum_g w_g}{L}, \max_{k \ge 1} \sum_{g = k L - k + 1}^{k L + 1} w_g \Big).
 
 :math:`w_g` are the key groups of all operators of a stage, heaviest first, as shares of a lane that
 they keep busy, since a lane serves all operators of its places; :math:`L` is the number of lanes.
 No assignment has less on its busiest lane than the maximum: the heaviest key group, an even share,
-or two of the first :math:`L + 1` together.  How much more it has in fact, :math:`u`, is measured.
+or the lightest :math:`k + 1` of the first :math:`k L + 1`, since one lane has so many of these.
+Where lanes have few key groups each, the last counts: six on five lanes are as slow as ten.
+How much more it has in fact, :math:`u`, is measured.
 
 Where rows do not wait for epochs, all lanes together are one queue M/M/k.
 
@@ -70,9 +72,11 @@ class StageLoad:
         """Return the least share of its time that the busiest of so many lanes can be busy."""
         if not len(self.loads):
             return 0.0
-        share = float(self.loads.sum()) / lanes
-        pair = float(self.loads[lanes - 1 : lanes + 1].sum()) if len(self.loads) > lanes else 0.0
-        return max(float(self.loads[0]), share, pair) / speed
+        summed = np.concatenate(([0.0], np.cumsum(self.loads)))
+        rounds = np.arange(1, (len(self.loads) - 1) // lanes + 1)
+        fullest = summed[rounds * lanes + 1] - summed[rounds * (lanes - 1)]
+        share = float(summed[-1]) / lanes
+        return max(float(self.loads[0]), share, float(fullest.max(initial=0.0))) / speed
 
     @property
     def heaviest(self) -> float:

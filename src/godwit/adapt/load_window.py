@@ -99,6 +99,19 @@ class LoadShares:
     epochs: int  # that they were measured in
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Sums:
+    """Sums over blocks, in standard seconds; vectors have one entry per key group."""
+
+    busy_s: FloatArray
+    squares: FloatArray  # see `_Block`
+    counted: FloatArray  # variance by chance
+    epochs: int
+    strayed: int  # see `_Block`
+    dispersion: float  # measured noise over counted noise
+    together: float  # noise of sums over executors, over that of their parts
+
+
 class LoadWindow:
     """Loads of one component's key groups since they last changed."""
 
@@ -144,69 +157,60 @@ class LoadWindow:
 
     def shares(self, speeds: Mapping[str, float]) -> LoadShares | None:
         """Return the shares of load of key groups; ``None`` if nothing was measured."""
-        rows, busy_s, squares = self._sum_blocks(self._blocks, speeds)
-        total_s = float(busy_s.sum())
+        every = self._sum_blocks(self._blocks, speeds)
+        total_s = float(every.busy_s.sum())
         if not total_s:
             return None
-        epochs, strayed, dispersion, together = self._noise_factors(self._blocks, speeds)
-        counted = busy_s * busy_s / np.maximum(rows, 1.0)
-        measured = squares * (epochs / max(strayed, 1))
-        variance = (strayed * measured + _TRUST * dispersion * counted) / (strayed + _TRUST)
+        counted = _TRUST * every.dispersion * every.counted
+        variance = (every.epochs * every.squares + counted) / (every.strayed + _TRUST)
         return LoadShares(
-            share=busy_s / total_s, variance=variance * together / total_s**2, epochs=epochs
+            share=every.busy_s / total_s,
+            variance=variance * every.together / total_s**2,
+            epochs=every.epochs,
         )
 
     # -- changes ----------------------------------------------------------------------------------
 
     def _cut_at_change(self, speeds: Mapping[str, float]) -> None:
         """Drop the epochs before the latest significant change of the load's distribution."""
-        blocks = self._blocks
-        if sum(block.epochs for block in blocks) < _BEFORE + _PARTS[0]:
+        blocks, every = self._blocks, self._sum_blocks(self._blocks, speeds)
+        if every.epochs < _BEFORE + _PARTS[0]:
             return
-        standard = _standard_s(blocks, speeds)
-        # noise as it was before what may be a change
-        _, _, dispersion, together = self._noise_factors(blocks[: -_PARTS[1]], speeds)
-        rows, busy_s, _ = self._sum_blocks(blocks, speeds)
-        all_epochs, total_s = sum(block.epochs for block in blocks), float(busy_s.sum())
-        # variance of a second's load, by the counts in the whole window
-        rate = dispersion * together * busy_s * busy_s / np.maximum(rows, 1.0) / max(total_s, 1e-12)
+        # the latest parts of the window, from the last block on
+        epochs = np.cumsum([block.epochs for block in blocks[:0:-1]])
+        late_s = np.cumsum(_standard_s(blocks, speeds)[:0:-1], axis=0)
+        late, total_s = late_s.sum(axis=1), float(every.busy_s.sum())
+        tried = np.isin(epochs, (1, *_PARTS)) | (epochs >= _PARTS[-1])
+        tried &= (epochs <= every.epochs - _BEFORE) & (np.minimum(late, total_s - late) > 0)
+        if not tried.any():
+            return
+        at, epochs, late, late_s = np.flatnonzero(tried), epochs[tried], late[tried], late_s[tried]
+        seen = np.cumsum([block.rows for block in blocks[:0:-1]], axis=0)[tried] >= _ROWS
+        early = total_s - late
+        differs = late_s / late[:, None] - (every.busy_s - late_s) / early[:, None]
+        # variance of a second's load, by the counts in the whole window and by noise as it was
+        # before what may be a change
+        usual = self._sum_blocks(blocks[: -_PARTS[1]], speeds)
+        rate = usual.dispersion * usual.together * every.counted / total_s
+        known = np.sqrt(1 / late + 1 / early)[:, None]
         owner, num_executors = blocks[-1].executor_of, len(blocks[-1].executors)
-        late_rows, late_s, epochs = np.zeros(self._size), np.zeros(self._size), 0
-        scores: dict[int, float] = {}
-        worst, cut, shifts, half = _CHANGED, 0, False, 0.0
-        for at in range(len(blocks) - 1, 0, -1):
-            late_rows += blocks[at].rows
-            late_s += standard[at]
-            epochs += blocks[at].epochs
-            if all_epochs - epochs < _BEFORE:
-                break
-            if epochs not in _PARTS and 1 < epochs < _PARTS[-1]:
-                continue
-            late = float(late_s.sum())
-            early = total_s - late
-            if min(late, early) <= 0:
-                continue
-            differs = late_s / late - (busy_s - late_s) / early
-            variance = rate * (1 / late + 1 / early)
-            sums = np.bincount(owner, differs, num_executors)
-            errors = np.sqrt(np.bincount(owner, variance, num_executors)) + 1e-12
-            by_executor = np.abs(sums) / errors
-            score = float(by_executor.max())
-            seen = late_rows >= _ROWS
-            if seen.any():
-                alone = np.abs(differs[seen]) / (np.sqrt(variance[seen]) + 1e-12)
-                score = max(score, float(alone.max()))
-            scores[epochs] = score
-            if epochs > 1 and score > worst:
-                moved = (by_executor > _CHANGED) & (np.abs(sums) * num_executors > _MATERIAL)
-                worst, cut, shifts = score, at, bool(moved.any())
-                half = next(s for e, s in scores.items() if 2 * e >= epochs)
+        places = owner + num_executors * np.arange(len(differs))[:, None]
+        sums = np.bincount(places.ravel(), differs.ravel(), num_executors * len(differs))
+        sums = np.abs(sums.reshape(len(differs), num_executors))
+        by_executor = sums / (np.sqrt(np.bincount(owner, rate, num_executors)) * known + 1e-12)
+        alone = np.where(seen, np.abs(differs), 0.0) / (np.sqrt(rate) * known + 1e-12)
+        scores = np.maximum(by_executor.max(axis=1), alone.max(axis=1))
+        worst = int(np.argmax(np.where(epochs > 1, scores, 0.0)))
+        half = int(np.argmax(2 * epochs >= epochs[worst]))
         # What the last epoch alone shows may pass, or go on: the next one will tell. What the
         # later half of the part does not show was one odd epoch.
-        if cut and scores.get(1, 0.0) <= worst <= 2 * half:
-            _, _, self._dispersion, self._together = self._noise_factors(blocks[:cut], speeds)
+        if max(_CHANGED, scores[0]) < scores[worst] <= 2 * scores[half]:
+            cut = len(blocks) - 1 - int(at[worst])
+            before = self._sum_blocks(blocks[:cut], speeds)
+            self._dispersion, self._together = before.dispersion, before.together
             del blocks[:cut]
-            self.shifted = shifts
+            moved = (by_executor > _CHANGED) & (sums * num_executors > _MATERIAL)
+            self.shifted = bool(moved[worst].any())
 
     def _drop_before(self, since_s: float) -> None:
         """Drop the blocks that ended before `since_s`."""
@@ -234,52 +238,49 @@ class LoadWindow:
         Very large deviations are capped, since they are not noise: such as loading of state, or an
         executor that has become slow.
         """
-        rows, busy_s, _ = self._sum_blocks(self._blocks, speeds)
-        _, _, dispersion, together = self._noise_factors(self._blocks, speeds)
+        window = self._sum_blocks(self._blocks, speeds)
         speed = np.array([speeds.get(name, 1.0) for name in assignment.executors])
         epoch_s = raw_s * speed[assignment.executor_of]
-        total_s, window_s = float(epoch_s.sum()), float(busy_s.sum())
+        total_s, window_s = float(epoch_s.sum()), float(window.busy_s.sum())
         if not (total_s > 0 and window_s > 0):
             return None
-        strayed = epoch_s - busy_s * (total_s / window_s)
+        strayed = epoch_s - window.busy_s * (total_s / window_s)
         # The share that it strays from has an error of its own.
         own = 1 / (1 + total_s / window_s)
-        usual = busy_s * (total_s / window_s) * busy_s / np.maximum(rows, 1.0)
-        usual *= _OUTLIER**2 * max(dispersion, 1.0)
+        usual = window.counted * (total_s / window_s) * _OUTLIER**2 * max(window.dispersion, 1.0)
         of = assignment.executor_of
         sums = np.minimum(
-            np.bincount(of, strayed) ** 2, np.bincount(of, usual) * max(together, 1.0)
+            np.bincount(of, strayed) ** 2, np.bincount(of, usual) * max(window.together, 1.0)
         )
         squares = np.minimum(strayed * strayed, np.maximum(usual, usual.mean())) * own
         return squares, float(squares.sum()), float(sums.sum()) * own
 
-    def _noise_factors(
-        self, blocks: list[_Block], speeds: Mapping[str, float]
-    ) -> tuple[int, int, float, float]:
-        """Return epochs, those with measured noise, and the factors: dispersion, and of sums."""
-        rows, busy_s, squares = self._sum_blocks(blocks, speeds)
-        epochs, strayed = sum(b.epochs for b in blocks), sum(b.strayed for b in blocks)
-        counted = float((busy_s * busy_s / np.maximum(rows, 1.0)).sum())
-        measured = float(squares.sum()) * epochs / max(strayed, 1)
-        apart, together = sum(b.apart for b in blocks), sum(b.together for b in blocks)
-        trust = strayed / (strayed + _TRUST)
-        dispersion, factor = self._dispersion, self._together
-        if counted > 0:
-            dispersion += trust * (measured / counted - dispersion)
-        if apart > 0:
-            factor += trust * (min(max(together / apart, 1.0), _MOST_TOGETHER) - factor)
-        return epochs, strayed, dispersion, factor
-
-    def _sum_blocks(
-        self, blocks: list[_Block], speeds: Mapping[str, float]
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the sums over blocks: rows, seconds at speed 1, and squared deviations."""
+    def _sum_blocks(self, blocks: list[_Block], speeds: Mapping[str, float]) -> _Sums:
+        """Sum up blocks, with the two factors of noise."""
         rows, busy_s, squares = np.zeros((3, self._size))
         for block, standard_s in zip(blocks, _standard_s(blocks, speeds), strict=True):
             rows += block.rows
             busy_s += standard_s
             squares += block.squares
-        return rows, busy_s, squares
+        counted = busy_s * busy_s / np.maximum(rows, 1.0)
+        epochs, strayed = sum(b.epochs for b in blocks), sum(b.strayed for b in blocks)
+        measured = float(squares.sum()) * epochs / max(strayed, 1)
+        apart, together = sum(b.apart for b in blocks), sum(b.together for b in blocks)
+        trust = strayed / (strayed + _TRUST)
+        dispersion, factor = self._dispersion, self._together
+        if (all_counted := float(counted.sum())) > 0:
+            dispersion += trust * (measured / all_counted - dispersion)
+        if apart > 0:
+            factor += trust * (min(max(together / apart, 1.0), _MOST_TOGETHER) - factor)
+        return _Sums(
+            busy_s=busy_s,
+            squares=squares,
+            counted=counted,
+            epochs=epochs,
+            strayed=strayed,
+            dispersion=dispersion,
+            together=factor,
+        )
 
 
 def _standard_s(blocks: Sequence[_Block], speeds: Mapping[str, float]) -> list[FloatArray]:

@@ -231,9 +231,10 @@ class Controller:
         elif self._statistics.shifted:
             # Where key groups should be cannot wait for the period's end; rates can.
             self._statistics.shifted = False
-            yield from self._plan_and_propose(
-                self._statistics.so_far(now_s), view, now_s, scale=False
-            )
+            period = self._statistics.so_far(now_s)
+            # What shifted may be an executor, and not the keys.
+            self._speed_of = self._speeds.update(period, ended=False)
+            yield from self._plan_and_propose(period, view, now_s, scale=False)
         else:
             yield from self._lanes.propose(view, now_s, self._topology.stages)
 

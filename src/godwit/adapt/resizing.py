@@ -86,8 +86,10 @@ class Pace:
         # Periods in a row that asked for more where noise may have done so, and for fewer.
         self._more_in_a_row = self._spare_in_a_row = 0
         self._had = 0  # executors that there were or were to come
+        # Whether the stream is at rest, and was when the last decision was made.
+        self._steady = self._made_at_rest = False
         self.last: tuple[str, float] = "", 0.0
-        """Kind and time of the last decision."""
+        """Kind (``"out"``, ``"in"`` or empty) and time of the last decision."""
 
     def record_decision(
         self,
@@ -98,13 +100,14 @@ class Pace:
         arrival_per_s: float = math.inf,
     ) -> None:
         """Record a scaling decision, of this run or of an earlier one."""
-        again = self._hysteresis.cooling_down(_SCALING, at_s) == kind
+        again = self._hysteresis.cooling_down(_SCALING, at_s) == kind and not self._made_at_rest
         self._hysteresis.record(_SCALING, kind, at_s)
         self._arrived, self._arrival_per_s, self.last = False, arrival_per_s, (kind, at_s)
         if not self._same_rate(arrival_per_s):
             # A second decision soon after is for what the first was made too early to see.
             self._step_per_s, self._made = arrival_per_s, self._made if again else 0
         self._made += 1
+        self._made_at_rest = self._steady
         self._sufficed.clear()
 
     def _same_rate(self, arrival_per_s: float) -> bool:
@@ -153,7 +156,7 @@ class Pace:
         steady: bool = False,  # whether what is measured is of a stream at rest
     ) -> ScalingStep:
         """Turn a scaling model's answer into a decision; called once a period."""
-        have = situation.executors
+        have, self._steady = situation.executors, steady
         coming = have + pool.pending
         lost, self._had = coming < self._had, coming
         arrived, self._arrived = self._arrived, pool.pending == 0

@@ -211,12 +211,16 @@ class Problem:
     downstream: tuple[tuple[int, int], ...] = ()
     history: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
     seconds_per_byte: float = 0.0
+    _bottleneck: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._check_executors()
         self._check_key_groups()
         self._check_relations()
         self._check_limits()
+        # Planners ask for it with every assignment that they try.
+        total = self.load.sum(axis=0) / self.capacity[self.available].sum(axis=0)
+        set_field(self, "_bottleneck", int(total.argmax()))
 
     def __repr__(self) -> str:
         return (
@@ -254,10 +258,7 @@ class Problem:
         Paper 2 §3 takes the greatest total usage; dividing by capacity makes that comparable when
         executors differ.
         """
-        if len(self.resources) == 1:
-            return 0
-        total = self.load.sum(axis=0) / self.capacity[self.available].sum(axis=0)
-        return int(total.argmax())
+        return self._bottleneck
 
     @property
     def weight(self) -> FloatArray:

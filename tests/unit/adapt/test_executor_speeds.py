@@ -91,6 +91,37 @@ def test_dear_key_groups_that_stay_where_they_are_make_no_machine_slow() -> None
         assert set(speeds.update(machines.period({})).values()) == {1.0}
 
 
+@pytest.mark.parametrize("factor", [2.1, 3.0])
+def test_a_machine_that_became_slow_within_a_period_is_known_from_the_next_one_on(
+    factor: float,
+) -> None:
+    machines, speeds = Machines(256, 0.3, 3), Speeds()
+    for _ in range(3):
+        speeds.update(machines.period({}))
+    speeds.update(machines.period({"b": (1 + factor) / 2}))
+    for _ in range(6):
+        found = speeds.update(machines.period({"b": factor}))
+        assert found["b"] == pytest.approx(1 / factor, rel=0.06)
+        assert {e for e, speed in found.items() if speed != 1.0} == {"b"}
+
+
+def test_a_machine_that_was_slow_for_one_period_is_as_fast_as_before_in_the_next() -> None:
+    machines, speeds = Machines(64, 0.3, 5), Speeds()
+    speeds.update(machines.period({}))
+    assert speeds.update(machines.period({"b": 3.0}))["b"] < 0.4
+    assert set(speeds.update(machines.period({})).values()) == {1.0}
+
+
+def test_a_period_that_has_not_ended_is_looked_at_and_forgotten() -> None:
+    (machines, speeds), (_, other) = ((Machines(64, 0.3, 6), Speeds()) for _ in range(2))
+    periods = [machines.period({"c": slow}) for slow in (1.0, 2.5, 2.5, 2.5)]
+    for period in periods:
+        seen = speeds.update(period, ended=False)
+        found = other.update(period)
+        assert speeds.update(period) == found
+    assert seen["c"] == pytest.approx(1 / 2.5, rel=0.1)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_machine_that_was_slow_from_the_first_is_found_by_what_moves_off_it(seed: int) -> None:
     machines, speeds = Machines(64, 0.3, seed), Speeds()

@@ -50,6 +50,9 @@ def note(learning: Learning, at: ScalingSituation) -> None:
         ((0.5, 0.5, 0.5, 0.5), 2, 1.0),  # an even share
         ((0.8, 0.1, 0.1), 4, 0.8),  # the heaviest alone
         ((0.5, 0.5, 0.4), 2, 0.9),  # two of the first three are together
+        ((0.2,) * 6, 5, 0.4),  # six on five lanes
+        ((0.2,) * 11, 5, 0.6),  # and one more than two each
+        ((0.5, 0.2, 0.2, 0.2, 0.1), 2, 0.6),  # an even share is more than three of the lightest
     ],
 )
 def test_the_busiest_lane_has_no_less_than_no_assignment_can_avoid(

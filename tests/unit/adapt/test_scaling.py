@@ -279,6 +279,16 @@ def test_one_period_does_not_ask_for_more_where_the_target_is_met_at_the_same_ra
         assert kinds(missed, other)[0] == "out"
 
 
+def test_a_decision_at_rest_just_before_a_step_leaves_a_correction_to_that_of_the_step() -> None:
+    for steady, kinds in ((True, ["stay", "stay", "in"]), (False, ["stay"] * 3)):
+        pace = Pace(cool_down_s=30.0)
+        pace.step(wanting(5), situation(), PoolView(), paced=True, steady=steady)
+        pace.record_decision("out", NOW_S, arrival_per_s=1000.0)
+        pace.step(wanting(8), situation(), PoolView(), paced=True)
+        pace.record_decision("out", NOW_S + 5, arrival_per_s=4000.0)
+        assert [at_rest(pace, 6)[0] for _ in range(3)] == kinds
+
+
 def test_a_step_up_is_answered_at_once_though_executors_have_just_gone() -> None:
     for rate, kind in ((4900.0, "stay"), (5100.0, "out")):
         pace = Pace(cool_down_s=30.0)

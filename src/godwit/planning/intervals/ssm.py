@@ -409,8 +409,10 @@ def _best_by_recursion(
             for cut in range(x + 1, y):
                 for middle in range(first, last + 1):
                     left = solve(x, cut, first, middle, part)
+                    if left is None:
+                        break  # so many parts cannot hold it, whoever has them
                     right = solve(cut, y, middle, last, parts - part)
-                    if left and right and (best is None or left[0] + right[0] > best[0]):
+                    if right and (best is None or left[0] + right[0] > best[0]):
                         best = (left[0] + right[0], left[1] + right[1])
         return best
 
