@@ -208,7 +208,7 @@ def by_sequence(cluster: LocalCluster, spark: SparkSession, directory: Path) -> 
             max_executors=3,
             period=1.0,
             cadence=gw.Cadence(min_epochs=2),
-            search=gw.Search(options={"targets": (3, 2)}, limits=Limits(tau=1.0)),
+            search=gw.Search(options={"targets": (3, 2)}, limits=Limits(tau=0.4)),
         ),
     )
     query.add_listener(lambda event: print(event.describe(), file=sys.stderr))  # noqa: T201

@@ -138,6 +138,7 @@ class Controller:
 
     def step(self) -> None:
         """Decide, and carry out decisions through the controller's interfaces."""
+        self._resizing.look_at_pool()  # before the executors: see there
         now_s, view = self._clock.now_s(), self._migrations.view
         self._resizing.update(view, now_s)
         if self._forecaster is not None:

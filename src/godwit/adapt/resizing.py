@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from godwit.adapt.forecast import raise_to_forecast
+from godwit.adapt.interfaces import PoolView
 from godwit.adapt.judging import Judge
 from godwit.adapt.latency_model import busy_share
 from godwit.adapt.policy import Hysteresis, Proposal
@@ -38,7 +39,7 @@ from godwit.planning import metrics
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from godwit.adapt.interfaces import ExecutorPool, Migrations, PlannerRunner, PoolView
+    from godwit.adapt.interfaces import ExecutorPool, Migrations, PlannerRunner
     from godwit.adapt.memory import ControllerMemory
     from godwit.adapt.planning import Planned
     from godwit.adapt.policy import Announce
@@ -275,6 +276,7 @@ class Resizing:
         self._limit_s = settings.planning_limit_s
         self._pace = Pace(cool_down_s=settings.cool_down_s)
         self._empty_since: dict[str, int] = {}
+        self._pool_view = PoolView()
         self._refused, self._begun_anew_s = "", float("-inf")
         self._judge = Judge(announce)
         self._asked_s: float | None = None  # when those that are on their way were asked for
@@ -283,6 +285,15 @@ class Resizing:
         self.draining: frozenset[str] = frozenset()
         self.returned: frozenset[str] = frozenset()
         """Executors that were given back and are not gone yet."""
+
+    def look_at_pool(self) -> None:
+        """Note the state of the pool for decisions of this step; to be called at its beginning.
+
+        An executor that joins while a decision is made counts as pending and, at most, as there,
+        too. Else it would count as neither, and another one be requested in its place.
+        """
+        if self._pool is not None:
+            self._pool_view = self._pool.view
 
     @property
     def pending(self) -> int:
@@ -396,7 +407,7 @@ class Resizing:
             self._announce_refusal(have, wanted.executors, "this cluster has no pool", numbers)
             return
         self._judge.judge_if_steady(situation, wanted, steady=steady)
-        step = self._pace.step(wanted, situation, self._pool.view, paced=model.paced, steady=steady)
+        step = self._pace.step(wanted, situation, self._pool_view, paced=model.paced, steady=steady)
         if step.kind == "out" and model.paced and (why := self._judge.no_help_reason()):
             step = ScalingStep(kind="refused", executors=have, reason=why)
         leaving: tuple[str, ...] = ()
@@ -450,7 +461,7 @@ class Resizing:
         self._pace.record_decision(
             "out", situation.now_s, arrival_per_s=situation.arrival_per_s or math.inf
         )
-        coming = situation.executors + pool.view.pending
+        coming = situation.executors + self._pool_view.pending
         staying = self._cancel_draining(change.executors - coming)
         more = change.executors - coming - len(staying)
         try:

@@ -313,6 +313,22 @@ def test_a_script_is_followed_to_the_letter() -> None:
     assert len(world.executors) == 2
 
 
+def test_an_executor_that_joins_while_a_decision_is_made_is_not_requested_again() -> None:
+    def three(_situation: object) -> int:
+        if world.pool.coming and world.now > 5 * PERIOD_S:  # the cool-down is over
+            world.pool.coming.clear()
+            world.executors["new"] = 2
+            world.see()
+        return 3
+
+    part = Part(rows=np.full(64, 20.0))
+    world = World({"sum": part}, {"e0": 2, "e1": 2}, settings=control(scaling=three))
+    world.pool.delay_s = 1e6
+    world.run(8 * PERIOD_S)
+    assert len(world.executors) == 3
+    assert world.pool.asked == [1]
+
+
 def test_what_dies_is_replaced_where_a_number_was_set() -> None:
     world = World(
         {"sum": Part(rows=np.full(64, 20.0))}, FOUR, settings=control(scaling=fixed(4))
