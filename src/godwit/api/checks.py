@@ -37,7 +37,7 @@ from godwit.operators.windows.rows import RowWindows
 from godwit.operators.windows.spec import Hopping, Session, grid_of
 from godwit.plan.event_times import check_output_time
 from godwit.plan.nodes import SourceNode, branches_of, sources_of
-from godwit.store.columns import is_fixed_width, is_variable_width
+from godwit.store.columns import can_be_state
 from godwit.values.records import hint_text, is_row_class, row_class
 
 if TYPE_CHECKING:
@@ -314,7 +314,7 @@ def read_state_columns(name: str, state: Any) -> StateColumns:
                 operator=name,
             )
     for column in columns.columns:
-        if not (is_fixed_width(column.type) or is_variable_width(column.type)):
+        if not can_be_state(column.type):
             raise InvalidFlowError(
                 f"{where} has a column {column.name!r} of type {column.type}, which state cannot "
                 "hold.",

@@ -81,7 +81,7 @@ def boundaries_of(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def blob_bytes(array: pa.Array) -> npt.NDArray[np.uint8]:
-    """Return the bytes of all values of a string or binary column; `boundaries_of` divides them."""
+    """Return the bytes of all values of a string or binary column; see `boundaries_of`."""
     return np.frombuffer(array.buffers()[2] or b"", np.uint8)
 
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from godwit.columns.arrays import mask_of, numpy_type, values_of
 from godwit.columns.hashing import hash_keys
 from godwit.model.key_groups import key_groups_of
-from godwit.store.regular import fixed_width, take_rows, values_differ, word_at, words_in
+from godwit.store.fixed_width import fixed_width, take_rows, values_differ, word_at, words_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -229,7 +229,7 @@ def _is_constant(column: pa.Array) -> bool:
 def _number_values(
     column: pa.Array, *, many: bool
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Assign numbers to values of a column, by a hash of their words where they have any.
+    """Assign numbers to values of a column; return each row's, and the first row of each number.
 
     Integers take less time than text, in a hash table and in a sort.  What has one number is then
     compared with the first value that has it; two values of one mix are numbered as they are.
@@ -378,9 +378,9 @@ def _values_differ(
     column: pa.Array, rows: npt.NDArray[np.int64], others: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
     """Return a mask: whether values at ``rows[i]`` and ``others[i]`` differ and none is null."""
-    regular = fixed_width(column) if 4 * len(rows) >= len(column) else None
-    if regular is not None:
-        return values_differ(regular, rows, others)
+    same_width = fixed_width(column) if 4 * len(rows) >= len(column) else None
+    if same_width is not None:
+        return values_differ(same_width, rows, others)
     unequal = np.empty(len(rows), np.bool_)
     for first in range(0, len(rows), _BLOCK):
         block = slice(first, first + _BLOCK)

@@ -34,12 +34,12 @@ from godwit.columns.arrays import (
 from godwit.columns.types import is_binary, is_text
 from godwit.model.errors import InvalidFlowError
 from godwit.model.key_groups import key_groups_of
-from godwit.store.regular import fixed_width, word_at
+from godwit.store.fixed_width import fixed_width, word_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from godwit.store.regular import FixedWidth
+    from godwit.store.fixed_width import FixedWidth
 
 UInt64Array = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.intp] | slice
@@ -148,9 +148,9 @@ def _hash_column(column: pa.Array, seeds: npt.NDArray[np.uint64]) -> npt.NDArray
             return hash_int64(words_of(column)[1].copy().view(np.int64), seeds)
         return hash_bytes(*_decimal_bytes(column), seeds)
     if is_text(dtype) or is_binary(dtype):
-        regular = fixed_width(column)
-        if regular is not None and regular.dtype.itemsize < _STRIPE:
-            return _hash_equal_lengths(regular, seeds)
+        same_width = fixed_width(column)
+        if same_width is not None and same_width.dtype.itemsize < _STRIPE:
+            return _hash_equal_lengths(same_width, seeds)
         return hash_bytes(*_spans(column), seeds)
     values = values_of(column)
     if pa.types.is_floating(dtype):

@@ -1,15 +1,15 @@
 """``process_batch``: a user's function over all rows of a lane and epoch at once, as tables.
 
-For those who vectorise: one call in place of one for each key.  The function gets the rows in order
-of arrival, the states of their keys as a table, and which row is of which key; it returns the rows
-to emit and the new states.  State is columns, as the aggregates of ``compute`` have it, so nothing
-is encoded.
+For users who vectorise: one call instead of one per key.  The function gets the rows in order of
+arrival, the states of their keys as a table, and the key of each row; it returns the rows to emit
+and the new states.  State consists of columns, as for the aggregates of ``compute``, so nothing is
+encoded.
 
-Which keys come together is nobody's promise: key groups move.  So what a function makes of a key
-must depend on its rows and its state alone.
+Key groups move, so which keys a call gets together may change.  The result for a key must depend on
+the key's rows and state alone.
 
-Invariant: a key's state after an epoch is the row that the function returned for it; a key that it
-left out keeps the state that it had.
+Invariant: a key's state after an epoch is the row that the function returned for it; a key without
+such a row keeps its state.
 """
 
 from __future__ import annotations
@@ -246,13 +246,13 @@ class BatchProcess(KeyedOperator):
         missing = [name for name in schema.names if name not in names]
         unknown = [name for name in names if name not in schema.names]
         if missing or unknown:
-            told, hint = "", ""
+            problem, hint = "", ""
             if missing:
-                told, hint = f"without column {missing[0]!r}", did_you_mean(missing[0], unknown)
+                problem, hint = f"without column {missing[0]!r}", did_you_mean(missing[0], unknown)
             else:
-                told = f"with a column {unknown[0]!r}, which there is none of"
+                problem = f"with an unknown column {unknown[0]!r}"
             raise self._wrong_result(
-                f"a table {told} for the {what}", f"{hint}They are {columns_text(schema)}."
+                f"a table {problem} for the {what}", f"{hint}They are {columns_text(schema)}."
             )
         columns = [self._cast(table.column(f.name), f, what) for f in schema]
         return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,18 +1,19 @@
 """Broadcast state: a small table that every lane of an operator has whole.
 
-A table is the newest row of each key of a stream of its own, such as rates or rules; the operator's
+A table is the newest row of each key of a separate stream, such as rates or rules; the operator's
 functions read it as a mapping.  Its rows go to every lane, and count from the epoch in which they
-arrive, before that epoch's rows of the operator; lanes read what earlier epochs left of it from the
-checkpoint, and remember it.
+arrive, before that epoch's other rows.  Lanes read the table of earlier epochs from the checkpoint
+and cache it.
 
-In the checkpoint a table is a state of the operator: its rows are entries of one key, the one whose
-columns are all null, told apart by the table's own keys.  So it has a changelog, snapshots,
-versions of its columns and readers like any other state.  One lane writes it, the owner of that
-key's key group; it waits for nothing there, since what is written follows from the rows alone.
+In the checkpoint a table is a state of the operator.  Its rows are entries of one key, whose
+columns are all null, and differ in the table's own key columns.  So a table has a changelog,
+snapshots, versions of its columns and readers like any other state.  One lane writes it: the owner
+of the null key's key group.  It never waits for the state, since the changes follow from the rows
+alone.
 
 Invariant: all lanes of an epoch see the same table, which depends on nothing but the table's rows
-up to and including that epoch, wherever key groups are.  So functions iterate over it in the order
-of its keys: a snapshot has its entries in the order of a hash table.
+up to and including that epoch, wherever key groups are.  A snapshot has its entries in the order of
+a hash table, so functions iterate over the table in the order of its keys.
 
 Source: the broadcast state pattern of Flink, of which the table is the part that is read.
 """

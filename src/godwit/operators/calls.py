@@ -1,7 +1,7 @@
 """Calls of a user's function per key, with timers and rows in order, and their cost.
 
-In an epoch, per key: timers that are due, earliest first; then the rows; then what these have set
-that is due already.
+In an epoch, for each key: first the due timers, earliest first; then the rows; then the timers that
+these calls have set and that are due already.
 """
 
 from __future__ import annotations
@@ -163,9 +163,7 @@ def columns_of_rows(
     if of is None:
         return Columns(rows.values, operator.inputs, groups.order)
     names = rows.values.schema.names
-    batches = [rows.values if name in names else rows.keys for name in of.names]
-    pairs = list(zip(of.names, batches, strict=True))
-    columns = [batch.column(batch.schema.get_field_index(name)) for name, batch in pairs]
+    columns = [(rows.values if name in names else rows.keys).column(name) for name in of.names]
     read = Columns(
         pa.RecordBatch.from_arrays(columns, names=of.names), operator.inputs, groups.order, of
     )

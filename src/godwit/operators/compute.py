@@ -262,7 +262,7 @@ class ComputeOperator(KeyedOperator):
         )
 
     def results(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> list[pa.Array]:
-        """Return the column of every result for `keys` with `state`."""
+        """Return the results for `keys` with `state`, a column for each aggregate."""
         return [result.finish(result.of(state), keys) for result in self._results]
 
     def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
@@ -367,7 +367,7 @@ class _Result:
         }
 
     def differences(self, stored: StateDescription) -> Iterator[str]:
-        """Yield the differences between the stored aggregate and today's, as text."""
+        """Yield the differences between the stored aggregate and the declared one, as text."""
         where = f"result {self.name!r}: "
         of_aggregate = list(differences(where, stored.type[self.name], self.description))
         yield from of_aggregate

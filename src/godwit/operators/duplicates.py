@@ -1,13 +1,13 @@
 """``drop_duplicates``: the first row of a key passes, later ones within some time do not.
 
-A row is a duplicate if one of the same key that came through happened at most *within* of it,
-before or after; the first is the one that arrived first.  So the rows that come through are more
-than *within* apart, and a pane of that width holds one of them at most: an entry of state is the
-moment of one row that came through, found by its key and pane, and gone, with its pane, once the
-watermark has passed all rows that it could keep from coming through.
+A row is a duplicate if a row of the same key has passed whose event time is at most *within* away,
+before or after; of two such rows the first that arrived passes.  So rows that passed are more than
+*within* apart, and a pane of that width has at most one of them.  An entry of state is the event
+time of one row that passed, found by key and pane.  It is dropped with its pane, once the watermark
+has passed all rows that it could exclude.
 
-Invariant: which rows come through follows from the order of arrival alone, not from when epochs
-begin or where the watermark stands, as long as no row is late.
+Invariant: which rows pass depends on the order of arrival alone, not on when epochs begin or on the
+watermark, as long as no row is late.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class DropDuplicatesWithin(EventTimeOperator):
         """Return the event times of rows; the column may be a key column."""
         column = self.time.column
         batch = rows.keys if column in rows.keys.schema.names else rows.values
-        return values_of(batch.column(batch.schema.get_field_index(column)))
+        return values_of(batch.column(column))
 
     def _earlier_rows(
         self,

@@ -1,12 +1,12 @@
-"""The event loop of a process of lanes, which stays between epochs, and resources kept on it.
+"""The event loop of a lane process, and the resources that stay open on it between epochs.
 
-A client of another system (a session, a pool of connections) belongs to the loop that it was made
-on, and is worth keeping.  So a process has one loop, on a thread of its own, for as long as it
-lives; a lane waits while the loop works for it.  The thread of a lane may have a loop itself, as in
-a notebook, which is left alone.
+A client of another system, such as a session or a connection pool, belongs to the loop on which it
+was created, and is expensive to open.  So a process has one loop, on a thread of its own, for as
+long as it lives; a lane waits while the loop runs its calls.  The lane's thread may have another
+loop, as in a notebook, which is not used.
 
-Invariant: whoever waits is interrupted at once, and waits for what it has cancelled for a bounded
-time; a loop on which something refuses to end is given up, and the next epoch has another.
+Invariant: an interrupt ends the wait of a lane at once, and cancelled calls get a bounded time to
+end.  A loop whose calls do not end is discarded, and the next epoch creates another.
 """
 
 from __future__ import annotations

@@ -1,19 +1,18 @@
 """``process`` with ``merge=``: a function's state in parts, so that a hot key has several lanes.
 
-All rows of a key go to one lane, and a function's state cannot be combined by whoever sends them.
-Where the user says how two states become one, a hot key gets *parts*
-(`godwit.operators.spreading`): rows are dealt to them by a hash of their values, and each part has
-a state of its own, which begins anew.  The state of before stays where it is, and rests.  A key
-that leaves its parts, because it cools or gets others, has their states merged into its own in that
-epoch.
+All rows of a key go to one lane, and a function's state cannot be combined before the exchange.  If
+the user says how two states are merged, a hot key gets *parts* (`godwit.operators.spreading`): rows
+are divided among them by a hash of their values, and each part has a state of its own, which begins
+empty.  The key's earlier state stays unchanged meanwhile.  When a key leaves its parts, because it
+cools down or gets other parts, their states are merged into its own in that epoch.
 
-Parts are entries of a second state, of their keys and numbers.  So the first is what it is without
-``merge=``, which may be given to an operator that has state; and what is read to merge parts are
-the key groups of the second state that they lie in, which hold parts of hot keys and nothing else.
+Parts are entries of a second state, identified by key and part.  So the first state is the same
+with and without ``merge=``, which may be added to an operator that has state; and to merge parts, a
+lane reads only key groups of the second state, which has parts of hot keys and nothing else.
 
-Invariant: every row has been seen by one state of its key, and no state of it is gone that was not
-merged.  A key leaves its parts in an epoch in which none of their rows waits; its own lane reads
-them as the last epoch left them, and their lanes remove them, by the same commit.
+Invariant: every row has been processed with one state of its key, and no state is dropped before it
+was merged.  A key leaves its parts in an epoch in which none of their rows waits.  The key's lane
+reads the parts as the last epoch left them, and the lanes of the parts remove them, in one commit.
 
 Source: key expansion, Madsen et al. (Enorm) §4.4.2; partial states of split keys, Nasir et al.
 ("The Power of Both Choices", 2015), by values in place of load (`docs/decisions/0069`).
@@ -170,7 +169,7 @@ class MergedProcess(DividesHotKeys, ProcessOperator):
         merging: StateRows,
         keys: list[tuple[Any, ...]],
     ) -> None:
-        """Merge states of parts into `states`, those of their keys, in place."""
+        """Merge states of parts, each of the key `of_merging`, into `states` in place."""
         if not of_merging:
             return
         parts = self._decode_states(

@@ -49,7 +49,7 @@ from godwit.operators.ordering import order_by
 from godwit.operators.spreading import PART
 from godwit.operators.windows.event_time import NO_ARRIVALS, NO_TIME, NOTHING_DUE, Due
 from godwit.operators.windows.grid import BEGINNING
-from godwit.store.regular import take_rows
+from godwit.store.fixed_width import take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -11,17 +11,11 @@ import pyarrow.compute as pc
 
 from godwit.columns.arrays import numpy_type, values_of
 from godwit.columns.hashing import canonical_floats
-from godwit.store.columns import is_fixed_width, is_variable_width
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 IntArray = npt.NDArray[np.int64]
-
-
-def is_ordered_state_type(dtype: pa.DataType) -> bool:
-    """Return whether values of `dtype` can be state and are ordered."""
-    return is_fixed_width(dtype) or is_variable_width(dtype)
 
 
 def order_by(*ranks: IntArray) -> IntArray:

@@ -90,7 +90,7 @@ def entries_left(
     The former are in the order of the parts' numbers.
     """
     assert data.here is not None, "a lane says what it processes"
-    assert data.time.spreads is not None, "somebody leaves parts"
+    assert data.time.spreads is not None, "some key leaves its parts"
     hashes, parts = hash_undivided(rows.keys.select(keys)), values_of(rows.keys.column(PART))
     is_left = np.zeros(len(hashes), np.bool_)
     for key_hash, left in data.time.spreads.former_parts.items():

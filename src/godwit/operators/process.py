@@ -93,7 +93,7 @@ class ProcessOperator(KeyedOperator):
         state_classes: Mapping[str, type] | Sequence[type] = (),  # besides those that it mentions
         state_upgrade: Callable[[Any], Any] | None = None,  # from an old state, as plain values
         zone: str = UTC,  # the session's, of datetimes without one that the function returns
-        checked: bool = False,  # whether somebody else checks how the function can be called
+        checked: bool = False,  # whether the arguments of the function are checked elsewhere
         row_class: RowClass | None = None,  # of the rows that the function gets
         output_class: RowClass | None = None,  # of those that it returns
     ) -> None:

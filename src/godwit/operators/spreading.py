@@ -1,32 +1,32 @@
 """Hot keys of an operator, spread over several lanes by a grid of parts.
 
-All rows of a key go to one lane, which one hot key can fill.  So a key may have a *grid* of parts,
-each with a key group, and hence a lane, of its own.  An operator says that its keys may be spread
-(`KeyedOperator.max_parts`), deals its rows out (`KeyedOperator.arrange`), and says what becomes of
-the parts that a key leaves; which keys are spread stands in the instruction and in the commit
-record, and a part is a column that is hashed, so nobody else knows.
+All rows of a key go to one lane, which a hot key can overload.  So a hot key may have a *grid* of
+parts, each with a key group, and hence a lane, of its own.  An operator declares how many parts a
+key may have (`KeyedOperator.max_parts`), assigns rows to parts (`KeyedOperator.arrange`), and says
+what happens to parts that a key leaves.  The instruction and the commit record name the spread
+keys.  A part is one more hashed column, so the rest of the engine does not know of parts.
 
-*Where states can be merged* (`godwit.operators.merged`) the grid has one column, rows are divided
+*If states can be merged* (`godwit.operators.merged`), the grid has one column, rows are divided
 among its rows, and the states of parts that a key leaves are merged at once.
 
-*Of a join* a row of the left takes one row of the grid,
-by a hash of its values, and goes to every part in it; a row of the right takes one column.  Row and
-column cross in exactly one part, so each pair meets exactly once.  With one column the left is
-divided among the parts and the right copied to all (fragment and replicate), which suits a hot side
-beside a small one; a square copies both, and each less.
+*In a join*, a row of the left goes to all parts in one row of the grid, chosen by a hash of its
+values; a row of the right goes to all parts in one column.  Row and column cross in exactly one
+part, so each pair meets exactly once.  With one column, the left is divided and the right copied to
+all parts (fragment and replicate), which suits a large side beside a small one; a square copies
+both sides, each less often.
 
-*The grid of a join is changed without moving state.*  From some epoch on rows are kept in a new
-grid, of other parts.  What the former grid holds stays where it is until the watermark has passed
-all that it can meet; meanwhile new rows go there too, as *probes*: they meet what is kept there,
-and are not kept.
+*The grid of a join changes without moving state.*  From some epoch on rows are stored in a new
+grid, of other parts.  Rows in the former grid stay until the watermark has passed all rows that
+they can match; until then new rows also go there, as *probes*, which match stored rows and are not
+stored.
 
-Invariant of joins: of two rows that match, the first is kept in one grid; the other one goes to
-that grid too, to be kept or as a probe, and elsewhere the first is not.  So the two meet in one
+Invariant of joins: of two rows that match, the first is stored in one grid.  The second goes to
+that grid too, to be stored or as a probe, and no other grid has the first.  So the two meet in one
 part, once, whatever epochs, lanes and wait buffers they pass, since a part sees its rows in order.
 
 Source: the fragment-and-replicate join (Epstein, Stonebraker, Wong, 1978) and its grid, the join
 matrix (Stamos, Young, 1993; Okcan, Riedewald, "1-Bucket-Theta", 2011), applied to hot keys alone;
-changes as in smooth migration, Madsen et al. (Enorm) §4.5: what is old ends where it is.
+changes as in smooth migration, Madsen et al. (Enorm) §4.5: old state ends where it is.
 """
 
 from __future__ import annotations

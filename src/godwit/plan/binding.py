@@ -24,7 +24,7 @@ from godwit.operators.windows.spec import Hopping, Session, grid_of
 from godwit.plan.event_times import event_time_of
 from godwit.plan.lineage import digest_of_branches
 from godwit.plan.nodes import ComputeNode, branches_of, sources_of
-from godwit.store.columns import is_fixed_width, is_variable_width
+from godwit.store.columns import can_be_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -100,7 +100,7 @@ def check_storable(
 ) -> None:
     """Refuse columns of types that state cannot hold, where rows are kept in state."""
     for field in columns:
-        if not (is_fixed_width(field.type) or is_variable_width(field.type)):
+        if not can_be_state(field.type):
             raise InvalidFlowError(
                 f"Operator {operator!r} {keeps}, and column {field.name!r} "
                 f"has type {field.type}, which state cannot hold.",

@@ -37,10 +37,11 @@ def is_variable_width(dtype: pa.DataType) -> bool:
     return dtype in _VARIABLE_WIDTH
 
 
-def is_fixed_width(dtype: pa.DataType) -> bool:
-    """Return whether values of `dtype` have one size in whole bytes (booleans: one byte here)."""
+def can_be_state(dtype: pa.DataType) -> bool:
+    """Return whether state can have columns of `dtype`: of fixed width, strings or binary."""
     return bool(
-        pa.types.is_boolean(dtype)
+        is_variable_width(dtype)
+        or pa.types.is_boolean(dtype)
         or pa.types.is_integer(dtype)
         or pa.types.is_floating(dtype)
         or pa.types.is_date(dtype)
@@ -63,7 +64,7 @@ class StateSchema:
 
     def __post_init__(self) -> None:
         for field in [*self.keys, *self.values]:
-            if not (is_fixed_width(field.type) or is_variable_width(field.type)):
+            if not can_be_state(field.type):
                 raise InvalidFlowError(
                     f"Column {field.name!r} has type {field.type}, which state cannot hold.",
                     remedy="Use a primitive type, a string or binary.",

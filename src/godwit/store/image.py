@@ -30,6 +30,7 @@ from godwit.store.columns import (
     column_class,
     offsets_of,
 )
+from godwit.store.fixed_width import fixed_width, word_at
 from godwit.store.index import HashIndex
 from godwit.store.layout import (
     DAMAGED,
@@ -45,7 +46,6 @@ from godwit.store.layout import (
     write_header,
     write_room,
 )
-from godwit.store.regular import fixed_width, word_at
 
 if TYPE_CHECKING:
     import mmap
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from godwit.store.columns import StateSchema
-    from godwit.store.regular import FixedWidth
+    from godwit.store.fixed_width import FixedWidth
 
 Hashes = npt.NDArray[np.int64]
 KeyGroups = npt.NDArray[np.uint16]
@@ -330,7 +330,7 @@ class TableImage:
                 self._account(upserts.key_groups, 0, [None if after is None else after - before])
 
     def _account(self, key_groups: KeyGroups, keys: int, sizes: list[Rows | None]) -> None:
-        """Add rows to the totals of their key groups: `keys` keys each, and bytes by column."""
+        """Add rows to the totals of their key groups: `keys` (1, 0 or -1) each, and bytes."""
         if keys:
             np.add.at(self.num_keys, key_groups, keys)
         for lengths in sizes:
@@ -438,9 +438,9 @@ class KeyHasher:
 
     def _add_strings(self, sums: UInt64Array, number: int, values: pa.Array) -> None:
         """Add strings or binaries of column number `number` to the hash sums, in place."""
-        regular = fixed_width(values)
-        if regular is not None and regular.dtype.itemsize >= 8:
-            self._add_equal_lengths(sums, number, regular)
+        same_width = fixed_width(values)
+        if same_width is not None and same_width.dtype.itemsize >= 8:
+            self._add_equal_lengths(sums, number, same_width)
             return
         offsets = offsets_of(values)
         starts = offsets[:-1].astype(np.int64)
@@ -495,7 +495,7 @@ def _product(words: UInt64Array, multipliers: UInt64Array, word: int) -> UInt64A
 
 
 def _mix(sums: UInt64Array) -> None:
-    """Mix the bits of sums, in place."""
+    """Mix the bits of each hash sum in place, so that every bit depends on all."""
     sums ^= sums >> np.uint64(33)
     sums *= np.uint64(0xFF51_AFD7_ED55_8CCD)
     sums ^= sums >> np.uint64(33)

@@ -1,13 +1,13 @@
 """Layout of a table's file, and recognition of files of another layout.
 
 The file is a header of 64-bit words, a directory of key groups, the index, and arrays with a place
-per row, entry or byte.  Its *capacity* decides where each begins and follows from the header, so
-opening a table computes addresses and parses nothing.  A file has room for far more than it holds
-but is sparse: its *room* is what blocks are allocated for, and grows in place.
+per row, entry or byte.  The *capacity* in the header decides where each begins, so opening a table
+computes addresses and parses nothing.  A file is sparse and has far more places than it uses: its
+*room* is the part for which blocks are allocated, and grows in place.
 
-Invariant: a header that does not agree with schema and size of the file in every detail is no
-table's, and nothing else in the file is looked at before that is known.  The last page of a file
-never gets blocks, so no growth gives a file that was cut short its old size back.
+Invariant: a file is a table only if its header agrees with schema and file size in every detail;
+nothing else is read before that is known.  The last page of a file never gets blocks, so a file
+that was cut short never grows back to its size.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ _LAYOUT = 4
 _IS, _LAID_OUT, _SCHEMA, _FILE_BYTES, KEY_GROUPS, _ROWS = range(6)
 """Header: magic, layout's version, schema, size, number of key groups, places for rows."""
 DAMAGED, SECRET, _SECRET_2, _ROOM, SLOTS, USED, LIVE_ROWS, REWRITTEN, WORDS = range(6, 15)
-"""Whether somebody found it damaged, the secret of its hash, rows that there are blocks for, slots
-of the index, rows used, rows alive, how often it was rewritten where it lies; and where the words
-of the columns start."""
+"""Whether the table was found damaged, the secret of its hash, rows that have blocks, slots of the
+index, rows used, rows alive, number of rewrites in place; and where the columns' words start."""
 _COLUMN_CAPACITY, _COLUMN_ROOM, _COLUMN_OWN = 0, 2, 4
 WORDS_PER_COLUMN = _COLUMN_OWN + COLUMN_WORDS
 """A column's capacities and room (entries, bytes), and the words that it keeps itself."""
@@ -217,7 +216,7 @@ def write_room(head: memoryview, room: Capacity) -> None:
 def capacity_in(memory: mmap.mmap, schema: StateSchema, num_key_groups: int) -> Capacity | None:
     """Read the capacity from a table's header; ``None`` if it is no intact table of `schema`.
 
-    Whether somebody found the table damaged is looked at, whether somebody writes to it is not.
+    A table that was found damaged is not intact; a table that is being written may be.
     """
     columns = len(schema.keys) + len(schema.values)
     words = WORDS + WORDS_PER_COLUMN * columns

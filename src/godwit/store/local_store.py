@@ -1,13 +1,13 @@
 """The local store: all tables of one run on one executor, in one directory.
 
-Invariants: the store is a cache: whatever is missing or not whole here is brought back from the
-checkpoint.  A table is one file at a path that follows from its number; who writes it holds its
-lock, one byte of a lock file, and the kernel lets go of the locks of a process that dies.
+Invariants: the store is a cache; what is missing or damaged is loaded from the checkpoint again.  A
+table is one file, whose path follows from its number.  A writer holds the table's lock, one byte of
+a lock file; the kernel releases the locks of a process that dies.
 
-A table is a file that one lane writes most of the time, so lanes do not wait for one another: a key
-group is put into the table of the lane that first brings it here, and stays there, whichever lane
-has it later.  Two tables may hold one key group (an attempt that should be dead, a copy warmed
-twice); the newer version counts, and either is the committed state at its version.
+Each lane writes a table of its own most of the time, so lanes do not wait for one another: a key
+group goes into the table of the lane that first loads it here, and stays there, whichever lane
+processes it later.  Two tables may have one key group (after an attempt that should be dead, or two
+copies); the newer version counts, and either is the committed state at its version.
 """
 
 from __future__ import annotations

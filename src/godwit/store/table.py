@@ -1,26 +1,25 @@
-"""One file of the local store: the state of some key groups of one operator, each at its version.
+"""One file of the local store: the state of some key groups of one operator, each at a version.
 
-Invariants: what a table holds of a key group is exactly the state at its version.  A key group
-whose writer was killed is dropped, and all of them if the file is damaged or was cut short; the
-checkpoint brings them back.  Changes of an epoch enter once, whoever brings them and however often.
-One lane at a time uses a key group; others may use other key groups of the same table meanwhile.
-An attempt of a lane that should be dead may read nonsense, but writes nothing that its successor
-does not.
+Invariants: the entries of a key group in a table are exactly the state at the key group's version.
+If the writer of a key group was killed, the key group is dropped; if a file is damaged or cut
+short, all its key groups are; the checkpoint has them.  The changes of an epoch are applied once,
+however often and by whichever process they are brought.  A key group is used by one lane at a time,
+while others use other key groups of the table.  An attempt of a lane that should be dead may read
+nonsense, but writes nothing that its successor does not write.
 
-An executor's Python processes share a table's file without speaking to each other: whoever makes it
-anew puts the new one in the old one's place, and everybody else maps what is there now.  Under the
-lock nobody alive writes, so a key group that is marked as being written has lost its writer, and
-goes; what was read counts only if the file is still whole afterwards, and was not rewritten
-meanwhile: else `EpochFailedError` is raised.
+The Python processes of an executor share a table's file without messages.  A process that rebuilds
+a table replaces the file; the others then map the new file.  Writers hold a lock: a key group that
+is marked as being written while the lock is free has lost its writer, and is dropped.  A read
+counts only if the file is whole afterwards and was not rewritten meanwhile; else
+`EpochFailedError` is raised.
 
-*Room*: a table that runs out of it grows in place, unless with its garbage it would be larger than
-a new one: then what is alive is copied into a new file.  Either way the work is a constant factor
-of what was written since the last time.  Files are created sparse and keep the size that they were
-made with; blocks are allocated before anything is written to them, so a full disk is an error here
-and not a signal in the middle of a write.
+*Room*: a table without room grows in place, unless with its garbage it would be larger than a new
+one; then live rows are copied to a new file.  Either way the work is a constant factor of what was
+written since the last time.  Files are sparse and keep the size that they were created with.
+Blocks are allocated before they are written, so a full disk raises an error and no signal.
 
-Source: "apply on next", so that an attempt never meets its own half-done work, and the store as a
-cache of a committed version, are this project's own.
+Source: "apply on next" (an attempt never meets its own half-done work), and the store as a cache of
+a committed version, are this project's own.
 """
 
 from __future__ import annotations
@@ -129,10 +128,12 @@ class StateTable:
             self._file = None
             return True
         if self._file is None or identity_of(status) != self._file.identity:
-            opened = open_file(self._path, self.schema, self.num_key_groups)
-            if opened is None or opened[0] is None:
-                return opened is None and self._map_file()
-            self._file = opened[0]
+            try:
+                self._file = open_file(self._path, self.schema, self.num_key_groups)
+            except FileNotFoundError:  # gone meanwhile
+                return self._map_file()
+            if self._file is None:
+                return False
         return self._file.is_whole and not self._file.image.damaged
 
     def _drop_unfinished(self) -> None:
@@ -390,7 +391,7 @@ class StateTable:
         *,
         whole: bool,
     ) -> bool:
-        """Write in place, growing the file if that suffices; return whether it did."""
+        """Write changes to the mapped file, growing it; return false if it cannot grow enough."""
         image, key_groups = file.image, changes.key_groups
         last, self._last_search = self._last_search, None
         found = None
@@ -568,20 +569,17 @@ def create_file(
     return TableFile(path, fd, image)
 
 
-def open_file(
-    path: Path, schema: StateSchema, num_key_groups: int
-) -> tuple[TableFile | None, FileIdentity] | None:
-    """Map the file at `path`.
+def open_file(path: Path, schema: StateSchema, num_key_groups: int) -> TableFile | None:
+    """Map the file at `path`; ``None`` if it is no whole table of `schema`.
 
-    Returns the file, or ``None`` if it is no whole table of `schema`; and which file it was.
-    ``None`` instead of both where there is no file.
-    Raises `LocalStoreError` if something else than a file is there, such as a directory.
+    Raises `FileNotFoundError` if there is no file, and `LocalStoreError` if something else is
+    there, such as a directory.
     """
     try:
         # A pipe would make an open wait without O_NONBLOCK, which means nothing for files.
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        return None
+        raise
     except OSError as error:
         if path.is_file() and not path.is_symlink():
             raise
@@ -591,10 +589,7 @@ def open_file(
         if not stat.S_ISREG(status.st_mode):
             raise _not_a_file_error(path)
         image = _map_descriptor(fd, status.st_size, schema, num_key_groups)
-        if image is not None:
-            file = TableFile(path, os.dup(fd), image)
-            return file, file.identity
-        return None, identity_of(status)
+        return None if image is None else TableFile(path, os.dup(fd), image)
     finally:
         os.close(fd)
 

@@ -134,7 +134,10 @@ class _Comparison:
         return False
 
     def _classes_fit(self, old_name: str, new_name: str, path: str) -> bool:
-        """Return whether both classes are of one kind; record changes of their fields."""
+        """Return whether both classes are of one kind, such as enumerations.
+
+        Record field changes.
+        """
         if (old_name, new_name) in self._seen:
             return True
         self._seen.add((old_name, new_name))

@@ -195,7 +195,7 @@ class StateCodec(Protocol):
         """Decode every state. Raises `UnencodableError` for the first that cannot be."""
 
     def describe(self) -> dict[str, Any]:
-        """Describe encoded state as plain values, for the checkpoint."""
+        """Describe the encoding of states as plain values, for the checkpoint."""
 
 
 class MsgpackCodec:

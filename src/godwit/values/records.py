@@ -299,7 +299,7 @@ def _fields(cls: Any, where: str, outer: tuple[Any, ...] = ()) -> tuple[Field, .
 
 def _field(name: str, hint: Any, where: str, within: tuple[Any, ...]) -> Field:
     """Return a field with its column type; `within`: the classes that it is part of."""
-    told = hint
+    declared = hint
     exact: pa.DataType | None = None
     while isinstance(hint, typing.NewType) or hasattr(hint, "__value__"):
         hint = getattr(hint, "__value__", None) or hint.__supertype__
@@ -320,7 +320,7 @@ def _field(name: str, hint: Any, where: str, within: tuple[Any, ...]) -> Field:
             of = _field(name, parts[0], where, within)
             return dataclasses.replace(
                 of,
-                hint=hint if not of.plain else told,
+                hint=hint if not of.plain else declared,
                 nullable=nullable or of.nullable,
                 dtype=of.dtype if exact is None else exact,
             )
@@ -337,7 +337,7 @@ def _field(name: str, hint: Any, where: str, within: tuple[Any, ...]) -> Field:
                 items=items,
             )
     raise InvalidFlowError(
-        f"{where} has the field {name!r} of type {hint_text(told)}, which has no column type.",
+        f"{where} has the field {name!r} of type {hint_text(declared)}, which has no column type.",
         remedy=f"Fields are {_KNOWN}; or say the column's type, as in "
         'Annotated[Decimal, "decimal(10, 2)"].',
         column=name,

@@ -245,13 +245,13 @@ class TaggedValues:
         return reader(self._decode_inner(data))
 
     def _read_record(self, name: str, fields: dict[str, Any]) -> Any:
-        """Return an instance of the class `name`; where reading plainly, its fields as a dict."""
+        """Return an instance of the class `name`; in plain mode, its fields as a dict."""
         if self._plain:
             return fields
         return rebuilt(self._class_named(name), fields)
 
     def _read_member(self, name: str, member: str | None, value: Any) -> Any:
-        """Return an enumeration's member; where reading plainly, its value."""
+        """Return an enumeration's member; in plain mode, its value."""
         if self._plain:
             return value
         cls: Any = self._class_named(name)

@@ -163,7 +163,7 @@ WRONG: list[tuple[Any, str, str]] = [
     (lambda s: (s.select(["symbol"]), None), "without column 'total'", "symbol: string, total:"),
     (
         lambda s: (s.select(["symbol", "total"]).append_column("x", s["n"]), None),
-        "a column 'x'",
+        "unknown column 'x'",
         "symbol: string",
     ),
     (lambda s: (None, s.select(["n", "total"]).slice(1)), "1 states for 2 keys", "in order"),

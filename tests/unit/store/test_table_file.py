@@ -56,9 +56,8 @@ def test_what_one_mapping_writes_another_reads(tmp_path: Path) -> None:
     file.image.versions[2] = 9
     opened = open_file(path, COUNTS, 4)
     assert opened is not None
-    assert opened[1] == file.identity
-    assert opened[0] is not None
-    assert opened[0].image.versions.tolist() == [-1, -1, 9, -1]
+    assert opened.identity == file.identity
+    assert opened.image.versions.tolist() == [-1, -1, 9, -1]
 
 
 def test_a_leftover_is_replaced_and_not_reused(tmp_path: Path) -> None:
@@ -69,7 +68,8 @@ def test_a_leftover_is_replaced_and_not_reused(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_no_table(tmp_path: Path) -> None:
-    assert open_file(tmp_path / "1.table", COUNTS, 4) is None
+    with pytest.raises(FileNotFoundError):
+        open_file(tmp_path / "1.table", COUNTS, 4)
 
 
 @pytest.mark.parametrize("size", [0, 7, 64, 500, -1])
@@ -78,18 +78,14 @@ def test_a_file_cut_short_is_no_table(tmp_path: Path, size: int) -> None:
     file = create(path)
     os.truncate(path, size if size >= 0 else path.stat().st_size + size)
     assert not file.is_whole
-    opened = open_file(path, COUNTS, 4)
-    assert opened is not None
-    assert opened[0] is None
+    assert open_file(path, COUNTS, 4) is None
 
 
 def test_a_file_of_another_schema_or_number_of_key_groups_is_no_table(tmp_path: Path) -> None:
     path = tmp_path / "1.table"
     create(path)
     for schema, num_key_groups in ((BLOBS, 4), (COUNTS, 8)):
-        opened = open_file(path, schema, num_key_groups)
-        assert opened is not None
-        assert opened[0] is None
+        assert open_file(path, schema, num_key_groups) is None
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])

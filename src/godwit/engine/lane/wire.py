@@ -30,7 +30,7 @@ from godwit.model.key_groups import NO_PAIRS, KeyGroupPairs, key_groups_of
 from godwit.model.latency import LatencyHistogram
 from godwit.model.naming import listing
 from godwit.operators.windows.event_time import NO_ARRIVALS, NO_TIME, Arrivals
-from godwit.store.regular import take_rows
+from godwit.store.fixed_width import take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

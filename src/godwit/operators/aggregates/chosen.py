@@ -20,12 +20,12 @@ from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
 from godwit.operators.ordering import (
     descending_ranks,
     first_of_each,
-    is_ordered_state_type,
     order_by,
     pairing,
     rows_by_group,
     starts_of,
 )
+from godwit.store.columns import can_be_state
 
 IntArray = npt.NDArray[np.int64]
 
@@ -33,7 +33,7 @@ IntArray = npt.NDArray[np.int64]
 def bind_extreme(column: pa.Field, *, largest: bool) -> BoundAggregate | None:
     """Bind ``min`` or ``max``; ``None`` if it cannot take the column's type."""
     dtype = column.type
-    if not is_ordered_state_type(dtype):
+    if not can_be_state(dtype):
         return None
     identity = {
         "aggregate": "max" if largest else "min",
@@ -149,7 +149,7 @@ def bind_extreme_by(
 ) -> BoundAggregate | None:
     """Bind ``min_by`` or ``max_by``; ``None`` if it cannot take the columns' types."""
     by = column if by is None else by
-    if not (is_ordered_state_type(column.type) and is_ordered_state_type(by.type)):
+    if not (can_be_state(column.type) and can_be_state(by.type)):
         return None
     return _ExtremeBy(
         largest=largest,
@@ -207,7 +207,7 @@ class _ExtremeBy(BuiltIn):
 def bind_position(column: pa.Field, *, last: bool, ignore_nulls: bool) -> BoundAggregate | None:
     """Bind ``first`` or ``last``; ``None`` if it cannot take the column's type."""
     dtype = column.type
-    if not is_ordered_state_type(dtype):
+    if not can_be_state(dtype):
         return None
     columns = {"value": dtype} if ignore_nulls else {"value": dtype, "seen": pa.bool_()}
     return _Position(

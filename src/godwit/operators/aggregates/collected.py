@@ -30,12 +30,12 @@ from godwit.operators.aggregates.packing import (
 from godwit.operators.ordering import (
     descending_ranks,
     first_of_each,
-    is_ordered_state_type,
     order_by,
     rows_by_group,
     starts_of,
     starts_run,
 )
+from godwit.store.columns import can_be_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,7 +47,7 @@ IntArray = npt.NDArray[np.int64]
 
 def bind_values(column: pa.Field, *, name: str, limit: int | None = None) -> BoundAggregate | None:
     """Bind the collecting aggregate `name`; ``None`` if it cannot take the column's type."""
-    if not is_ordered_state_type(column.type):
+    if not can_be_state(column.type):
         return None
     bound = {} if limit is None else {"limit": limit}
     make = _VALUES[name]
@@ -68,7 +68,7 @@ def bind_values(column: pa.Field, *, name: str, limit: int | None = None) -> Bou
 def bind_top_k(column: pa.Field, by: pa.Field | None = None, *, k: int) -> BoundAggregate | None:
     """Bind ``top_k``; ``None`` if it cannot take the columns' types."""
     fields = [column] if by is None else [column, by]
-    if not all(is_ordered_state_type(f.type) for f in fields):
+    if not all(can_be_state(f.type) for f in fields):
         return None
     item = column.type if by is None else pa.struct(fields)
     return _TopK(
@@ -89,7 +89,7 @@ def bind_top_k(column: pa.Field, by: pa.Field | None = None, *, k: int) -> Bound
 
 def bind_row_collector(*columns: pa.Field) -> BoundAggregate | None:
     """Bind the aggregate that collects whole rows, for functions over sessions."""
-    if not columns or not all(is_ordered_state_type(column.type) for column in columns):
+    if not columns or not all(can_be_state(column.type) for column in columns):
         return None
     return _Rows(
         columns=columns,

@@ -50,7 +50,14 @@ _TOKEN = re.compile(
 )
 _MAX_DEPTH, _MAX_DIGITS = 30, 38  # what is evaluated and pickled by recursion is never deep
 _SIGNS = {"==": "=", "!=": "<>"}
-_COMPARED = {"=", "<>", "<", "<=", ">", ">="}
+_COMPARISONS = {
+    "=": pc.equal,
+    "<>": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
 _RESERVED = {"and", "or", "not", "is", "in", "null", "true", "false", "between", "like"}
 _GRAMMAR = (
     "Compare columns with columns, numbers, 'text', true or false by =, <>, <, <=, >, >=, in (...) "
@@ -159,15 +166,7 @@ def _compared(sign: str, left: pa.Array | pa.Scalar, right: pa.Array | pa.Scalar
         raise ValueError(sign)
     left, right = (v.cast(pa.decimal128(20)) if v.type == pa.uint64() else v for v in (left, right))
     if not (pa.types.is_floating(left.type) or pa.types.is_floating(right.type)):
-        functions = {
-            "=": pc.equal,
-            "<>": pc.not_equal,
-            "<": pc.less,
-            "<=": pc.less_equal,
-            ">": pc.greater,
-            ">=": pc.greater_equal,
-        }
-        return functions[sign](left, right)
+        return _COMPARISONS[sign](left, right)
     left, right = left.cast(pa.float64()), right.cast(pa.float64())
     if sign in (">", "<="):  # in terms of the two below
         left, right, sign = right, left, {">": "<", "<=": ">="}[sign]
@@ -369,7 +368,7 @@ class _Parser:
             return _Not(found) if negated else found
         kind, sign = self.tokens[0] if self.tokens else ("", "")
         sign = _SIGNS.get(sign, sign)
-        if kind == "sign" and sign in _COMPARED:
+        if kind == "sign" and sign in _COMPARISONS:
             self.tokens.pop(0)
             return self._parse_comparison(sign, operand)
         return operand

@@ -1,16 +1,16 @@
 """``join``: all pairs of rows of two streams with equal keys, within an interval of event time.
 
-A pair comes out in the epoch in which the second of its rows arrives; a row that met none comes
-out, where it is to, once the watermark has passed everything that it could meet.
+A pair is emitted in the epoch in which its second row arrives.  In outer joins, an unmatched row is
+emitted once the watermark has passed all rows that it could match.
 
-Rows are kept in *buckets*: slices of event time of the interval's width, per key and side, of the
-moment up to which a row can meet others.  So what a row can meet lies in two buckets of the other
-side, and a bucket goes as a whole once the watermark has passed it.  The rows of a bucket are
-numbered without gaps, and the first says how many there are: they are found by two rounds of
-looking, and no bucket is looked at that no row of the epoch reaches.
+Rows are stored in *buckets*: slices of event time, as long as the interval, per key and side.  The
+bucket of a row follows from the last time at which it can match others, so all its matches lie in
+two buckets of the other side, and a bucket is dropped as a whole once the watermark has passed it.
+The rows of a bucket are numbered without gaps, and the first row has their count.  So two rounds of
+look-ups find them, and only buckets that the epoch's rows can match are read.
 
-Invariant: a row that is not late meets all rows that it should, whichever came first, since none
-of them is gone: the watermark has not passed it.
+Invariant: a row that is not late meets all rows that it should, whichever came first: none of them
+is dropped before the watermark has passed it.
 
 Source: bounds on state of interval joins as in Spark's `StreamingSymmetricHashJoinHelper`, whose
 rows are numbered per key likewise (`SymmetricHashJoinStateManager`).
@@ -111,7 +111,7 @@ class IntervalJoin(JoinOperator):
 
     def entry_marks(self, rows: pa.RecordBatch, times: IntArray) -> IntArray:
         """Return the bucket (slice of event time) of each row."""
-        sides = values_of(rows.column(rows.schema.get_field_index(SIDE)))
+        sides = values_of(rows.column(SIDE))
         return self.grid.panes(times + self.reach_us[sides])
 
     def process(self, data: OperatorInput) -> OperatorOutput:
@@ -186,7 +186,7 @@ class IntervalJoin(JoinOperator):
         )
         parts = np.zeros(count, np.int32)
         if self.spread:
-            parts = values_of(distinct.column(distinct.schema.get_field_index(PART)))
+            parts = values_of(distinct.column(PART))
         return measure_work(
             distinct.select(self.user_keys.names),
             parts > 0,
@@ -353,7 +353,7 @@ class _Bucketed:
         return replace(self, number=number)
 
     def sizes_after(self, loaded: int) -> IntArray:
-        """Return rows per bucket, at its first row; rows after the first `loaded` are added."""
+        """Return the rows per bucket, at its first row, after rows from `loaded` on are added."""
         bucket = _number_distinct(self.key, self.side, self.bucket)
         added = np.bincount(bucket[loaded:], minlength=int(bucket.max(initial=-1)) + 1)
         counts = self.rows.copy()

@@ -1,15 +1,16 @@
 """``join_newest``: every row of one stream with the newest row of another at its event time.
 
-A row of the left at moment t is joined with the row of the right, of the same key, that happened
-last at or before t; of several at one moment, with the one that arrived last.  That is known once
-the watermark has passed t, since no row of the right at or before t is expected then.
+A row of the left at time t is joined with the row of the right, of the same key, whose event time
+is the latest at or before t; of several at one time, with the one that arrived last.  The result is
+known once the watermark has passed t, since no row of the right at or before t can follow.
 
-So rows of both sides wait, an entry each, told apart by their moments, until the watermark passes
-them; then they leave in bulk, and of the right the newest of each key stays, in an entry of its
-own.  Both are found by a scan of one column: an epoch costs what is due in it, not what waits.
+Rows of both sides wait, each as an entry identified by its event time, until the watermark passes
+them; then they are removed in bulk.  The newest row of the right of each key is kept in a separate
+entry.  One scan of one column finds the rows that are due, so the cost of an epoch grows with these
+rows, not with all that wait.
 
-Invariant: all rows of the right that wait are newer than the one that stays, and all that waits is
-as new as the watermark.
+Invariant: all waiting rows of the right are newer than the kept one, and no waiting row is older
+than the watermark.
 
 Source: the enrichment by weather of Real Job 4, Madsen et al. (ALBIC) §5; event-time temporal joins
 as in Flink (`TemporalRowTimeJoinOperator`).

@@ -1,10 +1,9 @@
 """Rows of two joined streams as rows of one operator.
 
-Rows of either side become rows of the columns of both, those of the other side null, with a column
-that says which side and one that holds the moment.  So they take the way of all rows: through the
-exchange, the wait buffer, and into one state.
+Rows of both sides get the columns of both, null for the other side, and columns for the side and
+the event time.  So they are handled like all rows in the exchange, the wait buffer and the state.
 
-Null keys are values to an operator, but to a join they equal nothing, as in SQL.
+A null key is a value to an operator; in a join it matches nothing, as in SQL.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class JoinOperator(EventTimeOperator):
         keys: pa.Schema,  # under their names in the output
         left: JoinSide,
         right: JoinSide,
-        how: How,  # whose unmatched rows come out: nobody's, those of a side, or of both
+        how: How,  # which unmatched rows are emitted: none, those of a side, or of both
         # parts that rows of a key may be spread over at most; 0: none are, and there is no column
         # that says which part a row is of
         spread: int = 0,
@@ -133,13 +132,12 @@ class JoinOperator(EventTimeOperator):
         """Convert rows of one side to the columns that both sides share."""
         which = self._side_of(input_number)
         side, count = self.sides[which], rows.num_rows
-        at = rows.schema.get_field_index
-        times = rows.column(at(side.time.column))
+        times = rows.column(side.time.column)
         moments = column_of(values_of(times) - int(side.time.is_end), mask_of(times), self._moment)
-        own = [rows.column(at(name)) for name in side.columns]
+        own = [rows.column(name) for name in side.columns]
         none = [pa.nulls(count, field.type) for field in self.sides[1 - which].named]
         columns = [
-            *(rows.column(at(key)) for key in side.keys),
+            *(rows.column(key) for key in side.keys),
             column_of(np.full(count, which, np.int8), None, pa.int8()),
             moments,
             *(own + none if which == LEFT else none + own),
@@ -185,7 +183,7 @@ class JoinOperator(EventTimeOperator):
         """Add to rows the identity columns of their entries: part, pane, side and number."""
         none = np.zeros(rows.num_rows, np.int64)
         part = [column_of(none.astype(np.int32), None, pa.int32())] if self.spread else []
-        side = rows.column(rows.schema.get_field_index(SIDE))
+        side = rows.column(SIDE)
         numbers = column_of(none, None, pa.int64())
         own = rows.select(self.user_keys.names).columns
         others = rows.select(self.inputs.names).columns
@@ -275,5 +273,5 @@ def event_times_of(rows: pa.RecordBatch) -> IntArray:
 
 
 def _null_if_negative(which: IntArray) -> pa.Array:
-    """Convert positions for `take`, null where negative."""
+    """Return positions as an Arrow array for ``take``; a negative one, for no row, is null."""
     return pa.array(which, mask=which < 0)

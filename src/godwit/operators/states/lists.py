@@ -257,7 +257,7 @@ class ListCells(Cells):
         ahead.record_read(looked.nbytes)
 
     def _unread_pages(self, of_key: _List, *, everything: bool) -> list[int]:
-        """Numbers of the list's pages that are not read yet: all, or the last alone."""
+        """Return the numbers of a list's pages that are not read yet: all, or the last alone."""
         first = of_key.first if everything else max(of_key.after - 1, of_key.first)
         return [page for page in range(first, of_key.after) if page not in of_key.pages]
 

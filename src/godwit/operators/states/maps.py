@@ -1,15 +1,15 @@
 """Map state: an entry per item, and a *listing* of the items for iteration.
 
-What tells items apart are columns of the table, so an item is found as a key is, and a look-up of
-many is one call.  Which items a function will ask for is not known before; mostly they stand in the
-rows.  So when one that was not looked up is a value of some column, what that column holds is
-looked up for the keys that come next too; and so is an item that was asked for of another key.
+The items' keys are key columns of the table, so an item is found like a key, and one call looks up
+many.  Which items a function will access is not known before, but most of them are values in the
+epoch's rows.  So if an item that was not read ahead is a value of some column, the values of that
+column are read ahead for the next keys; and so is an item that was accessed for another key.
 
-A hash table cannot say what items a key has; the listing does, in the order in which they were
-added, in pages of 64 under numbers without gaps, and a head that says how many items there are, and
-how long the listing is.  An item that is removed stays in the listing until that is twice as long
-as it should be; then it is written anew.  So adding and removing cost the same however many items
-there are, and order is that of a dict.
+A hash table cannot list the items of a key.  The listing has them in insertion order, in pages of
+64 with numbers without gaps, and a head with the number of items and the length of the listing.  A
+removed item stays in the listing until the listing is twice as long as needed; then it is written
+anew.  So adding and removing items cost the same for any number of items, and the order is that of
+a dict.
 """
 
 from __future__ import annotations

@@ -1,20 +1,21 @@
 """Named states of a function in parts, so that a hot key has several lanes.
 
-As for one state (`godwit.operators.merged`): rows of a hot key are dealt to parts, each part has
-named states of its own, and they are merged into those of the key when it leaves its parts.  How
-two become one, each state's declaration says: two values, two lists, or the values of an item that
-both maps have.  Items that one map has are as they are.
+As for one state (`godwit.operators.merged`), rows of a hot key are divided among parts, each part
+has named states of its own, and they are merged into those of the key when it leaves its parts.
+Each declaration says how two states are merged: two values, two lists, or the values of an item
+that both maps have.  Items that only one map has stay unchanged.
 
-The parts of a state are entries of another state, which have the number of the part behind the key.
-So the function's states look up entries of whole keys in one and those of parts in the other, and
-know nothing of it (`_WholeAndParts`); what they write is dealt out likewise.
+The parts of a state are entries of another state, whose key columns end with the part.  Look-ups of
+the function's states go to the state of whole keys or to that of parts (`_WholeAndParts`), and
+changes are split likewise; the states themselves know nothing of parts.
 
 Invariant: as for one state, with all states of a part merged in one epoch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.evolution import StateDescription, StateUpgrade, WrittenState
     from godwit.operators.operator import Changed, OperatorInput
     from godwit.operators.states.declared import Declared
-    from godwit.operators.states.stored import Cells, Entries, LaneKeys, StoredState
+    from godwit.operators.states.stored import Cells, Entries, LaneKeys
 
 
 class MergedStates(DividesHotKeys, ProcessOfStates):
@@ -63,7 +64,8 @@ class MergedStates(DividesHotKeys, ProcessOfStates):
     def __init__(self, *, keys: pa.Schema, states: Mapping[str, Declared], **options: Any) -> None:
         super().__init__(keys=pa.schema([*keys, PART_FIELD]), states=states, **options)
         self._own, self.max_parts = keys, MAX_PARTS
-        self._merges = {name: _Merge.of(self, name, states[name]) for name in states}
+        # Declarations were checked: every state has a merge function.
+        self._merges = {name: of.merge for name, of in states.items() if of.merge is not None}
         self._state_of = {part_state_of(name): name for name in self.stored}
         self.part_states = tuple(sorted(self._state_of))
 
@@ -162,63 +164,50 @@ class MergedStates(DividesHotKeys, ProcessOfStates):
             starts=[0] * (distinct.count + 1),
         )
         for name, rows in merging.items():
-            stored, merge = self.stored[name], self._merges[name]
+            stored = self.stored[name]
             of_parts = stored.cells(stored, lane_of_parts, _InMemory(rows), ())
             for part in in_order:
                 group = int(group_of[part])
                 whole = cells[name].handle(cells[name], group, _always_open)
                 other = of_parts.handle(of_parts, part, _always_open)
-                merge(whole, other, lane.tuples[group])
+                _merge_state(whole, other, partial(self._merged, name, lane.tuples[group]))
+
+    def _merged(self, name: str, key: tuple[Any, ...], state: Any, other: Any, *item: Any) -> Any:
+        """Call the merge function of the state `name`, and check what it returns.
+
+        `item`: of a map, for errors.
+        """
+        stored, merge = self.stored[name], self._merges[name]
+        merged = call_merge(merge, (state, other), stored.operator, key, state=name)
+        of_item = "".join(f", item {one!r}" for one in item)
+        stored.encoded(
+            [[merged] if item else merged],
+            lambda _: f"key {key!r}{of_item}, which {function_name(merge)} (merge=) returned,",
+        )
+        return merged
 
 
 def _always_open() -> None:
     """Allow the use of a state: it is not passed to a user's function."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Merge:
-    """The user's function by which two of one named state become one."""
+def _merge_state(state: Any, part: Any, merged: Callable[..., Any]) -> None:
+    """Merge the state of a part into the state of its key.
 
-    stored: StoredState
-    merge: Callable[[Any, Any], Any]
-
-    @classmethod
-    def of(cls, operator: ProcessOfStates, name: str, declared: Declared) -> _Merge:
-        """Return the merge function of a declared state."""
-        assert declared.merge is not None, "declarations were checked"
-        return cls(stored=operator.stored[name], merge=declared.merge)
-
-    def __call__(self, state: Any, part: Any, key: tuple[Any, ...]) -> None:
-        """Merge the state of a part into that of its key."""
-        if isinstance(state, ValueOfKey):
-            if part.exists:
-                state.value = (
-                    self._merge_values(state.value, part.value, key) if state.exists else part.value
-                )
-        elif isinstance(state, ListOfKey):
-            if part:
-                both = self._merge_values(list(state), list(part), key) if state else list(part)
-                state.replace(both)
-        else:
-            there = [item for item in part if item in state]
-            state.update(
-                {item: value for item, value in part.items() if item not in state}
-                | {item: self._merge_values(state[item], part[item], key, item) for item in there}
-            )
-
-    def _merge_values(self, state: Any, other: Any, key: tuple[Any, ...], *item: Any) -> Any:
-        """Call the user's merge function, and check what it returns.
-
-        `item`: of a map, for errors.
-        """
-        stored = self.stored
-        merged = call_merge(self.merge, (state, other), stored.operator, key, state=stored.name)
-        of_item = "".join(f", item {one!r}" for one in item)
-        stored.encoded(
-            [[merged] if item else merged],
-            lambda _: f"key {key!r}{of_item}, which {function_name(self.merge)} (merge=) returned,",
+    `merged`: returns two values of them, all elements, or two values of an item, merged.
+    """
+    if isinstance(state, ValueOfKey):
+        if part.exists:
+            state.value = merged(state.value, part.value) if state.exists else part.value
+    elif isinstance(state, ListOfKey):
+        if part:
+            state.replace(merged(list(state), list(part)) if state else list(part))
+    else:
+        there = [item for item in part if item in state]
+        state.update(
+            {item: value for item, value in part.items() if item not in state}
+            | {item: merged(state[item], part[item], item) for item in there}
         )
-        return merged
 
 
 class _WholeAndParts:
@@ -269,7 +258,7 @@ class _InMemory:
 
 def _split_by_part(keys: pa.RecordBatch) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """Return the positions of entries of whole keys, and those of entries of parts."""
-    mask = mask_of(keys.column(keys.schema.get_field_index(PART)))
+    mask = mask_of(keys.column(PART))
     is_part = np.ones(keys.num_rows, np.bool_) if mask is None else mask
     return np.flatnonzero(~is_part), np.flatnonzero(is_part)
 

@@ -1,12 +1,12 @@
 """Named states: their layout in entries, and their cells in one lane and epoch.
 
-Nothing of a state is read until the function touches it; then entries are looked up, and only
-those that are touched are decoded.  One look-up costs as much as a hundred, so the keys that come
-next are looked up along (`LookAhead`).  In the end what was touched is encoded, and what differs
-from what was read is written.
+No entry of a state is read until the function accesses the state.  Then entries are looked up, and
+only those that are accessed are decoded.  One look-up costs as much as a hundred, so the entries of
+the next keys are read ahead (`LookAhead`).  At the end of the epoch the accessed entries are
+encoded, and those that differ from the stored ones are written.
 
-Invariant: what an epoch writes of a state depends on what it was and on what the function did, not
-on what was looked up along.
+Invariant: the changes of a state in an epoch depend on the state before and on the function, not on
+what was read ahead.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ class CalendarGrid(PaneGrid):
         return np.array(begins, np.int64)[of]
 
     def panes(self, times: Instants) -> Instants:
-        """Return the number of the day or month of each event time."""
+        """Return the pane of each event time: its day's or month's number, times `UNIT_US`."""
         return PaneGrid.panes(self, self.calendar.numbers_of(times) * UNIT_US)
 
     def first_open(self, closed: int) -> int:

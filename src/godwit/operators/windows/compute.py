@@ -1,26 +1,25 @@
 """``window(...).compute``: mergeable aggregates per key and window.
 
-The state is a partial per key and pane.  Windows are made of them when they are over, or, where
-output is wanted as windows grow, whenever one of their panes changes: the panes of a window are
-merged in order of event time, so what an aggregate sees within a pane is in order of arrival, and
-across panes in order of time.
+The state is a partial per key and pane.  A window is merged from its panes when it closes, or, in
+update mode, whenever one of its panes changes.  The panes of a window are merged in order of event
+time: an aggregate sees the rows of a pane in order of arrival, and the panes in order of time.
 
-Where windows overlap, rows of an epoch may go to a partial per key and window instead, as the
-epoch's time says (`EpochTime.duplicated`).  A window is then its own partial, and its panes from
-epochs without: so the layout may change at any time.
+If windows overlap, rows of an epoch may go to a partial per key and window instead, as the epoch's
+time says (`EpochTime.duplicated`).  Such a window has a partial of its own, and its panes from
+epochs without it: so the layout may change at any time.
 
-Windows that were built stay where later ones are made of them (`godwit.operators.windows.kept`):
-as entries too, which a row that comes late for them changes besides its pane.
+Closed windows are retained if later ones are made of them (`godwit.operators.windows.kept`): as
+entries, too, which a late row changes besides its pane.
 
 Invariant: every row is in the partial of its pane, or in those of all its windows that were open;
-never in both.  What stays equals its panes merged.
+never in both.  A retained window equals its panes merged.
 """
 
 from __future__ import annotations
 
 import time as cpu_clock
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +60,8 @@ if TYPE_CHECKING:
     from godwit.planning.windows import ConsolidationStep
 
 IntArray = npt.NDArray[np.int64]
+Steps: TypeAlias = "Mapping[tuple[int, int], ConsolidationStep]"
+"""Window, as positions of its first pane and the end → how it is merged from parts."""
 
 SPAN: Final = f"{RESERVED_PREFIX}_span"
 """Column of the state: microseconds of a window that has a state of its own, 0 of a pane; negative
@@ -255,25 +256,25 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
             first, end = min(first, first_staying), max(end, end_staying)
         part = EntryRange(column=self.pane_position, first=first, end=end)
         with work.timing("scan"):
-            changed = entries_in_range(changed, part)
+            changed, steps = entries_in_range(changed, part), None
             if kept.any_retained_from(first, time.kept_since, time.closed):
-                whole = self._read_planned(data, part, changed, kept)
+                entries, pieces, piece_of, steps = self._read_planned(data, part, changed, kept)
             else:
                 entries = data.state.scan(part)
                 entries = entries if changed is None else entries.followed_by(changed)
                 pieces, piece_of = self.pieces(entries, time, kept)
-                whole = _Closing(
-                    entries=entries, repeats=changed is not None, pieces=pieces, piece_of=piece_of
-                )
-        work.scanned = len(whole.entries.hashes)
-        return self._build_windows(whole, work)
+        work.scanned = len(entries.hashes)
+        return self._build_windows(
+            entries, pieces, piece_of, work, repeats=changed is not None, steps=steps
+        )
 
     def _read_planned(
         self, data: OperatorInput, part: EntryRange, changed: StateRows | None, kept: KeptSpans
-    ) -> _Closing:
+    ) -> tuple[StateRows, Pieces, npt.NDArray[np.integer], Steps]:
         """Plan by the entries that exist, and read those that the plan needs.
 
-        Most panes are in windows that stayed.
+        Most panes are in windows that stayed. Returns the entries, the pieces, the piece of each
+        entry, and the plan.
         """
         columns = (self.pane_position, self.pane_position + 1)
         also = [] if changed is None else [values_of(changed.keys.column(at)) for at in columns]
@@ -300,13 +301,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         if changed is not None:
             of_changed = np.flatnonzero(read[-len(changed.hashes) :])
             entries = entries.followed_by(changed.take(of_changed))
-        return _Closing(
-            entries=entries,
-            repeats=changed is not None,
-            pieces=pieces,
-            piece_of=piece_of[read],
-            steps=steps,
-        )
+        return entries, pieces, piece_of[read], steps
 
     def close(
         self, entries: StateRows, changed: StateRows | None, time: EpochTime, work: WindowWork
@@ -315,18 +310,19 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
 
         `changed`: entries changed in the epoch, which replace those of `entries`.
         """
-        if changed is not None:
-            entries = entries.followed_by(changed)
-        pieces, piece_of = self.pieces(entries, time)
-        return self._build_windows(
-            _Closing(
-                entries=entries, pieces=pieces, piece_of=piece_of, repeats=changed is not None
-            ),
-            work,
-        )[0]
+        entries = entries if changed is None else entries.followed_by(changed)
+        pieces = self.pieces(entries, time)
+        return self._build_windows(entries, *pieces, work, repeats=changed is not None)[0]
 
     def _build_windows(
-        self, closing: _Closing, work: WindowWork
+        self,
+        entries: StateRows,
+        pieces: Pieces,
+        piece_of: npt.NDArray[np.integer],  # shape ``(n,)``: the piece of each entry
+        work: WindowWork,
+        *,
+        repeats: bool,  # whether some entries are there twice; the later one counts
+        steps: Steps | None = None,  # as planned before the entries were read; ``None``: by them
     ) -> tuple[pa.RecordBatch, StateRows | None]:
         """Merge entries into windows; return the output of those that close, and those to retain.
 
@@ -335,7 +331,6 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         told apart.
         """
         cpu = cpu_clock.process_time()
-        entries, pieces, piece_of = closing.entries, closing.pieces, closing.piece_of
         windows, count = pieces.to_build, pieces.count
         if not windows:
             return self.empty_output(), None
@@ -345,7 +340,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         own = entries.keys.select(list(range(self.pane_position)))
         single = [only for w in windows if (only := pieces.only_piece(w)) is not None]
         merged = 0
-        if not closing.repeats and len(single) == len(windows):
+        if not repeats and len(single) == len(windows):
             order = np.argsort(piece_of, kind="stable")
             bounds = np.searchsorted(piece_of[order], np.arange(count + 1))
             parts = [order[bounds[only] : bounds[only + 1]] for only in single]
@@ -356,7 +351,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
             groups = group_rows(entries.hashes, own, 1)
             order = groups.order[np.argsort(piece_of[groups.order], kind="stable")]
             piece, key = piece_of[order], groups.of_row[order]
-            if closing.repeats:  # of an entry that is there twice, the later one counts
+            if repeats:  # of an entry that is there twice, the later one counts
                 newest = np.ones(len(order), np.bool_)
                 newest[:-1] = (piece[1:] != piece[:-1]) | (key[1:] != key[:-1])
                 order, piece, key = order[newest], piece[newest], key[newest]
@@ -366,7 +361,6 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
                 KeyedStates(keys=key[first:end], states=ordered.slice(first, end - first))
                 for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
             ]
-            steps = closing.steps
             if steps is None:
                 steps = pieces.plan(np.diff(bounds), groups.count, overlapping=self.idempotent)
             built, merged = pieces.build(of_piece, steps, self.merge)
@@ -497,18 +491,6 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
             )
         )
         return entries, np.arange(len(entries.hashes)) < len(panes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Closing:
-    """Entries that windows are built from, in an epoch in which some close."""
-
-    entries: StateRows
-    repeats: bool  # whether some are there twice; the later one counts
-    pieces: Pieces
-    piece_of: npt.NDArray[np.integer]  # shape ``(n,)``: the piece of each entry
-    # as planned before the entries were read; ``None``: by them
-    steps: Mapping[tuple[int, int], ConsolidationStep] | None = None
 
 
 def _entries_to_write(

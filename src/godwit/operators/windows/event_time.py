@@ -33,7 +33,7 @@ class SourceTime:
     column: str  # name of the column that holds it
     slack_us: int  # how far the watermark stays behind the greatest event time
     max_ahead_us: int  # rows further ahead of the clock than this are left out
-    # A source without rows for this long holds nobody back; ``None``: it always does.
+    # After this long without rows a source is idle: it holds no watermark back; ``None``: never.
     idle_us: int | None = None
 
 

@@ -1,27 +1,27 @@
-"""Windows that stay after they were built, for those that come later.
+"""Closed windows that are retained, to build later windows from.
 
-A window that is over may be a part of one that ends later, in another epoch.  So it stays: as an
-entry per key beside the panes, whose span is its length, negative.  What stays is *derived*: it
-can be built from panes at any time, and nothing else comes of it::
+A window that closes may be a part of a window that closes in a later epoch.  So it is retained: as
+an entry per key beside the panes, whose span is the window's length, negative.  A retained window
+is *derived*: it can be built from panes at any time, and nothing else is made of it::
 
-    panes      0   1   2   3   4   5   6   7        entries of the state
-    over       ├───────────────────┤                ready: its panes were merged when it was over
-    over now   ├───────────────────────────────┤    = what is ready, and three panes
+    panes           0   1   2   3   4   5   6   7        entries of the state
+    closed before   ├───────────────────┤                retained: its panes were merged then
+    closes now      ├───────────────────────────────┤    = the retained one, and three panes
 
-Which windows stay follows from the windows asked for alone (`kept_spans`), and which of them are
-there from how far windows are closed.  So lanes, attempts and executors agree without a word, and
-key groups carry what is theirs wherever they move.
+Which windows are retained follows from the user's windows alone (`kept_spans`), and which of them
+exist follows from the time up to which windows are closed.  So lanes, attempts and executors agree
+without messages, and key groups take their retained windows along when they move.
 
-- Parts of the cheapest plan over a common multiple of all frequencies, where later windows save
-  enough by them: 86 partials, not 240, in the paper's example, however short epochs are.
+- Parts of the cheapest plan over a common multiple of all frequencies, if later windows save enough
+  by them: 86 partials, not 240, in the paper's example, however short epochs are.
 - Of a window that overlaps many of its own kind: *blocks* of 4, 8, 16 … steps, up to half of it.
   Each is built of smaller ones, and a window is made of about twice the logarithm of its steps.
 
-To write an entry costs as much as to merge several, so small windows do not stay: of 20 steps,
+Writing an entry costs as much as merging several, so small windows are not retained: of 20 steps,
 blocks of 4 and 8 take 6.9 parts a window and 0.4 entries a step; with those of 2, 6.4 and 0.9.
 
-Invariant: an entry that stays equals its panes merged.  A row that comes later, but not too late
-for a longer window, changes both (`KeptSpans.available`).
+Invariant: a retained entry equals its panes merged.  A row that arrives later, but not too late for
+a longer window, changes both (`KeptSpans.available`).
 
 Source: efficient consolidation, Madsen et al. (Enorm) §6.1; blocks: Arasu and Widom, "Resource
 Sharing in Continuous Sliding-Window Aggregates", VLDB 2004; Tangwongsan et al., "General

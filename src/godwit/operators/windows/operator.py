@@ -1,11 +1,11 @@
 """Operators over event time: entries per key and pane, and their closing.
 
-Rows are arranged on their way (which entry they belong to, and which rows belong to none), entries
-are read when time closes what they are of, and those before `EventTimeOperator.first_needed_pane`
-are dropped in bulk.
+Rows are assigned to entries before the exchange, and late rows are left out there.  Entries are
+read when the windows that they belong to close, and those before
+`EventTimeOperator.first_needed_pane` are dropped in bulk.
 
-Invariant: whether a row is late depends on what earlier epochs closed and on nothing else, so a row
-counts in a window or comes too late for it, whichever lane, attempt or executor it meets.
+Invariant: whether a row is late depends only on the windows that earlier epochs closed.  So it
+counts in a window or is too late for it, whichever lane, attempt or executor it meets.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class EventTimeOperator(KeyedOperator):
         self, rows: pa.RecordBatch, time: EpochTime, input_number: int = 0
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
         """Assign rows to panes, and split off rows that are late, too far ahead or without time."""
-        column = rows.column(rows.schema.get_field_index(self.time.column))
+        column = rows.column(self.time.column)
         times, mask = values_of(column) - int(self.time.is_end), mask_of(column)
         untimed = np.zeros(len(times), np.bool_) if mask is None else ~mask
         not_after = time.max_event_time(input_number)
@@ -178,7 +178,7 @@ class EventTimeOperator(KeyedOperator):
         return self.grid.closing(time.closed, time.until)
 
     def emitted_by(self, moment: int) -> int:
-        """Return the end of the last window that holds an event time."""
+        """Return the end of the last window that holds an event time, which emits its rows."""
         return self.grid.end_of(moment)
 
     def last_emitted(self, newest: int) -> int:

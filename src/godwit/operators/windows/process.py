@@ -1,7 +1,7 @@
 """``window(...).process``: a user's function over the rows of a key and window that closes.
 
-The state is the rows themselves, an entry each: told apart by key, pane and a number that grows in
-order of arrival.  Rows are kept once, whatever the number of windows that hold them.
+The state is the rows themselves: an entry per row, identified by key, pane and a number that grows
+in order of arrival.  A row is stored once, however many windows it belongs to.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class SessionProcess(SessionCompute):
         opens, ends = self.bounds(first, last)
         starts, rows = rows_of(packed, self._rows)
         session = np.repeat(np.arange(len(first)), np.diff(starts))
-        times = values_of(rows.column(rows.schema.get_field_index(self.time.column)))
+        times = values_of(rows.column(self.time.column))
         return call_for_windows(
             self,
             keys=keys.select(list(range(self.pane_position))),

@@ -234,7 +234,7 @@ class RowWindowsOperator(KeyedOperator):
         ends: IntArray,
         key: IntArray,
     ) -> pa.RecordBatch:
-        """Return partial states of the pieces: of an epoch's rows, and of the pane that was open.
+        """Add an epoch's rows to panes; return the partial states of all panes with rows, in order.
 
         A key that `goes_on` has an open pane, whose state is in `prior`; `ends` and `key` are where
         the pieces of each key end, and the key of each piece.

@@ -1,19 +1,18 @@
 """``window(gw.session(...)).compute``: aggregates per key and session.
 
-A session is an entry of state: its first and last moment and its partials.  Sessions of one key
-are told apart by *slots* 0, 1, ... in order of time and without gaps: those that are over come out
-of one scan and have the lowest, and the others are found by looking for one slot after the other.
+A session is one entry of state: its first and last event time and its partial states.  Sessions of
+a key are in *slots* 0, 1, ... in order of time, without gaps.  Sessions that are over have the
+lowest slots, and one scan finds them; the others are found by looking up slot after slot.
 
-Rows of a key within one interval of the gap's length are of one session.  So where rows are
-combined before they are sent, it is by key and interval, and nothing has to be ordered; where that
-would save little, rows come as they are.  In the lane they meet the sessions of the state: what
-lies at most a gap apart becomes one.
+Rows of a key within one interval of the gap's length belong to one session.  So rows are combined
+by key and interval before the exchange, where that saves enough, and need not be ordered there.  In
+the lane they meet the stored sessions: whatever lies at most a gap apart becomes one session.
 
-Invariant: two sessions of a key lie more than a gap apart, so whatever order rows arrive in, as
-long as they are not late, the sessions are the same.
+Invariant: two sessions of a key lie more than a gap apart, so the sessions do not depend on the
+order in which rows arrive, as long as no row is late.
 
-Source: session windows as Spark has them (`MergingSessionsIterator`): a row that begins exactly
-when a session ends is part of it.
+Source: session windows as in Spark (`MergingSessionsIterator`): a row whose event time is exactly
+the end of a session is part of it.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from godwit.operators.windows.operator import (
     window_bounds,
 )
 from godwit.store.changes import EntryRange
-from godwit.store.regular import take_rows
+from godwit.store.fixed_width import take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -219,7 +218,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         ends = [self.time.column] * 2 if raw else [_FIRST, _LAST]
         firsts, lasts = (
             np.concatenate(
-                [values_of(stored.values.column(i)), values_of(_column_named(arrived, name))]
+                [values_of(stored.values.column(i)), values_of(arrived.values.column(name))]
             )
             for i, name in enumerate(ends)
         )
@@ -334,8 +333,3 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         return pa.RecordBatch.from_arrays(
             [*own, column_of(slots, None, moment)], schema=self.schema.keys
         )
-
-
-def _column_named(rows: StateRows, name: str) -> pa.Array:
-    """Return a column of rows by its name."""
-    return rows.values.column(rows.values.schema.get_field_index(name))

@@ -1,13 +1,13 @@
 """Slots of key groups, one of them active: windows that migrate without their state.
 
-Two-phase windows have two *slots* per key group, each a state with a place of its
-own.  One of them, the *active* one, takes the rows.  To migrate instantly, an empty slot at the
-destination becomes the active one between two epochs; what the other holds stays where it is, goes
-into the windows that it belongs to when they are over, and is gone with the last of them.  To
-migrate smoothly, only panes that nobody has a row of yet go to the new slot.
+Two-phase windows have two *slots* per key group, each a state with a place of its own.  The
+*active* slot takes the rows.  An instant migration activates an empty slot at the destination
+between two epochs.  The state in the other slot stays where it is, is merged into its windows when
+they close, and is dropped with the last of them.  In a smooth migration, the new slot gets only
+panes that have no row yet.
 
-Invariant: a row is in one slot, and the consolidate part merges both, so results do not depend on
-which slot that is.
+Invariant: a row is in one slot, and the consolidate part merges both slots, so results do not
+depend on the slot.
 
 Source: instant and smooth migration, Madsen et al. (Enorm) §4.5; temporary key expansion, §4.4.2.
 """

@@ -2,13 +2,13 @@
 
 ::
 
-    rows ──▶ compute part ──partials of windows that are over──▶ consolidate part ──▶ windows
-             state: panes, in two slots per key group             state: none
+    rows ──▶ compute part ──partials of windows that close──▶ consolidate part ──▶ windows
+             state: panes, in two slots per key group         state: none
 
-The compute part is a `WindowedCompute` that hands its partials on where that would merge them; the
-consolidate part merges what it is handed as that would.  So both together do what the one does,
-whichever components they are in: in one, rows stay in the lane; in two, there is an exchange
-between them, and the compute part, whose state can be made of parts, is a flexible component.
+The compute part is a `WindowedCompute` that emits the partials of closing windows, and the
+consolidate part merges them.  Together they give the result of one `WindowedCompute`, whether they
+share a component (rows stay in the lane) or not (an exchange lies between them).  The state of the
+compute part can be merged from partial states, so the compute part is a flexible component.
 
 Invariant: all partials of a window arrive in the epoch that closes it, so the consolidate part
 keeps nothing from one epoch to the next.
@@ -162,7 +162,7 @@ class ConsolidatePart(EventTimeOperator):
         self, arrived: StateRows, key_groups: npt.NDArray[np.int32], time: EpochTime
     ) -> StateRows:
         """Merge the partials of a key and pane from both slots, older ones first."""
-        slot = values_of(arrived.values.column(self.inputs.get_field_index(_SLOT.name)))
+        slot = values_of(arrived.values.column(_SLOT.name))
         values = arrived.values.select(self.schema.values.names)
         partials = StateRows(hashes=arrived.hashes, keys=arrived.keys, values=values)
         if time.slots is None or not slot.any() or slot.all():
@@ -180,7 +180,7 @@ class ConsolidatePart(EventTimeOperator):
 
 
 def _role_of_part(part: EventTimeOperator, first: str, slot: int | None) -> TwoPhase:
-    """Return the role of a part; `first`: operator of the first slots."""
+    """Return an operator's role in a two-phase aggregate; `first`: name of its first slot."""
     return TwoPhase(
         first=first,
         second=second_slots(first),

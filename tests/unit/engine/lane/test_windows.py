@@ -241,8 +241,7 @@ def test_panes_that_are_gone_are_not_restored(tmp_path: Path) -> None:
     for path in (tmp_path / "local").rglob("*.table"):
         opened = open_file(path, schema, 4)
         assert opened is not None
-        assert opened[0] is not None
-        held += opened[0].image.used
+        held += opened.image.used
     assert len(run.run.held()) == 201
     assert held == 40  # the window that closes in this epoch, and the one that does not
 

@@ -9,8 +9,8 @@ import pytest
 from godwit.columns.groups import group_repeating_rows, group_rows
 from godwit.columns.hashing import hash_keys
 from godwit.store.columns import Encoded
+from godwit.store.fixed_width import fixed_width, take_rows, values_differ
 from godwit.store.image import KeyHasher
-from godwit.store.regular import fixed_width, take_rows, values_differ
 
 ROWS = 3000
 TYPES = [pa.string(), pa.binary(), pa.large_string(), pa.large_binary()]

@@ -1,12 +1,12 @@
-"""Text and bytes whose values all have one length, as arrays of fixed width.
+"""Strings and binaries whose values all have one length, as arrays of fixed width.
 
 Keys often have one length: UUIDs, hashes, padded numbers, codes.  Arrow keeps an offset for each
-value all the same, and whoever copies, compares or hashes values follows the offsets.  Where a look
-at them shows one length, the bytes are an array of fixed width, of which NumPy copies a value in
-one step, and reads the same word of all values as a view.
+value all the same, and copies, comparisons and hashes follow the offsets.  If the offsets show one
+length, the bytes are an array of fixed width: NumPy copies a value in one step, and reads the same
+word of all values as a view.
 
-Invariant: only columns without nulls and of one length, which is not zero, are taken for such
-arrays; all others go the ordinary way, with the same result.
+Invariant: only columns without nulls whose values have one length, which is not zero, become such
+arrays; the result is the same for all others.
 """
 
 from __future__ import annotations
