@@ -37,7 +37,7 @@ def check_annotations(
     has_timers: bool,
     timed: bool = False,  # whether it is called with a timer in place of rows
 ) -> None:
-    """Refuse a function whose annotations say that it takes something else."""
+    """Refuse a user's function whose annotations contradict the operator's arguments."""
     hints = _hints(function)
     if len(hints) < _PARAMETERS:
         return
@@ -57,7 +57,7 @@ def check_annotations(
 
 
 def _hints(function: Callable[..., Any]) -> list[tuple[str, Any]]:
-    """Return names and annotations of the parameters; `Any` where there is none to look up."""
+    """Return name and annotation of each parameter; `Any` for annotations that are not found."""
     if isinstance(function, functools.partial) or not inspect.isfunction(function):
         return []
     own = inspect.unwrap(function)
@@ -75,6 +75,7 @@ def _hints(function: Callable[..., Any]) -> list[tuple[str, Any]]:
 
 
 def _wrong_key(name: str, hint: Any, keys: tuple[str, ...]) -> tuple[str, str] | None:
+    """Return what the annotation of the key says wrongly, and the remedy; ``None`` if it fits."""
     parts = typing.get_args(hint)
     if typing.get_origin(hint) is tuple:
         if ... in parts or len(parts) == len(keys):
@@ -92,6 +93,7 @@ def _wrong_key(name: str, hint: Any, keys: tuple[str, ...]) -> tuple[str, str] |
 
 
 def _wrong_rows(name: str, hint: Any, row: type | None, has_timers: bool) -> tuple[str, str] | None:
+    """Return what the annotation of the rows says wrongly, and the remedy; ``None`` if it fits."""
     of, parts = typing.get_origin(hint) or hint, typing.get_args(hint)
     told = hint_text(hint)
     if of is TimedRows and not has_timers:
@@ -120,6 +122,7 @@ def _wrong_rows(name: str, hint: Any, row: type | None, has_timers: bool) -> tup
 
 
 def _wrong_timer(name: str, hint: Any) -> tuple[str, str] | None:
+    """Return what the annotation of a timer says wrongly, and the remedy; ``None`` if it fits."""
     if _may_be(hint, FiredTimer):
         return None
     return (
@@ -129,6 +132,7 @@ def _wrong_timer(name: str, hint: Any) -> tuple[str, str] | None:
 
 
 def _wrong_state(name: str, hint: Any, state: Any) -> tuple[str, str] | None:
+    """Return what the annotation of the state says wrongly, and the remedy; ``None`` if it fits."""
     told, of, parts = hint_text(hint), typing.get_origin(hint) or hint, typing.get_args(hint)
     if state is States:
         if _may_be(hint, States):
@@ -158,7 +162,7 @@ def _wrong_state(name: str, hint: Any, state: Any) -> tuple[str, str] | None:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two types may be the same one: they are, or either leaves something open."""
+    """Return whether two types are the same, as far as both are specified."""
     if one == other or any(_is_open(hint) for hint in (one, other)):
         return True
     if (typing.get_origin(one) or one) is not (typing.get_origin(other) or other):
@@ -170,13 +174,14 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _is_open(hint: Any) -> bool:
+    """Return whether a type leaves something open: `Any`, a type variable, or a union."""
     if hint is Any or isinstance(hint, typing.TypeVar):
         return True
     return any(map(_is_open, typing.get_args(hint))) or typing.get_origin(hint) in _UNIONS
 
 
 def _may_be(hint: Any, cls: Any) -> bool:
-    """Return whether an instance of a class may be meant by a hint."""
+    """Return whether an instance of `cls` may fit an annotation."""
     of = typing.get_origin(hint) or hint
     if of in _UNIONS:
         return any(_may_be(part, cls) for part in typing.get_args(hint))

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def check_not_results(where: str, **options: object) -> None:
-    """Refuse aggregates that were named like an option of ``compute``."""
+    """Refuse an aggregate that was passed as an option of ``compute``, such as ``name``."""
     for option, value in options.items():
         if value is not None and not isinstance(value, str):
             given = "an aggregate" if hasattr(value, "bind") else type_name(value)
@@ -71,7 +71,7 @@ def describe(node: StreamNode) -> str:
 
 
 def _described(branch: Branch) -> str:
-    """Name the source or operator of a branch, and count its maps, for messages."""
+    """Describe a branch for messages: its source or operator, and the number of its maps."""
     kind = "source" if isinstance(branch.feed, SourceNode) else "operator"
     number = len(branch.maps)
     after = f" after {number} map{'s' if number > 1 else ''}" if number else ""
@@ -79,7 +79,7 @@ def _described(branch: Branch) -> str:
 
 
 def check_function(function: object, where: str, example: str) -> None:
-    """Refuse what cannot be called."""
+    """Refuse a value that cannot be called; `example`: a correct call, for the message."""
     if not callable(function):
         raise InvalidFlowError(
             f"{where} was given a value of type {type_name(function)}, which cannot be called.",
@@ -88,7 +88,7 @@ def check_function(function: object, where: str, example: str) -> None:
 
 
 def check_plain(function: Callable[..., Any], where: str) -> None:
-    """Refuse a function whose calls have to be awaited."""
+    """Refuse an asynchronous function where only plain ones are called."""
     if is_asynchronous(function):
         raise InvalidFlowError(
             f"{where} was given {function_name(function)!r}, which is asynchronous.",
@@ -108,7 +108,7 @@ def check_same_flow(flow: Any, other: Any, where: str) -> None:
 
 
 def check_window_function(name: str, node: WindowedNode) -> None:
-    """Refuse options of windows that a function over their rows cannot have."""
+    """Refuse options of windows that do not apply to a function over their rows."""
     if node.update:
         given = "output='update'"
         remedy = "A function is called when its window is over: leave output= of window out."
@@ -132,7 +132,7 @@ def check_window_function(name: str, node: WindowedNode) -> None:
 
 
 def check_keys(columns: tuple[object, ...], where: str, example: str) -> tuple[str, ...]:
-    """Refuse columns that make no key: none, one that is not text, or one named twice."""
+    """Return the names of key columns; refuse none, names twice, and values that are no text."""
     if not columns:
         raise InvalidFlowError(
             f"{where} names no column.", remedy=f"Name at least one, as in {example}."
@@ -158,7 +158,11 @@ def check_keys(columns: tuple[object, ...], where: str, example: str) -> tuple[s
 def check_partition_by(
     columns: object, keys: tuple[str, ...], where: str
 ) -> tuple[str, ...] | None:
-    """Return the key columns that place rows: none where all of them do, in their order.
+    """Return the key columns that place rows, by ``partition_by=``; or refuse the value.
+
+    Empty if they are all key columns in order; ``None`` if the user said nothing.
+
+    Empty if they are all key columns in order; ``None`` if the user said nothing.
 
     ``None``: nobody has said.
     """
@@ -183,7 +187,7 @@ def check_partition_by(
 
 
 def check_formerly(name: str, formerly: object, kind: str = "Operator") -> None:
-    """Refuse a former name that is empty, no text, or the name itself."""
+    """Refuse a former name that is empty, no text, or the present name."""
     if formerly is not None and (not isinstance(formerly, str) or formerly in ("", name)):
         raise InvalidFlowError(
             f"{kind} {name!r} has formerly={formerly!r}.",
@@ -201,7 +205,7 @@ def operator_fields(
     *,
     partition_by: tuple[str, ...] | None = None,
 ) -> dict[str, Any]:
-    """Fields that every node of an operator has; a default name says what it does to which rows."""
+    """Return the fields that all nodes of operators have; a name is made up if there is none."""
     named = name is not None
     if name is None:
         name = default_name([source.name for source in sources_of(node)], action, keys)
@@ -217,13 +221,13 @@ def operator_fields(
 
 
 def is_sink(value: object) -> bool:
-    """Return true for an instance that has the calls of a sink."""
+    """Return true for an instance that has the methods of a sink."""
     calls = (getattr(value, call, None) for call in ("open", "deliver"))
     return not isinstance(value, type) and all(map(callable, calls))
 
 
 def check_late(late: object, where: str) -> None:
-    """Refuse a ``late=`` that is not a sink."""
+    """Refuse a value of ``late=`` that is no sink."""
     if late is not None and not is_sink(late):
         raise InvalidFlowError(
             f"{where} was given {type_name(late)} for late=, which is not a sink.",
@@ -234,7 +238,7 @@ def check_late(late: object, where: str) -> None:
 def check_one_of(
     subject: str, option: str, value: object, known: Sequence[str], remedy: str, **context: str
 ) -> None:
-    """Refuse a value of an option that is not one of some words; offers the closest."""
+    """Refuse a value of an option that is not one of the known texts; offer the closest."""
     if not is_one_of(value, known):
         raise InvalidFlowError(
             f"{subject} has {option}={value!r}.",
@@ -277,7 +281,7 @@ def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
 def read_output(
     name: str, output: Any, event_time: object, slack: Duration | None
 ) -> tuple[pa.Schema, RowClass | None, str | None, int | None]:
-    """Read columns, their class, event time and slack (µs) of what a function emits."""
+    """Read what a function emits: columns, class of rows, event time and slack (µs)."""
     where = f"The output of operator {name!r}"
     if output is None:
         raise InvalidFlowError(
@@ -291,7 +295,7 @@ def read_output(
 
 
 def read_state_columns(name: str, state: Any) -> StateColumns:
-    """Read the columns of the state of a function over tables, and what new keys begin with."""
+    """Read the state columns of a function over tables, with the defaults of new keys."""
     where = f"The state of operator {name!r}"
     if state is None:
         raise InvalidFlowError(
@@ -327,7 +331,7 @@ def read_state_columns(name: str, state: Any) -> StateColumns:
 
 
 def check_timers(operator: str, timers: object, on_timer: object) -> None:
-    """Refuse timers without a clock or without a function."""
+    """Refuse an unknown clock of timers, and a clock without ``on_timer=`` or the reverse."""
     if timers is not None:
         remedy = 'Give "event" (they go by the watermark) or "processing" (by the clock).'
         known = ("event", "processing")
@@ -341,7 +345,7 @@ def check_timers(operator: str, timers: object, on_timer: object) -> None:
 
 
 def _spark_function(value: object) -> str:
-    """Describe a column of Spark's, such as ``F.sum("v")``; empty for other values."""
+    """Describe a Column of Spark, such as ``F.sum("v")``; empty for other values."""
     if not type(value).__module__.startswith("pyspark.sql"):
         return ""
     return f"{value!r}, which Spark would compute on a DataFrame"
@@ -378,7 +382,12 @@ def check_process(name: str, state: object, codec: object, state_upgrade: object
 
 
 def check_merge(name: str, merge: Any, others: Mapping[str, object]) -> None:
-    """Refuse ``merge=`` that cannot be called with two states, or beside a set one of `others`."""
+    """Refuse ``merge=`` that cannot take two states, or beside options of a whole key.
+
+    `others`: name → value of such options.
+
+    `others`: name → value of such options.
+    """
     if merge is None:
         return
     if not callable(merge):
@@ -395,7 +404,12 @@ def check_merge(name: str, merge: Any, others: Mapping[str, object]) -> None:
 def check_merge_of_states(
     name: str, states: Mapping[str, Declared], others: Mapping[str, object]
 ) -> None:
-    """Refuse states some of which have ``merge=``, or beside what is not divided."""
+    """Refuse ``merge=`` of some states only, or beside options of a whole key.
+
+    `others`: name → value of such options.
+
+    `others`: name → value of such options.
+    """
     merged = [state for state, declared in states.items() if declared.merge is not None]
     if not merged:
         return
@@ -438,7 +452,7 @@ def check_merge_of_states(
 
 
 def _insist_on_parts(name: str, others: Mapping[str, object]) -> None:
-    """Refuse settings that belong to a whole key beside ``merge=``."""
+    """Refuse options of a whole key (name → value) beside ``merge=``."""
     given = [other for other, value in others.items() if value]
     if given:
         raise InvalidFlowError(
@@ -450,7 +464,7 @@ def _insist_on_parts(name: str, others: Mapping[str, object]) -> None:
 
 
 def check_table_names(name: str, broadcast: object, example: str) -> None:
-    """Refuse ``broadcast=`` that is not a mapping of arguments' names, parts of names of states."""
+    """Refuse ``broadcast=`` that is no mapping with names that a state can have."""
     if not isinstance(broadcast, Mapping) or not all(
         isinstance(table, str) and re.fullmatch("[a-z_][a-z0-9_]*", table) for table in broadcast
     ):
@@ -508,7 +522,7 @@ def check_suffix(suffix: object, where: str) -> None:
 
 
 def checked_spread(spread: Any, where: str) -> int:
-    """Return a number of parts that rows of a key may be divided into, or refuse it."""
+    """Return ``spread=``, the maximum number of parts of a hot key; or refuse the value."""
     if not isinstance(spread, int) or isinstance(spread, bool) or not 2 <= spread <= MAX_PARTS:
         raise InvalidFlowError(
             f"{where} has spread={spread!r}.",
@@ -519,7 +533,7 @@ def checked_spread(spread: Any, where: str) -> int:
 
 
 def interval_of(between: Any, where: str) -> tuple[int, int]:
-    """Read the bounds of a join's interval, in microseconds."""
+    """Return the bounds of a join's interval, ``between=``, in microseconds; or refuse them."""
     bounds = between if isinstance(between, tuple | list) else ()
     if len(bounds) != 2 or not all(isinstance(bound, str | dt.timedelta) for bound in bounds):
         raise InvalidFlowError(
@@ -549,7 +563,7 @@ def check_windows(
     length_as: object,
     name: object,
 ) -> int:
-    """Refuse options of ``window`` that do not go together; return the lateness in µs."""
+    """Refuse options of ``window`` that do not fit together; return the lateness in µs."""
     if not windows:
         raise InvalidFlowError(
             f"{where} names no window.",
@@ -621,7 +635,7 @@ def _clashes(
     length_as: object,
     lateness: Duration | None,  # if windows come out again
 ) -> Iterator[tuple[str, str]]:
-    """Yield what of windows does not go together, and what to do about it."""
+    """Yield each pair of window options that do not fit together, with the remedy."""
     session = "a session" if any(isinstance(spec, Session) for spec in windows) else ""
     grows = "output='update'" if output == "update" else ""
     alone = "share='never'" if share == "never" else ""
@@ -661,7 +675,7 @@ def _clashes(
 
 
 def _check_rows(where: str, windows: Sequence[WindowSpec | RowWindows], **options: Any) -> None:
-    """Refuse other windows beside windows of rows, and options of event time."""
+    """Refuse other windows, and options of event time, beside windows of rows."""
     if len(windows) > 1:
         raise InvalidFlowError(
             f"{where} has windows of rows beside other windows.",
@@ -712,7 +726,7 @@ def warn_of_rebinding(operator: str, function: Callable[..., Any], *, stacklevel
 
 
 def _rebound(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
-    """Yield each statement that assigns a new object to the state's name, and that name."""
+    """Yield each statement that assigns a new object to the state's name, with that name."""
     while isinstance(function, functools.partial):
         function = function.func
     try:

@@ -101,9 +101,11 @@ class OwningFlow(Protocol):
 
     name: str
 
-    def _add_operator(self, node: OperatorNode) -> None: ...
+    def _add_operator(self, node: OperatorNode) -> None:
+        """Add a keyed operator to the flow; refuse a name that is taken."""
 
-    def _feed_back(self, stream: StreamNode, loop: SourceNode) -> None: ...
+    def _feed_back(self, stream: StreamNode, loop: SourceNode) -> None:
+        """Record the stream that is fed back to a loop; refuse a second stream."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -787,7 +789,7 @@ class KeyedStream:
         return _operate(self.flow, node)
 
     def _tables(self, name: str, broadcast: Any, *, taken: Collection[str]) -> dict[str, TableNode]:
-        """Read the tables of an operator's functions, or refuse what is none."""
+        """Return the broadcast tables of an operator by name; refuse anything but keyed sources."""
         if broadcast is None:
             return {}
         example = 'as in broadcast={"rates": rates.key_by("currency")}'
@@ -1089,7 +1091,7 @@ class KeyedStream:
         name: str | None,
         formerly: str | None,
     ) -> dict[str, Any]:
-        """Check the options that both joins have, and return them as fields of the node."""
+        """Check the options that both kinds of joins have; return them as fields of the node."""
         where = self._where(action)
         if not isinstance(other, KeyedStream):
             raise InvalidFlowError(
@@ -1124,11 +1126,11 @@ class KeyedStream:
         }
 
     def _where(self, action: str) -> str:
-        """Name a call on this stream, for messages."""
+        """Describe a call on this stream for messages; `action`: the method."""
         return f"{action} by {listing(self.keys)} on {describe(self.node)}"
 
     def _named(self, name: str | None, action: str, formerly: str | None) -> dict[str, Any]:
-        """Fields that nodes of all operators have: name, former names, key."""
+        """Return the fields that all nodes of operators have, such as name and keys."""
         return operator_fields(
             self.node, self.keys, name, action, formerly, partition_by=self.partition_by
         )
@@ -1265,7 +1267,12 @@ class WindowedStream:
         )
 
     def _operate(self, name: str, **values: Any) -> Stream:
-        """Add the windows' operator, with its name and fields, to the flow; return its stream."""
+        """Add the operator of the windows to the flow; return its stream.
+
+        `values`: further fields of the operator's node.
+
+        `values`: further fields of the operator's node.
+        """
         check_formerly(name, self.formerly)
         node = replace(self.node, name=name, formerly=self.formerly or "", **values)
         return _operate(self.keyed.flow, node)
@@ -1287,12 +1294,12 @@ class WindowedStream:
 
 
 def _operate(flow: OwningFlow, node: OperatorNode) -> Stream:
-    """Add a keyed operator to the flow, and return the stream that comes out of it."""
+    """Add a keyed operator to the flow, and return the stream of its output."""
     flow._add_operator(node)  # noqa: SLF001  of a flow, for its streams alone
     return Stream(flow, node)
 
 
 def _action(function: Callable[..., Any]) -> str:
-    """Name what an operator does after its function."""
+    """Return the action of an operator, for its default name: its function's name."""
     name = function_name(function)
     return "process" if name == "<lambda>" else name

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def rename_operator(log: CommitLog, old: str, new: str) -> None:
-    """Rename an operator's state from the next epoch on."""
+    """Rename an operator, with its parts, from the next epoch on; its state stays."""
     version = _current_version(log)
     _check_operator(log, version, old)
     renamed = {name: new + name.removeprefix(old) for name in (old, *version.parts_of(old))}
@@ -69,7 +69,14 @@ def rename_operator(log: CommitLog, old: str, new: str) -> None:
 
 
 def drop_operator(log: CommitLog, operator: str, *, reset: bool = False) -> None:
-    """Drop an operator's state and waiting rows from the next epoch on."""
+    """Drop an operator's state and waiting rows from the next epoch on.
+
+    `reset`: allow an operator of the flow, which starts empty then.
+
+    `reset`: allow an operator of the flow, which starts empty then.
+
+    `reset`: allow an operator of the flow, which starts empty then.
+    """
     version = _current_version(log)
     _check_operator(log, version, operator)
     if operator in version.operators and not reset:
@@ -94,7 +101,7 @@ def _current_version(log: CommitLog) -> FlowVersion:
 
 
 def _check_operator(log: CommitLog, version: FlowVersion, operator: str) -> None:
-    """Refuse the name of an operator that cannot be edited."""
+    """Refuse an operator that the checkpoint does not have, or that is a part of another."""
     current = version.operator(operator)
     if current is not None and current.part_of:
         raise CheckpointError(
@@ -113,7 +120,7 @@ def _check_operator(log: CommitLog, version: FlowVersion, operator: str) -> None
 
 
 def _append_edit(log: CommitLog, edit: EditRecord) -> None:
-    """Write an edit as the next in order."""
+    """Add an edit to the checkpoint, numbered after the edits before it."""
     edit = log.next_edit(edit)
     log.storage.create_exclusive(edit_path(edit.number), encode_record(edit))
 
@@ -251,7 +258,7 @@ def _was_delivered(log: CommitLog, latest: CommitRecord) -> bool:
 
 
 def _repeat_loop_rows(log: CommitLog, latest: CommitRecord) -> tuple[OutputRef, ...]:
-    """Write the rows that the last epoch fed back again, as output of the new epoch."""
+    """Write the rows that wait in loops again, as staged output of the new epoch."""
     refs = [ref for ref in latest.outputs if ref.rows and ref.sink.startswith(FED_BACK)]
     if not refs:
         return ()
@@ -310,7 +317,7 @@ def _entries_of_key(
 def _removal_entries(
     entries: _Entries, columns: Columns, types: Mapping[str, pa.DataType]
 ) -> pa.RecordBatch:
-    """Build a batch of removals for entries."""
+    """Build the record batch of a changelog segment that removes entries."""
     keys = pa.concat_batches([keys for _, _, keys in entries])
     values = [_placeholders(name, dtype, keys.num_rows, types) for name, dtype in columns]
     return pack_entries(

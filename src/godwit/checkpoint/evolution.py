@@ -65,7 +65,7 @@ class StateUpgrade(Protocol):
     """Converts state columns of an earlier flow version to today's. Picklable."""
 
     def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
-        """Return as many rows, in the same order."""
+        """Return the rows of `values` in today's columns, in the same order."""
 
 
 class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +111,7 @@ class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
         return self.operators.get(name) or self.kept.get(name)
 
     def parts_of(self, name: str) -> tuple[str, ...]:
-        """Names of the parts of an operator."""
+        """Names of the operators that are parts of the operator `name`."""
         every = {**self.operators, **self.kept}
         return tuple(part for part, operator in every.items() if operator.part_of == name)
 
@@ -140,7 +140,7 @@ def _in_utc(text: str) -> str:
 
 
 def without_zones(value: Any) -> Any:
-    """Return plain values with every type of instants in UTC."""
+    """Return a plain value with UTC in place of the time zones in its names of types."""
     if isinstance(value, str):
         return _in_utc(value)
     if isinstance(value, dict):
@@ -151,7 +151,7 @@ def without_zones(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return `value` as decoded from a record: tuples become lists."""
+    """Return a value as msgpack decodes it: tuples become lists."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(value))
 
 
@@ -211,7 +211,7 @@ def description_in(
 def _valid_columns(
     written: StateDescription, later: Iterable[StateDescription | None]
 ) -> WrittenState:
-    """Remove the parts that a later description lacks; ``None`` lacks all."""
+    """Leave out the parts of a written state that some later description lacks."""
     live = {name for name, _ in written.columns}
     results = _results(written)
     records = _records(written)
@@ -248,7 +248,7 @@ def _valid_columns(
 
 
 def _results(description: StateDescription) -> dict[str, Any] | None:
-    """Return result → description of an aggregating operator; ``None`` for other operators."""
+    """Return result → description of an aggregating operator's state; ``None`` for others."""
     is_aggregate = description.codec == "arrow" and isinstance(description.type, dict)
     return description.type if is_aggregate else None
 
@@ -270,12 +270,12 @@ def _records(description: StateDescription | None) -> dict[str, frozenset[str]]:
 
 
 def differences(where: str, old: Any, new: Any) -> Iterator[str]:
-    """Yield descriptions of the differences of two plain values, field by field."""
+    """Yield the differences of two plain values in words, each with `where` before it."""
     yield from _differences(where, (), plain(old), plain(new))
 
 
 def _differences(where: str, path: tuple[str, ...], old: Any, new: Any) -> Iterator[str]:
-    """Yield in words where two descriptions differ."""
+    """Yield the differences of two plain values in words; `path`: fields that led to them."""
     name = ".".join(path)
     if not (isinstance(old, dict) and isinstance(new, dict)):
         if old != new:
@@ -335,7 +335,7 @@ def changed_meaning(stored: StateDescription, today: StateDescription) -> Iterat
 
 
 def changed_columns(stored: Columns, today: Columns, *, are_rows: bool) -> Iterator[str]:
-    """Yield columns that would be read as something else.
+    """Yield in words the stored columns that today's flow would read as something else.
 
     `are_rows`: whether they are columns of rows, which may have been renamed.
     """
@@ -355,7 +355,7 @@ def changed_columns(stored: Columns, today: Columns, *, are_rows: bool) -> Itera
 def mismatch_error(
     what: str, problems: Iterable[str], remedy: str, **context: Any
 ) -> CheckpointMismatchError:
-    """Return the error for stored data that does not fit, with every difference."""
+    """Build the error that stored data (`what`) does not fit, with all `problems` in words."""
     problems = list(problems)
     return CheckpointMismatchError(
         f"{what} in the checkpoint does not fit: {'; '.join(problems)}.",
@@ -368,7 +368,7 @@ def mismatch_error(
 def flow_mismatch(
     uri: str, problems: Sequence[str], why: str = "", *, remedy: str
 ) -> CheckpointMismatchError:
-    """Return the error for a flow that does not fit its checkpoint."""
+    """Build the error that a flow does not fit its checkpoint; `why`: the danger in words."""
     return CheckpointMismatchError(
         f"The checkpoint {uri!r} does not fit this flow: {'; '.join(problems)}. {why}".rstrip(),
         remedy=remedy,
@@ -378,7 +378,7 @@ def flow_mismatch(
 
 
 def _changed_values(where: str, was: Any, now: Any) -> Iterator[str]:
-    """Yield in words the values that changed under names that both have."""
+    """Yield in words the plain values that changed under names that both have."""
     if isinstance(was, dict) and isinstance(now, dict):
         for name in sorted(was.keys() & now.keys()):
             yield from _changed_values(f"{where} {name}".lstrip(), was[name], now[name])
@@ -387,7 +387,7 @@ def _changed_values(where: str, was: Any, now: Any) -> Iterator[str]:
 
 
 def _exchanged(was: Any, now: Any) -> Iterator[str]:
-    """Yield names that were swapped, such as the sides of a join: each has another's origin.
+    """Yield in words the names that were swapped, such as the left and right of a join.
 
     Origins are compared by their common fields, since earlier versions may have stored fewer.
     """
@@ -408,7 +408,7 @@ def _exchanged(was: Any, now: Any) -> Iterator[str]:
 
 
 def _sorted_windows(windows: Any) -> Any:
-    """Sort windows: their order in a program makes no difference."""
+    """Sort the plain values of windows, whose order in a program makes no difference."""
     if not windows:
         return None
     bounds = ("length_us", "every_us", "offset_us", "gap_us")
@@ -606,12 +606,12 @@ def _event_time_columns(today: FlowVersion, stored: FlowVersion, uri: str) -> di
 
 
 def partitioned_anew(operator: str) -> str:
-    """Say that the state of an operator went to other key groups, as `FlowChanges.results` does."""
+    """Return the text of `FlowChanges.results` for state that went to other key groups."""
     return f"{operator} is partitioned anew"
 
 
 def _changed_partition(name: str, was: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
-    """Yield that other columns place the entries of an operator."""
+    """Yield a problem if other columns decide the key groups of an operator's entries."""
     if was.partition_by != now.partition_by:
         before, after = (
             ", ".join(of.partition_by or (column for column, _ in of.keys)) for of in (was, now)
@@ -624,7 +624,7 @@ def _changed_partition(name: str, was: OperatorVersion, now: OperatorVersion) ->
 
 
 def _changed_part(name: str, part_of: str, now: OperatorVersion) -> Iterator[str]:
-    """Yield operators that have become a part of another, or are no longer."""
+    """Yield a problem if the operator has become a part of another, or is one no longer."""
     if part_of != now.part_of:
         was, becomes = (
             f"a part of {whole!r}" if whole else "an operator of its own"
@@ -637,7 +637,7 @@ def _changed_part(name: str, part_of: str, now: OperatorVersion) -> Iterator[str
 
 
 def _lost_states(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
-    """Yield states that the program no longer declares."""
+    """Yield a problem if an operator has state under names that it no longer declares."""
     # Parts of hot keys come and go: where keys are in parts, recovery refuses.
     part = f"{RESERVED_PREFIX}_part"
     whole = {n for n, state in before.states.items() if part not in dict(state.entries)}
@@ -657,7 +657,7 @@ def _lost_states(name: str, before: OperatorVersion, now: OperatorVersion) -> It
 
 
 def _changed_results(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
-    """Yield changes of an operator's aggregates."""
+    """Yield in words the aggregates that an operator gained or lost."""
     for state, described_as in now.states.items():
         was = before.states.get(state)
         if was is None or not (isinstance(was.type, dict) and isinstance(described_as.type, dict)):
@@ -681,7 +681,7 @@ def _changed_keys(where: str, was: Columns, now: Columns) -> Iterator[str]:
 
 
 def _changed_sinks(today: FlowVersion, stored: FlowVersion) -> Iterator[str]:
-    """Yield columns of sinks that were added, removed or changed in type."""
+    """Yield in words the columns of sinks that were added, removed or changed in type."""
     for sink, columns in today.sinks.items():
         where = f"sink {sink}: "
         yield from differences(where, dict(stored.sinks.get(sink, columns)), dict(columns))
@@ -690,7 +690,7 @@ def _changed_sinks(today: FlowVersion, stored: FlowVersion) -> Iterator[str]:
 def _lost_generated_names(
     today: FlowVersion, stored: FlowVersion, added: Sequence[str], removed: Sequence[str]
 ) -> Iterator[str]:
-    """Yield operators with a generated name that would lose their state."""
+    """Yield problems: operators with a generated name that would lose their state."""
     for name in added:
         operator = today.operators[name]
         for old in removed:
@@ -704,7 +704,7 @@ def _lost_generated_names(
 
 
 def _renamed(today: FlowVersion, stored: FlowVersion, problems: list[str]) -> dict[str, str]:
-    """Return old name → new name, for renamings that are not applied yet."""
+    """Return old name → new name of operators to rename; add impossible ones to `problems`."""
     renamings = {name: o.formerly for name, o in today.operators.items() if o.formerly}
     renamed: dict[str, str] = {}
     for new, old in renamings.items():

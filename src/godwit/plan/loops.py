@@ -37,7 +37,7 @@ def feedbacks_of(
     columns: StreamColumns,
     timed: Collection[str],  # sources whose event time some operator uses
 ) -> Iterator[Feedback]:
-    """Yield the edges of feedback; raise if a loop is not closed or not valid."""
+    """Yield the flow's edges of feedback; refuse loops that are not closed or not valid."""
     ends = {edge.loop.name for edge in flow.feedbacks}
     for source in flow.sources:
         if isinstance(source.own, FeedbackSource) and source.name not in ends:
@@ -55,7 +55,7 @@ def feedbacks_of(
 
 
 def _edges(edge: FeedbackNode, columns: StreamColumns, time: str | None) -> Iterator[Feedback]:
-    """Yield the edges of one loop: one for each branch of the stream that is fed back."""
+    """Yield the edges of one loop; `time`: event-time column that may hold watermarks."""
 
     def columns_of(stream: StreamNode) -> list[str]:
         """Names of the columns of a stream."""
@@ -86,7 +86,7 @@ class _Body:
 
 
 def _body_of(edge: FeedbackNode, flow: str) -> _Body:
-    """Return the operators of a loop; raise if the edge does not lead upstream."""
+    """Return the operators and sources of a loop; refuse an edge that does not lead upstream."""
     operators: dict[int, OperatorNode] = {}
     sources: dict[int, SourceNode] = {}
     _collect_upstream(edge.upstream, operators, sources)
@@ -111,7 +111,7 @@ def _body_of(edge: FeedbackNode, flow: str) -> _Body:
 def _collect_upstream(
     stream: StreamNode, operators: dict[int, OperatorNode], sources: dict[int, SourceNode]
 ) -> None:
-    """Collect the operators and sources that a stream descends from, by way of tables too."""
+    """Add all operators and sources upstream of a stream, tables included, to the dicts."""
     for branch in branches_of(stream):
         if isinstance(branch.feed, SourceNode):
             sources[id(branch.feed)] = branch.feed
@@ -125,7 +125,7 @@ def _collect_upstream(
 
 
 def _insist_on_columns(edge: FeedbackNode, columns: StreamColumns) -> None:
-    """Refuse rows of other columns than the loop has."""
+    """Refuse to feed back rows with other columns than the loop has."""
     fed, origin = columns.of(edge.upstream)
     loop, name = columns.of(edge.loop)
     found = list(differences(loop, name, fed, origin))
@@ -141,7 +141,7 @@ def _insist_on_columns(edge: FeedbackNode, columns: StreamColumns) -> None:
 
 
 def _time_of(edge: FeedbackNode, body: _Body, timed: Collection[str]) -> str | None:
-    """Return the column of a loop's event time if it is used, or refuse one that cannot hold."""
+    """Return a loop's event-time column if some operator uses it; refuse one that is no help."""
     loop = edge.loop
     if loop.time is None or loop.name not in timed:
         return None
@@ -175,7 +175,7 @@ def _time_of(edge: FeedbackNode, body: _Body, timed: Collection[str]) -> str | N
 
 
 def _emits_by_watermark(node: OperatorNode) -> bool:
-    """Return whether an operator emits rows as old as the windows that are already closed."""
+    """Return whether an operator emits rows only once the watermark has passed them."""
     return (
         isinstance(node, WindowedNode)
         or (isinstance(node, JoinNode) and node.how != "inner")

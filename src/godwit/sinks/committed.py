@@ -20,10 +20,10 @@ class CommittedEpochs(Protocol):
         """Epochs whose commit records are still there."""
 
     def point(self, epoch: int) -> HistoryPoint:
-        """Return a retained epoch with its history and digest."""
+        """Return a retained epoch with its history and the digest of its commit record."""
 
     def relation(self, point: HistoryPoint) -> Relation:
-        """Compare a point with this history."""
+        """Compare an epoch of some history, as a target has it, with this history."""
 
     def last_shared_epoch(self, point: HistoryPoint) -> int:
-        """Last epoch shared with the history of a point; -1 if none is known."""
+        """Return the last epoch shared with the history of a point; -1 if none is known."""

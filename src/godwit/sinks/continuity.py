@@ -61,7 +61,7 @@ class Position:
 
 
 def divergence_choice(on_divergence: OnDivergence, sink: str) -> Way:
-    """Return the user's choice for a sink whose target has diverged."""
+    """Return the user's choice of what to do if the target of the sink `sink` has diverged."""
     if isinstance(on_divergence, Mapping):
         return on_divergence.get(sink, "refuse")
     return on_divergence
@@ -70,7 +70,7 @@ def divergence_choice(on_divergence: OnDivergence, sink: str) -> Way:
 def continue_delivery(
     sink: Sink, name: str, epochs: CommittedEpochs, position: Position, way: Way
 ) -> str | None:
-    """Continue an open sink after the checkpoint's last epoch, or refuse.
+    """Let an open sink go on after the checkpoint's last epoch, or refuse a diverged target.
 
     `sink`, `name`: the sink, and what it is called. `epochs`, `position`: the checkpoint, and what
     it knows of the sink. `way`: what to do where the two do not go on from one another. Returns
@@ -113,7 +113,7 @@ class _Problem:
 
 
 def _problem(sink: Sink, epochs: CommittedEpochs, position: Position) -> _Problem | None:
-    """Compare a target with the checkpoint; ``None`` if it continues it."""
+    """Compare a target's last epoch with the checkpoint; ``None`` if delivery can go on."""
     point, latest = sink.last_delivered(), epochs.latest_epoch
     if point is None:
         if position.copied and position.stays:
@@ -174,7 +174,7 @@ _EFFECTS: Final[dict[str, str]] = {  # of going on all the same
 
 
 def _diverged_error(name: str, problem: _Problem, sink: Sink) -> SinkError:
-    """Return the error that target and checkpoint have diverged, with ways out."""
+    """Build the error that target and checkpoint have diverged, with the ways to go on."""
     if problem.kind == "behind":
         back = (
             "Restore the target as it was; or start from a backup of the checkpoint that is as "
@@ -218,7 +218,7 @@ class TargetReport:
 
 
 def check_targets(storage: CheckpointStorage) -> TargetReport:
-    """Check the targets that the latest epoch of a checkpoint writes to.
+    """Check the targets of sinks, on this machine, against a checkpoint; nothing is written.
 
     A query may be running on it.
     """
@@ -247,7 +247,7 @@ class _UnseenError(Exception):
 
 
 def _last_delivered(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | None:
-    """Find the last epoch that a target holds; ``None`` if it holds none."""
+    """Return the last epoch that a sink's target has; ``None`` if it has none."""
     root = Path(sink.target)
     if not root.is_absolute():
         raise _UnseenError
@@ -261,7 +261,7 @@ def _last_delivered(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | No
 
 
 def _last_delivered_to_delta(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | None:
-    """Last epoch that a Delta table has of a sink's writer."""
+    """Return the last epoch that a Delta table has from a sink; ``None`` if it has none."""
     try:
         from deltalake import DeltaTable  # noqa: PLC0415  an extra
 
@@ -277,7 +277,7 @@ def _last_delivered_to_delta(record: CommitRecord, sink: SinkRecord) -> HistoryP
 def _not_continued(
     log: CommitLog, record: CommitRecord, name: str, point: HistoryPoint | None
 ) -> Iterator[Finding]:
-    """Yield a finding if a target does not continue the checkpoint."""
+    """Yield a finding if the target of the sink `name` has diverged from the checkpoint."""
     sink = record.sinks[name]
     if point is not None and not is_shared(point, log):
         yield Finding(
@@ -300,7 +300,7 @@ def _not_continued(
 def _missing_lane_files(
     log: CommitLog, record: CommitRecord, name: str, point: HistoryPoint | None
 ) -> Iterator[Finding]:
-    """Yield a finding for each missing file of an epoch that is not delivered yet."""
+    """Yield a finding for each missing data file of an epoch not delivered to the sink yet."""
     sink = record.sinks[name]
     if point is not None and point.epoch >= record.epoch:
         return
@@ -317,7 +317,7 @@ def _missing_lane_files(
 
 
 def _lane_files_gone(log: CommitLog, record: CommitRecord, name: str) -> Iterator[tuple[str, str]]:
-    """Yield target and path of lanes' files that are missing."""
+    """Yield target and path of each missing data file that a lane wrote for the sink `name`."""
     carried = CarriedFiles(log.storage)
     for output in record.outputs:
         if output.sink != name or output.kind != "files":

@@ -142,14 +142,14 @@ class DeltaSink(TargetSink):
 
     @property
     def target(self) -> str | None:
-        """URI that lanes write data files to; ``None`` if they write none."""
+        """URI of the table, to which lanes write data files; ``None`` for upserts."""
         if self._merge_keys:
             return None
         uri = str(self._table.table_uri)
         return unquote(urlsplit(uri).path) if uri.startswith("file:") else self.destination
 
     def lane_writer(self) -> LaneWriter | None:
-        """Return the writer of data files in lanes, where appending is all that is needed."""
+        """Return the writer of data files for lanes; ``None`` if rows are merged by the driver."""
         if self._merge_keys or not takes_plain_files(self._table):
             return None
         with self._translating_errors(
@@ -160,7 +160,7 @@ class DeltaSink(TargetSink):
         return self._file_writer()
 
     def _file_writer(self) -> DeltaLaneWriter:
-        """Writer that lanes get."""
+        """Create the writer of the table's data files."""
         return DeltaLaneWriter(
             sink=self._context.name,
             target=self.target or "",
@@ -176,7 +176,7 @@ class DeltaSink(TargetSink):
 
     @property
     def _marker(self) -> str:
-        """Path in the table of a file by which lanes recognise it."""
+        """Path, within the table, of the file by which lanes recognise the table."""
         return f"_godwit/{self._context.query_id}-{self._context.writer}"
 
     def open(self, context: SinkContext) -> None:
@@ -218,7 +218,7 @@ class DeltaSink(TargetSink):
         self._read_last_epoch()
 
     def _check_columns(self, *, merges: bool) -> None:
-        """Refuse a table whose columns cannot take the rows."""
+        """Refuse a table whose columns cannot take the rows; `merges`: rows are upserts."""
         if differences := _differences(self._table, self._schema, merges=merges):
             raise self._target_error(
                 f"the table has other columns: {', '.join(differences)}",
@@ -226,7 +226,7 @@ class DeltaSink(TargetSink):
             )
 
     def _check_constraints(self) -> None:
-        """Refuse a table with constraints: what one refused would have been committed already."""
+        """Refuse a table with constraints, which could reject rows after their commit."""
         if names := _constraints(self._table):
             raise self._target_error(
                 f"the table has constraints ({', '.join(sorted(names))})",
@@ -247,18 +247,18 @@ class DeltaSink(TargetSink):
         self._seen = self._table.version()
 
     def _app_id(self, generation: str) -> str:
-        """Application id under which the table keeps this writer's epochs."""
+        """Return the application id under which the table stores this sink's epochs."""
         return _application(self._context.query_id, self._context.writer, generation)
 
     def last_delivered(self) -> HistoryPoint | None:
-        """Return the last epoch in the table, also after a RESTORE."""
+        """Return the last epoch that the table has, also after a RESTORE."""
         return None if self._last_epoch is None else self._last_epoch.point
 
     def cannot_roll_back(self) -> None:
-        """Return None: earlier versions can be restored until they are vacuumed."""
+        """Return ``None``: earlier versions can be restored until they are vacuumed."""
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
-        """Restore the table's version of the last epoch of a history."""
+        """Restore the table's version of the last epoch that the checkpoint has too."""
         with self._translating_errors(
             "cannot be rolled back", "Check the path and the credentials."
         ):
@@ -350,7 +350,7 @@ class DeltaSink(TargetSink):
             return
 
     def _recorded_epoch(self) -> int:
-        """Return the number of the last epoch that the table has."""
+        """Return the number of the last epoch that the table's log has from this sink."""
         version = self._table.transaction_version(self._app_id(self._generation))
         return self._base if version is None else max(version, self._base)
 
@@ -369,7 +369,7 @@ class DeltaSink(TargetSink):
         self._seen = self._table.version()
 
     def _rows(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that are not in lanes' files; one per key where rows are merged."""
+        """Yield the rows that are not in lanes' files; for upserts only the last of each key."""
         if not self._merge_keys:
             return join_small_batches(cast_batches(output, self._schema, self._context.name))
         # A merge refuses to change a row twice, and inserts a new one as often as it comes.
@@ -378,14 +378,14 @@ class DeltaSink(TargetSink):
         )
 
     def _write_remaining(self, rows: Iterable[pa.RecordBatch], epoch: int) -> Iterator[WrittenFile]:
-        """Write rows that lanes left to the driver as data files."""
+        """Write the rows that lanes left to the driver to data files; yield each file."""
         writer = self._file_writer()
         for batch in join_small_batches(rows, rows=_REST_ROWS, size_bytes=_REST_BYTES):
             parts = partitioned(pa.Table.from_batches([batch]), writer.partition_by)
             yield from writer.write_files(parts, f"{epoch}-rest")
 
     def _has_files(self, output: EpochOutput) -> bool:
-        """Return whether lanes' files exist; false if the whole table was replaced."""
+        """Return whether lanes' files of an epoch exist; false if the table was made anew."""
         filesystem, root = table_files(self._table.table_uri, self._storage_options)
         _, gone = files_there(filesystem, root, output.files())
         opening = self._opening if self._is_new else ""
@@ -404,7 +404,7 @@ class DeltaSink(TargetSink):
         return True
 
     def _rows_of_files(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
-        """Read the rows of lanes' files, where the table no longer takes plain files."""
+        """Yield the rows of lanes' files, for a table that no longer takes plain files."""
         filesystem, root = table_files(self._table.table_uri, self._storage_options)
         for file in output.files():
             yield from rows_of_file(filesystem, root, file, self._schema)
@@ -412,7 +412,7 @@ class DeltaSink(TargetSink):
     def _commit_files(
         self, files: Sequence[WrittenFile], point: HistoryPoint, *, complete: bool
     ) -> None:
-        """Commit data files that are in place."""
+        """Commit data files that exist; `complete`: they replace all rows."""
         self._table.create_write_transaction(
             [add_action(file) for file in files],
             mode="overwrite" if complete else "append",
@@ -422,7 +422,7 @@ class DeltaSink(TargetSink):
         )
 
     def _properties(self, point: HistoryPoint, *, first: bool = False) -> CommitProperties:
-        """Commit properties that store the epoch with the rows."""
+        """Build the properties of a commit that store the epoch; `first`: of a new writer."""
         transactions = [Transaction(self._app_id(self._generation), point.epoch)]
         if first:  # that the writer was here is asked of its first generation
             transactions.append(Transaction(self._app_id(""), point.epoch))
@@ -434,7 +434,7 @@ class DeltaSink(TargetSink):
     def _commit_rows(
         self, reader: pa.RecordBatchReader, point: HistoryPoint, *, complete: bool
     ) -> None:
-        """Write rows and commit them."""
+        """Write rows and commit them with their epoch; `complete`: they replace all rows."""
         properties = self._properties(point)
         if complete or not self._merge_keys:
             write_deltalake(
@@ -486,7 +486,7 @@ _PLAIN_PARTITIONS: Final = {"string", "byte", "short", "integer", "long", "date"
 
 
 def _differences(table: DeltaTable, schema: pa.Schema, *, merges: bool) -> list[str]:
-    """Describe the columns by which a table differs from the rows.
+    """Describe the columns in which a table differs from the rows, one text each.
 
     `merges`: rows are merged, which leaves further columns as they are, or null in new rows.
     """
@@ -513,7 +513,7 @@ def _constraints(table: DeltaTable) -> list[str]:
 
 
 def takes_plain_files(table: DeltaTable) -> bool:
-    """Return whether plain data files meet the table's requirements."""
+    """Return whether the table allows Parquet files to be added without further metadata."""
     protocol = table.protocol()
     if protocol.min_writer_version > _LAST_PLAIN_VERSION and not protocol.writer_features:
         return False
@@ -538,7 +538,7 @@ def as_delta_stores(dtype: pa.DataType) -> pa.DataType:
 
 
 def _type_name(dtype: object) -> str:
-    """Name a Delta type in messages."""
+    """Name a Delta type in messages; ``None`` is ``absent``."""
     if dtype is None:
         return "absent"
     return str(getattr(dtype, "type", dtype))
@@ -561,18 +561,18 @@ class TableEpoch:
 
 
 def _application(query_id: str, writer: str, generation: str = "") -> str:
-    """Application id of a writer's generation, the first one by default."""
+    """Return the application id of a generation of a sink's writer."""
     return "-".join(["godwit", query_id, writer, *([generation] if generation else [])])
 
 
 def metadata_of(point: HistoryPoint, writer: str, generation: str) -> dict[str, str]:
-    """Describe an epoch for the table's log."""
+    """Return the commit metadata by which a table's log names an epoch."""
     fields = {**asdict(point), "writer": writer, "generation": generation}
     return {_KEY: json.dumps(fields, sort_keys=True)}
 
 
 def _own_epoch(commit: Mapping[str, Any], query_id: str, writer: str) -> TableEpoch | None:
-    """Read a writer's epoch from a commit; ``None`` if it belongs to another writer."""
+    """Read a writer's epoch from an entry of the table's log; ``None`` if it has none."""
     try:
         fields = json.loads(commit[_KEY])
         if (fields["query_id"], fields["writer"]) != (query_id, writer):
@@ -634,7 +634,7 @@ def _restored_version(commit: Mapping[str, Any], table: DeltaTable) -> int | Non
 
 
 def _timestamp_ms(parameters: Mapping[str, Any]) -> float:
-    """Time that a ``RESTORE`` asked for; infinite if it does not say."""
+    """Return the time that a ``RESTORE`` asked for, in ms of Unix time; else infinity."""
     try:
         if parameters.get("datetime") is not None:
             return int(parameters["datetime"])
@@ -644,7 +644,7 @@ def _timestamp_ms(parameters: Mapping[str, Any]) -> float:
 
 
 def _by_closeness(commits: Sequence[Mapping[str, Any]], at_ms: float) -> list[int]:
-    """Versions of commits: back from a time, then forward from it."""
+    """Order versions by their commits: back from the time `at_ms`, then forward from it."""
     times_ms = {int(c["version"]): c.get("timestamp") or 0 for c in commits}
     latest = max((v for v, time_ms in times_ms.items() if time_ms <= at_ms), default=-1)
     versions = sorted(times_ms)
@@ -652,7 +652,7 @@ def _by_closeness(commits: Sequence[Mapping[str, Any]], at_ms: float) -> list[in
 
 
 def _files_at(table: DeltaTable, version: int) -> frozenset[str] | None:
-    """Return the data files of a version; ``None`` if the log has been cleaned of it."""
+    """Return the data files of a table's version; ``None`` if its log is cleaned up."""
     options = table._storage_options  # noqa: SLF001  the table does not tell them otherwise
     try:
         return frozenset(DeltaTable(table.table_uri, version, options).file_uris())
@@ -661,7 +661,7 @@ def _files_at(table: DeltaTable, version: int) -> frozenset[str] | None:
 
 
 def last_epoch_of(table: DeltaTable, query_id: str, writer: str) -> TableEpoch | None:
-    """Return a writer's last epoch in a table: -1 if its rows are gone.
+    """Return a writer's last epoch in a table; epoch -1 if its rows are gone.
 
     It is -1 too where a ``RESTORE`` went back further than the log does, so that nobody knows:
     a start then refuses to go on.  ``None`` if it never wrote to the table.
@@ -696,7 +696,7 @@ def last_epoch_of(table: DeltaTable, query_id: str, writer: str) -> TableEpoch |
 def version_to_restore(
     table: DeltaTable, is_shared: Callable[[HistoryPoint], bool], query_id: str, writer: str
 ) -> tuple[int | None, int, Mapping[str, Any] | None]:
-    """Find the version of a table with only the shared epochs of a writer.
+    """Find the newest version of a table that has only epochs shared with the checkpoint.
 
     Returns the version (``None`` if the log does not say), the writer's last epoch in it (-1 if it
     has none), and a commit of somebody else that would be undone too.
@@ -761,7 +761,7 @@ class DeltaLaneWriter:
     lane_bytes: int  # as the sink was given it
 
     def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
-        """Write a file for each partition."""
+        """Write a data file for each partition; ``None`` if the rows are too few for files."""
         if not are_worth_files(rows, 1, self.lane_bytes):
             return None
         rows = rows.cast(self.schema)
@@ -774,7 +774,7 @@ class DeltaLaneWriter:
         return self.write_files(parts, f"{epoch}-{place}")
 
     def write_files(self, parts: Iterable[Partition], name: str) -> Sequence[WrittenFile]:
-        """Write a file for each partition, whose name begins with ``godwit-<name>``."""
+        """Write a data file for each partition, named ``godwit-<name>-...``."""
         filesystem, root = table_files(self.uri, self.storage_options)
         attempt = f"{self.opening}-{uuid.uuid4().hex}"
         written = []
@@ -816,7 +816,7 @@ def table_files(uri: str, storage_options: Mapping[str, str] | None) -> tuple[pa
 
 
 def write_marker(uri: str, storage_options: Mapping[str, str] | None, marker: str) -> None:
-    """Write the file by which lanes recognise the table."""
+    """Write the file `marker`, by which lanes recognise the table, into the table's directory."""
     filesystem, root = table_files(uri, storage_options)
     filesystem.create_dir(f"{root}/{Path(marker).parent}", recursive=True)
     with filesystem.open_output_stream(f"{root}/{marker}") as stream:
@@ -824,7 +824,7 @@ def write_marker(uri: str, storage_options: Mapping[str, str] | None, marker: st
 
 
 def add_action(file: WrittenFile) -> AddAction:
-    """Describe a data file as the log of the table does."""
+    """Return the action that adds a data file in the table's log."""
     return AddAction(
         path=file.path,
         size=file.size_bytes,
@@ -836,7 +836,7 @@ def add_action(file: WrittenFile) -> AddAction:
 
 
 def _statistics(rows: pa.Table) -> dict[str, dict[str, Any]]:
-    """Null counts, minima and maxima of plain columns, for data skipping."""
+    """Return null counts, minima and maxima of columns, as Delta's log has them."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
@@ -854,7 +854,7 @@ def _statistics(rows: pa.Table) -> dict[str, dict[str, Any]]:
 
 
 def _is_plain(dtype: pa.DataType) -> bool:
-    """Return whether a file's statistics can hold values of a type as they are."""
+    """Return whether Delta's statistics can hold values of a type."""
     return bool(
         pa.types.is_integer(dtype)
         or pa.types.is_date32(dtype)
@@ -864,7 +864,7 @@ def _is_plain(dtype: pa.DataType) -> bool:
 
 
 def _statistics_value(value: Any) -> Any:
-    """Return a value for a file's statistics; ``None`` if it has none."""
+    """Convert an extreme value for Delta's statistics; ``None`` if it is too long."""
     if isinstance(value, str):
         return value if len(value.encode()) <= _LONGEST_TEXT else None
     return value if value is None or isinstance(value, int) else value.isoformat()

@@ -30,13 +30,13 @@ _SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 def open_file_system(
     path: str, filesystem: pafs.FileSystem | None = None
 ) -> tuple[pafs.FileSystem, str]:
-    """Open the file system that `path` is on; return it with the path inside it."""
+    """Open the file system of a path or URI; return it with the path inside it."""
     opened, inner = open_any(path, filesystem, error=SinkError)
     return opened, inner.rstrip("/")
 
 
 def destination_of(path: str) -> str:
-    """Return a canonical name of the place that a path or URI denotes, without opening it.
+    """Return a canonical name of the directory that a path or URI denotes; opens nothing.
 
     Of a URI that is the store, the bucket and the path in it. User, password and parameters change
     while the place stays, save for the address of a server.
@@ -109,7 +109,7 @@ def force_tree(directory: Path) -> None:
 
 
 def force_names(directories: Iterable[Path]) -> None:
-    """Make the names in `directories` durable."""
+    """Make the names of the files in these directories durable."""
     for directory in directories:
         try:
             force_file(directory)

@@ -95,7 +95,7 @@ class IcebergSink(TargetSink):
 
     @property
     def destination(self) -> str:
-        """Catalog and table."""
+        """Catalog and table, without secrets."""
         uri = shown_uri(str(self._properties.get("uri", "")))
         return f"iceberg:{self._catalog_name}:{uri}:{self._table_name}"
 
@@ -141,7 +141,7 @@ class IcebergSink(TargetSink):
         self._catalog.create_table_if_not_exists(self._table_name, schema)
 
     def _fitted(self, schema: pa.Schema, table: Table) -> pa.Schema:
-        """Return the columns as the table has them, or refuse a table that has others."""
+        """Return the rows' columns in the table's order; refuse a table with other columns."""
         there = table.schema().as_arrow()
         differences = [
             f"{name} ({_type_name(schema, name)} in the rows, {_type_name(there, name)} in the "
@@ -162,18 +162,18 @@ class IcebergSink(TargetSink):
         )
 
     def _last_epoch_in(self, metadata: TableMetadata) -> HistoryPoint | None:
-        """Last epoch of this writer in the table."""
+        """Return the last epoch that the table has from this sink; ``None`` if it has none."""
         return last_epoch_of(metadata, self._context.query_id, self._context.writer)
 
     def last_delivered(self) -> HistoryPoint | None:
-        """Return the last epoch in the table, also after it was rolled back."""
+        """Return the last epoch that the table has from this sink, also after a roll-back."""
         return self._last
 
     def cannot_roll_back(self) -> None:
-        """Return None: earlier snapshots can be returned to until they expire."""
+        """Return ``None``: earlier snapshots can be returned to until they expire."""
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
-        """Return to the snapshot of the last epoch of a history."""
+        """Return the table to the snapshot of the last epoch that the checkpoint has too."""
         with self._translating_errors(
             "cannot be rolled back", "Check the catalog and the credentials."
         ):
@@ -198,7 +198,7 @@ class IcebergSink(TargetSink):
     def _snapshot_to_keep(
         self, metadata: TableMetadata, is_kept: Callable[[HistoryPoint], bool]
     ) -> tuple[Snapshot | None, int]:
-        """Find the newest snapshot without epochs that are not to be kept, and its last epoch.
+        """Find the newest snapshot whose epochs all meet `is_kept`; and its last epoch.
 
         ``None`` if there was none before these.
         """
@@ -269,7 +269,7 @@ class IcebergSink(TargetSink):
                 return
 
     def _has_epoch(self, metadata: TableMetadata, epoch: int) -> bool:
-        """Return whether the table has an epoch; refuse a table that lost some in this run."""
+        """Return whether the table has an epoch; raise if the table lost epochs in this run."""
         there = self._last_epoch_in(metadata)
         if self._last is not None and (there is None or there.epoch < self._last.epoch):
             raise self._target_error(
@@ -282,7 +282,7 @@ class IcebergSink(TargetSink):
         return there is not None and there.epoch >= epoch
 
     def _rows(self, output: EpochOutput) -> pa.Table:
-        """Return the rows; one per key where rows are merged."""
+        """Return an epoch's rows; for upserts only the last of each key."""
         name = self._context.name
         batches: Iterator[pa.RecordBatch] = (
             without_replaced_rows(output, self._schema, self._merge_keys, name)
@@ -300,7 +300,7 @@ class IcebergSink(TargetSink):
         complete: bool,
         once: bool = True,
     ) -> None:
-        """Write rows and commit them, with the epoch that they are of.
+        """Write rows and commit them with their epoch; `complete`: they replace all rows.
 
         `once`: raise `_EpochIsThereError` if another driver commits it meanwhile.
         """
@@ -335,7 +335,7 @@ class IcebergSink(TargetSink):
     def _merge(
         self, transaction: Transaction, table: Table, rows: pa.Table, summary: dict[str, str]
     ) -> None:
-        """Replace the rows of the same keys."""
+        """Replace the table's rows that have the same keys as `rows`."""
         # The library cannot compare a partition that is null.
         partitioned = {table.schema().find_column_name(f.source_id) for f in table.spec().fields}
         near = rows_near(rows, [key for key in self._merge_keys if key not in partitioned])
@@ -374,7 +374,7 @@ class _EpochTable(Table):
         self._refuse = refuse
 
     def refresh(self) -> Table:
-        """Load the newest metadata, as the library does before it repeats a commit."""
+        """Load the newest metadata before a commit is repeated, unless that is refused."""
         refreshed = super().refresh()
         self._refuse(refreshed.metadata)
         return refreshed
@@ -387,7 +387,7 @@ def _replace(
     summary: dict[str, str],
     num_replaced: int,
 ) -> None:
-    """Replace the rows that a filter selects, of which there are `num_replaced`."""
+    """Replace the rows that the filter `where` selects, of which there are `num_replaced`."""
     if num_replaced:
         transaction.overwrite(rows, overwrite_filter=where, snapshot_properties=summary)
     else:  # the library warns of a deletion that finds nothing
@@ -395,7 +395,7 @@ def _replace(
 
 
 def rows_near(rows: pa.Table, keys: Sequence[str]) -> BooleanExpression:
-    """Return a filter that selects all rows of the same keys, and not many others.
+    """Return a filter that selects all rows with the keys of `rows`, and few others.
 
     It is a range of the first key column that has an order which all readers agree on.
     """
@@ -414,6 +414,7 @@ def rows_near(rows: pa.Table, keys: Sequence[str]) -> BooleanExpression:
 
 
 def _is_ordered(dtype: pa.DataType) -> bool:
+    """Return whether all readers of Iceberg order values of a type alike."""
     return bool(
         pa.types.is_integer(dtype) or pa.types.is_string(dtype) or pa.types.is_date32(dtype)
     )
@@ -425,7 +426,7 @@ def _literal(value: Any) -> Any:
 
 
 def last_epoch_of(metadata: TableMetadata, query_id: str, writer: str) -> HistoryPoint | None:
-    """Return a writer's last epoch in a table: -1 if its rows are gone.
+    """Return a writer's last epoch in a table; epoch -1 if its rows are gone.
 
     ``None`` if it never wrote to the table.
     """
@@ -454,32 +455,33 @@ def _ancestors(metadata: TableMetadata) -> Iterator[Snapshot]:
 
 
 def _is_first(snapshot: Snapshot) -> bool:
-    """Return whether a table had no snapshot before; parents that have expired are not named."""
+    """Return whether a snapshot is the first that its table ever had."""
     return snapshot.parent_snapshot_id is None and snapshot.sequence_number == 1
 
 
 def _sequence_in(text: str) -> int:
-    """Return the sequence number that a table's property has beside an epoch."""
+    """Return the snapshot's sequence number in a writer's property of the table."""
     return int(json.loads(text).get("sequence", 0))
 
 
 def _property(query_id: str, writer: str) -> str:
-    """Name of the table's property that has a writer's last epoch."""
+    """Return the name of the table's property that stores a writer's last epoch."""
     return f"{_PROPERTY}.{query_id}.{writer}"
 
 
 def _operation(snapshot: Snapshot) -> Operation | None:
+    """Return how a snapshot changed the table, such as by appending; ``None`` if not known."""
     return None if snapshot.summary is None else snapshot.summary.operation
 
 
 def _point_of(snapshot: Snapshot, query_id: str, writer: str) -> HistoryPoint | None:
-    """Read a writer's epoch from a snapshot; ``None`` if it is of somebody else."""
+    """Read a writer's epoch from a snapshot; ``None`` if another writer made the snapshot."""
     summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
     return _read_point(summary.get(_PROPERTY, ""), query_id, writer)
 
 
 def _read_point(text: str, query_id: str, writer: str) -> HistoryPoint | None:
-    """Read a writer's epoch; ``None`` if it is of somebody else."""
+    """Read a writer's epoch from JSON text; ``None`` if another writer wrote the text."""
     try:
         fields = json.loads(text)
         if (fields["query_id"], fields["writer"]) != (query_id, writer):
@@ -513,12 +515,12 @@ def as_iceberg_stores(dtype: pa.DataType) -> pa.DataType:
 
 
 def _shape_of(schema: pa.Schema, name: str) -> object:
-    """Return a column's type without what Arrow and Iceberg tell in different ways."""
+    """Return a column's type in the form that Arrow and Iceberg share; ``None`` without one."""
     return _shape(schema.field(name).type) if name in schema.names else None
 
 
 def _shape(dtype: pa.DataType) -> object:
-    """Return a type without what Arrow and Iceberg tell in different ways."""
+    """Return a type in a form that Arrow and Iceberg share: large and nested types unified."""
     if pa.types.is_struct(dtype):
         return {field.name: _shape(field.type) for field in dtype}
     if pa.types.is_map(dtype):
@@ -529,5 +531,5 @@ def _shape(dtype: pa.DataType) -> object:
 
 
 def _type_name(schema: pa.Schema, name: str) -> str:
-    """Name a column's Iceberg type in messages."""
+    """Name the type of a schema's column in messages; ``absent`` if there is no such column."""
     return str(schema.field(name).type) if name in schema.names else "absent"

@@ -96,7 +96,7 @@ class EpochFiles:
                     raise
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append `rows` to their partitions' files, one row group each."""
+        """Append rows to the files of their partitions, one row group each."""
         columns = rows.select(self._columns)
         if not self._partition_by:
             self._append_rows("", columns)
@@ -106,7 +106,7 @@ class EpochFiles:
             self._append_rows(inner, columns.take(pa.array(positions)))
 
     def _append_rows(self, inner: str, rows: pa.RecordBatch) -> None:
-        """Append rows to a partition's file; begin a new file if it is full."""
+        """Append rows to the file of the partition `inner`; begin another file if it is full."""
         if self._bytes[inner] >= FILE_BYTES and inner in self._open:
             self._open.pop(inner).close()
         writer = self._open_writer(inner)
@@ -121,7 +121,7 @@ class EpochFiles:
         self._open_writer("/".join(f"{name}={NULL_PARTITION}" for name in self._partition_by))
 
     def _open_writer(self, inner: str) -> pq.ParquetWriter:
-        """Return a partition's open file; close the oldest if there are too many."""
+        """Return the open file of the partition `inner`; close the oldest of too many."""
         if inner in self._open:
             return self._open[inner]
         if len(self._open) >= _OPEN_FILES:
@@ -144,7 +144,7 @@ class EpochFiles:
 def partition_directories(
     keys: pa.RecordBatch, *, folds: bool = False
 ) -> Iterator[tuple[str, np.ndarray[Any, np.dtype[np.int64]]]]:
-    """Yield each partition directory of `keys`, with the positions of its rows, ascending.
+    """Yield the directory of each partition, with the positions of its rows, ascending.
 
     Examples
     --------
@@ -172,7 +172,7 @@ def partition_directories(
 
 
 def directory_name(column: str, value: Any, *, folds: bool = False) -> str:
-    """Name of a partition directory."""
+    """Return the directory's name of a partition, such as ``day=2024-05-01``, as Spark does."""
     if value is None or value == "":
         return f"{column}={NULL_PARTITION}"
     text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -184,7 +184,7 @@ def directory_name(column: str, value: Any, *, folds: bool = False) -> str:
 
 
 def folded(name: str) -> str:
-    """Normalise a name as case-insensitive file systems compare it."""
+    """Normalise a name as file systems without case compare names."""
     return unicodedata.normalize("NFC", name).casefold()
 
 
@@ -203,7 +203,7 @@ _log = logging.getLogger(__name__)
 
 
 def are_worth_files(rows: pa.Table, partitions: int, lane_bytes: int) -> bool:
-    """Return whether a lane's files would have at least a sixteenth of `lane_bytes` each."""
+    """Return whether a lane's rows are enough bytes for a data file in each of the partitions."""
     return bool(rows.nbytes >= lane_bytes and 16 * rows.nbytes >= lane_bytes * partitions)
 
 
@@ -219,7 +219,7 @@ class Partition:
 def partitioned(
     rows: pa.Table, partition_by: Sequence[str], *, folds: bool = False
 ) -> list[Partition]:
-    """Divide rows by partition columns; `folds`: the file system ignores case."""
+    """Divide rows by the partition columns; `folds`: the file system ignores case."""
     if not partition_by:
         return [Partition("", {}, rows)]
     columns = [name for name in rows.schema.names if name not in partition_by]
@@ -237,7 +237,7 @@ def partitioned(
 
 
 def _partition_text(value: pa.Scalar) -> str | None:
-    """Write a partition's value as its directory spells it."""
+    """Return a partition column's value as text; ``None`` for null and for empty text."""
     # An empty text counts as null, as in Spark.
     plain = value.as_py()
     if plain is None or plain == "":
@@ -246,7 +246,7 @@ def _partition_text(value: pa.Scalar) -> str | None:
 
 
 def file_slices(rows: pa.Table) -> Iterator[pa.Table]:
-    """Cut rows into parts for files of bounded size."""
+    """Cut a lane's rows into parts for files of bounded size."""
     if rows.nbytes <= FILE_BYTES or rows.num_rows <= 1:
         yield rows
         return
@@ -266,7 +266,7 @@ def write_file(
     delivered: str,
     facts: dict[str, Any] | None = None,
 ) -> WrittenFile:
-    """Write a partition's rows to a file below `root`; not durable yet."""
+    """Write a partition's rows to a Parquet file below `root`; not durable yet."""
     with filesystem.open_output_stream(f"{root}/{path}") as stream:
         pq.write_table(rows, stream, compression=compression)
         size = int(stream.tell())
@@ -283,7 +283,7 @@ def write_file(
 def files_there(
     filesystem: pafs.FileSystem, root: str, written: Sequence[WrittenFile]
 ) -> tuple[list[tuple[WrittenFile, pafs.FileInfo]], list[str]]:
-    """Return the lanes' files that exist, and the paths of missing ones.
+    """Return the lanes' files that exist at the target, and the paths of missing ones.
 
     If any are missing, the epoch must not be delivered.
     """
@@ -299,7 +299,7 @@ def files_there(
 def is_target_replaced(
     sink: str, target: str, output: EpochOutput, gone: Sequence[str], opening: str
 ) -> bool:
-    """Return whether to skip an epoch because the whole target was removed.
+    """Return whether to skip an epoch whose files are gone since the whole target was removed.
 
     True if the target was created when the sink was opened, and all `gone` files were written
     before. `opening`: part of the names of files written since; empty if the target was not
@@ -329,7 +329,7 @@ def short_directory_name(column: str, *, folds: bool) -> Rule:
 
 
 def _with_long_directory_name(column: str, folds: bool, values: pa.Array) -> pa.BooleanArray | None:
-    """Mask of values whose directory name would be too long."""
+    """Return a mask of values whose partition directory would have too long a name."""
     if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
         return None
     room = (_LONGEST_NAME - len(column.encode()) - 1) // 3  # a character may become %XX
@@ -380,7 +380,7 @@ def file_row_check(
     *,
     folds: bool = False,
 ) -> RowCheck:
-    """Build the row check of a partitioned target of files.
+    """Build the check of rows for a target of files, perhaps partitioned.
 
     `context`: the sink's. `partition_by`: partition columns. `max_partitions`: the most partitions
     that one lane may write in an epoch. `never_null`: columns that the target does not let be null.

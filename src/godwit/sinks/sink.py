@@ -133,7 +133,7 @@ class EpochOutput(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the rows, which an older version of the flow may have produced."""
+        """Columns of the rows; an epoch of an earlier flow has that flow's columns."""
 
     @property
     def num_rows(self) -> int:
@@ -147,7 +147,7 @@ class EpochOutput(Protocol):
         """
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that are not in `files`, always in the same order."""
+        """Yield the rows that are not in `files`, in the same order at every call."""
 
     def files(self) -> Sequence[WrittenFile]:
         """Return the files of this epoch that lanes wrote to the sink's `target`."""

@@ -47,12 +47,17 @@ class TargetSink(Sink):
 
     @staticmethod
     def text_of(error: Exception) -> str:
-        """Text of an error of the target's library."""
+        """Return the text of an error of the target's library."""
         return str(error)
 
     @contextlib.contextmanager
     def _translating_errors(self, what: str, remedy: str, **context: Any) -> Iterator[None]:
-        """Context that turns errors of the target's library into `SinkError`, without secrets."""
+        """Context that turns errors of the target's library into `SinkError`, without secrets.
+
+        `what`: what cannot be done, in words. `context`: further fields of the error.
+
+        `what`: what cannot be done, in words. `context`: further fields of the error.
+        """
         try:
             yield
         except SinkError:
@@ -63,7 +68,7 @@ class TargetSink(Sink):
             ) from self._secrets.cause(error)
 
     def _target_error(self, what: str, remedy: str, **context: Any) -> SinkError:
-        """Return an error about the target, without secrets."""
+        """Build an error about the target, without secrets; `what`: the problem in words."""
         on_table = f" on table {self._place['table']}" if "table" in self._place else ""
         return SinkError(
             f"{self._kind} sink {self._context.name!r}{on_table}: {self._secrets.hide(what)}.",
@@ -74,7 +79,7 @@ class TargetSink(Sink):
         )
 
     def _rollback_error(self, last_epoch: int, min_epoch: int) -> SinkError:
-        """Return the error that a roll-back would remove delivered epochs."""
+        """Return the error that a roll-back would remove epochs that do not come again."""
         return self._target_error(
             f"cannot be rolled back: it would have epochs up to {last_epoch}, and epochs up to "
             f"{min_epoch} were delivered to it and do not come again",
@@ -96,7 +101,7 @@ def checked_rejects(sink: Sink | None) -> Sink | None:
 
 
 def is_shared(point: HistoryPoint, epochs: CommittedEpochs) -> bool:
-    """Return whether an epoch at a target is one of the checkpoint's.
+    """Return whether an epoch that a target has is an epoch of the checkpoint too.
 
     A point without a digest, as earlier versions left it, goes by its number.
     """
@@ -106,10 +111,10 @@ def is_shared(point: HistoryPoint, epochs: CommittedEpochs) -> bool:
 
 
 def point_of_epoch(epochs: CommittedEpochs, epoch: int) -> HistoryPoint:
-    """Return the point of an epoch; without digest if the record is gone."""
+    """Return an epoch with its history and digest; these are empty if its record is gone."""
     return epochs.point(epoch) if epoch in epochs.retained_epochs else point_without_history(epoch)
 
 
 def point_without_history(epoch: int, query_id: str = "") -> HistoryPoint:
-    """Return the point of an epoch of unknown history; -1 for no epoch."""
+    """Return an epoch of unknown history as a point; -1 stands for no epoch."""
     return HistoryPoint(query_id=query_id, history="", epoch=epoch, digest="")

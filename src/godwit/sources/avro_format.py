@@ -85,7 +85,7 @@ class AvroMessages(MessageFormat):
         return self._schema
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Decode messages into the columns of `schema`."""
+        """Decode Avro messages into the columns of `schema`."""
         reader = _parse_schema(self._text)
         records = [
             None if value is None else self._decode_record(value, reader) for value in values
@@ -96,7 +96,7 @@ class AvroMessages(MessageFormat):
         ]
 
     def _decode_record(self, value: bytes, reader: Any) -> Any:
-        """Decode one message by its writer's schema, resolved to the reader's."""
+        """Decode one message by its writer's schema, converted to the schema `reader`."""
         stream = io.BytesIO(value)
         writer = reader
         if self._registry is not None:
@@ -110,7 +110,7 @@ class AvroMessages(MessageFormat):
         return record
 
     def _writer_schema(self, schema_id: int) -> str:
-        """Return the writer's schema of an id, as JSON text; cached."""
+        """Return the schema of the registry's id `schema_id`, as JSON text; cached."""
         if isinstance(self._registry, str):
             return schema_of_id(self._registry, schema_id)
         assert self._registry is not None
@@ -152,7 +152,7 @@ class AvroMessages(MessageFormat):
             )
 
     def _registered_id(self) -> int:
-        """Return the id that the registry has for this schema."""
+        """Return the id that the registry has for the schema to write; cached."""
         if isinstance(self._registry, str):
             if self._subject is None:
                 raise SourceError(
@@ -171,7 +171,7 @@ class AvroMessages(MessageFormat):
 
 
 def _schema_text(schema: object) -> str:
-    """Return a user's schema as JSON text, or refuse it."""
+    """Return a user's Avro schema as JSON text, or refuse it."""
     try:
         text = schema_text(schema)
         parsed = fastavro.parse_schema(json.loads(text))
@@ -190,7 +190,7 @@ def _schema_text(schema: object) -> str:
 
 @lru_cache(maxsize=1024)
 def _parse_schema(text: str) -> Any:
-    """Parse a schema's JSON text; cached."""
+    """Parse the JSON text of an Avro schema; cached."""
     return fastavro.parse_schema(json.loads(text))
 
 
@@ -203,7 +203,7 @@ def _to_arrow_schema(text: str) -> pa.Schema:
 
 
 def _to_arrow_type(schema: Any, known: dict[str, Any], where: str, within: tuple[str, ...]) -> Any:
-    """Convert an Avro type to Arrow's; `within`: enclosing records, to refuse recursion."""
+    """Convert a parsed Avro type to Arrow's; `within`: enclosing records, to refuse recursion."""
     if isinstance(schema, list):
         others = [part for part in schema if part != "null"]
         if len(others) != 1:
@@ -247,7 +247,7 @@ def _to_arrow_type(schema: Any, known: dict[str, Any], where: str, within: tuple
 
 
 def _unsupported_type(where: str, what: str) -> InvalidFlowError:
-    """Build the error that an Avro type has no counterpart."""
+    """Build the error that the Avro type at `where` has no counterpart in Arrow; `what`: why."""
     return InvalidFlowError(
         f"The Avro schema has {what} at {where}, and Arrow has no type for it.",
         remedy="Leave the field out of the schema that you read with.",
@@ -255,5 +255,5 @@ def _unsupported_type(where: str, what: str) -> InvalidFlowError:
 
 
 def _to_arrow_value(value: Any) -> Any:
-    """Convert a decoded Avro value to one that Arrow takes."""
+    """Convert a value that fastavro decoded to one that Arrow takes."""
     return str(value) if isinstance(value, uuid.UUID) else value

@@ -55,7 +55,7 @@ class FilePosition:
 
     @staticmethod
     def of(position: Position) -> FilePosition:
-        """Decode what a commit record has."""
+        """Decode a position from a commit record."""
         partly = position["file"]
         return FilePosition(
             keys=np.frombuffer(position["keys"], _KEY).astype(np.uint64),
@@ -92,7 +92,7 @@ class FilePosition:
         }
 
     def describe(self) -> dict[str, Any]:
-        """Describe it for people."""
+        """Describe the position in a few values, for people."""
         shown: dict[str, Any] = {"files": len(self.keys)}
         if (partly := self.partly) is not None:
             place = " ".join([partly.unit or "", f"{partly.offset:,}"]).strip()
@@ -101,11 +101,11 @@ class FilePosition:
         return shown
 
     def has_read(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Return a mask of the files, by key, that were read to their end."""
+        """Return a mask of the files, by their keys, that were read to the end."""
         return np.isin(keys, self.keys)
 
 
 def describe_position(position: Position) -> Position:
-    """Describe a position of files for people; return that of another source as it is."""
+    """Describe a position of a file source for people; return other positions unchanged."""
     is_of_files = isinstance(position, dict) and position.keys() == {"keys", "versions", "file"}
     return FilePosition.of(position).describe() if is_of_files else position

@@ -103,7 +103,7 @@ class FileSource(Source):
 
     @property
     def schema(self) -> pa.Schema:
-        """The given columns, or those of the first file."""
+        """Columns given by the user, or those of the first file."""
         if self._schema is None:
             self._schema = self._look_up_schema()
         return self._schema
@@ -115,6 +115,7 @@ class FileSource(Source):
         return f"{self._format.name} files in {self._directory.shown}{of}"
 
     def _look_up_schema(self) -> pa.Schema:
+        """Read the schema of the first file, with the columns of its directories' names."""
         listing = self._listing or self._directory.list()
         if not listing.files:
             raise SourceError(
@@ -149,13 +150,14 @@ class FileSource(Source):
         return FilePosition.beginning().encoded()
 
     def _list(self, read: FilePosition) -> Listing:
-        """List the directory; raise if a file that was read has changed."""
+        """List the directory; raise if a file that was read has changed since."""
         listing = self._directory.list()
         self._check(listing, read)
         self._idle_at = None
         return listing
 
     def _check(self, listing: Listing, read: FilePosition) -> None:
+        """Raise if a file of the position `read` was deleted or changed, by the listing."""
         at = listing.find(read.keys)
         still = at >= 0
         changed = listing.versions[at[still]] != read.versions[still]
@@ -174,7 +176,7 @@ class FileSource(Source):
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
-        """Position up to which an epoch may read: whole files and parts, within the limits."""
+        """Return the position up to which an epoch may read, within the limits."""
         idle = until is None and self._idle_at is not None and self._idle_at == position
         if idle:
             known, self._listing = self._listing, self._directory.list()
@@ -205,7 +207,7 @@ class FileSource(Source):
     def _pending(
         self, listing: Listing, read: FilePosition, bound: FilePosition | None
     ) -> Iterator[FileRange]:
-        """Yield unread ranges of files, in order; only those up to `bound`, if given."""
+        """Yield unread ranges of files, oldest file first; `bound`: position not to exceed."""
         is_new = ~read.has_read(listing.keys)
         last = None if bound is None else bound.partly
         if bound is not None:
@@ -225,7 +227,7 @@ class FileSource(Source):
             yield FileRange(file=file, stop=stop)
 
     def _up_to(self, pieces: Iterable[FileRange], rows: int) -> tuple[list[FileRange], int | None]:
-        """Return ranges of up to `rows` rows, and the offset at which the last file is divided."""
+        """Return the first ranges with up to `rows` rows, and the offset that cuts the last one."""
         taken, left, waiting = [], rows, iter(pieces)
         while left > 0 and (ahead := list(itertools.islice(waiting, _LAYOUTS_AT_ONCE))):
             layouts = self._layouts_of([piece.file for piece in ahead])
@@ -299,7 +301,7 @@ class FileSource(Source):
         return [self._make_split(group, layouts, few=few) for group in grouped.values()]
 
     def _between(self, begin: FilePosition, end: FilePosition) -> list[FileRange]:
-        """Return the ranges of files between two positions, oldest first."""
+        """Return the ranges of files between two positions, oldest file first."""
         new = ~begin.has_read(end.keys)
         first, last = begin.partly, end.partly
         files = self._resolve(end.keys[new], end.versions[new])
@@ -317,7 +319,7 @@ class FileSource(Source):
     def _resolve(
         self, keys: npt.NDArray[np.uint64], versions: npt.NDArray[np.uint32]
     ) -> list[File]:
-        """Return the files with these keys; raise if one was deleted or changed."""
+        """Return the files with these keys; raise if one was deleted or changed since."""
         if self._listing is None:
             self._listing = self._directory.list()
         files = []
@@ -342,7 +344,7 @@ class FileSource(Source):
     def _cut_range(
         self, piece: FileRange, layouts: dict[File, FileLayout | None], target: float
     ) -> Iterator[tuple[FileRange, float]]:
-        """Yield parts of a range, each of about `target` bytes, with their bytes."""
+        """Yield parts of a range of about `target` bytes, each with its size in bytes."""
         file = piece.file
         if file not in layouts:
             yield piece, file.size
@@ -362,7 +364,12 @@ class FileSource(Source):
         *,
         few: bool,  # whether rows are worth counting, so that the driver may read them
     ) -> Split:
-        """Make a split of parts; those of one file that follow each other are read at once."""
+        """Make a split of ranges; adjacent ranges of one file become one range.
+
+        `few`: the split has few rows, so counting these exactly is worth reading the file.
+
+        `few`: the split has few rows, so counting these exactly is worth reading the file.
+        """
         pieces: list[FileRange] = []
         for part, _ in group:
             if pieces and pieces[-1].file == part.file and pieces[-1].stop == part.start:
@@ -397,7 +404,7 @@ class FileSource(Source):
             return self._format.max_rows(self._directory, piece)
 
     def _layouts_of(self, files: Sequence[File]) -> list[FileLayout | None]:
-        """Return the layouts of files, several of which are looked at at once."""
+        """Return the layouts of several files, looked up in parallel."""
         wanted = [file for file in dict.fromkeys(files) if file not in self._layouts]
         if len(self._layouts) + len(wanted) > _MAX_LAYOUTS:
             self._layouts = {file: self._layouts[file] for file in files if file in self._layouts}
@@ -455,7 +462,7 @@ class FileSource(Source):
             yield self._unreadable(named, bad)
 
     def _unreadable(self, file: str, bad: Sequence[BadLine]) -> Unreadable:
-        """Return bad lines as `Unreadable`."""
+        """Return lines that cannot be parsed as unreadable rows of a file."""
         if self._on_bad == "skip":
             _logger.warning(
                 "The file %r: %s cannot be read (%s) and left out.",
@@ -473,7 +480,7 @@ class FileSource(Source):
     # -- reports ----------------------------------------------------------------------------------
 
     def lag(self, position: Position) -> Lag:
-        """Return the unread files of the last listing as a lag."""
+        """Return the unread files of the last listing as a lag: bytes, and the oldest time."""
         if self._listing is None:
             return Lag()
         if self._idle_at is not None and self._idle_at == position:
@@ -507,7 +514,7 @@ class _naming:  # noqa: N801  reads as a function
 
 
 def _type_of_values(texts: Sequence[str | None]) -> pa.DataType:
-    """Return bigint for values of which all are whole numbers, else text."""
+    """Return the type of a partition column: bigint if all texts are whole numbers, else text."""
     numbers = all(
         text is None or (text.removeprefix("-").isdecimal() and text.isascii() and len(text) < 19)
         for text in texts
@@ -516,7 +523,7 @@ def _type_of_values(texts: Sequence[str | None]) -> pa.DataType:
 
 
 def _constant_column(text: str | None, field: pa.Field, rows: int, file: str) -> pa.Array:
-    """Repeat a partition's value, as text of the path, over all rows of a file."""
+    """Return a column of `rows` equal values: a partition's value, parsed from its text."""
     if text is None:
         return pa.nulls(rows, field.type)
     value = pa.array([text])

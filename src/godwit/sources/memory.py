@@ -84,10 +84,12 @@ class MemorySource(Source):
 
     @property
     def schema(self) -> pa.Schema:
+        """Columns of the rows."""
         return self._schema
 
     @property
     def identity(self) -> str:
+        """Name of the source, after the word ``memory``."""
         return f"memory {self._name}"
 
     def open(self, position: Position | None) -> None:
@@ -109,21 +111,25 @@ class MemorySource(Source):
             )
 
     def start(self) -> Position:
+        """Return position 0: positions are numbers of rows."""
         return 0
 
     def end(self, position: Position) -> Position:
+        """Return the number of rows added so far."""
         del position
         return self._count
 
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
+        """Return the position after the rows added so far, within the limit and `until`."""
         ends = [self._count]
         ends += [position + most for most in (limit, self._max_rows) if most is not None]
         ends += [] if until is None else [until]
         return max(position, min(ends))
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
+        """Divide a range of row numbers evenly into splits."""
         parts = max(1, min(parallelism, end - begin))
         edges = [begin + (end - begin) * part // parts for part in range(parts + 1)]
         return [
@@ -133,6 +139,7 @@ class MemorySource(Source):
         ]
 
     def _make_split(self, first: int, stop: int) -> Split:
+        """Make the split of rows `first` to `stop` - 1, which carries the rows."""
         rows = pa.concat_tables(
             [
                 table.slice(max(first - at, 0), stop - max(first, at))
@@ -152,6 +159,7 @@ class MemorySource(Source):
         )
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that a split carries."""
         with pa.ipc.open_stream(split.payload) as reader:
             for batch in reader:
                 yield batch.select(list(columns))

@@ -57,17 +57,17 @@ class MessageFormat(ABC):
 
     @abstractmethod
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Decode messages into these columns; raise one of `failures` if one is not readable."""
+        """Decode messages into columns; raise one of `failures` if one cannot be read."""
 
     @abstractmethod
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
-        """Write each row as a message; raise `UnwritableError` if one cannot be."""
+        """Encode each row as a message; raise `UnwritableError` if a row cannot be."""
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:  # noqa: B027  many take any
-        """Raise `InvalidFlowError` if rows of such columns can never be written."""
+        """Raise `InvalidFlowError` if rows with these columns can never be written."""
 
     def decode(self, values: Sequence[Value], names: Sequence[str]) -> Decoded:
-        """Read messages as the columns `names`."""
+        """Decode messages to the columns `names`; bad messages are listed beside the rows."""
         if self.schema is None:
             msg = "the format has no schema"
             raise AssertionError(msg)
@@ -80,7 +80,7 @@ class MessageFormat(ABC):
             return self._decode_each(values, schema)
 
     def _decode_each(self, values: Sequence[Value], schema: pa.Schema) -> Decoded:
-        """Find the messages that cannot be read."""
+        """Decode messages one by one, and list those that cannot be read."""
         readable: list[pa.RecordBatch] = []
         bad: list[tuple[int, str]] = []
         for position, value in enumerate(values):
@@ -93,14 +93,14 @@ class MessageFormat(ABC):
 
 
 def _make_batch(columns: list[pa.Array], schema: pa.Schema, num_rows: int) -> pa.RecordBatch:
-    """Build a record batch, also without columns."""
+    """Build a record batch of `num_rows` rows, which may have no columns."""
     if not columns:  # rows without columns, which are counted all the same
         return pa.RecordBatch.from_struct_array(pa.array([{}] * num_rows, pa.struct([])))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _error_text(error: Exception) -> str:
-    """Text of a decoding error, for messages."""
+    """Return the text of a decoding error, for messages."""
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason'}"
 
 
@@ -140,7 +140,7 @@ class TextMessages(MessageFormat):
         return pa.schema([("value", pa.string())])
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Read UTF-8."""
+        """Decode messages as UTF-8 into the only column."""
         return [pa.array(values, pa.binary()).cast(pa.string()) for _ in schema]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
@@ -199,7 +199,7 @@ class JsonMessages(MessageFormat):
         return self._schema
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Read all messages in one go, as an array of objects."""
+        """Decode all messages at once, as an array of JSON objects."""
         if not len(values):
             return [pa.array([], field.type) for field in schema]
         if None in values:
@@ -226,7 +226,7 @@ class JsonMessages(MessageFormat):
             raise UnwritableError(_error_text(error)) from error
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
-        """Refuse types that JSON has no form for."""
+        """Refuse columns of types that JSON cannot express."""
         del where
         _row_type(schema)
 
@@ -239,7 +239,7 @@ def _json_decoder(schema: pa.Schema) -> msgspec.json.Decoder[list[Any]]:
 
 @lru_cache(maxsize=64)
 def _row_type(schema: pa.Schema) -> Any:
-    """Class of a schema's JSON objects: fields f0, f1, ..., in JSON under the columns' names."""
+    """Return the msgspec class of a schema's JSON objects, with fields f0, f1, ..."""
     fields = [(f"f{i}", _json_type(field) | None, None) for i, field in enumerate(schema)]
     names = {f"f{i}": field.name for i, field in enumerate(schema)}
     return msgspec.defstruct("Row", fields, rename=names, gc=False)
@@ -247,7 +247,7 @@ def _row_type(schema: pa.Schema) -> Any:
 
 @lru_cache(maxsize=64)
 def _tuple_type(schema: pa.Schema) -> pa.DataType:
-    """Return the struct type of the rows of a schema."""
+    """Return the Arrow struct type of a schema's rows."""
     return pa.struct([pa.field(str(i), field.type) for i, field in enumerate(schema)])
 
 
@@ -268,7 +268,7 @@ _JSON_TYPES: Final = (
 
 
 def _json_type(field: pa.Field) -> Any:
-    """Python type that a column's values have in JSON."""
+    """Return the Python type as which msgspec decodes a column's JSON values."""
     dtype = field.type
     for matches, python in _JSON_TYPES:
         if matches(dtype):
@@ -289,7 +289,7 @@ def _json_type(field: pa.Field) -> Any:
 
 
 def _json_values(column: pa.Array) -> list[Any]:
-    """Values of a column as msgspec writes them."""
+    """Return a column's values as Python values that msgspec can encode."""
     if not _has_maps(column.type):
         values: list[Any] = column.to_pylist()
         return values
@@ -304,7 +304,7 @@ def _has_maps(dtype: pa.DataType) -> bool:
 
 
 def maps_to_dicts(value: Any, dtype: pa.DataType) -> Any:
-    """Make dicts of a value's maps, which Arrow gives as pairs."""
+    """Convert the maps in a value of Arrow type `dtype` from pairs to dicts."""
     if value is None:
         return None
     if pa.types.is_map(dtype):
@@ -324,7 +324,7 @@ _BY_NAME: Final[dict[str, MessageFormat]] = {
 
 
 def as_format(value: object, where: str) -> MessageFormat:
-    """Return the format that a user gave, by itself or by its name."""
+    """Return a user's message format, given by name or as an object; or refuse it."""
     if isinstance(value, MessageFormat):
         return value
     if isinstance(value, str) and value in _BY_NAME:

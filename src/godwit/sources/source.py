@@ -121,7 +121,7 @@ class Unreadable:
 
 
 def check_on_bad(where: str, on_bad: str, rejects: object) -> None:
-    """Raise `InvalidFlowError` if `on_bad` is unknown, or does not fit `rejects`."""
+    """Raise `InvalidFlowError` if `on_bad` is unknown, or does not fit the sink `rejects`."""
     if on_bad not in {"refuse", "skip", "divert"}:
         raise InvalidFlowError(
             f"{where}: on_bad={on_bad!r} is not known.",
@@ -366,5 +366,5 @@ class Source(ABC):
 
 
 def _is_number(position: Position) -> bool:
-    """Return whether positions can be compared as numbers."""
+    """Return whether a position is a number, so that positions can be compared."""
     return isinstance(position, int | float) and not isinstance(position, bool)
