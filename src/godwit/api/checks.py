@@ -575,19 +575,19 @@ def check_windows(
                 f"{where} was given a value of type {type_name(spec)}.",
                 remedy='Give windows, as in window(gw.hopping("6 hours", every="1 hour")).',
             )
-    if any(isinstance(spec, RowWindows) for spec in windows):
+    for kind, single in ((RowWindows, "windows of rows"), (Session, "a session")):
+        if len(windows) > 1 and any(isinstance(spec, kind) for spec in windows):
+            raise InvalidFlowError(
+                f"{where} has {single} beside other windows.",
+                remedy="Call window(...) twice on the keyed stream, and give each result a name.",
+            )
+    if isinstance(windows[0], RowWindows):
         _check_rows(
-            where, windows, time=time, output=output, late=late, share=share,
+            where, time=time, output=output, late=late, share=share,
             consolidate=consolidate, allowed_lateness=allowed_lateness, length_as=length_as,
         )  # fmt: skip
-    sessions = any(isinstance(spec, Session) for spec in windows)
-    if sessions and len(windows) > 1:
-        raise InvalidFlowError(
-            f"{where} has a session beside other windows.",
-            remedy="Call window(...) twice on the keyed stream, and give each result a name.",
-        )
-    if not sessions and not isinstance(windows[0], RowWindows):
-        grid_of([spec for spec in windows if isinstance(spec, Hopping)], where)
+    if fixed := [spec for spec in windows if isinstance(spec, Hopping)]:
+        grid_of(fixed, where)
     given = {"output": output, "share": share, "consolidate": consolidate}
     for option, (known, remedy) in _WINDOW_OPTIONS.items():
         check_one_of(where, option, given[option], known, remedy)
@@ -674,13 +674,8 @@ def _clashes(
         yield problem, "Leave length_as= out."
 
 
-def _check_rows(where: str, windows: Sequence[WindowSpec | RowWindows], **options: Any) -> None:
-    """Refuse other windows, and options of event time, beside windows of rows."""
-    if len(windows) > 1:
-        raise InvalidFlowError(
-            f"{where} has windows of rows beside other windows.",
-            remedy="Call window(...) twice on the keyed stream, and give each result a name.",
-        )
+def _check_rows(where: str, **options: Any) -> None:
+    """Refuse options of event time (name → value) beside windows of rows."""
     defaults = {
         "output": "append",
         "share": "measured",

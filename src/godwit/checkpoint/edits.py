@@ -30,7 +30,7 @@ from godwit.checkpoint.chains import rows_of
 from godwit.checkpoint.entries import BatchCache, StateRows, in_utc, pack_entries
 from godwit.checkpoint.evolution import apply_edits
 from godwit.checkpoint.framing import encode_record
-from godwit.checkpoint.journal import read_run
+from godwit.checkpoint.journal import JournalReader
 from godwit.checkpoint.records import (
     ANY_IDENTITY,
     FED_BACK,
@@ -252,7 +252,8 @@ def _was_delivered(log: CommitLog, latest: CommitRecord) -> bool:
 
     Only what the run says that committed it: a journal outlives epochs that a repair takes back.
     """
-    said = (entry.get("event") for entry in read_run(log.storage, latest.run_id))
+    entries = JournalReader(log.storage).entries_of_run(latest.run_id)
+    said = (entry.get("event") for entry in entries)
     found = (event for event in said if isinstance(event, dict))
     return any(e.get("kind") == "EpochCommitted" and e.get("epoch") == latest.epoch for e in found)
 

@@ -209,14 +209,14 @@ def select_columns(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.Re
 
 def in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a batch with its timestamps in time zone UTC, as they are stored; no copy."""
-    types = [_utc(field.type) for field in batch.schema]
+    types = [type_in_utc(field.type) for field in batch.schema]
     if types == batch.schema.types:
         return batch
     columns = [_as_type(*of) for of in zip(batch.columns, types, strict=True)]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def _utc(dtype: pa.DataType) -> pa.DataType:
+def type_in_utc(dtype: pa.DataType) -> pa.DataType:
     """Return a type with its time zone replaced by UTC."""
     if pa.types.is_timestamp(dtype) and dtype.tz is not None:
         return pa.timestamp(dtype.unit, tz="UTC")

@@ -271,24 +271,18 @@ def _records(description: StateDescription | None) -> dict[str, frozenset[str]]:
 
 def differences(where: str, old: Any, new: Any) -> Iterator[str]:
     """Yield the differences of two plain values in words, each with `where` before it."""
-    yield from _differences(where, (), plain(old), plain(new))
-
-
-def _differences(where: str, path: tuple[str, ...], old: Any, new: Any) -> Iterator[str]:
-    """Yield the differences of two plain values in words; `path`: fields that led to them."""
-    name = ".".join(path)
+    old, new = plain(old), plain(new)
     if not (isinstance(old, dict) and isinstance(new, dict)):
         if old != new:
-            yield f"{where}{name} was {old!r} and is {new!r}"
+            yield f"{where.removesuffix('.')} was {old!r} and is {new!r}"
         return
     for field in sorted({*old, *new}, key=str):
-        here = (*path, str(field))
         if field not in new:
-            yield f"{where}{'.'.join(here)} was {old[field]!r} and is gone"
+            yield f"{where}{field} was {old[field]!r} and is gone"
         elif field not in old:
-            yield f"{where}{'.'.join(here)} is new, as {new[field]!r}"
+            yield f"{where}{field} is new, as {new[field]!r}"
         else:
-            yield from _differences(where, here, old[field], new[field])
+            yield from differences(f"{where}{field}.", old[field], new[field])
 
 
 ORIGINS = "origins"

@@ -238,11 +238,6 @@ def read_tail(storage: CheckpointStorage, count: int) -> list[dict[str, Any]]:
     return JournalReader(storage).tail(count)
 
 
-def read_run(storage: CheckpointStorage, run: str) -> Iterator[dict[str, Any]]:
-    """Yield the entries that are left of a run, by its id in commit records, oldest first."""
-    return JournalReader(storage).entries_of_run(run)
-
-
 def read_last(
     storage: CheckpointStorage, count: int, kind: str, decode: Callable[[Any], _T | None]
 ) -> list[_T]:

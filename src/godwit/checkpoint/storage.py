@@ -51,8 +51,6 @@ from godwit.model.secrets import Secrets, shown_uri, unless_confidential
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
-    from typing import Self
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _RESTORE = "Restore it from a copy of the checkpoint, or start with a new checkpoint."
@@ -137,7 +135,7 @@ class FileEntry:
 
 
 class OutputFile:
-    """A file being written. Leaving the context closes it, or drops it after an exception.
+    """A file being written, which ends by `close` or `abort`.
 
     `write`, `close`, `abort`: what they do on the file system of the checkpoint.
     """
@@ -168,20 +166,6 @@ class OutputFile:
         """Try to remove the unfinished file; errors are ignored."""
         with translate_errors(self._uri, self._path, "deleting"), suppress(FileNotFoundError):
             self._abort()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
 
 
 class CheckpointStorage(ABC):

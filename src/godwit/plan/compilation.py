@@ -366,12 +366,7 @@ class _Compilation:
         `exchanged`: columns that are sent to the operator. `time`: its column of event time, if
         any. `first`: number of the first input.
         """
-
-        def columns_of(stream: StreamNode) -> list[str]:
-            """Names of the columns of a stream."""
-            names: list[str] = self.columns.of(stream)[0].names
-            return names
-
+        columns_of = self.columns.names_of
         return [
             SourceInput(
                 operator=operator,

@@ -56,24 +56,18 @@ def feedbacks_of(
 
 def _edges(edge: FeedbackNode, columns: StreamColumns, time: str | None) -> Iterator[Feedback]:
     """Yield the edges of one loop; `time`: event-time column that may hold watermarks."""
-
-    def columns_of(stream: StreamNode) -> list[str]:
-        """Names of the columns of a stream."""
-        names: list[str] = columns.of(stream)[0].names
-        return names
-
     assert isinstance(edge.loop.own, FeedbackSource), "Flow.feedback makes no other"
     for branch in branches_of(edge.upstream):
         feed = branch.feed
         assert not isinstance(feed, SourceNode), "Stream.feed_back_to refuses such a stream"
-        holds = time is not None and edge.loop.own.holds_watermark
+        held = time if edge.loop.own.holds_watermark else None
         yield Feedback(
             loop=edge.loop.name,
             operator=feed.name,
             maps=columns.arrow_maps(branch),
             schema=edge.loop.own.schema,
-            time=time if holds else None,
-            delay_us=delay_us(feed, time, edge.loop.name, columns_of) if holds and time else 0,
+            time=held,
+            delay_us=0 if held is None else delay_us(feed, held, edge.loop.name, columns.names_of),
         )
 
 

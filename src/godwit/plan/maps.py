@@ -118,7 +118,7 @@ def map_dataframe(
     """Apply maps to the DataFrame of a source, or of one epoch of it; errors name the map."""
     for function in maps:
         where = f"Map {function_name(function)!r} on source {source!r}"
-        context = {"source": source, "function": function_name(function)}
+        context = _error_context(function, source, is_source=True)
         try:
             result: object = function(dataframe)
         except (Exception, SystemExit) as error:

@@ -59,6 +59,11 @@ class StreamColumns:
         schema, _ = found[0]
         return schema, " and ".join(dict.fromkeys(origin for _, origin in found))
 
+    def names_of(self, node: StreamNode) -> list[str]:
+        """Return the names of the columns of a stream."""
+        names: list[str] = self.of(node)[0].names
+        return names
+
     def _check_union(self, node: StreamNode) -> None:
         """Refuse a union of streams with different columns, anywhere upstream."""
         while isinstance(node, MapNode):

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.ownership import HistoryPoint
     from godwit.checkpoint.records import CommitRecord, SinkRecord
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.sinks.committed import CommittedEpochs
-    from godwit.sinks.sink import Sink
+    from godwit.sinks.sink import CommittedEpochs, Sink
 
 Way: TypeAlias = Literal["refuse", "roll_back", "new_writer"]
 OnDivergence: TypeAlias = Way | Mapping[str, Way]

@@ -27,7 +27,7 @@ import os
 import re
 import time
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote, urlsplit
@@ -40,18 +40,17 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 
-from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.carried_files import rows_of_file
 from godwit.sinks.file_systems import destination_of, exists, force_file, force_names, local_path
 from godwit.sinks.parquet_files import (
     Partition,
-    are_worth_files,
     file_row_check,
     files_there,
     is_target_replaced,
     partitioned,
+    partitions_worth_files,
     write_file,
 )
 from godwit.sinks.rows import (
@@ -62,20 +61,25 @@ from godwit.sinks.rows import (
     join_small_batches,
     require_columns,
     storable_schema,
-    upsert_keys,
     with_plain_types,
     without_replaced_rows,
 )
 from godwit.sinks.sink import LANE_BYTES, MAX_PARTITIONS
-from godwit.sinks.target_sink import TargetSink, is_shared, point_without_history
+from godwit.sinks.target_sink import (
+    TargetSink,
+    is_shared,
+    point_text,
+    point_without_history,
+    read_point_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from godwit.checkpoint.ownership import HistoryPoint
     from godwit.checkpoint.staged_output import WrittenFile
     from godwit.plan.staging import LaneWriter, RowCheck
-    from godwit.sinks.committed import CommittedEpochs
-    from godwit.sinks.sink import EpochOutput, Sink, SinkContext
+    from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
 
 
 def error_text(error: Exception) -> str:
@@ -184,13 +188,8 @@ class DeltaSink(TargetSink):
         self._context = context
         self.__dict__.pop("destination", None)  # of another run, started elsewhere
         self._opening = uuid.uuid4().hex[:12]
-        self._merge_keys = upsert_keys(context, self._keys) if self._mode == "upsert" else ()
+        self._merge_keys = self._checked_keys(self._mode, self._keys)
         for key in self._merge_keys:
-            if pa.types.is_nested(context.schema.field(key).type):
-                raise self._target_error(
-                    f"column {key!r} of type {context.schema.field(key).type} cannot be a key",
-                    "Identify rows by columns of primitive types (keys=[...]).",
-                )
             if "`" in key:
                 raise self._target_error(
                     f"column {key!r} cannot be a key, since it has a backtick in its name, which "
@@ -567,28 +566,20 @@ def _application(query_id: str, writer: str, generation: str = "") -> str:
 
 def metadata_of(point: HistoryPoint, writer: str, generation: str) -> dict[str, str]:
     """Return the commit metadata by which a table's log names an epoch."""
-    fields = {**asdict(point), "writer": writer, "generation": generation}
-    return {_KEY: json.dumps(fields, sort_keys=True)}
+    return {_KEY: point_text(point, writer, generation=generation)}
 
 
 def _own_epoch(commit: Mapping[str, Any], query_id: str, writer: str) -> TableEpoch | None:
     """Read a writer's epoch from an entry of the table's log; ``None`` if it has none."""
-    try:
-        fields = json.loads(commit[_KEY])
-        if (fields["query_id"], fields["writer"]) != (query_id, writer):
-            return None
-        return TableEpoch(
-            point=HistoryPoint(
-                query_id=query_id,
-                history=str(fields["history"]),
-                epoch=int(fields["epoch"]),
-                digest=str(fields["digest"]),
-            ),
-            generation=str(fields["generation"]),
-            version=int(commit["version"]),
-        )
-    except (KeyError, TypeError, ValueError):
+    own = read_point_text(commit.get(_KEY), query_id, writer)
+    if own is None:
         return None
+    point, fields = own
+    return TableEpoch(
+        point=point,
+        generation=str(fields.get("generation", "")),
+        version=int(commit["version"]),
+    )
 
 
 def _commits_back(table: DeltaTable) -> Iterator[dict[str, Any]]:
@@ -762,11 +753,8 @@ class DeltaLaneWriter:
 
     def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
         """Write a data file for each partition; ``None`` if the rows are too few for files."""
-        if not are_worth_files(rows, 1, self.lane_bytes):
-            return None
-        rows = rows.cast(self.schema)
-        parts = partitioned(rows, self.partition_by)
-        if not are_worth_files(rows, len(parts), self.lane_bytes):
+        parts = partitions_worth_files(rows, self.schema, self.partition_by, self.lane_bytes)
+        if parts is None:
             return None
         filesystem, root = table_files(self.uri, self.storage_options)
         if not exists(filesystem, f"{root}/{self.marker}"):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +18,7 @@ import pyarrow.fs as pafs
 
 from godwit.model.errors import SinkError
 from godwit.model.secrets import HIDDEN, shown_uri
+from godwit.sources.directory import is_remote
 from godwit.sources.directory import open_file_system as open_any
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def destination_of(path: str) -> str:
     """
     if path.startswith("file:"):
         return open_file_system(path)[1]
-    if not _is_uri(path):
+    if not is_remote(path):
         return os.path.abspath(path)  # noqa: PTH100 - Path would resolve links
     base, _, query = shown_uri(path).partition("?")
     scheme, _, rest = base.partition("://")
@@ -61,11 +61,6 @@ def destination_of(path: str) -> str:
         place = f"{container}@{place}" if container else place
     server = [field for field in query.split("&") if field.startswith("endpoint_override=")]
     return "?".join([f"{name}://{place}", *server])
-
-
-def _is_uri(path: str) -> bool:
-    """Return whether a path begins with a scheme, such as ``s3://``."""
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://|file:/", path) is not None
 
 
 def renames_directories(filesystem: pafs.FileSystem) -> bool:

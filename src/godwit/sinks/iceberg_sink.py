@@ -18,9 +18,7 @@ read, those of the same keys left out, and the rest written anew with the epoch'
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
@@ -31,7 +29,6 @@ from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, IsNull, L
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
-from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.parquet_files import file_row_check
 from godwit.sinks.rows import (
@@ -41,12 +38,17 @@ from godwit.sinks.rows import (
     join_small_batches,
     last_of_each_key,
     storable_schema,
-    upsert_keys,
     with_plain_types,
     without_replaced_rows,
 )
 from godwit.sinks.sink import MAX_PARTITIONS
-from godwit.sinks.target_sink import TargetSink, is_shared, point_without_history
+from godwit.sinks.target_sink import (
+    TargetSink,
+    is_shared,
+    point_text,
+    point_without_history,
+    read_point_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -57,9 +59,9 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
+    from godwit.checkpoint.ownership import HistoryPoint
     from godwit.plan.staging import RowCheck
-    from godwit.sinks.committed import CommittedEpochs
-    from godwit.sinks.sink import EpochOutput, Sink, SinkContext
+    from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
 
 _ATTEMPTS: Final = 10  # of several writers, one wins each time
 _PROPERTY: Final = "godwit"
@@ -107,13 +109,7 @@ class IcebergSink(TargetSink):
     def open(self, context: SinkContext) -> None:
         """Create the table, or check that the rows fit it."""
         self._context = context
-        self._merge_keys = upsert_keys(context, self._keys) if self._mode == "upsert" else ()
-        for key in self._merge_keys:
-            if pa.types.is_nested(context.schema.field(key).type):
-                raise self._target_error(
-                    f"column {key!r} of type {context.schema.field(key).type} cannot be a key",
-                    "Identify rows by columns of primitive types (keys=[...]).",
-                )
+        self._merge_keys = self._checked_keys(self._mode, self._keys)
         schema = with_plain_types(storable_schema(context.schema), as_iceberg_stores)
         with self._translating_errors(
             "cannot be opened",
@@ -305,9 +301,8 @@ class IcebergSink(TargetSink):
         `once`: raise `_EpochIsThereError` if another driver commits it meanwhile.
         """
         query, writer = self._context.query_id, self._context.writer
-        fields = {**asdict(point), "writer": writer}
-        fields["sequence"] = table.metadata.next_sequence_number()  # or more, if repeated
-        text = json.dumps(fields, sort_keys=True)
+        sequence = table.metadata.next_sequence_number()  # or more, if repeated
+        text = point_text(point, writer, sequence=sequence)
 
         merged = bool(self._merge_keys and rows.num_rows)
         of_snapshot = table.metadata.current_snapshot_id
@@ -439,10 +434,11 @@ def last_epoch_of(metadata: TableMetadata, query_id: str, writer: str) -> Histor
     if text is None:
         return None
     # Its snapshots have expired, unless there are older ones: the table was rolled back to these.
-    recorded, sequence = _read_point(text, query_id, writer), _sequence_in(text)
-    if recorded is None or any((s.sequence_number or 0) < sequence for s in ancestors):
+    own = read_point_text(text, query_id, writer)
+    sequence = 0 if own is None else int(own[1].get("sequence", 0))
+    if own is None or not ancestors or any((s.sequence_number or 0) < sequence for s in ancestors):
         return point_without_history(-1, query_id)
-    return recorded if ancestors else point_without_history(-1, query_id)
+    return own[0]
 
 
 def _ancestors(metadata: TableMetadata) -> Iterator[Snapshot]:
@@ -459,11 +455,6 @@ def _is_first(snapshot: Snapshot) -> bool:
     return snapshot.parent_snapshot_id is None and snapshot.sequence_number == 1
 
 
-def _sequence_in(text: str) -> int:
-    """Return the snapshot's sequence number in a writer's property of the table."""
-    return int(json.loads(text).get("sequence", 0))
-
-
 def _property(query_id: str, writer: str) -> str:
     """Return the name of the table's property that stores a writer's last epoch."""
     return f"{_PROPERTY}.{query_id}.{writer}"
@@ -477,23 +468,8 @@ def _operation(snapshot: Snapshot) -> Operation | None:
 def _point_of(snapshot: Snapshot, query_id: str, writer: str) -> HistoryPoint | None:
     """Read a writer's epoch from a snapshot; ``None`` if another writer made the snapshot."""
     summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
-    return _read_point(summary.get(_PROPERTY, ""), query_id, writer)
-
-
-def _read_point(text: str, query_id: str, writer: str) -> HistoryPoint | None:
-    """Read a writer's epoch from JSON text; ``None`` if another writer wrote the text."""
-    try:
-        fields = json.loads(text)
-        if (fields["query_id"], fields["writer"]) != (query_id, writer):
-            return None
-        return HistoryPoint(
-            query_id=query_id,
-            history=str(fields["history"]),
-            epoch=int(fields["epoch"]),
-            digest=str(fields["digest"]),
-        )
-    except (KeyError, TypeError, ValueError):
-        return None
+    own = read_point_text(summary.get(_PROPERTY), query_id, writer)
+    return None if own is None else own[0]
 
 
 def as_iceberg_stores(dtype: pa.DataType) -> pa.DataType:

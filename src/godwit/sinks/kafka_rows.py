@@ -16,7 +16,13 @@ import pyarrow.compute as pc
 
 from godwit.plan.staging import Rejections
 from godwit.sinks.row_checks import within_years
-from godwit.sources.message_formats import JsonMessages, MessageFormat, UnwritableError, Value
+from godwit.sources.message_formats import (
+    JsonMessages,
+    MessageFormat,
+    UnwritableError,
+    Value,
+    is_text_or_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +90,7 @@ class MessageLayout:
         if len(self.key) > 1:
             return JsonMessages(None).encode(rows.select(list(self.key)))
         column = rows[self.key[0]]
-        if not (_is_bytes(column.type)):
+        if not (is_text_or_bytes(column.type)):
             try:
                 column = column.cast(pa.string())
             except pa.ArrowException as error:
@@ -103,17 +109,6 @@ def _is_beyond(values: pa.Array) -> bool:
     numbers = values.cast(pa.int32() if values.type == pa.date32() else pa.int64())
     least, most = pc.min_max(numbers).values()
     return bool(least.is_valid and (least.as_py() < bounds[0] or most.as_py() > bounds[1]))
-
-
-def _is_bytes(dtype: pa.DataType) -> bool:
-    """Return whether values of a type are bytes."""
-    return bool(
-        pa.types.is_binary(dtype)
-        or pa.types.is_large_binary(dtype)
-        or pa.types.is_fixed_size_binary(dtype)
-        or pa.types.is_string(dtype)
-        or pa.types.is_large_string(dtype)
-    )
 
 
 def _message_headers(given: Any) -> list[tuple[str, bytes | None]] | None:
@@ -190,7 +185,7 @@ def _batch_columns(batch: pa.RecordBatch) -> Iterator[tuple[pa.Array, pa.Field]]
 def _text_bytes(values: pa.Array) -> int:
     """Return an upper bound of a value's bytes as JSON text, with escapes."""
     dtype = values.type
-    if _is_bytes(dtype):
+    if is_text_or_bytes(dtype):
         if pa.types.is_fixed_size_binary(dtype):
             return 2 * int(dtype.byte_width) + 4
         return 6 * int(pc.max(pc.binary_length(values)).as_py() or 0) + 4

@@ -37,6 +37,7 @@ import pyarrow.parquet as pq
 from godwit.checkpoint.staged_output import WrittenFile
 from godwit.model.errors import SinkError
 from godwit.sinks.row_checks import KNOWN_YEARS, NO_NANOSECONDS, ColumnCheck, RowChecks, Rule
+from godwit.sinks.rows import split_batch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -173,14 +174,21 @@ def partition_directories(
 
 def directory_name(column: str, value: Any, *, folds: bool = False) -> str:
     """Return the directory's name of a partition, such as ``day=2024-05-01``, as Spark does."""
-    if value is None or value == "":
+    text = _partition_text(value)
+    if text is None:
         return f"{column}={NULL_PARTITION}"
-    text = str(value).lower() if isinstance(value, bool) else str(value)
     escaped = escaped_in_paths(text)
     if folds:
         # Not the digits of what is escaped already, of which only one spelling occurs.
         escaped = _CAPITAL.sub(lambda match: match[1] or f"%{ord(match[0]):02X}", escaped)
     return f"{column}={escaped}"
+
+
+def _partition_text(value: Any) -> str | None:
+    """Return a partition's value as text; ``None`` for null and, as in Spark, for empty text."""
+    if value is None or value == "":
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def folded(name: str) -> str:
@@ -200,11 +208,6 @@ def escaped_in_paths(text: str) -> str:
 
 
 _log = logging.getLogger(__name__)
-
-
-def are_worth_files(rows: pa.Table, partitions: int, lane_bytes: int) -> bool:
-    """Return whether a lane's rows are enough bytes for a data file in each of the partitions."""
-    return bool(rows.nbytes >= lane_bytes and 16 * rows.nbytes >= lane_bytes * partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,28 +234,33 @@ def partitioned(
     for directory, parts_of_directory in places.items():
         positions = np.sort(np.concatenate(parts_of_directory))
         values = keys.slice(int(positions[0]), 1)
-        texts = {name: _partition_text(values.column(name)[0]) for name in partition_by}
+        texts = {name: _partition_text(values.column(name)[0].as_py()) for name in partition_by}
         parts.append(Partition(directory, texts, rows.select(columns).take(pa.array(positions))))
     return parts
 
 
-def _partition_text(value: pa.Scalar) -> str | None:
-    """Return a partition column's value as text; ``None`` for null and for empty text."""
-    # An empty text counts as null, as in Spark.
-    plain = value.as_py()
-    if plain is None or plain == "":
+def partitions_worth_files(
+    rows: pa.Table,
+    schema: pa.Schema,
+    partition_by: Sequence[str],
+    lane_bytes: int,
+    *,
+    folds: bool = False,
+) -> list[Partition] | None:
+    """Divide a lane's rows by partitions; ``None`` if the lane has too few for files of its own.
+
+    All rows must have at least `lane_bytes` bytes, and those of a partition a sixteenth of that on
+    average.
+    """
+    if rows.nbytes < lane_bytes:
         return None
-    return str(plain).lower() if isinstance(plain, bool) else str(plain)
+    parts = partitioned(rows.cast(schema), partition_by, folds=folds)
+    return parts if 16 * rows.nbytes >= lane_bytes * len(parts) else None
 
 
 def file_slices(rows: pa.Table) -> Iterator[pa.Table]:
     """Cut a lane's rows into parts for files of bounded size."""
-    if rows.nbytes <= FILE_BYTES or rows.num_rows <= 1:
-        yield rows
-        return
-    half = rows.num_rows // 2
-    yield from file_slices(rows.slice(0, half))
-    yield from file_slices(rows.slice(half))
+    return split_batch(rows, rows=rows.num_rows, size_bytes=FILE_BYTES)
 
 
 def write_file(

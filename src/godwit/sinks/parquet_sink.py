@@ -59,13 +59,12 @@ from godwit.sinks.parquet_directory import (
 )
 from godwit.sinks.parquet_files import (
     EpochFiles,
-    are_worth_files,
     file_row_check,
     file_slices,
     files_there,
     folded,
     is_target_replaced,
-    partitioned,
+    partitions_worth_files,
     write_file,
 )
 from godwit.sinks.rows import (
@@ -85,8 +84,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.ownership import HistoryPoint
     from godwit.checkpoint.staged_output import WrittenFile
     from godwit.plan.staging import LaneWriter, RowCheck
-    from godwit.sinks.committed import CommittedEpochs
-    from godwit.sinks.sink import EpochOutput, Sink, SinkContext
+    from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
 
 _opened = functools.lru_cache(maxsize=8)(open_file_system)  # S3 asks for the bucket's region
 
@@ -112,10 +110,10 @@ class ParquetLaneWriter:
 
     def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
         """Write files of a lane under ``_staging``; ``None`` if the rows are too few for files."""
-        if not are_worth_files(rows, 1, self.lane_bytes):
-            return None
-        parts = partitioned(rows.cast(self.schema), self.partition_by, folds=self.folds)
-        if not are_worth_files(rows, len(parts), self.lane_bytes):
+        parts = partitions_worth_files(
+            rows, self.schema, self.partition_by, self.lane_bytes, folds=self.folds
+        )
+        if parts is None:
             return None
         filesystem, root = _opened(self.path)
         try:

@@ -58,8 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from godwit.plan.staging import RowCheck
-    from godwit.sinks.committed import CommittedEpochs
-    from godwit.sinks.sink import EpochOutput, Sink, SinkContext
+    from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
 
 EPOCHS: Final = "godwit_epochs"
 

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from godwit.columns.types import is_list
 from godwit.plan.staging import Rejections
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def _nested_arrays(
     elif pa.types.is_struct(dtype):
         for child in values.flatten():
             yield from _nested_arrays(child, parents)
-    elif _is_list(dtype):
+    elif is_list(dtype) or pa.types.is_map(dtype):
         if pa.types.is_map(dtype):
             yield values, parents
             values = _map_entries(values)
@@ -248,13 +249,3 @@ def _positions(mask: Any) -> npt.NDArray[np.int64]:
 def _is_text(dtype: pa.DataType) -> bool:
     """Return whether values of a type are text."""
     return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype))
-
-
-def _is_list(dtype: pa.DataType) -> bool:
-    """Return whether values of a type are lists or maps."""
-    return bool(
-        pa.types.is_list(dtype)
-        or pa.types.is_large_list(dtype)
-        or pa.types.is_fixed_size_list(dtype)
-        or pa.types.is_map(dtype)
-    )

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from godwit.checkpoint.entries import type_in_utc
 from godwit.columns.hashing import canonical_floats
 from godwit.model.errors import SinkError
 from godwit.model.naming import listing
@@ -97,20 +98,14 @@ def storable_schema(schema: pa.Schema) -> pa.Schema:
     return with_plain_types(
         schema,
         lambda dtype: (
-            _in_utc(pa.timestamp("us", dtype.tz)) if pa.types.is_timestamp(dtype) else dtype
+            type_in_utc(pa.timestamp("us", dtype.tz)) if pa.types.is_timestamp(dtype) else dtype
         ),
     )
 
 
 def instants_in_utc(schema: pa.Schema) -> pa.Schema:
     """Return `schema` with instants in UTC, so that zones make no difference."""
-    return with_plain_types(schema, _in_utc)
-
-
-def _in_utc(dtype: pa.DataType) -> pa.DataType:
-    """Return a timestamp type in UTC if it has a time zone; others unchanged."""
-    is_instant = pa.types.is_timestamp(dtype) and dtype.tz is not None
-    return pa.timestamp(dtype.unit, "UTC") if is_instant else dtype
+    return with_plain_types(schema, type_in_utc)
 
 
 _Change: TypeAlias = "Callable[[pa.DataType], pa.DataType]"
@@ -232,7 +227,7 @@ def join_small_batches(
         yield pa.concat_batches(batches_held)
 
 
-def split_batch(batch: pa.RecordBatch, *, rows: int, size_bytes: int) -> Iterator[pa.RecordBatch]:
+def split_batch(batch: _Rows, *, rows: int, size_bytes: int) -> Iterator[_Rows]:
     """Cut a batch into parts of at most `rows` rows and about `size_bytes`."""
     if batch.num_rows <= rows and (batch.nbytes <= size_bytes or batch.num_rows <= 1):
         yield batch

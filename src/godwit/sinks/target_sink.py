@@ -10,17 +10,22 @@ be delivered beside lanes (`delivers_concurrently`).
 from __future__ import annotations
 
 import contextlib
+import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
 
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.errors import SinkError
+from godwit.sinks.rows import upsert_keys
 from godwit.sinks.sink import Sink, SinkContext
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from godwit.model.secrets import Secrets
-    from godwit.sinks.committed import CommittedEpochs
+    from godwit.sinks.sink import CommittedEpochs
 
 
 class TargetSink(Sink):
@@ -49,6 +54,18 @@ class TargetSink(Sink):
     def text_of(error: Exception) -> str:
         """Return the text of an error of the target's library."""
         return str(error)
+
+    def _checked_keys(self, mode: str, keys: str | Sequence[str] | None) -> tuple[str, ...]:
+        """Return the columns that identify a row; none in append mode; refuse nested types."""
+        chosen = upsert_keys(self._context, keys) if mode == "upsert" else ()
+        for key in chosen:
+            dtype = self._context.schema.field(key).type
+            if pa.types.is_nested(dtype):
+                raise self._target_error(
+                    f"column {key!r} of type {dtype} cannot be a key",
+                    "Identify rows by columns of primitive types (keys=[...]).",
+                )
+        return chosen
 
     @contextlib.contextmanager
     def _translating_errors(self, what: str, remedy: str, **context: Any) -> Iterator[None]:
@@ -118,3 +135,27 @@ def point_of_epoch(epochs: CommittedEpochs, epoch: int) -> HistoryPoint:
 def point_without_history(epoch: int, query_id: str = "") -> HistoryPoint:
     """Return an epoch of unknown history as a point; -1 stands for no epoch."""
     return HistoryPoint(query_id=query_id, history="", epoch=epoch, digest="")
+
+
+def point_text(point: HistoryPoint, writer: str, **facts: object) -> str:
+    """Encode a writer's last epoch as JSON text for a target; `facts`: further fields."""
+    return json.dumps({**asdict(point), "writer": writer, **facts}, sort_keys=True)
+
+
+def read_point_text(
+    text: Any, query_id: str, writer: str
+) -> tuple[HistoryPoint, dict[str, Any]] | None:
+    """Decode text of `point_text`, with all fields; ``None`` if another writer wrote the text."""
+    try:
+        fields = json.loads(text)
+        if (fields["query_id"], fields["writer"]) != (query_id, writer):
+            return None
+        point = HistoryPoint(
+            query_id=query_id,
+            history=str(fields["history"]),
+            epoch=int(fields["epoch"]),
+            digest=str(fields["digest"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+    return point, fields

@@ -14,7 +14,13 @@ import pyarrow as pa
 
 from godwit.model.errors import InvalidFlowError, SourceError
 from godwit.model.secrets import Secrets
-from godwit.sources.message_formats import MessageFormat, UnwritableError, Value, maps_to_dicts
+from godwit.sources.message_formats import (
+    MessageFormat,
+    UnwritableError,
+    Value,
+    check_fields,
+    python_values,
+)
 from godwit.sources.schema_registry import (
     frame_header,
     parse_frame,
@@ -124,12 +130,7 @@ class AvroMessages(MessageFormat):
         parsed = _parse_schema(self._text)
         begin = b"" if self._registry is None else frame_header(self._registered_id())
         names = [field.name for field in self._schema]
-        columns = [
-            [maps_to_dicts(v, rows[n].type) for v in rows[n].to_pylist()]
-            if n in rows.schema.names
-            else None
-            for n in names
-        ]
+        columns = [python_values(rows[n]) if n in rows.schema.names else None for n in names]
         written: list[Value] = []
         for row in range(rows.num_rows):
             record = {n: c[row] for n, c in zip(names, columns, strict=True) if c is not None}
@@ -144,12 +145,7 @@ class AvroMessages(MessageFormat):
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
         """Refuse columns that the record does not have."""
-        unknown = [name for name in schema.names if name not in self._schema.names]
-        if unknown:
-            raise InvalidFlowError(
-                f"{where} has column {unknown[0]!r}, and the Avro record has no such field.",
-                remedy=f"Its fields are {', '.join(self._schema.names)}.",
-            )
+        check_fields(schema, self._schema, where, "the Avro record")
 
     def _registered_id(self) -> int:
         """Return the id that the registry has for the schema to write; cached."""

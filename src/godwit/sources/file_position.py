@@ -8,7 +8,7 @@ were read is not in the set, so it is read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -63,11 +63,7 @@ class FilePosition:
             partly=None
             if partly is None
             else PartlyRead(
-                file=File(
-                    path=partly["path"],
-                    size=partly["size"],
-                    modified_ns=partly["modified_ns"],
-                ),
+                file=File(**{field.name: partly[field.name] for field in fields(File)}),
                 offset=partly["offset"],
                 unit=partly.get("unit"),
             ),
@@ -82,13 +78,7 @@ class FilePosition:
             "versions": self.versions[order].astype(_VERSION).tobytes(),
             "file": None
             if partly is None
-            else {
-                "path": partly.file.path,
-                "size": partly.file.size,
-                "modified_ns": partly.file.modified_ns,
-                "offset": partly.offset,
-                "unit": partly.unit,
-            },
+            else {**asdict(partly.file), "offset": partly.offset, "unit": partly.unit},
         }
 
     def describe(self) -> dict[str, Any]:

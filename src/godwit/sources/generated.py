@@ -129,7 +129,11 @@ class GeneratedSource(Source):
         if not self._paced:
             return most
         passed_us = self._now_us() - start_us
-        return 0 if passed_us < 0 else min(most, int(passed_us * self._rows_per_s / 1e6) + 1)
+        return 0 if passed_us < 0 else min(most, self._num_within(passed_us))
+
+    def _num_within(self, passed_us: int) -> int:
+        """Return the number of rows that are due `passed_us` microseconds after the start."""
+        return int(passed_us * self._rows_per_s / 1e6) + 1
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
         """Divide the range of row numbers evenly."""

@@ -160,7 +160,7 @@ def _values_of_column(column: pa.Array) -> list[Value]:
 
 def _check_only_column(schema: pa.Schema, where: str, kind: str) -> None:
     """Refuse rows that are not one column of bytes or text."""
-    if len(schema) == 1 and _is_text_or_bytes(schema.field(0).type):
+    if len(schema) == 1 and is_text_or_bytes(schema.field(0).type):
         return
     raise InvalidFlowError(
         f"{where} is to write values as {kind}, which takes one column of text or bytes; the rows "
@@ -169,7 +169,7 @@ def _check_only_column(schema: pa.Schema, where: str, kind: str) -> None:
     )
 
 
-def _is_text_or_bytes(dtype: pa.DataType) -> bool:
+def is_text_or_bytes(dtype: pa.DataType) -> bool:
     """Return whether a type is text or binary."""
     return bool(
         pa.types.is_string(dtype)
@@ -178,6 +178,16 @@ def _is_text_or_bytes(dtype: pa.DataType) -> bool:
         or pa.types.is_large_binary(dtype)
         or pa.types.is_fixed_size_binary(dtype)
     )
+
+
+def check_fields(schema: pa.Schema, fields: pa.Schema, where: str, record: str) -> None:
+    """Refuse rows with columns that the record of a format (`fields`) does not have."""
+    unknown = [name for name in schema.names if name not in fields.names]
+    if unknown:
+        raise InvalidFlowError(
+            f"{where} has column {unknown[0]!r}, and {record} has no such field.",
+            remedy=f"Its fields are {', '.join(fields.names)}.",
+        )
 
 
 class JsonMessages(MessageFormat):
@@ -220,7 +230,7 @@ class JsonMessages(MessageFormat):
             return [b"{}"] * rows.num_rows
         encode = msgspec.json.Encoder().encode
         try:
-            columns = [_json_values(column) for column in rows.columns]
+            columns = [python_values(column) for column in rows.columns]
             return [encode(row) for row in map(_row_type(rows.schema), *columns)]
         except (ArithmeticError, TypeError, ValueError, msgspec.MsgspecError) as error:
             raise UnwritableError(_error_text(error)) from error
@@ -288,12 +298,12 @@ def _json_type(field: pa.Field) -> Any:
     )
 
 
-def _json_values(column: pa.Array) -> list[Any]:
+def python_values(column: pa.Array) -> list[Any]:
     """Return a column's values as Python values that msgspec can encode."""
     if not _has_maps(column.type):
         values: list[Any] = column.to_pylist()
         return values
-    return [maps_to_dicts(value, column.type) for value in column.to_pylist()]
+    return [_maps_to_dicts(value, column.type) for value in column.to_pylist()]
 
 
 def _has_maps(dtype: pa.DataType) -> bool:
@@ -303,16 +313,16 @@ def _has_maps(dtype: pa.DataType) -> bool:
     return any(_has_maps(dtype.field(i).type) for i in range(dtype.num_fields))
 
 
-def maps_to_dicts(value: Any, dtype: pa.DataType) -> Any:
+def _maps_to_dicts(value: Any, dtype: pa.DataType) -> Any:
     """Convert the maps in a value of Arrow type `dtype` from pairs to dicts."""
     if value is None:
         return None
     if pa.types.is_map(dtype):
-        return {key: maps_to_dicts(item, dtype.item_type) for key, item in value}
+        return {key: _maps_to_dicts(item, dtype.item_type) for key, item in value}
     if pa.types.is_struct(dtype):
-        return {field.name: maps_to_dicts(value[field.name], field.type) for field in dtype}
+        return {field.name: _maps_to_dicts(value[field.name], field.type) for field in dtype}
     if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
-        return [maps_to_dicts(item, dtype.value_type) for item in value]
+        return [_maps_to_dicts(item, dtype.value_type) for item in value]
     return value
 
 

@@ -125,18 +125,12 @@ class NexmarkSource(GeneratedSource):
         options = self.options().partition(", ")[2]
         return f"nexmark({self._kind}, events_per_second={self._events_per_s:g}, {options})"
 
-    def _num_due(self, start_us: int) -> int:
-        """Return the number of rows that are due now, by the clock."""
-        most = (1 << 62) if self._num_rows is None else self._num_rows
-        if not self._paced:
-            return most
-        passed_us = self._now_us() - start_us
-        if passed_us < 0:
-            return 0
+    def _num_within(self, passed_us: int) -> int:
+        """Return the number of rows that are due `passed_us` microseconds after the start."""
         events = int(passed_us * self._events_per_s / 1e6) + 1
         share = _SHARE_OF[self._kind]
         place = min(max(events % _CYCLE - _FIRST_OF[self._kind], 0), share)
-        return min(most, events // _CYCLE * share + place)
+        return events // _CYCLE * share + place
 
     def event_time_us(self, number: int, start_us: int) -> int:
         """Event time of a row, by its number, in microseconds of Unix time."""

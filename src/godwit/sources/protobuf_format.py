@@ -16,7 +16,13 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, EncodeError
 
 from godwit.model.errors import InvalidFlowError
-from godwit.sources.message_formats import MessageFormat, UnwritableError, Value, maps_to_dicts
+from godwit.sources.message_formats import (
+    MessageFormat,
+    UnwritableError,
+    Value,
+    check_fields,
+    python_values,
+)
 from godwit.sources.schema_registry import frame_header, parse_frame
 
 if TYPE_CHECKING:
@@ -107,7 +113,7 @@ class ProtobufMessages(MessageFormat):
             place = _message_indexes(_message_descriptor(self._files, self._name))
             begin = frame_header(self._schema_id or 0) + _encode_indexes(place)
         columns = [
-            (name, [maps_to_dicts(v, column.type) for v in column.to_pylist()])
+            (name, python_values(column))
             for name, column in zip(rows.schema.names, rows.columns, strict=True)
         ]
         written: list[Value] = []
@@ -121,12 +127,7 @@ class ProtobufMessages(MessageFormat):
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
         """Refuse columns that the message does not have."""
-        unknown = [name for name in schema.names if name not in self._schema.names]
-        if unknown:
-            raise InvalidFlowError(
-                f"{where} has column {unknown[0]!r}, and message {self._name} has no such field.",
-                remedy=f"Its fields are {', '.join(self._schema.names)}.",
-            )
+        check_fields(schema, self._schema, where, f"message {self._name}")
         if self._framed and self._schema_id is None:
             raise InvalidFlowError(
                 f"{where} is to write framed messages, and the id of their schema is not given.",
