@@ -53,7 +53,10 @@ if TYPE_CHECKING:
 
 
 def check_not_results(where: str, **options: object) -> None:
-    """Refuse an aggregate that was passed as an option of ``compute``, such as ``name``."""
+    """Refuse an aggregate that was passed as an option of ``compute``, such as ``name``.
+
+    `where`: the call, for errors.
+    """
     for option, value in options.items():
         if value is not None and not isinstance(value, str):
             given = "an aggregate" if hasattr(value, "bind") else type_name(value)
@@ -66,11 +69,11 @@ def check_not_results(where: str, **options: object) -> None:
 
 def describe(node: StreamNode) -> str:
     """Describe a stream for messages, such as ``source 'flights' after 1 map``."""
-    parts = [_described(branch) for branch in branches_of(node)]
+    parts = [_branch_text(branch) for branch in branches_of(node)]
     return parts[0] if len(parts) == 1 else f"the union of {' and '.join(parts)}"
 
 
-def _described(branch: Branch) -> str:
+def _branch_text(branch: Branch) -> str:
     """Describe a branch for messages: its source or operator, and the number of its maps."""
     kind = "source" if isinstance(branch.feed, SourceNode) else "operator"
     number = len(branch.maps)
@@ -79,7 +82,10 @@ def _described(branch: Branch) -> str:
 
 
 def check_function(function: object, where: str, example: str) -> None:
-    """Refuse a value that cannot be called; `example`: a correct call, for the message."""
+    """Refuse a value that cannot be called; `example`: a correct call, for the message.
+
+    `where`: the call, for errors.
+    """
     if not callable(function):
         raise InvalidFlowError(
             f"{where} was given a value of type {type_name(function)}, which cannot be called.",
@@ -88,7 +94,10 @@ def check_function(function: object, where: str, example: str) -> None:
 
 
 def check_plain(function: Callable[..., Any], where: str) -> None:
-    """Refuse an asynchronous function where only plain ones are called."""
+    """Refuse an asynchronous function where only plain ones are called.
+
+    `where`: the call, for errors.
+    """
     if is_asynchronous(function):
         raise InvalidFlowError(
             f"{where} was given {function_name(function)!r}, which is asynchronous.",
@@ -98,7 +107,7 @@ def check_plain(function: Callable[..., Any], where: str) -> None:
 
 
 def check_same_flow(flow: Any, other: Any, where: str) -> None:
-    """Refuse a stream of another flow."""
+    """Refuse a stream of another flow. `where`: the call, for errors."""
     if other is not flow:
         raise InvalidFlowError(
             f"{where} of flow {flow.name!r} was given a stream of another flow, {other.name!r}.",
@@ -132,7 +141,10 @@ def check_window_function(name: str, node: WindowedNode) -> None:
 
 
 def check_keys(columns: tuple[object, ...], where: str, example: str) -> tuple[str, ...]:
-    """Return the names of key columns; refuse none, names twice, and values that are no text."""
+    """Return the names of key columns; refuse none, names twice, and values that are no text.
+
+    `where`: the call, for errors.
+    """
     if not columns:
         raise InvalidFlowError(
             f"{where} names no column.", remedy=f"Name at least one, as in {example}."
@@ -159,8 +171,6 @@ def check_partition_by(
     columns: object, keys: tuple[str, ...], where: str
 ) -> tuple[str, ...] | None:
     """Return the key columns that place rows, by ``partition_by=``; or refuse the value.
-
-    Empty if they are all key columns in order; ``None`` if the user said nothing.
 
     Empty if they are all key columns in order; ``None`` if the user said nothing.
 
@@ -227,7 +237,7 @@ def is_sink(value: object) -> bool:
 
 
 def check_late(late: object, where: str) -> None:
-    """Refuse a value of ``late=`` that is no sink."""
+    """Refuse a value of ``late=`` that is no sink. `where`: the call, for errors."""
     if late is not None and not is_sink(late):
         raise InvalidFlowError(
             f"{where} was given {type_name(late)} for late=, which is not a sink.",
@@ -312,7 +322,8 @@ def read_state_columns(name: str, state: Any) -> StateColumns:
         unset = [f.name for f in of.fields if not f.nullable and f.name not in columns.defaults]
         if unset:
             raise InvalidFlowError(
-                f"{where}, {state.__qualname__}, says nothing of {unset[0]!r} for a new key.",
+                f"{where}, {state.__qualname__}, has a field {unset[0]!r} without a default, "
+                "so a new key has no value for it.",
                 remedy=f"Give the field a default, or declare it as `| None`, as in "
                 f"{unset[0]}: {hint_text(of.field(unset[0]).hint)} | None = None.",
                 operator=name,
@@ -385,8 +396,6 @@ def check_merge(name: str, merge: Any, others: Mapping[str, object]) -> None:
     """Refuse ``merge=`` that cannot take two states, or beside options of a whole key.
 
     `others`: name → value of such options.
-
-    `others`: name → value of such options.
     """
     if merge is None:
         return
@@ -398,15 +407,13 @@ def check_merge(name: str, merge: Any, others: Mapping[str, object]) -> None:
             operator=name,
         )
     check_arguments(name, merge, "merge(state, other)", number=2)
-    _insist_on_parts(name, others)
+    _check_divisible(name, others)
 
 
 def check_merge_of_states(
     name: str, states: Mapping[str, Declared], others: Mapping[str, object]
 ) -> None:
     """Refuse ``merge=`` of some states only, or beside options of a whole key.
-
-    `others`: name → value of such options.
 
     `others`: name → value of such options.
     """
@@ -417,9 +424,9 @@ def check_merge_of_states(
         where = f"State {state!r} of operator {name!r}"
         if declared.merge is None:
             raise InvalidFlowError(
-                f"{where} has no merge=, and state {merged[0]!r} has.",
-                remedy="Give every state one, since a key is divided with all its states; or none, "
-                "and all rows of a key go to one lane.",
+                f"{where} has no merge=, but state {merged[0]!r} has one.",
+                remedy="Give merge= to every state, since a key is divided with all its states; or "
+                "to none, and all rows of a key go to one lane.",
                 operator=name,
                 state=state,
             )
@@ -434,31 +441,31 @@ def check_merge_of_states(
         check_arguments(name, declared.merge, "merge(value, other)", number=2)
         if declared.ttl is not None:
             raise InvalidFlowError(
-                f"{where} has merge= and ttl=: the merged state would be as new as the last of "
-                "its parts.",
-                remedy="Leave out one of the two.",
+                f"{where} has merge= and ttl=, but a merged state would live as long as the newest "
+                "of its parts.",
+                remedy="Leave out merge= or ttl=.",
                 operator=name,
                 state=state,
             )
         if part_state_of(state) in states or state == PARTS:
             taken = PARTS if state == PARTS else part_state_of(state)
             raise InvalidFlowError(
-                f"Operator {name!r} has a state named {taken!r}, which is that of its parts.",
+                f"Operator {name!r} has a state named {taken!r}, a name that merge= needs.",
                 remedy="Choose another name.",
                 operator=name,
                 state=taken,
             )
-    _insist_on_parts(name, others)
+    _check_divisible(name, others)
 
 
-def _insist_on_parts(name: str, others: Mapping[str, object]) -> None:
-    """Refuse options of a whole key (name → value) beside ``merge=``."""
+def _check_divisible(name: str, others: Mapping[str, object]) -> None:
+    """Refuse options that concern all rows of a key (name → value) beside ``merge=``."""
     given = [other for other, value in others.items() if value]
     if given:
         raise InvalidFlowError(
-            f"Operator {name!r} has merge= and {given[0]}=, which belong to a whole key, and "
-            "not to each of several parts.",
-            remedy=f"Leave merge= out, and all rows of a key go to one lane; or {given[0]}=.",
+            f"Operator {name!r} has merge=, which divides the rows of a key among lanes, and "
+            f"{given[0]}=, which needs all rows of a key in one lane.",
+            remedy=f"Leave out merge= or {given[0]}=.",
             operator=name,
         )
 
@@ -513,7 +520,7 @@ def check_results(
 
 
 def check_suffix(suffix: object, where: str) -> None:
-    """Refuse a suffix that is empty or no text."""
+    """Refuse a suffix that is empty or no text. `where`: the call, for errors."""
     if suffix is not None and (not isinstance(suffix, str) or not suffix):
         raise InvalidFlowError(
             f"{where} has suffix={suffix!r}.",
@@ -522,7 +529,10 @@ def check_suffix(suffix: object, where: str) -> None:
 
 
 def checked_spread(spread: Any, where: str) -> int:
-    """Return ``spread=``, the maximum number of parts of a hot key; or refuse the value."""
+    """Return ``spread=``, the maximum number of parts of a hot key; or refuse the value.
+
+    `where`: the call, for errors.
+    """
     if not isinstance(spread, int) or isinstance(spread, bool) or not 2 <= spread <= MAX_PARTS:
         raise InvalidFlowError(
             f"{where} has spread={spread!r}.",
@@ -533,7 +543,10 @@ def checked_spread(spread: Any, where: str) -> int:
 
 
 def interval_of(between: Any, where: str) -> tuple[int, int]:
-    """Return the bounds of a join's interval, ``between=``, in microseconds; or refuse them."""
+    """Return the bounds of a join's interval, ``between=``, in microseconds; or refuse them.
+
+    `where`: the call, for errors.
+    """
     bounds = between if isinstance(between, tuple | list) else ()
     if len(bounds) != 2 or not all(isinstance(bound, str | dt.timedelta) for bound in bounds):
         raise InvalidFlowError(
@@ -563,7 +576,10 @@ def check_windows(
     length_as: object,
     name: object,
 ) -> int:
-    """Refuse options of ``window`` that do not fit together; return the lateness in µs."""
+    """Refuse options of ``window`` that do not fit together; return the lateness in µs.
+
+    `where`: the call, for errors.
+    """
     if not windows:
         raise InvalidFlowError(
             f"{where} names no window.",
@@ -592,7 +608,7 @@ def check_windows(
     for option, (known, remedy) in _WINDOW_OPTIONS.items():
         check_one_of(where, option, given[option], known, remedy)
     lateness_us = microseconds(allowed_lateness, f"The allowed lateness of {where}", least=0)
-    for problem, remedy in _clashes(
+    for problem, remedy in _conflicts(
         windows, output=output, share=share, consolidate=consolidate, length_as=length_as,
         lateness=allowed_lateness if lateness_us else None,
     ):  # fmt: skip
@@ -626,7 +642,7 @@ _WINDOW_OPTIONS = {
 }
 
 
-def _clashes(
+def _conflicts(
     windows: Sequence[WindowSpec | RowWindows],
     *,
     output: object,
@@ -675,7 +691,10 @@ def _clashes(
 
 
 def _check_rows(where: str, **options: Any) -> None:
-    """Refuse options of event time (name → value) beside windows of rows."""
+    """Refuse options of event time (name → value) beside windows of rows.
+
+    `where`: the call, for errors.
+    """
     defaults = {
         "output": "append",
         "share": "measured",
@@ -686,8 +705,8 @@ def _check_rows(where: str, **options: Any) -> None:
         if value != defaults.get(option):
             raise InvalidFlowError(
                 f"{where} has windows of rows and {option}={value!r}.",
-                remedy="Windows of rows know no event time, and come out when their last row has "
-                f"come; leave {option}= out.",
+                remedy=f"Leave {option}= out: windows of rows have no event time, and are emitted "
+                "when their last row has come.",
             )
 
 
@@ -710,7 +729,7 @@ def warn_of_rebinding(operator: str, function: Callable[..., Any], *, stacklevel
     What a method returns (``state = state.setdefault("a", {})``) may be a part of the state, and is
     left alone; so is a function whose source cannot be found.
     """
-    for line, name in _rebound(function):
+    for line, name in _state_assignments(function):
         warnings.warn(
             f"Operator {operator!r}: {function_name(function)!r} assigns its argument {name!r} "
             f"(`{line}`), which changes no state: the key's state stays what it was. Change it in "
@@ -720,7 +739,7 @@ def warn_of_rebinding(operator: str, function: Callable[..., Any], *, stacklevel
         )
 
 
-def _rebound(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
+def _state_assignments(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
     """Yield each statement that assigns a new object to the state's name, with that name."""
     while isinstance(function, functools.partial):
         function = function.func

@@ -402,8 +402,7 @@ class LogicalFlow:
             raise InvalidFlowError(
                 f"Sinks {others[0]!r} and {name!r} of flow {self.name!r} both say that they were "
                 f"formerly {formerly!r}.",
-                remedy="What was not delivered goes to one of them; leave formerly= out at the "
-                "other.",
+                remedy="Undelivered epochs go to one of them; leave formerly= out at the other.",
                 sink=name,
             )
         self._sinks[name] = SinkNode(

@@ -56,8 +56,6 @@ def no_such_call(name: str, where: str, *, keyed: bool) -> AttributeError:
     """Build the error for an unknown method of a stream, with the method to use.
 
     `where`: the stream, for the message. `keyed`: whether it has a key.
-
-    `where`: the stream, for the message. `keyed`: whether it has a key.
     """
     calls = _KEYED if keyed else _STREAM
     if name.startswith("_"):

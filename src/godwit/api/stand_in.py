@@ -60,7 +60,9 @@ class StandIn:
 
     def select(self, *columns: Any) -> Self:
         """Return the rows with only these columns, given by name."""
-        return type(self)(self.table.select([self._known(column, "select") for column in columns]))
+        return type(self)(
+            self.table.select([self._checked_name(column, "select") for column in columns])
+        )
 
     def drop(self, *columns: Any) -> Self:
         """Return the rows without these columns, given by name."""
@@ -74,7 +76,7 @@ class StandIn:
         names = [new if name == existing else name for name in self.columns]
         return type(self)(self.table.rename_columns(names))
 
-    def _known(self, column: Any, call: str) -> str:
+    def _checked_name(self, column: Any, call: str) -> str:
         """Return the name of a column for `call`; refuse one that is unknown or no text."""
         if not isinstance(column, str) or column == "*":
             raise _needs_session_error(f"{call} with a Column")
@@ -148,17 +150,17 @@ def map_rows(
     if not maps:
         return table
     if not is_stand_in(dataframe):
-        return _mapped(source, maps, dataframe.sparkSession.createDataFrame(table)).toArrow()
+        return _apply_maps(source, maps, dataframe.sparkSession.createDataFrame(table)).toArrow()
     try:
-        return _mapped(source, maps, StandIn(table)).table
+        return _apply_maps(source, maps, StandIn(table)).table
     except InvalidFlowError:
         session = _active_session()
         if session is None:
             raise
-        return _mapped(source, maps, session.createDataFrame(table)).toArrow()
+        return _apply_maps(source, maps, session.createDataFrame(table)).toArrow()
 
 
-def _mapped(source: str, maps: tuple[Callable[[Any], Any], ...], frame: Any) -> Any:
+def _apply_maps(source: str, maps: tuple[Callable[[Any], Any], ...], frame: Any) -> Any:
     """Apply a source's maps to a frame; errors of maps that need Spark name the ways out."""
     try:
         return map_dataframe(source, maps, frame)

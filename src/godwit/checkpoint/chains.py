@@ -167,12 +167,6 @@ class StateChains:
         `floor`, `behind`: shape ``(num_key_groups,)``: present versions, and a mask of the key
         groups to bring up to date.
 
-        `floor`, `behind`: shape ``(num_key_groups,)``: present versions, and a mask of the key
-        groups to bring up to date.
-
-        `floor`, `behind`: shape ``(num_key_groups,)``: present versions, and a mask of the key
-        groups to bring up to date.
-
         Returns the segments, and key groups whose chains have to be looked up one by one.
         """
         one_by_one = behind & (
@@ -271,7 +265,7 @@ def _forget_inline_bytes(lists: Iterable[list[SegmentRef]], before: int) -> dict
     return lighter
 
 
-def _by_state(segments: Iterable[SegmentRef]) -> list[tuple[StateId, list[SegmentRef]]]:
+def _group_by_state(segments: Iterable[SegmentRef]) -> list[tuple[StateId, list[SegmentRef]]]:
     """Group the segments that change state by that state; leave out those of waiting rows."""
     by_names: dict[tuple[str, str], list[SegmentRef]] = {}
     for segment in segments:
@@ -365,7 +359,7 @@ class Chains:
                 yield from problems
             sound = [segment for segment in sound if not wrong[id(segment)]]
         changed: dict[StateId, npt.NDArray[np.bool_]] = {}
-        for state, segments in _by_state(sound):
+        for state, segments in _group_by_state(sound):
             times = np.bincount(SegmentColumns.of(segments).key_groups, None, self.num_key_groups)
             for key_group in np.flatnonzero(times > 1).tolist():
                 yield f"two segments change key group {key_group} of '{state}'"
@@ -414,7 +408,7 @@ class Chains:
         for segment in record.segments:
             if segment.kind == "waiting":
                 self._waiting.setdefault(segment.operator, WaitingRows()).add(segment)
-        for state, segments in _by_state(record.segments):
+        for state, segments in _group_by_state(record.segments):
             self._writable_chains(state).add_segments(segments)
         for snapshot in record.snapshots:
             self._writable_chains(snapshot.id).add_snapshot(snapshot)

@@ -281,7 +281,7 @@ class CommitLog:
         return numbers_in(self.storage, EDITS)
 
     def recorded_as(self, state: StateId) -> StateId:
-        """Translate a state's id to its names in the latest commit record."""
+        """Return a state's id by the names that the latest commit record uses."""
         if self.latest is None or self.latest.flow == self.flow:
             return state
         before = self.version(self.flow).name_before(state.operator)
@@ -322,7 +322,7 @@ class CommitLog:
     def forget_manifests(self, *, before: int) -> None:
         """Note that manifests of epochs earlier than `before` were deleted."""
         for epoch in [epoch for epoch in self._manifests if epoch < before]:
-            self._manifests.remove(epoch)
+            self._manifests.remove(epoch)  # in place: a commit beside this may append one
 
     def point(self, epoch: int) -> HistoryPoint:
         """Return an epoch with its history and the digest of its commit record."""
@@ -400,7 +400,7 @@ class CommitLog:
             with suppress(CorruptCheckpointError):  # the record is not needed to go on from here
                 here = self.digest(start)
             if digest != here:
-                raise self._other_history(path, f"it sums up another record of epoch {start}")
+                raise self._other_history(path, f"it belongs to another record of epoch {start}")
         else:
             chains = Chains(self.identity.num_key_groups)
             digest = ""

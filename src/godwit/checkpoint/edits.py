@@ -72,10 +72,6 @@ def drop_operator(log: CommitLog, operator: str, *, reset: bool = False) -> None
     """Drop an operator's state and waiting rows from the next epoch on.
 
     `reset`: allow an operator of the flow, which starts empty then.
-
-    `reset`: allow an operator of the flow, which starts empty then.
-
-    `reset`: allow an operator of the flow, which starts empty then.
     """
     version = _current_version(log)
     _check_operator(log, version, operator)
@@ -90,7 +86,7 @@ def drop_operator(log: CommitLog, operator: str, *, reset: bool = False) -> None
 
 
 def _current_version(log: CommitLog) -> FlowVersion:
-    """Return the flow version of the last committed epoch."""
+    """Return the flow version of the last epoch, with the edits that wait applied."""
     if log.latest is None:
         raise CheckpointError(
             f"No epoch is committed yet in the checkpoint {log.storage.uri!r}, so it has no "
@@ -133,10 +129,11 @@ def remove_key(
     key: str,
     delivered: bool = False,
 ) -> dict[str, int]:
-    """Commit an epoch that removes a key's state.
+    """Commit an epoch that removes the state of one key; return state → removed entries.
 
-    `matches`: says of n rows of key columns which are that key, shape ``(n,)``. `delivered`:
-    whether the user says that sinks have the last epoch.
+    `matches`: returns a mask, shape ``(n,)``, of the rows with the key among n rows of key columns.
+    `key`: the key's text, for messages. `delivered`: whether the user says that sinks have the last
+    epoch.
     """
     version = log.version(log.flow)
     target = version.operator(operator)
@@ -206,7 +203,7 @@ def commit_edit(
     snapshots: Iterable[SnapshotRef] = (),
     delivered: bool,
 ) -> None:
-    """Commit an epoch without input, with the given segments and snapshots, after the last epoch.
+    """Commit an epoch without input after the last epoch, with these segments and snapshots.
 
     `before`: last committed batch, from which sources go on.
 

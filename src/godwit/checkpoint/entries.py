@@ -90,7 +90,11 @@ class EntryLayout:
     def read(
         self, batch: pa.RecordBatch, flow: int, *, first: int = 0, end: int | None = None
     ) -> StateRows:
-        """Return rows ``first:end`` of a batch as entries; copied only if they are upgraded."""
+        """Return rows ``first:end`` of a segment or snapshot as entries of today's columns.
+
+        `flow`: the flow version under which `batch` was written. Columns are copied only if they
+        are upgraded.
+        """
         former = self.former.get(flow)
         written = columns_of(self.schema.values) if former is None else former.columns
         split = len(self.schema.keys) + 1
@@ -188,9 +192,9 @@ class ColumnsByName:
 
 
 def select_columns(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
-    """Return the columns of a schema, matched by name.
+    """Return the columns of a schema from a batch that has them, in any order.
 
-    `batch`: has them all, in any order, and instants in any time zone.
+    Timestamps may be in any time zone. `name`: the state or operator, for errors.
     """
     if batch.schema.equals(schema):
         return batch
@@ -217,7 +221,7 @@ def in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def type_in_utc(dtype: pa.DataType) -> pa.DataType:
-    """Return a type with its time zone replaced by UTC."""
+    """Return a timestamp type in UTC if it has a time zone; other types unchanged."""
     if pa.types.is_timestamp(dtype) and dtype.tz is not None:
         return pa.timestamp(dtype.unit, tz="UTC")
     return dtype
@@ -272,7 +276,7 @@ def _columns_mismatch(
 
 
 def _columns_text(columns: Columns) -> str:
-    """Format names and types of columns for messages."""
+    """Return the name and the type of each column as text for messages."""
     return ", ".join(f"{name}: {dtype}" for name, dtype in columns) or "(none)"
 
 

@@ -385,7 +385,7 @@ def encode_record(value: msgspec.Struct, blocks: bytes = b"") -> bytes:
 
 
 def digest_of(data: bytes | memoryview) -> str:
-    """Digest of a record's file, by which the next record names it."""
+    """Return the hash of a commit record's file, which the next record holds."""
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
 
 
@@ -530,10 +530,6 @@ def create_numbered(
     storage: CheckpointStorage, directory: str, value: msgspec.Struct, *, after: int
 ) -> int:
     """Write a record under the next free number of a directory; return the number.
-
-    `after`: a number that the record's must exceed.
-
-    `after`: a number that the record's must exceed.
 
     `after`: a number that the record's must exceed.
     """

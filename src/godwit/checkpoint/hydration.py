@@ -297,18 +297,22 @@ def unpack_copies(
                 changes = _to_changes(rows, *(np.array(array, np.int64) for array in arrays))
                 changes.check(schema, f"copies of {state}")
         except _NOT_OURS as error:
-            raise _unusable_copies(state, f"what came is damaged ({error.message})") from error
+            raise _unusable_copies(
+                state, f"the received data is damaged ({error.message})"
+            ) from error
         if source != (run_id, state):
-            raise _unusable_copies(state, f"what came is of {pack.state!r} in run {pack.run_id!r}")
+            raise _unusable_copies(
+                state, f"the received data is of {pack.state!r} in run {pack.run_id!r}"
+            )
         if not pack.key_groups:
             sent = pack.packs
             continue
         if not np.isin(changes.key_groups, key_groups).all():
-            raise _unusable_copies(state, "key groups came that nobody asked for")
+            raise _unusable_copies(state, "it sent key groups that were not requested")
         received += 1
         yield changes
     if received != sent:
-        raise _unusable_copies(state, "not everything came that was sent")
+        raise _unusable_copies(state, "some of the data is missing")
 
 
 def _unusable_copies(state: str, why: str) -> MigrationError:

@@ -119,7 +119,7 @@ def identity_differences(stored: FlowIdentity, today: FlowIdentity) -> Iterator[
     if stored.query_id and today.query_id and stored.query_id != today.query_id:
         yield (
             f"it belongs to query {stored.query_id}, not {today.query_id}, so Spark's progress "
-            f"and this state are not of one piece"
+            f"and this state do not belong together"
         )
 
 
@@ -174,7 +174,7 @@ def acquire_run(storage: CheckpointStorage, run_id: str) -> RunRecord:
 
 
 def lost_ownership(storage: CheckpointStorage, run_id: str, other: str) -> ConcurrentRunError:
-    """Return the error that another run owns the checkpoint."""
+    """Return the error that the run `other` owns the checkpoint."""
     return ConcurrentRunError(
         f"Run {run_id!r} no longer owns the checkpoint {storage.uri!r}: run {other!r} has taken "
         f"it over.",

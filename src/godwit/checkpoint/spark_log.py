@@ -44,7 +44,7 @@ _MERGED: Final = ".compact"
 _ENTRY: Final = re.compile(r"(\d{1,18})(\.compact)?")
 
 
-def insist_on_no_query(storage: CheckpointStorage) -> None:
+def check_no_spark_query(storage: CheckpointStorage) -> None:
     """Refuse a directory that is the checkpoint of a plain Spark query."""
     own = [entry.path for entry in storage.list("") if entry.path == "metadata"]
     own += [entry.path for entry in storage.list("offsets")]
@@ -55,7 +55,7 @@ def insist_on_no_query(storage: CheckpointStorage) -> None:
             f"The directory {storage.uri!r} {what} (there is {(own or below)[0]!r}), and none of "
             "a flow.",
             remedy="Give the flow a directory of its own, as in checkpoint='checkpoints/flow'. "
-            "State of a Spark query cannot be taken over: let the flow read its sources from the "
+            "State of a Spark query cannot be used: let the flow read its sources from the "
             "beginning, or from where their options say.",
             uri=storage.uri,
         )
@@ -143,12 +143,6 @@ def lacking_files(
 
     `lines`: Spark's number of the source of each offset. `interval`: Spark merges a source's log
     every so many entries.
-
-    `lines`: Spark's number of the source of each offset. `interval`: Spark merges a source's log
-    every so many entries.
-
-    `lines`: Spark's number of the source of each offset. `interval`: Spark merges a source's log
-    every so many entries.
     """
     lacking = []
     for source, line in sorted(dict(zip(lines, offsets_in(entry), strict=False)).items()):
@@ -214,10 +208,6 @@ def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed
     """Rewrite Spark's offset log for the sources of the plan about to run.
 
     `committed`: whether the checkpoint has an epoch, so that its offsets count.
-
-    `committed`: whether the checkpoint has an epoch, so that its offsets count.
-
-    `committed`: whether the checkpoint has an epoch, so that its offsets count.
     """
     stored = load_layout(storage)
     problems = [] if stored is None else list(_differences(stored, layout))
@@ -229,8 +219,7 @@ def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed
         raise flow_mismatch(
             storage.uri,
             problems,
-            "How far a source was read means nothing of other data: rows would be left out or come "
-            "twice.",
+            "The stored offsets are not valid for other data: rows would be lost, or read twice.",
             remedy="Give the sources the DataFrames that they had; other data needs a flow and a "
             "checkpoint of its own. If it is the same data under another name, and what was read "
             "of it counts there as well, say so: godwit checkpoint keep-offsets PATH SOURCE.",
@@ -243,8 +232,8 @@ def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed
     ]
     if lacking:
         raise CorruptCheckpointError(
-            f"Spark's log in the checkpoint {storage.uri!r} counts on what its sources noted in "
-            f"{', '.join(lacking)}, which is missing: rows would be left out, or read twice.",
+            f"Spark's log in the checkpoint {storage.uri!r} needs {', '.join(lacking)} of its "
+            "sources' logs, which are missing: rows would be lost, or read twice.",
             remedy="Restore them from a copy, or let `godwit checkpoint repair` put back what the "
             "commit records carry of them.",
             uri=storage.uri,
@@ -277,7 +266,7 @@ def _rewritten_entries(
             problem = f"Spark's entry offsets/{number} has {len(offsets_in(entry))} offsets"
             raise CheckpointMismatchError(
                 f"Spark's log in the checkpoint {storage.uri!r} does not fit this flow: {problem}, "
-                "and nothing says whose they are.",
+                "and their sources are not known.",
                 remedy="Start the flow with the maps and operators that it ran with last, once; "
                 "they may change afterwards. If its log was damaged, `godwit checkpoint repair` "
                 "says what can be put back.",
@@ -362,7 +351,7 @@ def keep_offsets(storage: CheckpointStorage, source: str) -> None:
             f"The checkpoint {storage.uri!r} knows no source {source!r}.",
             remedy=f"Its sources are {', '.join(names)}."
             if names
-            else "It was written before what sources read was kept: just start the flow.",
+            else "It does not record what sources read: start the flow as it is.",
             uri=storage.uri,
         )
     readings = tuple(

@@ -110,10 +110,6 @@ def length_to_read(uri: str, path: str, size: int, offset: int, length: int | No
     """Return how many bytes to read of a file of `size` bytes; raise if it is too short.
 
     `length`: bytes wanted from `offset` on; ``None``: all.
-
-    `length`: bytes wanted from `offset` on; ``None``: all.
-
-    `length`: bytes wanted from `offset` on; ``None``: all.
     """
     if size < offset + (length or 0):
         raise CorruptCheckpointError(

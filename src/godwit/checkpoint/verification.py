@@ -233,7 +233,7 @@ class _Verification:
             record, manifest = commits.get(epoch), manifests.get(epoch)
             digest = self.digests.get(commit_path(epoch), "")
             if manifest is not None and digest not in {"", manifest.record}:
-                problem = f"It sums up another record of epoch {epoch} than the one that is here."
+                problem = f"It belongs to another record of epoch {epoch} than the one here."
                 self.add_finding(manifest_path(epoch), problem, _ONE_HISTORY)
             if record is None or self.identity is None:
                 continue
@@ -306,10 +306,6 @@ class _Verification:
         self, records: list[CommitRecord], floor: int, manifests: dict[int, Manifest | None]
     ) -> int:
         """Report missing manifests; return the epoch of the one to start from, -1 for none.
-
-        `floor`: the earliest retained epoch.
-
-        `floor`: the earliest retained epoch.
 
         `floor`: the earliest retained epoch.
         """
@@ -648,7 +644,7 @@ class _RecordPlan:
             return RecordRepair(steps=tuple(self.steps), records=())
         if chains is None:
             return RecordRepair(steps=tuple(self.steps), records=())
-        above = f"It stands above epoch {last}, the last one that leads up from what is there."
+        above = f"It is later than epoch {last}, the last one that can be replayed."
         for path_of, numbers in ((commit_path, self.commits), (manifest_path, self.manifests)):
             for number in sorted(number for number in numbers if number > last):
                 self._add_step(path_of(number), above, "set aside")
@@ -679,8 +675,8 @@ class _RecordPlan:
             0,  # before the records that say so are set aside
             RepairStep(
                 path=path,
-                problem=f"Epochs before {retained_from} can be read no more: the epochs that are "
-                "taken back had let go of them.",
+                problem=f"Epochs before {retained_from} can no longer be read: the epochs that are "
+                "taken back did not retain them.",
                 action="write",
                 content=encode_record(
                     replace(
@@ -707,16 +703,12 @@ class _RecordPlan:
         """Return file and problem that prevent the checkpoint from ending at epoch `last`.
 
         `chains`: as of that epoch. `taken_back`: the committed epochs after it.
-
-        `chains`: as of that epoch. `taken_back`: the committed epochs after it.
-
-        `chains`: as of that epoch. `taken_back`: the committed epochs after it.
         """
         following = last + 1
         if last >= 0 and self.commits.get(last) is None:
             return commit_path(last), self._damage_of(last)
         if chains is None:
-            problem = "No manifest, and no epoch 0, from which the records could be followed."
+            problem = "There is neither a manifest nor epoch 0 to replay records from."
             return (COMMITS, problem) if self.commits else None
         if not taken_back:
             if self.commits.get(following, ...) is None:
@@ -725,8 +717,8 @@ class _RecordPlan:
         gone = [block.file for block, _ in _missing_blocks(self.storage, chains.blocks())]
         for file in (*gone, *self._collected_records(chains)):
             problem = (
-                f"{self._damage_of(following)} To go back to epoch {last} is impossible: "
-                f"{file} has been collected."
+                f"{self._damage_of(following)} The checkpoint cannot go back to epoch {last}: "
+                f"{file} was deleted as garbage."
             )
             return commit_path(following), problem
         return None
@@ -769,9 +761,9 @@ class _RecordPlan:
         problem = "It is missing."
         if number in self.manifests:
             damaged = self.manifests[number] is None
-            problem = "It is damaged." if damaged else "It sums up a record of another history."
+            problem = "It is damaged." if damaged else "It belongs to a record of another history."
         if chains is None:
-            self._add_step(path, f"{problem} The records before it are not there any more.", "none")
+            self._add_step(path, f"{problem} The records before it are gone.", "none")
             return
         self.steps.append(
             RepairStep(

@@ -33,7 +33,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.checkpoint.entries import ColumnsByName, StateRows
-from godwit.checkpoint.evolution import WrittenState, insist_on_compatible
+from godwit.checkpoint.evolution import WrittenState, check_compatible
 from godwit.checkpoint.records import StateId
 from godwit.columns.groups import group_repeating_rows, group_rows
 from godwit.columns.hashing import hash_keys, hash_placed
@@ -463,8 +463,8 @@ class KeyedOperator(ABC):
         stored: StateDescription,
         today: StateDescription,
     ) -> None:
-        """Raise if stored state does not fit; see `insist_on_compatible`."""
-        insist_on_compatible(f"operator {self.name!r}", stored, today, operator=self.name)
+        """Raise if stored state does not fit; see `check_compatible`."""
+        check_compatible(f"operator {self.name!r}", stored, today, operator=self.name)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:  # noqa: ARG002
         """Return the upgrade of state columns; ``None`` if unchanged; raise if impossible."""

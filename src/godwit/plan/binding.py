@@ -41,8 +41,6 @@ def keyed_operator(
     """Build the operator of a node that aggregates, or calls a function, per key.
 
     `inputs`: the columns that the operator reads. `zone`: the session's time zone.
-
-    `inputs`: the columns that the operator reads. `zone`: the session's time zone.
     """
     if isinstance(node, ComputeNode) and node.windows is not None:
         return node.windows.operator(
@@ -176,7 +174,7 @@ def join_operator(
     inputs the left has, and the right.
     """
     keys = pa.schema([left[0].field(key) for key in node.keys])
-    _insist_on_same_keys(node, keys, left[1], right)
+    _check_same_keys(node, keys, left[1], right)
     of_left = [field for field in left[0] if field.name not in node.keys]
     of_right = [field for field in right[0] if field.name not in node.right_keys]
     check_storable(node.name, [*of_left, *of_right])
@@ -221,7 +219,7 @@ def join_operator(
     return IntervalJoin(earliest_us=earliest_us, latest_us=latest_us, **options)
 
 
-def _insist_on_same_keys(
+def _check_same_keys(
     node: JoinNode, keys: pa.Schema, origin: str, right: tuple[pa.Schema, str]
 ) -> None:
     """Refuse a join whose key columns differ in number or types."""
@@ -259,7 +257,7 @@ def _right_columns(
     if both and node.suffix is None:
         raise InvalidFlowError(
             f"Operator {node.name!r} joins {origin} with {other}, which both have {listing(both)}.",
-            remedy='Say what is put behind those of the right, as in suffix="_right", or rename '
+            remedy='Give a suffix for the names of the right, as in suffix="_right", or rename '
             "or drop them in a map.",
             operator=node.name,
             columns=both,

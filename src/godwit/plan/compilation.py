@@ -39,9 +39,9 @@ from godwit.plan.compiled import (
 )
 from godwit.plan.event_times import (
     check_event_time,
+    check_timestamp,
     delay_us,
     event_time_of,
-    insist_on_timestamps,
     time_columns,
 )
 from godwit.plan.explain import action_of
@@ -139,7 +139,7 @@ class _Compilation:
         levels = levels_of(self.flow.operators)
         names = sorted(levels, key=levels.__getitem__)
         timed = tuple(self.timed_input(feed) for name in names for feed in inputs[name])
-        self.insist_on_watermarks(timed)
+        self.check_watermarks(timed)
         whole = CompiledFlow(
             name=self.flow.name,
             num_key_groups=self.flow.num_key_groups,
@@ -173,7 +173,7 @@ class _Compilation:
         if time.column not in schema.names:
             return feed
         field = schema.field(time.column)
-        insist_on_timestamps(
+        check_timestamp(
             field,
             f"Source {feed.source!r} has the event time",
             f"source {feed.source!r}",
@@ -187,7 +187,7 @@ class _Compilation:
         number = self.retimed(feed.source, feed.maps, time.column)
         return replace(feed, time=field, retimed=feed.maps[:number])
 
-    def insist_on_watermarks(self, inputs: Iterable[Input]) -> None:
+    def check_watermarks(self, inputs: Iterable[Input]) -> None:
         """Refuse maps that drop a source's event time: the source's watermark would not advance."""
         moving = {i.source for i in inputs if isinstance(i, SourceInput) and i.time is not None}
         for source in sorted(self.timed - moving):
@@ -326,8 +326,6 @@ class _Compilation:
 
     def bind_join(self, node: JoinNode, left: tuple[pa.Schema, str]) -> list[Input]:
         """Bind a join, and return the inputs of its left and right streams.
-
-        `left`: columns of the left stream, and its description for messages.
 
         `left`: columns of the left stream, and its description for messages.
         """
@@ -550,8 +548,6 @@ def _keys_first(schema: pa.Schema, keys: tuple[str, ...]) -> pa.Schema:
 
 def _checked_column(schema: pa.Schema, name: str, subject: str, origin: str) -> pa.Field:
     """Return a column of a stream; refuse a name that the stream does not have.
-
-    `subject`, `origin`: who reads the column, and the stream, for messages.
 
     `subject`, `origin`: who reads the column, and the stream, for messages.
     """

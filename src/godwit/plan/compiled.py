@@ -353,7 +353,7 @@ def _check_same_lane(flow: CompiledFlow, feed: UpstreamInput, component: str) ->
     if feed.others:
         raise InvalidPlanError(
             f"Operator {sender.name!r} of component {component!r} feeds {receiver.name!r}, whose "
-            "windows are consolidated apart: its key groups may be in two places each.",
+            "windows are consolidated apart, by an operator with a placement of its own.",
             remedy="Leave either in a component of its own, or leave consolidate= out.",
             component=component,
             operators=[sender.name, receiver.name],
@@ -374,8 +374,6 @@ def _check_same_lane(flow: CompiledFlow, feed: UpstreamInput, component: str) ->
 
 def _levels_of(fed_by: Mapping[str, set[str]]) -> dict[str, int]:
     """Return component → level: 1, or 1 more than the highest level that feeds it.
-
-    `fed_by`: component → the components upstream of it.
 
     `fed_by`: component → the components upstream of it.
     """

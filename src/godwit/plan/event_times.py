@@ -129,7 +129,7 @@ def event_time_of(
             operator=operator,
             column=column,
         )
-    insist_on_timestamps(schema.field(column), f"{where} {does} of column", origin, operator)
+    check_timestamp(schema.field(column), f"{where} {does} of column", origin, operator)
     return RowTime(
         column=column,
         is_end=after_windows and column == WINDOW_END,
@@ -147,7 +147,7 @@ def _has_only_windows(stream: StreamNode) -> bool:
     )
 
 
-def insist_on_timestamps(field: pa.Field, subject: str, origin: str, operator: str) -> None:
+def check_timestamp(field: pa.Field, subject: str, origin: str, operator: str) -> None:
     """Refuse an event-time column whose type is no timestamp of microseconds."""
     if not (pa.types.is_timestamp(field.type) and field.type.unit == "us"):
         raise InvalidFlowError(
@@ -165,8 +165,9 @@ def check_output_time(
     if event_time is None:
         if slack is not None:
             raise InvalidFlowError(
-                f"Operator {operator!r} has a slack, and no event time that it is of.",
-                remedy=f'Name the column, as in process(..., event_time="ts", slack={slack!r}).',
+                f"Operator {operator!r} has slack=, but no event_time=.",
+                remedy="Name the event-time column too, as in "
+                f'process(..., event_time="ts", slack={slack!r}).',
                 operator=operator,
             )
         return None, None

@@ -175,11 +175,10 @@ class FeedbackSource(Source):
     def _columns_error(self, how: str) -> SourceError:
         """Return the error that waiting rows have other columns than the loop; `how`: in words."""
         return SourceError(
-            f"Rows that wait in the loop {self.name!r} have not the columns "
-            f"{listing(self._schema.names)} as they are today ({how}): an earlier version of the "
-            "flow fed them back.",
-            remedy="Start the earlier version, let its input end, and change the columns once the "
-            "loop is dry.",
+            f"Rows that wait in the loop {self.name!r} do not have its present columns "
+            f"{listing(self._schema.names)} ({how}): an earlier version of the flow fed them back.",
+            remedy="Start the earlier version, let its input end, and change the columns once no "
+            "rows wait in the loop.",
             source=self.name,
         )
 
@@ -207,10 +206,10 @@ def check_loops_exist(record: CommitRecord | None, loops: Container[str], uri: s
             rows = sum(other.rows for other in waiting_in(record, loop)) if record else 0
             raise CheckpointMismatchError(
                 f"In the checkpoint {uri!r} {counted(rows, 'row')} of the loop {loop!r} "
-                f"{'waits' if rows == 1 else 'wait'} for the next epoch, and the flow has no such "
-                "loop any more.",
+                f"{'waits' if rows == 1 else 'wait'} for the next epoch, and the flow no longer "
+                "has that loop.",
                 remedy=f"Keep flow.feedback({loop!r}, ...) under that name; or start the flow as "
-                "it was, let its input end, and take the loop out once it is dry.",
+                "it was, let its input end, and remove the loop once no rows wait in it.",
                 loop=loop,
                 uri=uri,
             )

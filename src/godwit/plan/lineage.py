@@ -72,7 +72,7 @@ def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVe
         formerly=flow.formerly.get(operator.name, ""),
         named=operator.name not in flow.unnamed,
         part_of=operator.part_of,
-        origin=_origin(operator, flow),
+        origin=_digest_of_operator(operator, flow),
         reads_changes=_changes_read(operator, flow),
     )
 
@@ -87,7 +87,7 @@ def _changes_read(operator: KeyedOperator, flow: CompiledFlow) -> tuple[str, ...
     return tuple(sorted(name for name in senders if name and flow.operator(name).changes))
 
 
-def _origin(operator: KeyedOperator, flow: CompiledFlow) -> str:
+def _digest_of_operator(operator: KeyedOperator, flow: CompiledFlow) -> str:
     """Return a digest of the maps, upstream names and function of an operator."""
     inputs = [
         (feed.source, [m.function if isinstance(m, ArrowMap) else m for m in feed.maps])
@@ -154,7 +154,8 @@ def _written_state(
     written = description_in(versions, log.flow, stored.operator, stored.state, flow)
     if written is None:
         raise CheckpointMismatchError(
-            f"State of '{stored}' was written under flow version {flow}, which does not have it.",
+            f"State '{stored}' was written under flow version {flow}, but the checkpoint's "
+            "description of that version does not have the state.",
             remedy="Run `godwit checkpoint verify` on the checkpoint.",
             state=str(stored),
             flow=flow,
@@ -169,8 +170,8 @@ def _naming_version(flow: int, stored: StateId) -> Iterator[None]:
         yield
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise CorruptCheckpointError(
-            f"What flow version {flow} of the checkpoint says of state '{stored}' makes no "
-            f"sense ({type(error).__name__}: {error}).",
+            f"The description of state '{stored}' in flow version {flow} of the checkpoint cannot "
+            f"be read ({type(error).__name__}: {error}).",
             remedy="Restore the checkpoint from a copy.",
             state=str(stored),
             flow=flow,
@@ -222,9 +223,9 @@ def _former_rows(
                     changed += changed_meaning(written.description, description)
         if changed:
             raise mismatch_error(
-                f"What waits for operator {operator.name!r}",
+                f"The queue of rows for operator {operator.name!r}",
                 dict.fromkeys(changed),
-                "Start the flow as it was until nothing waits, and change it then.",
+                "Start the flow as it was until no rows wait, and change it then.",
                 operator=operator.name,
             )
         if columns != today:

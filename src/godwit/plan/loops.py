@@ -49,7 +49,7 @@ def feedbacks_of(
             )
     for edge in flow.feedbacks:
         body = _body_of(edge, flow.name)
-        _insist_on_columns(edge, columns)
+        _check_loop_columns(edge, columns)
         time = _time_of(edge, body, timed)
         yield from _edges(edge, columns, time)
 
@@ -86,10 +86,10 @@ def _body_of(edge: FeedbackNode, flow: str) -> _Body:
     _collect_upstream(edge.upstream, operators, sources)
     if id(edge.loop) not in sources:
         raise InvalidFlowError(
-            f"What is fed back to the loop {edge.loop.name!r} of flow {flow!r} does not descend "
-            "from it, so the edge leads downstream and is no loop.",
-            remedy="Use the stream itself, as in stream.union(...); feed back what an operator "
-            "emits that reads the loop.",
+            f"The stream that is fed back to the loop {edge.loop.name!r} of flow {flow!r} is not "
+            "computed from the loop's rows.",
+            remedy="Feed back the output of an operator that reads the loop; without a loop, unite "
+            "the streams, as in stream.union(...).",
             source=edge.loop.name,
         )
     del sources[id(edge.loop)]
@@ -118,15 +118,15 @@ def _collect_upstream(
                 _collect_upstream(above, operators, sources)
 
 
-def _insist_on_columns(edge: FeedbackNode, columns: StreamColumns) -> None:
+def _check_loop_columns(edge: FeedbackNode, columns: StreamColumns) -> None:
     """Refuse to feed back rows with other columns than the loop has."""
     fed, origin = columns.of(edge.upstream)
     loop, name = columns.of(edge.loop)
     found = list(differences(loop, name, fed, origin))
     if found:
         raise InvalidFlowError(
-            f"What is fed back to the loop {edge.loop.name!r} has other columns than it: "
-            f"{'; '.join(found)}.",
+            f"The stream that is fed back to the loop {edge.loop.name!r} has other columns than "
+            f"the loop: {'; '.join(found)}.",
             remedy="Give both the same columns, of the same types: in a map before "
             "feed_back_to(...), or in flow.feedback(name, schema).",
             source=edge.loop.name,
@@ -135,7 +135,10 @@ def _insist_on_columns(edge: FeedbackNode, columns: StreamColumns) -> None:
 
 
 def _time_of(edge: FeedbackNode, body: _Body, timed: Collection[str]) -> str | None:
-    """Return a loop's event-time column if some operator uses it; refuse one that is no help."""
+    """Return a loop's event-time column; ``None`` if no operator in the loop needs it.
+
+    Refuses one by which the watermark would never advance, or rows would come too late.
+    """
     loop = edge.loop
     if loop.time is None or loop.name not in timed:
         return None
@@ -149,14 +152,18 @@ def _time_of(edge: FeedbackNode, body: _Body, timed: Collection[str]) -> str | N
                 if untimed
                 else "no source's rows go round in it"
             )
-            + ", so nothing would say how far it has come.",
-            remedy='Say it of every source, as in flow.source(name, rows, event_time="ts").',
+            + ", so its watermark would never advance.",
+            remedy="Give every source its event time, as in "
+            'flow.source(name, rows, event_time="ts").',
             source=loop.name,
         )
-    judging = [n for n in body.operators if isinstance(n, WindowedNode | DropDuplicatesNode)]
-    judging = [n for n in judging if not isinstance(n, DropDuplicatesNode) or n.within_us]
+    judges = any(
+        isinstance(n, WindowedNode | JoinNode)
+        or (isinstance(n, DropDuplicatesNode) and bool(n.within_us))
+        for n in body.operators
+    )
     emitting = [n.name for n in body.operators if _emits_by_watermark(n)]
-    if emitting and (judging or any(isinstance(n, JoinNode) for n in body.operators)):
+    if emitting and judges:
         raise InvalidFlowError(
             f"Operator {emitting[0]!r} emits once the watermark has passed, and its rows would be "
             f"fed back to the loop {loop.name!r} when the windows that they belong to are closed.",

@@ -136,8 +136,8 @@ def map_dataframe(
             )
         if dataframe.isStreaming and not result.isStreaming:
             raise InvalidFlowError(
-                f"{where} returned a DataFrame that does not stream.",
-                remedy="Return what comes of the DataFrame that it gets, which streams.",
+                f"{where} returned a DataFrame that is not streaming.",
+                remedy="Return a DataFrame made from the streaming one that it gets.",
                 **context,
             )
         dataframe = result
@@ -150,7 +150,10 @@ def _infer_schema(
     context: dict[str, str],
     inputs: pa.Schema,
 ) -> pa.Schema:
-    """Infer a map's columns by calling the function on a table without rows."""
+    """Infer a map's columns by calling the function on a table without rows.
+
+    `where`: the map, for errors.
+    """
     remedy = (
         "Make it work on a table without rows, or give the columns it returns, as in "
         'map(fn, schema="symbol string, price double").'

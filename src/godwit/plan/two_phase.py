@@ -20,7 +20,7 @@ _CONSOLIDATES: Final = "_windows"
 _WHERE: Final = {False: "", True: ", where its partials are or apart from them, as measured"}
 
 
-def _insist_on_free_names(
+def _check_free_names(
     flow: CompiledFlow, whole: WindowedCompute, parts: Iterable[KeyedOperator]
 ) -> None:
     """Refuse an operator that has the name of a part of two-phase windows."""
@@ -65,7 +65,7 @@ def split_windows(
         together = whole.name in measured
         consolidate = ConsolidatePart(parts[whole.name], whole, measured=together)
         made = (*slots, consolidate)
-        _insist_on_free_names(flow, whole, made)
+        _check_free_names(flow, whole, made)
         components += (
             [Component(name=whole.name, operators=made, level=1)]
             if together

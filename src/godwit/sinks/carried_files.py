@@ -44,9 +44,8 @@ def carry_files(
 ) -> Iterator[str]:
     """Copy the data files of the last epoch into a copied checkpoint.
 
-    `storage`: the copy. `outputs`: what its last record says of the output. `source`: the
-    checkpoint that was copied, which may be a copy itself and carry them. Yields what could not be
-    carried, for people: the target, rows, and why.
+    `storage`, `source`: the copy, and the checkpoint that was copied. `outputs`: staged output of
+    the copy's last record. Yields, in words, each part of the output that cannot be carried.
     """
     carried = CarriedFiles(source)
     for ref in outputs:
@@ -110,7 +109,7 @@ def read_former_target(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of data files that lanes wrote for another target of the sink than today's.
 
-    A copy of a checkpoint carries such files with it.
+    `carried`: copies of such files in a copied checkpoint.
     """
     copies = [None if carried is None else carried.read(written.target, f) for f in written.files]
     if copies and all(copy is not None for copy in copies):

@@ -71,13 +71,12 @@ def continue_delivery(
 ) -> str | None:
     """Let an open sink go on after the checkpoint's last epoch, or refuse a diverged target.
 
-    `sink`, `name`: the sink, and what it is called. `epochs`, `position`: the checkpoint, and what
-    it knows of the sink. `way`: what to do where the two do not go on from one another. Returns
-    what was done about it, in words; ``None`` if there was nothing to do.
+    `position`: what the checkpoint knows of the sink. `way`: the user's choice for a diverged
+    target. Returns what was done about it, in words; ``None`` if nothing was.
     """
     if not sink.keeps_epochs:
         return None
-    problem = _problem(sink, epochs, position)
+    problem = _divergence(sink, epochs, position)
     if problem is None:
         if sink.last_delivered() is not None or not position.stays or position.before < 0:
             return None
@@ -94,7 +93,7 @@ def continue_delivery(
     if problem.kind not in {"ahead", "diverged"} or sink.cannot_roll_back() is not None:
         raise _diverged_error(name, problem, sink)
     sink.roll_back(epochs, _min_epoch(problem, sink, epochs, position))
-    left = _problem(sink, epochs, position)
+    left = _divergence(sink, epochs, position)
     if left is not None:
         raise _diverged_error(name, left, sink)
     now = sink.last_delivered()
@@ -111,7 +110,7 @@ class _Problem:
     resume_after: int  # the last epoch that a new writer takes for delivered
 
 
-def _problem(sink: Sink, epochs: CommittedEpochs, position: Position) -> _Problem | None:
+def _divergence(sink: Sink, epochs: CommittedEpochs, position: Position) -> _Problem | None:
     """Compare a target's last epoch with the checkpoint; ``None`` if delivery can go on."""
     point, latest = sink.last_delivered(), epochs.latest_epoch
     if point is None:
@@ -156,7 +155,7 @@ def _min_epoch(problem: _Problem, sink: Sink, epochs: CommittedEpochs, position:
 
 
 _CAUSES: Final[dict[str, str]] = {
-    "ahead": "The checkpoint was restored from an older copy, so that it makes epochs anew which "
+    "ahead": "The checkpoint was restored from an older copy, so it produces epochs again that "
     "the target would skip.",
     "diverged": "Another checkpoint of the query wrote them: one of the two is a copy of the "
     "other, or of an older one.",
@@ -165,8 +164,8 @@ _CAUSES: Final[dict[str, str]] = {
     "another's": "Its rows would mix with those of that query.",
 }
 _EFFECTS: Final[dict[str, str]] = {  # of going on all the same
-    "ahead": "rows that are made anew come beside those that are there",
-    "diverged": "rows that are made anew come beside those that are there",
+    "ahead": "the target keeps its rows and gets the rows that are produced again, too",
+    "diverged": "the target keeps its rows and gets the rows that are produced again, too",
     "behind": "the rows in between stay missing",
     "another's": "rows of both queries are in one target",
 }
@@ -195,7 +194,7 @@ def _diverged_error(name: str, problem: _Problem, sink: Sink) -> SinkError:
         f"{_CAUSES[problem.kind]}",
         remedy=f'{back}. Or go on all the same, start(on_divergence="new_writer"): '
         f"{_EFFECTS[problem.kind]}. "
-        "on_divergence={sink: way} says it for one sink.",
+        "on_divergence={sink: choice} applies to one sink.",
         sink=name,
         divergence=problem.kind,
     )
@@ -237,7 +236,7 @@ def check_targets(storage: CheckpointStorage) -> TargetReport:
     for name, point in points.items():
         if log.latest is not None and name in log.latest.sinks:
             findings += _missing_lane_files(log, log.latest, name, point)
-            refused += _not_continued(log, log.latest, name, point)
+            refused += _divergence_findings(log, log.latest, name, point)
     return TargetReport(findings=tuple(findings), refused=tuple(refused), unseen=tuple(unseen))
 
 
@@ -273,7 +272,7 @@ def _last_delivered_to_delta(record: CommitRecord, sink: SinkRecord) -> HistoryP
     return None if recorded is None or recorded.point.epoch < 0 else recorded.point
 
 
-def _not_continued(
+def _divergence_findings(
     log: CommitLog, record: CommitRecord, name: str, point: HistoryPoint | None
 ) -> Iterator[Finding]:
     """Yield a finding if the target of the sink `name` has diverged from the checkpoint."""
@@ -303,7 +302,7 @@ def _missing_lane_files(
     sink = record.sinks[name]
     if point is not None and point.epoch >= record.epoch:
         return
-    for target, path in _lane_files_gone(log, record, name):
+    for target, path in _missing_files(log, record, name):
         now = _last_delivered(record, sink)
         if now is not None and now.epoch >= record.epoch:
             return  # a running query has delivered it meanwhile
@@ -315,7 +314,7 @@ def _missing_lane_files(
         )
 
 
-def _lane_files_gone(log: CommitLog, record: CommitRecord, name: str) -> Iterator[tuple[str, str]]:
+def _missing_files(log: CommitLog, record: CommitRecord, name: str) -> Iterator[tuple[str, str]]:
     """Yield target and path of each missing data file that a lane wrote for the sink `name`."""
     carried = CarriedFiles(log.storage)
     for output in record.outputs:

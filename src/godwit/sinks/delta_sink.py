@@ -83,7 +83,7 @@ if TYPE_CHECKING:
 
 
 def error_text(error: Exception) -> str:
-    r"""Text of the library's error on one line, without colours: the cause is on the last one.
+    r"""Return the text of a deltalake error on one line, without colours.
 
     Examples
     --------
@@ -218,7 +218,7 @@ class DeltaSink(TargetSink):
 
     def _check_columns(self, *, merges: bool) -> None:
         """Refuse a table whose columns cannot take the rows; `merges`: rows are upserts."""
-        if differences := _differences(self._table, self._schema, merges=merges):
+        if differences := _column_differences(self._table, self._schema, merges=merges):
             raise self._target_error(
                 f"the table has other columns: {', '.join(differences)}",
                 "Use another path, or cast and rename the columns before the sink.",
@@ -270,7 +270,8 @@ class DeltaSink(TargetSink):
         if stranger is not None:
             raise self._target_error(
                 f"cannot be rolled back: version {stranger['version']} "
-                f"({stranger.get('operation')}) is somebody else's, and would be undone too",
+                f"({stranger.get('operation')}) was made by another writer, and would be undone "
+                "too",
                 "Delete the rows of later epochs by hand and start with "
                 'on_divergence="new_writer"; or use another table.',
             )
@@ -426,7 +427,9 @@ class DeltaSink(TargetSink):
         if first:  # that the writer was here is asked of its first generation
             transactions.append(Transaction(self._app_id(""), point.epoch))
         return CommitProperties(
-            custom_metadata=metadata_of(point, self._context.writer, self._generation),
+            custom_metadata={
+                _KEY: point_text(point, self._context.writer, generation=self._generation)
+            },
             app_transactions=transactions,
         )
 
@@ -484,7 +487,7 @@ _LAST_PLAIN_VERSION: Final = 3  # of those that name no features: later ones com
 _PLAIN_PARTITIONS: Final = {"string", "byte", "short", "integer", "long", "date", "boolean"}
 
 
-def _differences(table: DeltaTable, schema: pa.Schema, *, merges: bool) -> list[str]:
+def _column_differences(table: DeltaTable, schema: pa.Schema, *, merges: bool) -> list[str]:
     """Describe the columns in which a table differs from the rows, one text each.
 
     `merges`: rows are merged, which leaves further columns as they are, or null in new rows.
@@ -564,12 +567,7 @@ def _application(query_id: str, writer: str, generation: str = "") -> str:
     return "-".join(["godwit", query_id, writer, *([generation] if generation else [])])
 
 
-def metadata_of(point: HistoryPoint, writer: str, generation: str) -> dict[str, str]:
-    """Return the commit metadata by which a table's log names an epoch."""
-    return {_KEY: point_text(point, writer, generation=generation)}
-
-
-def _own_epoch(commit: Mapping[str, Any], query_id: str, writer: str) -> TableEpoch | None:
+def _epoch_of_commit(commit: Mapping[str, Any], query_id: str, writer: str) -> TableEpoch | None:
     """Read a writer's epoch from an entry of the table's log; ``None`` if it has none."""
     own = read_point_text(commit.get(_KEY), query_id, writer)
     if own is None:
@@ -620,7 +618,7 @@ def _restored_version(commit: Mapping[str, Any], table: DeltaTable) -> int | Non
     if restored is None:
         return None
     earlier = [c for c in table.history() if c["version"] < commit["version"]]
-    by_time = _by_closeness(earlier, _timestamp_ms(parameters))
+    by_time = _versions_near(earlier, _timestamp_ms(parameters))
     return next((version for version in by_time if _files_at(table, version) == restored), None)
 
 
@@ -634,7 +632,7 @@ def _timestamp_ms(parameters: Mapping[str, Any]) -> float:
         return math.inf
 
 
-def _by_closeness(commits: Sequence[Mapping[str, Any]], at_ms: float) -> list[int]:
+def _versions_near(commits: Sequence[Mapping[str, Any]], at_ms: float) -> list[int]:
     """Order versions by their commits: back from the time `at_ms`, then forward from it."""
     times_ms = {int(c["version"]): c.get("timestamp") or 0 for c in commits}
     latest = max((v for v, time_ms in times_ms.items() if time_ms <= at_ms), default=-1)
@@ -665,7 +663,7 @@ def last_epoch_of(table: DeltaTable, query_id: str, writer: str) -> TableEpoch |
     for commit in _commits_back(table):
         if commit.get("operation") == "RESTORE":
             restore = max(restore, int(commit["version"]))
-        epoch = _own_epoch(commit, query_id, writer)
+        epoch = _epoch_of_commit(commit, query_id, writer)
         if epoch is not None:
             if restore < 0:
                 return epoch
@@ -674,7 +672,7 @@ def last_epoch_of(table: DeltaTable, query_id: str, writer: str) -> TableEpoch |
     log = table.history()
     # If the content goes back to the first commit of the log, the log has all that was restored.
     is_complete = log[-1:] == [oldest] and oldest["operation"] != "RESTORE"
-    if restore < 0 or (is_complete and not any(_own_epoch(c, query_id, writer) for c in log)):
+    if restore < 0 or (is_complete and not any(_epoch_of_commit(c, query_id, writer) for c in log)):
         # By an earlier version, whose commits do not say so; or before the log begins.
         return TableEpoch(
             point=point_without_history(recorded, query_id), generation="", version=-1
@@ -697,7 +695,7 @@ def version_to_restore(
     others: list[Mapping[str, Any]] = []
     undone: list[Mapping[str, Any]] = []
     for commit in _commits_back(table):
-        epoch = _own_epoch(commit, query_id, writer)
+        epoch = _epoch_of_commit(commit, query_id, writer)
         if epoch is None:
             if commit.get("operation") not in _MAINTENANCE:
                 others.append(commit)
@@ -711,17 +709,16 @@ def version_to_restore(
 
 
 def restored_since(table: DeltaTable, seen: int, version: int, query_id: str, writer: str) -> bool:
-    """Return whether a ``RESTORE`` has removed a writer's last epoch.
+    """Return whether a ``RESTORE`` has removed a writer's last epoch from a table.
 
-    `table`: the table, as it is now. `seen`: version at which it was looked at last; the writer may
-    have committed an epoch since. `version`: that of the writer's last epoch as of then.
-    `query_id`, `writer`: the writer.
+    `seen`: version at which the table was looked at last; the writer may have committed an epoch
+    since. `version`: the version of the writer's last epoch at that time.
     """
     if table.version() <= seen:
         return False
     targets: list[int] = []
     for commit in table.history(table.version() - seen):
-        epoch = _own_epoch(commit, query_id, writer)
+        epoch = _epoch_of_commit(commit, query_id, writer)
         if epoch is not None:
             version = epoch.version
             break

@@ -124,7 +124,7 @@ class IcebergSink(TargetSink):
                 "the table is of format version 1, of which a roll-back could not be noticed",
                 "Upgrade it: ALTER TABLE ... SET TBLPROPERTIES ('format-version' = '2').",
             )
-        self._own_schema, self._schema = schema, self._fitted(schema, table)
+        self._own_schema, self._schema = schema, self._fit_columns(schema, table)
         self._last = self._last_epoch_in(table.metadata)
 
     def _create(self, schema: pa.Schema) -> None:
@@ -136,14 +136,14 @@ class IcebergSink(TargetSink):
             self._catalog.create_namespace_if_not_exists(namespace)
         self._catalog.create_table_if_not_exists(self._table_name, schema)
 
-    def _fitted(self, schema: pa.Schema, table: Table) -> pa.Schema:
+    def _fit_columns(self, schema: pa.Schema, table: Table) -> pa.Schema:
         """Return the rows' columns in the table's order; refuse a table with other columns."""
         there = table.schema().as_arrow()
         differences = [
             f"{name} ({_type_name(schema, name)} in the rows, {_type_name(there, name)} in the "
             "table)"
             for name in sorted({*schema.names, *there.names})
-            if _shape_of(schema, name) != _shape_of(there, name)
+            if _common_type_of(schema, name) != _common_type_of(there, name)
         ]
         if differences:
             raise self._target_error(
@@ -203,10 +203,10 @@ class IcebergSink(TargetSink):
         undone: list[Snapshot] = []
         keep, left = None, -1
         for snapshot in _ancestors(metadata):
-            point = _point_of(snapshot, self._context.query_id, self._context.writer)
+            point = _epoch_of_snapshot(snapshot, self._context.query_id, self._context.writer)
             if point is None:
-                if _operation(snapshot) is not Operation.REPLACE:  # which adds no rows
-                    others.append(snapshot)
+                if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE:
+                    others.append(snapshot)  # it may have added rows
                 continue
             undone, others = [*undone, *others], []
             if is_kept(point):
@@ -215,8 +215,8 @@ class IcebergSink(TargetSink):
             oldest = snapshot
         if undone:
             raise self._target_error(
-                f"cannot be rolled back: snapshot {undone[-1].snapshot_id} is somebody else's, and "
-                "would be undone too",
+                f"cannot be rolled back: snapshot {undone[-1].snapshot_id} was made by another "
+                "writer, and would be undone too",
                 'Delete the rows of later epochs by hand and start with on_divergence="new_writer"'
                 "; or use another table.",
             )
@@ -253,7 +253,7 @@ class IcebergSink(TargetSink):
                 if self._has_epoch(table.metadata, output.epoch):
                     return
                 if self._merge_keys:  # rows are written anew, without columns that others added
-                    self._fitted(self._own_schema, table)
+                    self._fit_columns(self._own_schema, table)
                 try:
                     self._commit_rows(table, self._rows(output), output.point, complete=complete)
                 except _EpochIsThereError:
@@ -316,7 +316,7 @@ class IcebergSink(TargetSink):
                 raise CommitFailedException("The rows were made of an older snapshot.")
 
         with _EpochTable(table, refuse_repetition).transaction() as transaction:
-            transaction.set_properties({_property(query, writer): text})
+            transaction.set_properties({_property_name(query, writer): text})
             summary = {_PROPERTY: text}
             if complete:
                 num_replaced = table.scan().count()
@@ -427,10 +427,10 @@ def last_epoch_of(metadata: TableMetadata, query_id: str, writer: str) -> Histor
     """
     ancestors = list(_ancestors(metadata))
     for snapshot in ancestors:
-        point = _point_of(snapshot, query_id, writer)
+        point = _epoch_of_snapshot(snapshot, query_id, writer)
         if point is not None:
             return point
-    text = metadata.properties.get(_property(query_id, writer))
+    text = metadata.properties.get(_property_name(query_id, writer))
     if text is None:
         return None
     # Its snapshots have expired, unless there are older ones: the table was rolled back to these.
@@ -455,17 +455,12 @@ def _is_first(snapshot: Snapshot) -> bool:
     return snapshot.parent_snapshot_id is None and snapshot.sequence_number == 1
 
 
-def _property(query_id: str, writer: str) -> str:
+def _property_name(query_id: str, writer: str) -> str:
     """Return the name of the table's property that stores a writer's last epoch."""
     return f"{_PROPERTY}.{query_id}.{writer}"
 
 
-def _operation(snapshot: Snapshot) -> Operation | None:
-    """Return how a snapshot changed the table, such as by appending; ``None`` if not known."""
-    return None if snapshot.summary is None else snapshot.summary.operation
-
-
-def _point_of(snapshot: Snapshot, query_id: str, writer: str) -> HistoryPoint | None:
+def _epoch_of_snapshot(snapshot: Snapshot, query_id: str, writer: str) -> HistoryPoint | None:
     """Read a writer's epoch from a snapshot; ``None`` if another writer made the snapshot."""
     summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
     own = read_point_text(summary.get(_PROPERTY), query_id, writer)
@@ -490,19 +485,19 @@ def as_iceberg_stores(dtype: pa.DataType) -> pa.DataType:
     }.get(dtype, dtype)
 
 
-def _shape_of(schema: pa.Schema, name: str) -> object:
+def _common_type_of(schema: pa.Schema, name: str) -> object:
     """Return a column's type in the form that Arrow and Iceberg share; ``None`` without one."""
-    return _shape(schema.field(name).type) if name in schema.names else None
+    return _common_type(schema.field(name).type) if name in schema.names else None
 
 
-def _shape(dtype: pa.DataType) -> object:
+def _common_type(dtype: pa.DataType) -> object:
     """Return a type in a form that Arrow and Iceberg share: large and nested types unified."""
     if pa.types.is_struct(dtype):
-        return {field.name: _shape(field.type) for field in dtype}
+        return {field.name: _common_type(field.type) for field in dtype}
     if pa.types.is_map(dtype):
-        return ["map", _shape(dtype.key_type), _shape(dtype.item_type)]
+        return ["map", _common_type(dtype.key_type), _common_type(dtype.item_type)]
     if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
-        return ["list", _shape(dtype.value_type)]
+        return ["list", _common_type(dtype.value_type)]
     return str(dtype).removeprefix("large_")
 
 

@@ -143,7 +143,7 @@ class SizeCheck:
             return self._rejections(batch)
 
     def _takes_any(self, batch: pa.RecordBatch) -> bool:
-        """Return whether the formats can encode any rows of these columns."""
+        """Return whether the formats can encode every row that these columns may hold."""
         formats = (self.layout.value, self.layout.key_format)
         if not all(one is None or one.writes_any for one in formats):
             return False
@@ -165,6 +165,7 @@ class SizeCheck:
         return Rejections(rows=np.asarray(rows, np.int64), reasons=reasons) if rows else None
 
     def _too_large_reason(self, size_bytes: int) -> str:
+        """Return why a message of `size_bytes` is refused."""
         return (
             f"its message would have {size_bytes} bytes, and the topic takes {self.max_bytes} "
             "(max.message.bytes)"
@@ -173,13 +174,11 @@ class SizeCheck:
 
 def _bound_bytes(batch: pa.RecordBatch) -> int:
     """Return an upper bound of the bytes of a message of the batch."""
-    fields = sum(_text_bytes(c) + 6 * len(f.name) + 4 for c, f in _batch_columns(batch))
+    fields = sum(
+        _text_bytes(c) + 6 * len(f.name) + 4
+        for c, f in zip(batch.columns, batch.schema, strict=True)
+    )
     return 2 * fields + _OVERHEAD_BYTES  # as key and as value
-
-
-def _batch_columns(batch: pa.RecordBatch) -> Iterator[tuple[pa.Array, pa.Field]]:
-    """Yield the columns of a batch, with their fields."""
-    yield from zip(batch.columns, batch.schema, strict=True)
 
 
 def _text_bytes(values: pa.Array) -> int:

@@ -122,7 +122,7 @@ class EpochFiles:
         self._open_writer("/".join(f"{name}={NULL_PARTITION}" for name in self._partition_by))
 
     def _open_writer(self, inner: str) -> pq.ParquetWriter:
-        """Return the open file of the partition `inner`; close the oldest of too many."""
+        """Return the open file of the partition `inner`; if too many are open, close the oldest."""
         if inner in self._open:
             return self._open[inner]
         if len(self._open) >= _OPEN_FILES:
@@ -316,9 +316,8 @@ def is_target_replaced(
     if not opening or any(f"-{opening}-" in path for path in gone):
         return False
     _log.warning(
-        "Sink %r: epoch %d is not written to %s: %d of its rows were in files there, which went "
-        "when it was removed, and with them all earlier epochs. It begins anew with what comes "
-        "next.",
+        "Sink %r: epoch %d is not written, since the target %s was removed, with files of %d rows "
+        "of this epoch and with all earlier epochs. The target starts anew with the next epoch.",
         sink,
         output.epoch,
         target,

@@ -165,7 +165,7 @@ class DeliveredEpochs:
             "SELECT target, target_oid::bigint, epoch, history, digest FROM {epochs} "
             "WHERE query_id = {query} AND sink = {sink}"
         )
-        rows = connection.execute(self._statement(statement, schema)).fetchall()
+        rows = connection.execute(self._format_statement(statement, schema)).fetchall()
         return [
             _Row(
                 schema,
@@ -176,7 +176,7 @@ class DeliveredEpochs:
             for target, oid, epoch, history, digest in rows
         ]
 
-    def _statement(self, text: LiteralString, schema: str, **values: object) -> sql.Composed:
+    def _format_statement(self, text: LiteralString, schema: str, **values: object) -> sql.Composed:
         """Format an SQL statement with names and literal values of this sink."""
         return sql.SQL(text).format(
             epochs=sql.Identifier(schema, EPOCHS),
@@ -191,7 +191,7 @@ class DeliveredEpochs:
         may_delete = "SELECT has_table_privilege(to_regclass(%s), 'DELETE')"
         if scalar(connection, may_delete, table.as_string()):
             connection.execute(
-                self._statement(
+                self._format_statement(
                     "DELETE FROM {epochs} WHERE query_id = {query} AND sink = {sink} "
                     "AND target = {target}",
                     row.schema,
@@ -213,7 +213,7 @@ class DeliveredEpochs:
         oid: int | None = None,
     ) -> None:
         """Record a point as the last epoch of a table, whatever was recorded before."""
-        connection.execute(self._recording(_RECORD, point, target, oid))
+        connection.execute(self._record_statement(_RECORD, point, target, oid))
 
     def record_once(self, connection: Connection, point: HistoryPoint) -> tuple[bool, int]:
         """Record an epoch as delivered, unless it or a later one is recorded already.
@@ -221,12 +221,12 @@ class DeliveredEpochs:
         Waits while another transaction has the row locked. Returns ``True`` if the epoch was not
         recorded before, and the last epoch before it; -1 if there was none.
         """
-        claimed = connection.execute(self._recording(_CLAIM, point)).fetchone()
+        claimed = connection.execute(self._record_statement(_CLAIM, point)).fetchone()
         if claimed is None:
             return False, point.epoch
         return True, -1 if claimed[0] is None else int(claimed[0])
 
-    def _recording(
+    def _record_statement(
         self,
         statement: LiteralString,
         point: HistoryPoint,
@@ -234,7 +234,7 @@ class DeliveredEpochs:
         oid: int | None = None,
     ) -> sql.Composed:
         """Build the statement that records an epoch for a table."""
-        return self._statement(
+        return self._format_statement(
             statement,
             self._schema,
             target=self._table if target is None else target,
@@ -246,7 +246,7 @@ class DeliveredEpochs:
 
     def has_other_writers(self, connection: Connection) -> bool:
         """Return whether another query or sink has written to the table too."""
-        statement = self._statement(
+        statement = self._format_statement(
             "SELECT EXISTS (SELECT FROM {epochs} WHERE target = {target} "
             "AND (query_id, sink) <> ({query}, {sink}))",
             self._schema,
@@ -417,7 +417,7 @@ class PostgresSink(TargetSink):
     def _reading_epochs(self) -> contextlib.AbstractContextManager[None]:
         """Return a context that translates errors of reading ``godwit_epochs``."""
         return self._translating_errors(
-            "cannot be asked for its epochs",
+            "its recorded epochs cannot be read",
             "Check the server and the privileges of its user, and start the query again.",
         )
 

@@ -54,7 +54,7 @@ def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple
     unique = context.unique_keys
     if keys is None and not unique:
         raise SinkError(
-            f"Sink {context.name!r} is to upsert, but it gets no columns that tell its rows apart.",
+            f"Sink {context.name!r} is to upsert, but no columns identify its rows.",
             remedy='Name the columns that identify a row (keys=[...]), or use mode="append".',
             sink=context.name,
         )
@@ -171,8 +171,8 @@ def cast_batches(
             yield _checked_cast(schema, batch, output.schema.names)
         except (pa.ArrowInvalid, ValueError) as error:
             raise SinkError(
-                f"Sink {sink!r}, epoch {output.epoch}: the rows do not fit the columns they were "
-                f"announced with: {error}.",
+                f"Sink {sink!r}, epoch {output.epoch}: the rows do not fit the declared columns: "
+                f"{error}.",
                 remedy="Cast or round the column in the flow, before the sink.",
                 sink=sink,
                 epoch=output.epoch,

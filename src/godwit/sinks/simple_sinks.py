@@ -91,7 +91,7 @@ class MemorySink(Sink):
                 earlier = {e: rows for e, rows in self._epochs.items() if e < output.epoch}
                 _logger.warning(
                     "Memory sink %r: epochs %d to %d were of another history of the query, and "
-                    "are kept no more.",
+                    "are dropped.",
                     context.name,
                     output.epoch,
                     max(self._epochs),

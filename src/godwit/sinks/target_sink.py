@@ -72,8 +72,6 @@ class TargetSink(Sink):
         """Context that turns errors of the target's library into `SinkError`, without secrets.
 
         `what`: what cannot be done, in words. `context`: further fields of the error.
-
-        `what`: what cannot be done, in words. `context`: further fields of the error.
         """
         try:
             yield

@@ -96,9 +96,10 @@ class AvroMessages(MessageFormat):
         records = [
             None if value is None else self._decode_record(value, reader) for value in values
         ]
+        columns = [[record and record[field.name] for record in records] for field in schema]
         return [
-            pa.array([_to_arrow_value(r and r[field.name]) for r in records], field.type)
-            for field in schema
+            pa.array([str(v) if isinstance(v, uuid.UUID) else v for v in column], field.type)
+            for field, column in zip(schema, columns, strict=True)
         ]
 
     def _decode_record(self, value: bytes, reader: Any) -> Any:
@@ -144,7 +145,7 @@ class AvroMessages(MessageFormat):
         return written
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
-        """Refuse columns that the record does not have."""
+        """Refuse columns that the record does not have. `where`: the sink, for errors."""
         check_fields(schema, self._schema, where, "the Avro record")
 
     def _registered_id(self) -> int:
@@ -199,7 +200,10 @@ def _to_arrow_schema(text: str) -> pa.Schema:
 
 
 def _to_arrow_type(schema: Any, known: dict[str, Any], where: str, within: tuple[str, ...]) -> Any:
-    """Convert a parsed Avro type to Arrow's; `within`: enclosing records, to refuse recursion."""
+    """Convert a parsed Avro type to Arrow's; `within`: enclosing records, to refuse recursion.
+
+    `where`: the field's path, for errors.
+    """
     if isinstance(schema, list):
         others = [part for part in schema if part != "null"]
         if len(others) != 1:
@@ -248,8 +252,3 @@ def _unsupported_type(where: str, what: str) -> InvalidFlowError:
         f"The Avro schema has {what} at {where}, and Arrow has no type for it.",
         remedy="Leave the field out of the schema that you read with.",
     )
-
-
-def _to_arrow_value(value: Any) -> Any:
-    """Convert a value that fastavro decoded to one that Arrow takes."""
-    return str(value) if isinstance(value, uuid.UUID) else value

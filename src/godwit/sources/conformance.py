@@ -205,7 +205,9 @@ class _Check:
             shipped = pickle.loads(pickle.dumps(splits))  # noqa: S301  pickled right here
         except Exception as error:
             raise self._rule_error(
-                "splits", f"they cannot be pickled: {error_line(error)}", "Mind payload=."
+                "splits",
+                f"they cannot be pickled: {error_line(error)}",
+                "Put only values into payload= that can be pickled.",
             ) from error
         for split, again in zip(splits, shipped, strict=True):
             rows = self._read_splits(self._source, [split])
@@ -373,7 +375,7 @@ class _Check:
             probe.close()
 
     def _check_reports(self, of: _Range) -> None:
-        """Check that lag and description of a position can be shown and stored."""
+        """Check that `lag`, `describe` and `committed` take the range's begin and end position."""
         for position in (of.begin, of.end):
             lag = self._call_method("lag", self._source.lag, position)
             if not isinstance(lag, Lag):

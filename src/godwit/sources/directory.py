@@ -89,7 +89,7 @@ class _Look:
     at_s: float  # monotonic
 
     def is_current(self) -> bool:
-        """Return ``True`` if no file was added to or removed from the directories since."""
+        """Return whether no file was added to or removed from the directories listed."""
         if time.monotonic() - self.at_s > _TRUSTED_S:
             return False
         try:
@@ -295,9 +295,9 @@ class Directory:
             raise self.unreadable_error(file, error) from error
         if info.type != pafs.FileType.File:
             raise SourceError(
-                f"The file {self.file_name(file)!r} was to be read, and is not there any more.",
-                remedy="Files may go once they were read. Start the query again to go on without "
-                "its rows, or put the file back before.",
+                f"The file {self.file_name(file)!r} was removed before all of it was read.",
+                remedy="Put the file back and start the query again, or start it without the file "
+                "to go on without its rows. A file may be removed once it was read.",
                 file=self.file_name(file),
             )
         if (info.size, info.mtime_ns or 0) != (file.size, file.modified_ns):
@@ -365,7 +365,7 @@ def _is_uri(path: str) -> bool:
 
 
 def is_remote(path: str) -> bool:
-    """Return true for URIs of other file systems than the local one."""
+    """Return whether a path is a URI of another file system than the local one."""
     return _is_uri(path) and not path.startswith("file:")
 
 

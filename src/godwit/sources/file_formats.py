@@ -92,8 +92,6 @@ class FileFormat(ABC):
         """Return the offset about `rows` rows after `start`, and the number of rows between.
 
         Offsets are rows or bytes, as the format counts.
-
-        Offsets are rows or bytes, as the format counts.
         """
 
     @abstractmethod
@@ -131,7 +129,7 @@ class _RowFormat(FileFormat):
 
     @abstractmethod
     def layout(self, directory: Directory, file: File) -> FileLayout:
-        """Rows at which the row groups or record batches of a file begin, and their end."""
+        """Return the rows at which row groups or record batches begin, and the file's end."""
 
     def advance(
         self, directory: Directory, file: File, layout: FileLayout | None, start: int, rows: int
@@ -197,7 +195,7 @@ class ParquetFormat(_RowFormat):
         return {c.path for c in columns if c.physical_type == "INT96"}
 
     def layout(self, directory: Directory, file: File) -> FileLayout:
-        """Rows at which the row groups begin, and their end, by the footer."""
+        """Return the rows at which row groups begin, and the file's end, from the footer."""
         with self._open(directory, file) as opened:
             return self._layout_of(opened.metadata)
 
@@ -257,7 +255,7 @@ class ArrowFormat(_RowFormat):
             return common_schema(opened.schema)
 
     def layout(self, directory: Directory, file: File) -> FileLayout:
-        """Rows at which the record batches begin, found by reading one column, a narrow one."""
+        """Return the rows at which record batches begin, by reading the narrowest column."""
         with self._open(directory, file) as opened:
             schema = opened.schema
         widths = [_width(field.type) for field in schema]

@@ -36,7 +36,7 @@ class PartlyRead:
 
     @property
     def key(self) -> int:
-        """Sort key of the file: its time, then its path (`godwit.sources.directory.key_of`)."""
+        """Key of the file: the hash of its path (`godwit.sources.directory.key_of`)."""
         return key_of(self.file.path)
 
 

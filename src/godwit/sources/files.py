@@ -119,7 +119,7 @@ class FileSource(Source):
         listing = self._listing or self._directory.list()
         if not listing.files:
             raise SourceError(
-                f"There are no files in {self._directory.shown!r} to look a schema up in.",
+                f"There are no files in {self._directory.shown!r} to infer a schema from.",
                 remedy="Give schema=, or put a file there first.",
                 path=self._directory.shown,
             )
@@ -141,7 +141,7 @@ class FileSource(Source):
 
     def open(self, position: Position | None) -> None:
         """List the directory; raise if files that were read before `position` have changed."""
-        self._listing = self._list(
+        self._listing = self._list_directory(
             FilePosition.beginning() if position is None else FilePosition.of(position)
         )
 
@@ -149,14 +149,14 @@ class FileSource(Source):
         """Position before the first file of a new query."""
         return FilePosition.beginning().encoded()
 
-    def _list(self, read: FilePosition) -> Listing:
+    def _list_directory(self, read: FilePosition) -> Listing:
         """List the directory; raise if a file that was read has changed since."""
         listing = self._directory.list()
-        self._check(listing, read)
+        self._check_listing(listing, read)
         self._idle_at = None
         return listing
 
-    def _check(self, listing: Listing, read: FilePosition) -> None:
+    def _check_listing(self, listing: Listing, read: FilePosition) -> None:
         """Raise if a file of the position `read` was deleted or changed, by the listing."""
         at = listing.find(read.keys)
         still = at >= 0
@@ -169,9 +169,9 @@ class FileSource(Source):
     def end(self, position: Position) -> Position:
         """Return the position after all files that are listed now."""
         read = FilePosition.of(position)
-        self._listing = self._list(read)
-        pieces = list(self._pending(self._listing, read, None))
-        return self._after(position, read, pieces, None)
+        self._listing = self._list_directory(read)
+        pieces = list(self._unread_ranges(self._listing, read, None))
+        return self._position_after(position, read, pieces, None)
 
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
@@ -186,12 +186,12 @@ class FileSource(Source):
         bound = None if until is None else FilePosition.of(until)
         pieces: Iterator[FileRange] = iter(())
         if self._listing is not None:
-            self._check(self._listing, read)
-            pieces = self._pending(self._listing, read, bound)
+            self._check_listing(self._listing, read)
+            pieces = self._unread_ranges(self._listing, read, bound)
         first = next(pieces, None)
         if first is None and not idle and (bound is None or self._listing is None):
-            self._listing = self._list(read)
-            pieces = self._pending(self._listing, read, bound)
+            self._listing = self._list_directory(read)
+            pieces = self._unread_ranges(self._listing, read, bound)
             first = next(pieces, None)
         if bound is None:
             self._idle_at = position if first is None else None
@@ -200,11 +200,11 @@ class FileSource(Source):
         pieces = itertools.islice(itertools.chain([first], pieces), self._max_files)
         limits = [most for most in (limit, self._max_rows) if most is not None]
         if limits:
-            return self._after(position, read, *self._up_to(pieces, min(limits)))
+            return self._position_after(position, read, *self._take_ranges(pieces, min(limits)))
         taken = list(pieces)
-        return self._after(position, read, taken, taken[-1].stop)
+        return self._position_after(position, read, taken, taken[-1].stop)
 
-    def _pending(
+    def _unread_ranges(
         self, listing: Listing, read: FilePosition, bound: FilePosition | None
     ) -> Iterator[FileRange]:
         """Yield unread ranges of files, oldest file first; `bound`: position not to exceed."""
@@ -226,7 +226,9 @@ class FileSource(Source):
             stop = last.offset if last is not None and last.file == file else None
             yield FileRange(file=file, stop=stop)
 
-    def _up_to(self, pieces: Iterable[FileRange], rows: int) -> tuple[list[FileRange], int | None]:
+    def _take_ranges(
+        self, pieces: Iterable[FileRange], rows: int
+    ) -> tuple[list[FileRange], int | None]:
         """Return the first ranges with up to `rows` rows, and the offset that cuts the last one."""
         taken, left, waiting = [], rows, iter(pieces)
         while left > 0 and (ahead := list(itertools.islice(waiting, _LAYOUTS_AT_ONCE))):
@@ -247,7 +249,7 @@ class FileSource(Source):
                     break
         return taken, None
 
-    def _after(
+    def _position_after(
         self, position: Position, read: FilePosition, taken: Sequence[FileRange], cut: int | None
     ) -> Position:
         """Return the position after these ranges; `cut`: offset in the last file, if divided."""
@@ -277,7 +279,7 @@ class FileSource(Source):
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
         """Group small files, and divide large ones between row groups, batches or lines."""
-        pieces = self._between(FilePosition.of(begin), FilePosition.of(end))
+        pieces = self._ranges_between(FilePosition.of(begin), FilePosition.of(end))
         if not pieces:
             return []
         layouts: dict[File, FileLayout | None] = {}
@@ -300,11 +302,11 @@ class FileSource(Source):
         few = num_bytes <= _FEW_BYTES and len(pieces) <= _FEW_FILES
         return [self._make_split(group, layouts, few=few) for group in grouped.values()]
 
-    def _between(self, begin: FilePosition, end: FilePosition) -> list[FileRange]:
+    def _ranges_between(self, begin: FilePosition, end: FilePosition) -> list[FileRange]:
         """Return the ranges of files between two positions, oldest file first."""
         new = ~begin.has_read(end.keys)
         first, last = begin.partly, end.partly
-        files = self._resolve(end.keys[new], end.versions[new])
+        files = self._files_of_keys(end.keys[new], end.versions[new])
         files.sort(key=lambda file: (file.modified_ns, file.path))
         pieces = []
         if first is not None and first.file in files:
@@ -316,7 +318,7 @@ class FileSource(Source):
                 pieces.append(FileRange(file=last.file, start=start, stop=last.offset))
         return pieces
 
-    def _resolve(
+    def _files_of_keys(
         self, keys: npt.NDArray[np.uint64], versions: npt.NDArray[np.uint32]
     ) -> list[File]:
         """Return the files with these keys; raise if one was deleted or changed since."""
@@ -331,8 +333,7 @@ class FileSource(Source):
                 files.append(taken[1])
             elif at < 0:
                 raise SourceError(
-                    f"A file in {self._directory.shown!r} that was to be read is not there any "
-                    "more.",
+                    f"A file in {self._directory.shown!r} was removed before it was read.",
                     remedy="Start the query again to go on without its rows.",
                 )
             elif self._listing.versions[at] != version:
@@ -365,8 +366,6 @@ class FileSource(Source):
         few: bool,  # whether rows are worth counting, so that the driver may read them
     ) -> Split:
         """Make a split of ranges; adjacent ranges of one file become one range.
-
-        `few`: the split has few rows, so counting these exactly is worth reading the file.
 
         `few`: the split has few rows, so counting these exactly is worth reading the file.
         """
@@ -416,7 +415,7 @@ class FileSource(Source):
         return [self._layouts[file] for file in files]
 
     def _layout_of(self, file: File) -> FileLayout | None:
-        """Return the layout of one file; cached."""
+        """Read where the rows of a file are; ``None`` if the format does not tell."""
         with _naming(self._directory, file):
             return self._format.layout(self._directory, file)
 
@@ -459,9 +458,9 @@ class FileSource(Source):
                     columns.append(pa.nulls(batch.num_rows, field.type))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
         if bad:
-            yield self._unreadable(named, bad)
+            yield self._to_unreadable(named, bad)
 
-    def _unreadable(self, file: str, bad: Sequence[BadLine]) -> Unreadable:
+    def _to_unreadable(self, file: str, bad: Sequence[BadLine]) -> Unreadable:
         """Return lines that cannot be parsed as unreadable rows of a file."""
         if self._on_bad == "skip":
             _logger.warning(
@@ -486,7 +485,7 @@ class FileSource(Source):
         if self._idle_at is not None and self._idle_at == position:
             return Lag(rows=0, size_bytes=0)
         read = FilePosition.of(position)
-        pieces = list(self._pending(self._listing, read, None))
+        pieces = list(self._unread_ranges(self._listing, read, None))
         modified_ns = [piece.file.modified_ns for piece in pieces if piece.file.modified_ns]
         return Lag(
             rows=None if pieces else 0,

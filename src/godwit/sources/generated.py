@@ -65,13 +65,13 @@ class GeneratedSource(Source):
                 insist_on_number(option, value, least=least, error=SourceError)
         if not 0 < rows_per_s < 1e12:
             raise SourceError(
-                f"A source is to make {rows_per_s!r} rows per second.",
+                f"A generated source has rows_per_s={rows_per_s!r}.",
                 remedy="Give a rate above 0; for rows as fast as they are read, paced=False.",
             )
         if not paced and max_rows_per_epoch is None and num_rows is None:
             raise SourceError(
-                "A source that is not paced has rows without end, and an epoch reads all there "
-                "are.",
+                "A generated source with paced=False has no end, so an epoch that reads all rows "
+                "would never end.",
                 remedy="Give max_rows_per_epoch=, or num_rows=.",
             )
         self._rows_per_s, self._paced = float(rows_per_s), bool(paced)
@@ -140,7 +140,7 @@ class GeneratedSource(Source):
         first, stop = begin["rows"], end["rows"]
         parts = max(1, min(parallelism, stop - first))
         edges = [first + (stop - first) * part // parts for part in range(parts + 1)]
-        row_bytes = sum(map(_approximate_bytes, self.schema.types))
+        row_bytes = sum(8 if pa.types.is_primitive(dtype) else 32 for dtype in self.schema.types)
         return [
             Split(
                 rows=upto - at,
@@ -251,7 +251,7 @@ def _moment_us(start: object) -> int:
     if not isinstance(moment, dt.datetime):
         shown = repr(start) if isinstance(start, str) else f"a value of type {type_name(start)}"
         raise SourceError(
-            f"The start of a source is {shown}.",
+            f"A generated source has start={shown}.",
             remedy='Give a datetime, or text such as "2024-05-01T08:00:00Z".',
         )
     moment = moment.replace(tzinfo=moment.tzinfo or dt.UTC)
@@ -262,8 +262,3 @@ def _iso(moment_us: int) -> str:
     """Format microseconds of Unix time as ISO text."""
     moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=moment_us)
     return moment.isoformat()
-
-
-def _approximate_bytes(kind: pa.DataType) -> int:
-    """Return about how many bytes a value of a type takes."""
-    return 8 if pa.types.is_primitive(kind) else 32

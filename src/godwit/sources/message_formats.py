@@ -64,7 +64,10 @@ class MessageFormat(ABC):
         """Encode each row as a message; raise `UnwritableError` if a row cannot be."""
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:  # noqa: B027  many take any
-        """Raise `InvalidFlowError` if rows with these columns can never be written."""
+        """Raise `InvalidFlowError` if rows with these columns can never be written.
+
+        `where`: the sink, for errors.
+        """
 
     def decode(self, values: Sequence[Value], names: Sequence[str]) -> Decoded:
         """Decode messages to the columns `names`; bad messages are listed beside the rows."""
@@ -124,7 +127,7 @@ class BytesMessages(MessageFormat):
         return _values_of_column(rows.column(0))
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
-        """Refuse rows that are not one column of bytes or text."""
+        """Refuse rows that are not one column of bytes or text. `where`: the sink, for errors."""
         _check_only_column(schema, where, "bytes")
 
 
@@ -148,7 +151,7 @@ class TextMessages(MessageFormat):
         return _values_of_column(rows.column(0))
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
-        """Refuse rows that are not one column of bytes or text."""
+        """Refuse rows that are not one column of bytes or text. `where`: the sink, for errors."""
         _check_only_column(schema, where, "text")
 
 
@@ -159,7 +162,7 @@ def _values_of_column(column: pa.Array) -> list[Value]:
 
 
 def _check_only_column(schema: pa.Schema, where: str, kind: str) -> None:
-    """Refuse rows that are not one column of bytes or text."""
+    """Refuse rows that are not one column of bytes or text. `where`: the sink, for errors."""
     if len(schema) == 1 and is_text_or_bytes(schema.field(0).type):
         return
     raise InvalidFlowError(
@@ -181,7 +184,10 @@ def is_text_or_bytes(dtype: pa.DataType) -> bool:
 
 
 def check_fields(schema: pa.Schema, fields: pa.Schema, where: str, record: str) -> None:
-    """Refuse rows with columns that the record of a format (`fields`) does not have."""
+    """Refuse rows with columns that the record of a format (`fields`) does not have.
+
+    `where`: the sink, for errors.
+    """
     unknown = [name for name in schema.names if name not in fields.names]
     if unknown:
         raise InvalidFlowError(
@@ -236,7 +242,7 @@ class JsonMessages(MessageFormat):
             raise UnwritableError(_error_text(error)) from error
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
-        """Refuse columns of types that JSON cannot express."""
+        """Refuse columns of types that JSON cannot express. `where`: the sink, for errors."""
         del where
         _row_type(schema)
 
@@ -334,7 +340,10 @@ _BY_NAME: Final[dict[str, MessageFormat]] = {
 
 
 def as_format(value: object, where: str) -> MessageFormat:
-    """Return a user's message format, given by name or as an object; or refuse it."""
+    """Return a user's message format, given by name or as an object; or refuse it.
+
+    `where`: the source or sink, for errors.
+    """
     if isinstance(value, MessageFormat):
         return value
     if isinstance(value, str) and value in _BY_NAME:

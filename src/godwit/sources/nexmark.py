@@ -148,7 +148,7 @@ class NexmarkSource(GeneratedSource):
 
 
 def _event_of(numbers: Numbers, kind: str) -> Numbers:
-    """Return the numbers, among all events, of the n-th bids, auctions or persons."""
+    """Return the numbers, among all events, of the n-th events of a kind, such as ``"bids"``."""
     share = _SHARE_OF[kind]
     return numbers // share * _CYCLE + _FIRST_OF[kind] + numbers % share
 
@@ -203,7 +203,7 @@ class _Events:
         return _FIRST_ID + np.where(is_hot, last // _HOT_STRIDE * _HOT_STRIDE, any_of)
 
     def draw_price(self, what: str) -> Numbers:
-        """Draw for each event a price in cents, log-uniform from one dollar to a million."""
+        """Draw for each event a price in cents, log-uniform from $1 to $1M; `what`: the column."""
         exponent = fractions(self.draw_word(what)) * 6.0
         return np.rint(10.0**exponent * 100.0).astype(np.int64)
 

@@ -126,7 +126,7 @@ class ProtobufMessages(MessageFormat):
         return written
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
-        """Refuse columns that the message does not have."""
+        """Refuse columns that the message does not have. `where`: the sink, for errors."""
         check_fields(schema, self._schema, where, f"message {self._name}")
         if self._framed and self._schema_id is None:
             raise InvalidFlowError(

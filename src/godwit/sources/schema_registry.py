@@ -58,8 +58,6 @@ def _request(registry: str, path: str, body: dict[str, str] | None) -> Any:
     """Send a request to the registry; return the decoded JSON answer.
 
     `path`: of the request. `body`: JSON object to post; ``None``: a GET request.
-
-    `path`: of the request. `body`: JSON object to post; ``None``: a GET request.
     """
     secrets = Secrets.of_uri(registry)
     parts = urllib.parse.urlsplit(registry)

@@ -130,8 +130,6 @@ class _TextFormat(FileFormat):
         """Parse lines by `parse`; find bad lines by bisection, if these are not refused.
 
         `halved`: `text` is a part of a block, so a value with line breaks may be cut.
-
-        `halved`: `text` is a part of a block, so a value with line breaks may be cut.
         """
         if self._is_blank(text):
             return
@@ -311,7 +309,7 @@ class CsvFormat(_TextFormat):
             )
         if newlines_in_values and skips_bad:
             raise SourceError(
-                "CSV whose values have line breaks has no lines that could be left out.",
+                "A CSV source has newlines_in_values=True, so single lines cannot be left out.",
                 remedy='Leave out newlines_in_values=True, or let on_bad be "refuse".',
             )
         self._parse = {
@@ -377,7 +375,7 @@ class CsvFormat(_TextFormat):
                 continue
             present[:] = [name for name in types if name in names] or names[:1]
             if fields and present[0] not in types:
-                _insist_on_delimiter(names, str(self._parse["delimiter"]))
+                _check_delimiter(names, str(self._parse["delimiter"]))
             yield from self._parse_readable(text, parsed)
 
     def _is_blank(self, text: bytes) -> bool:
@@ -445,9 +443,6 @@ class CsvFormat(_TextFormat):
 
         `names`: of the columns in the text; ``None``: in its first line. `columns`: those to
         return.
-
-        `names`: of the columns in the text; ``None``: in its first line. `columns`: those to
-        return.
         """
         return pacsv.read_csv(
             io.BytesIO(text),
@@ -463,7 +458,7 @@ class CsvFormat(_TextFormat):
         )
 
 
-def _insist_on_delimiter(names: list[str], delimiter: str) -> None:
+def _check_delimiter(names: list[str], delimiter: str) -> None:
     """Refuse a header with another delimiter, by which no column would be found."""
     if len(names) == 1 and (others := [mark for mark in ";,\t|" if mark in names[0]]):
         msg = (
