@@ -342,7 +342,7 @@ class ParquetSink(TargetSink):
             if not empty:
                 # Also what attempts left that were given up.
                 epoch = output.epoch
-                self._directory.remove_staged(lambda name: _attempt_time(name) <= epoch)
+                self._directory.remove_staged(lambda name: _epoch_of_attempt(name) <= epoch)
 
     def _assemble_epoch(self, output: EpochOutput, final: str) -> None:
         """Write the epoch's directory `final` from lanes' files and the other rows."""
@@ -455,10 +455,10 @@ class ParquetSink(TargetSink):
 
     def _remove_old_epochs(self, keep: int) -> None:
         """Remove the directories of all but the newest `keep` epochs."""
-        newest = self._directory.delivered_epochs()[-keep:]
+        oldest_kept = min(self._directory.delivered_epochs()[-keep:], default=0)
         # Also what a removal that was cut short has left without its _SUCCESS.
         for epoch in self._directory.epochs_begun():
-            if epoch < newest[0]:
+            if epoch < oldest_kept:
                 self._fs.delete_dir(f"{self._root}/epoch={epoch}")
 
     def _marker(self) -> dict[str, Any]:
@@ -487,7 +487,7 @@ class ParquetSink(TargetSink):
             force_names([path])
 
 
-def _attempt_time(name: str) -> float:
+def _epoch_of_attempt(name: str) -> float:
     """Return the epoch in the name of a lane's staging directory; infinity for other names."""
     epoch = name.partition("-")[0]
     return int(epoch) if epoch.isdecimal() else math.inf
