@@ -76,7 +76,7 @@ def test_reordered_added_and_removed_results_keep_the_state_of_those_that_stayed
     told = changed(query)
     assert told is not None
     assert [line for line in sorted(told.results) if line.startswith("o.")] == [
-        "o.hi was let go",
+        "o.hi was dropped",
         "o.m starts empty",
     ]
 

@@ -127,7 +127,7 @@ def test_the_same_is_refused_of_a_source_in_the_line_that_names_it(inbox: Inbox)
 
 def test_a_map_must_return_what_streams(spark: SparkSession, inbox: Inbox) -> None:
     table = spark.createDataFrame([("a",)], "k string")
-    with pytest.raises(InvalidFlowError, match=r"'<lambda>'.* a DataFrame that does not stream"):
+    with pytest.raises(InvalidFlowError, match=r"'<lambda>'.* a DataFrame that is not streaming"):
         mapped(inbox, lambda _: table).explain()
 
 

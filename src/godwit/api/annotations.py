@@ -37,15 +37,15 @@ def check_annotations(
     has_timers: bool,
     timed: bool = False,  # whether it is called with a timer in place of rows
 ) -> None:
-    """Refuse a function whose annotations say that it takes something else."""
-    hints = _hints(function)
+    """Refuse a user's function whose annotations contradict the operator's arguments."""
+    hints = _parameter_types(function)
     if len(hints) < _PARAMETERS:
         return
     (of_key, key), (of_rows, rows), (of_state, kept), *_ = hints
     for wrong in (
-        _wrong_key(of_key, key, keys),
-        _wrong_timer(of_rows, rows) if timed else _wrong_rows(of_rows, rows, row, has_timers),
-        _wrong_state(of_state, kept, state),
+        _key_mismatch(of_key, key, keys),
+        _timer_mismatch(of_rows, rows) if timed else _rows_mismatch(of_rows, rows, row, has_timers),
+        _state_mismatch(of_state, kept, state),
     ):
         if wrong:
             taken, remedy = wrong
@@ -56,8 +56,8 @@ def check_annotations(
             )
 
 
-def _hints(function: Callable[..., Any]) -> list[tuple[str, Any]]:
-    """Return names and annotations of the parameters; `Any` where there is none to look up."""
+def _parameter_types(function: Callable[..., Any]) -> list[tuple[str, Any]]:
+    """Return name and annotation of each parameter; `Any` for annotations that are not found."""
     if isinstance(function, functools.partial) or not inspect.isfunction(function):
         return []
     own = inspect.unwrap(function)
@@ -74,7 +74,8 @@ def _hints(function: Callable[..., Any]) -> list[tuple[str, Any]]:
     return found
 
 
-def _wrong_key(name: str, hint: Any, keys: tuple[str, ...]) -> tuple[str, str] | None:
+def _key_mismatch(name: str, hint: Any, keys: tuple[str, ...]) -> tuple[str, str] | None:
+    """Return what the annotation of the key says wrongly, and the remedy; ``None`` if it fits."""
     parts = typing.get_args(hint)
     if typing.get_origin(hint) is tuple:
         if ... in parts or len(parts) == len(keys):
@@ -83,7 +84,7 @@ def _wrong_key(name: str, hint: Any, keys: tuple[str, ...]) -> tuple[str, str] |
             f"{name}: {hint_text(hint)}, and there are {len(keys)} key columns",
             f"The key is a tuple of the values of {', '.join(keys)}.",
         )
-    if _may_be(hint, tuple):
+    if _may_be_instance(hint, tuple):
         return None
     return (
         f"{name}: {hint_text(hint)}, and the key is a tuple, also of one column",
@@ -91,7 +92,10 @@ def _wrong_key(name: str, hint: Any, keys: tuple[str, ...]) -> tuple[str, str] |
     )
 
 
-def _wrong_rows(name: str, hint: Any, row: type | None, has_timers: bool) -> tuple[str, str] | None:
+def _rows_mismatch(
+    name: str, hint: Any, row: type | None, has_timers: bool
+) -> tuple[str, str] | None:
+    """Return what the annotation of the rows says wrongly, and the remedy; ``None`` if it fits."""
     of, parts = typing.get_origin(hint) or hint, typing.get_args(hint)
     told = hint_text(hint)
     if of is TimedRows and not has_timers:
@@ -113,14 +117,15 @@ def _wrong_rows(name: str, hint: Any, row: type | None, has_timers: bool) -> tup
             f"{name}: {told}, and row={row.__name__}",
             f"Take gw.{of.__name__}[{row.__name__}], or say row={parts[0].__name__}.",
         )
-    if _may_be(hint, TimedRows if has_timers else KeyRows):
+    if _may_be_instance(hint, TimedRows if has_timers else KeyRows):
         return None
     kind = f"gw.KeyRows[{row.__name__ if row is not None else 'Any'}]"
     return f"{name}: {told}, and gets a {kind}", f"Iterate over it; declare {name}: {kind}."
 
 
-def _wrong_timer(name: str, hint: Any) -> tuple[str, str] | None:
-    if _may_be(hint, FiredTimer):
+def _timer_mismatch(name: str, hint: Any) -> tuple[str, str] | None:
+    """Return what the annotation of a timer says wrongly, and the remedy; ``None`` if it fits."""
+    if _may_be_instance(hint, FiredTimer):
         return None
     return (
         f"{name}: {hint_text(hint)}, and gets a gw.FiredTimer",
@@ -128,10 +133,11 @@ def _wrong_timer(name: str, hint: Any) -> tuple[str, str] | None:
     )
 
 
-def _wrong_state(name: str, hint: Any, state: Any) -> tuple[str, str] | None:
+def _state_mismatch(name: str, hint: Any, state: Any) -> tuple[str, str] | None:
+    """Return what the annotation of the state says wrongly, and the remedy; ``None`` if it fits."""
     told, of, parts = hint_text(hint), typing.get_origin(hint) or hint, typing.get_args(hint)
     if state is States:
-        if _may_be(hint, States):
+        if _may_be_instance(hint, States):
             return None
         return f"{name}: {told}, and has several states", f"Declare {name}: gw.States."
     try:
@@ -141,24 +147,24 @@ def _wrong_state(name: str, hint: Any, state: Any) -> tuple[str, str] | None:
     text = hint_text(state)
     if held:
         if of is State:
-            if not parts or _is_same(parts[0], state):
+            if not parts or _may_be_same(parts[0], state):
                 return None
             return f"{name}: {told}, and state={text}", f"Take gw.State[{text}]."
-        if _may_be(hint, State):
+        if _may_be_instance(hint, State):
             return None
         return (
             f"{name}: {told}, and state={text} cannot be changed in place: it comes in a holder",
             f"Declare {name}: gw.State[{text}], and assign {name}.value.",
         )
     root = typing.get_origin(state) or state
-    alike = of is root and (not parts or not typing.get_args(state) or _is_same(hint, state))
-    if alike or (of is not root and _may_be(hint, root)):
+    alike = of is root and (not parts or not typing.get_args(state) or _may_be_same(hint, state))
+    if alike or (of is not root and _may_be_instance(hint, root)):
         return None
     return f"{name}: {told}, and state={text}", f"Declare {name}: {text}, or give state={told}."
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two types may be the same one: they are, or either leaves something open."""
+def _may_be_same(one: Any, other: Any) -> bool:
+    """Return whether two types are the same, as far as both are specified."""
     if one == other or any(_is_open(hint) for hint in (one, other)):
         return True
     if (typing.get_origin(one) or one) is not (typing.get_origin(other) or other):
@@ -166,20 +172,21 @@ def _is_same(one: Any, other: Any) -> bool:
     of_one, of_other = typing.get_args(one), typing.get_args(other)
     if not of_one or not of_other:  # as of `dict`, or `typing.Dict`
         return True
-    return len(of_one) == len(of_other) and all(map(_is_same, of_one, of_other))
+    return len(of_one) == len(of_other) and all(map(_may_be_same, of_one, of_other))
 
 
 def _is_open(hint: Any) -> bool:
+    """Return whether a type leaves something open: `Any`, a type variable, or a union."""
     if hint is Any or isinstance(hint, typing.TypeVar):
         return True
     return any(map(_is_open, typing.get_args(hint))) or typing.get_origin(hint) in _UNIONS
 
 
-def _may_be(hint: Any, cls: Any) -> bool:
-    """Return whether an instance of a class may be meant by a hint."""
+def _may_be_instance(hint: Any, cls: Any) -> bool:
+    """Return whether an instance of `cls` may fit an annotation."""
     of = typing.get_origin(hint) or hint
     if of in _UNIONS:
-        return any(_may_be(part, cls) for part in typing.get_args(hint))
+        return any(_may_be_instance(part, cls) for part in typing.get_args(hint))
     if not isinstance(of, type) or not isinstance(cls, type) or of is Any:
         return True
     try:

@@ -53,7 +53,10 @@ if TYPE_CHECKING:
 
 
 def check_not_results(where: str, **options: object) -> None:
-    """Refuse aggregates that were named like an option of ``compute``."""
+    """Refuse an aggregate that was passed as an option of ``compute``, such as ``name``.
+
+    `where`: the call, for errors.
+    """
     for option, value in options.items():
         if value is not None and not isinstance(value, str):
             given = "an aggregate" if hasattr(value, "bind") else type_name(value)
@@ -66,12 +69,12 @@ def check_not_results(where: str, **options: object) -> None:
 
 def describe(node: StreamNode) -> str:
     """Describe a stream for messages, such as ``source 'flights' after 1 map``."""
-    parts = [_described(branch) for branch in branches_of(node)]
+    parts = [_branch_text(branch) for branch in branches_of(node)]
     return parts[0] if len(parts) == 1 else f"the union of {' and '.join(parts)}"
 
 
-def _described(branch: Branch) -> str:
-    """Name the source or operator of a branch, and count its maps, for messages."""
+def _branch_text(branch: Branch) -> str:
+    """Describe a branch for messages: its source or operator, and the number of its maps."""
     kind = "source" if isinstance(branch.feed, SourceNode) else "operator"
     number = len(branch.maps)
     after = f" after {number} map{'s' if number > 1 else ''}" if number else ""
@@ -79,7 +82,10 @@ def _described(branch: Branch) -> str:
 
 
 def check_function(function: object, where: str, example: str) -> None:
-    """Refuse what cannot be called."""
+    """Refuse a value that cannot be called; `example`: a correct call, for the message.
+
+    `where`: the call, for errors.
+    """
     if not callable(function):
         raise InvalidFlowError(
             f"{where} was given a value of type {type_name(function)}, which cannot be called.",
@@ -88,7 +94,10 @@ def check_function(function: object, where: str, example: str) -> None:
 
 
 def check_plain(function: Callable[..., Any], where: str) -> None:
-    """Refuse a function whose calls have to be awaited."""
+    """Refuse an asynchronous function where only plain ones are called.
+
+    `where`: the call, for errors.
+    """
     if is_asynchronous(function):
         raise InvalidFlowError(
             f"{where} was given {function_name(function)!r}, which is asynchronous.",
@@ -98,7 +107,7 @@ def check_plain(function: Callable[..., Any], where: str) -> None:
 
 
 def check_same_flow(flow: Any, other: Any, where: str) -> None:
-    """Refuse a stream of another flow."""
+    """Refuse a stream of another flow. `where`: the call, for errors."""
     if other is not flow:
         raise InvalidFlowError(
             f"{where} of flow {flow.name!r} was given a stream of another flow, {other.name!r}.",
@@ -108,7 +117,7 @@ def check_same_flow(flow: Any, other: Any, where: str) -> None:
 
 
 def check_window_function(name: str, node: WindowedNode) -> None:
-    """Refuse options of windows that a function over their rows cannot have."""
+    """Refuse options of windows that do not apply to a function over their rows."""
     if node.update:
         given = "output='update'"
         remedy = "A function is called when its window is over: leave output= of window out."
@@ -132,7 +141,10 @@ def check_window_function(name: str, node: WindowedNode) -> None:
 
 
 def check_keys(columns: tuple[object, ...], where: str, example: str) -> tuple[str, ...]:
-    """Refuse columns that make no key: none, one that is not text, or one named twice."""
+    """Return the names of key columns; refuse none, names twice, and values that are no text.
+
+    `where`: the call, for errors.
+    """
     if not columns:
         raise InvalidFlowError(
             f"{where} names no column.", remedy=f"Name at least one, as in {example}."
@@ -158,7 +170,9 @@ def check_keys(columns: tuple[object, ...], where: str, example: str) -> tuple[s
 def check_partition_by(
     columns: object, keys: tuple[str, ...], where: str
 ) -> tuple[str, ...] | None:
-    """Return the key columns that place rows: none where all of them do, in their order.
+    """Return the key columns that place rows, by ``partition_by=``; or refuse the value.
+
+    Empty if they are all key columns in order; ``None`` if the user said nothing.
 
     ``None``: nobody has said.
     """
@@ -183,7 +197,7 @@ def check_partition_by(
 
 
 def check_formerly(name: str, formerly: object, kind: str = "Operator") -> None:
-    """Refuse a former name that is empty, no text, or the name itself."""
+    """Refuse a former name that is empty, no text, or the present name."""
     if formerly is not None and (not isinstance(formerly, str) or formerly in ("", name)):
         raise InvalidFlowError(
             f"{kind} {name!r} has formerly={formerly!r}.",
@@ -201,7 +215,7 @@ def operator_fields(
     *,
     partition_by: tuple[str, ...] | None = None,
 ) -> dict[str, Any]:
-    """Fields that every node of an operator has; a default name says what it does to which rows."""
+    """Return the fields that all nodes of operators have; a name is made up if there is none."""
     named = name is not None
     if name is None:
         name = default_name([source.name for source in sources_of(node)], action, keys)
@@ -217,13 +231,13 @@ def operator_fields(
 
 
 def is_sink(value: object) -> bool:
-    """Return true for an instance that has the calls of a sink."""
+    """Return true for an instance that has the methods of a sink."""
     calls = (getattr(value, call, None) for call in ("open", "deliver"))
     return not isinstance(value, type) and all(map(callable, calls))
 
 
 def check_late(late: object, where: str) -> None:
-    """Refuse a ``late=`` that is not a sink."""
+    """Refuse a value of ``late=`` that is no sink. `where`: the call, for errors."""
     if late is not None and not is_sink(late):
         raise InvalidFlowError(
             f"{where} was given {type_name(late)} for late=, which is not a sink.",
@@ -234,7 +248,7 @@ def check_late(late: object, where: str) -> None:
 def check_one_of(
     subject: str, option: str, value: object, known: Sequence[str], remedy: str, **context: str
 ) -> None:
-    """Refuse a value of an option that is not one of some words; offers the closest."""
+    """Refuse a value of an option that is not one of the known texts; offer the closest."""
     if not is_one_of(value, known):
         raise InvalidFlowError(
             f"{subject} has {option}={value!r}.",
@@ -277,7 +291,7 @@ def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
 def read_output(
     name: str, output: Any, event_time: object, slack: Duration | None
 ) -> tuple[pa.Schema, RowClass | None, str | None, int | None]:
-    """Read columns, their class, event time and slack (µs) of what a function emits."""
+    """Read what a function emits: columns, class of rows, event time and slack (µs)."""
     where = f"The output of operator {name!r}"
     if output is None:
         raise InvalidFlowError(
@@ -291,7 +305,7 @@ def read_output(
 
 
 def read_state_columns(name: str, state: Any) -> StateColumns:
-    """Read the columns of the state of a function over tables, and what new keys begin with."""
+    """Read the state columns of a function over tables, with the defaults of new keys."""
     where = f"The state of operator {name!r}"
     if state is None:
         raise InvalidFlowError(
@@ -308,7 +322,8 @@ def read_state_columns(name: str, state: Any) -> StateColumns:
         unset = [f.name for f in of.fields if not f.nullable and f.name not in columns.defaults]
         if unset:
             raise InvalidFlowError(
-                f"{where}, {state.__qualname__}, says nothing of {unset[0]!r} for a new key.",
+                f"{where}, {state.__qualname__}, has a field {unset[0]!r} without a default, "
+                "so a new key has no value for it.",
                 remedy=f"Give the field a default, or declare it as `| None`, as in "
                 f"{unset[0]}: {hint_text(of.field(unset[0]).hint)} | None = None.",
                 operator=name,
@@ -327,7 +342,7 @@ def read_state_columns(name: str, state: Any) -> StateColumns:
 
 
 def check_timers(operator: str, timers: object, on_timer: object) -> None:
-    """Refuse timers without a clock or without a function."""
+    """Refuse an unknown clock of timers, and a clock without ``on_timer=`` or the reverse."""
     if timers is not None:
         remedy = 'Give "event" (they go by the watermark) or "processing" (by the clock).'
         known = ("event", "processing")
@@ -341,7 +356,7 @@ def check_timers(operator: str, timers: object, on_timer: object) -> None:
 
 
 def _spark_function(value: object) -> str:
-    """Describe a column of Spark's, such as ``F.sum("v")``; empty for other values."""
+    """Describe a Column of Spark, such as ``F.sum("v")``; empty for other values."""
     if not type(value).__module__.startswith("pyspark.sql"):
         return ""
     return f"{value!r}, which Spark would compute on a DataFrame"
@@ -378,7 +393,10 @@ def check_process(name: str, state: object, codec: object, state_upgrade: object
 
 
 def check_merge(name: str, merge: Any, others: Mapping[str, object]) -> None:
-    """Refuse ``merge=`` that cannot be called with two states, or beside a set one of `others`."""
+    """Refuse ``merge=`` that cannot take two states, or beside options of a whole key.
+
+    `others`: name → value of such options.
+    """
     if merge is None:
         return
     if not callable(merge):
@@ -389,13 +407,16 @@ def check_merge(name: str, merge: Any, others: Mapping[str, object]) -> None:
             operator=name,
         )
     check_arguments(name, merge, "merge(state, other)", number=2)
-    _insist_on_parts(name, others)
+    _check_divisible(name, others)
 
 
 def check_merge_of_states(
     name: str, states: Mapping[str, Declared], others: Mapping[str, object]
 ) -> None:
-    """Refuse states some of which have ``merge=``, or beside what is not divided."""
+    """Refuse ``merge=`` of some states only, or beside options of a whole key.
+
+    `others`: name → value of such options.
+    """
     merged = [state for state, declared in states.items() if declared.merge is not None]
     if not merged:
         return
@@ -403,9 +424,9 @@ def check_merge_of_states(
         where = f"State {state!r} of operator {name!r}"
         if declared.merge is None:
             raise InvalidFlowError(
-                f"{where} has no merge=, and state {merged[0]!r} has.",
-                remedy="Give every state one, since a key is divided with all its states; or none, "
-                "and all rows of a key go to one lane.",
+                f"{where} has no merge=, but state {merged[0]!r} has one.",
+                remedy="Give merge= to every state, since a key is divided with all its states; or "
+                "to none, and all rows of a key go to one lane.",
                 operator=name,
                 state=state,
             )
@@ -420,37 +441,37 @@ def check_merge_of_states(
         check_arguments(name, declared.merge, "merge(value, other)", number=2)
         if declared.ttl is not None:
             raise InvalidFlowError(
-                f"{where} has merge= and ttl=: the merged state would be as new as the last of "
-                "its parts.",
-                remedy="Leave out one of the two.",
+                f"{where} has merge= and ttl=, but a merged state would live as long as the newest "
+                "of its parts.",
+                remedy="Leave out merge= or ttl=.",
                 operator=name,
                 state=state,
             )
         if part_state_of(state) in states or state == PARTS:
             taken = PARTS if state == PARTS else part_state_of(state)
             raise InvalidFlowError(
-                f"Operator {name!r} has a state named {taken!r}, which is that of its parts.",
+                f"Operator {name!r} has a state named {taken!r}, a name that merge= needs.",
                 remedy="Choose another name.",
                 operator=name,
                 state=taken,
             )
-    _insist_on_parts(name, others)
+    _check_divisible(name, others)
 
 
-def _insist_on_parts(name: str, others: Mapping[str, object]) -> None:
-    """Refuse settings that belong to a whole key beside ``merge=``."""
+def _check_divisible(name: str, others: Mapping[str, object]) -> None:
+    """Refuse options that concern all rows of a key (name → value) beside ``merge=``."""
     given = [other for other, value in others.items() if value]
     if given:
         raise InvalidFlowError(
-            f"Operator {name!r} has merge= and {given[0]}=, which belong to a whole key, and "
-            "not to each of several parts.",
-            remedy=f"Leave merge= out, and all rows of a key go to one lane; or {given[0]}=.",
+            f"Operator {name!r} has merge=, which divides the rows of a key among lanes, and "
+            f"{given[0]}=, which needs all rows of a key in one lane.",
+            remedy=f"Leave out merge= or {given[0]}=.",
             operator=name,
         )
 
 
 def check_table_names(name: str, broadcast: object, example: str) -> None:
-    """Refuse ``broadcast=`` that is not a mapping of arguments' names, parts of names of states."""
+    """Refuse ``broadcast=`` that is no mapping with names that a state can have."""
     if not isinstance(broadcast, Mapping) or not all(
         isinstance(table, str) and re.fullmatch("[a-z_][a-z0-9_]*", table) for table in broadcast
     ):
@@ -499,7 +520,7 @@ def check_results(
 
 
 def check_suffix(suffix: object, where: str) -> None:
-    """Refuse a suffix that is empty or no text."""
+    """Refuse a suffix that is empty or no text. `where`: the call, for errors."""
     if suffix is not None and (not isinstance(suffix, str) or not suffix):
         raise InvalidFlowError(
             f"{where} has suffix={suffix!r}.",
@@ -508,7 +529,10 @@ def check_suffix(suffix: object, where: str) -> None:
 
 
 def checked_spread(spread: Any, where: str) -> int:
-    """Return a number of parts that rows of a key may be divided into, or refuse it."""
+    """Return ``spread=``, the maximum number of parts of a hot key; or refuse the value.
+
+    `where`: the call, for errors.
+    """
     if not isinstance(spread, int) or isinstance(spread, bool) or not 2 <= spread <= MAX_PARTS:
         raise InvalidFlowError(
             f"{where} has spread={spread!r}.",
@@ -519,7 +543,10 @@ def checked_spread(spread: Any, where: str) -> int:
 
 
 def interval_of(between: Any, where: str) -> tuple[int, int]:
-    """Read the bounds of a join's interval, in microseconds."""
+    """Return the bounds of a join's interval, ``between=``, in microseconds; or refuse them.
+
+    `where`: the call, for errors.
+    """
     bounds = between if isinstance(between, tuple | list) else ()
     if len(bounds) != 2 or not all(isinstance(bound, str | dt.timedelta) for bound in bounds):
         raise InvalidFlowError(
@@ -549,7 +576,10 @@ def check_windows(
     length_as: object,
     name: object,
 ) -> int:
-    """Refuse options of ``window`` that do not go together; return the lateness in µs."""
+    """Refuse options of ``window`` that do not fit together; return the lateness in µs.
+
+    `where`: the call, for errors.
+    """
     if not windows:
         raise InvalidFlowError(
             f"{where} names no window.",
@@ -561,24 +591,24 @@ def check_windows(
                 f"{where} was given a value of type {type_name(spec)}.",
                 remedy='Give windows, as in window(gw.hopping("6 hours", every="1 hour")).',
             )
-    if any(isinstance(spec, RowWindows) for spec in windows):
+    for kind, single in ((RowWindows, "windows of rows"), (Session, "a session")):
+        if len(windows) > 1 and any(isinstance(spec, kind) for spec in windows):
+            raise InvalidFlowError(
+                f"{where} has {single} beside other windows.",
+                remedy="Call window(...) twice on the keyed stream, and give each result a name.",
+            )
+    if isinstance(windows[0], RowWindows):
         _check_rows(
-            where, windows, time=time, output=output, late=late, share=share,
+            where, time=time, output=output, late=late, share=share,
             consolidate=consolidate, allowed_lateness=allowed_lateness, length_as=length_as,
         )  # fmt: skip
-    sessions = any(isinstance(spec, Session) for spec in windows)
-    if sessions and len(windows) > 1:
-        raise InvalidFlowError(
-            f"{where} has a session beside other windows.",
-            remedy="Call window(...) twice on the keyed stream, and give each result a name.",
-        )
-    if not sessions and not isinstance(windows[0], RowWindows):
-        grid_of([spec for spec in windows if isinstance(spec, Hopping)], where)
+    if fixed := [spec for spec in windows if isinstance(spec, Hopping)]:
+        grid_of(fixed, where)
     given = {"output": output, "share": share, "consolidate": consolidate}
     for option, (known, remedy) in _WINDOW_OPTIONS.items():
         check_one_of(where, option, given[option], known, remedy)
     lateness_us = microseconds(allowed_lateness, f"The allowed lateness of {where}", least=0)
-    for problem, remedy in _clashes(
+    for problem, remedy in _conflicts(
         windows, output=output, share=share, consolidate=consolidate, length_as=length_as,
         lateness=allowed_lateness if lateness_us else None,
     ):  # fmt: skip
@@ -612,7 +642,7 @@ _WINDOW_OPTIONS = {
 }
 
 
-def _clashes(
+def _conflicts(
     windows: Sequence[WindowSpec | RowWindows],
     *,
     output: object,
@@ -621,7 +651,7 @@ def _clashes(
     length_as: object,
     lateness: Duration | None,  # if windows come out again
 ) -> Iterator[tuple[str, str]]:
-    """Yield what of windows does not go together, and what to do about it."""
+    """Yield each pair of window options that do not fit together, with the remedy."""
     session = "a session" if any(isinstance(spec, Session) for spec in windows) else ""
     grows = "output='update'" if output == "update" else ""
     alone = "share='never'" if share == "never" else ""
@@ -660,13 +690,11 @@ def _clashes(
         yield problem, "Leave length_as= out."
 
 
-def _check_rows(where: str, windows: Sequence[WindowSpec | RowWindows], **options: Any) -> None:
-    """Refuse other windows beside windows of rows, and options of event time."""
-    if len(windows) > 1:
-        raise InvalidFlowError(
-            f"{where} has windows of rows beside other windows.",
-            remedy="Call window(...) twice on the keyed stream, and give each result a name.",
-        )
+def _check_rows(where: str, **options: Any) -> None:
+    """Refuse options of event time (name → value) beside windows of rows.
+
+    `where`: the call, for errors.
+    """
     defaults = {
         "output": "append",
         "share": "measured",
@@ -677,8 +705,8 @@ def _check_rows(where: str, windows: Sequence[WindowSpec | RowWindows], **option
         if value != defaults.get(option):
             raise InvalidFlowError(
                 f"{where} has windows of rows and {option}={value!r}.",
-                remedy="Windows of rows know no event time, and come out when their last row has "
-                f"come; leave {option}= out.",
+                remedy=f"Leave {option}= out: windows of rows have no event time, and are emitted "
+                "when their last row has come.",
             )
 
 
@@ -701,7 +729,7 @@ def warn_of_rebinding(operator: str, function: Callable[..., Any], *, stacklevel
     What a method returns (``state = state.setdefault("a", {})``) may be a part of the state, and is
     left alone; so is a function whose source cannot be found.
     """
-    for line, name in _rebound(function):
+    for line, name in _state_assignments(function):
         warnings.warn(
             f"Operator {operator!r}: {function_name(function)!r} assigns its argument {name!r} "
             f"(`{line}`), which changes no state: the key's state stays what it was. Change it in "
@@ -711,8 +739,8 @@ def warn_of_rebinding(operator: str, function: Callable[..., Any], *, stacklevel
         )
 
 
-def _rebound(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
-    """Yield each statement that assigns a new object to the state's name, and that name."""
+def _state_assignments(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
+    """Yield each statement that assigns a new object to the state's name, with that name."""
     while isinstance(function, functools.partial):
         function = function.func
     try:

@@ -77,11 +77,11 @@ class LogicalFlow:
         )
 
     def _repr_html_(self) -> str:
-        """Draw the flow, for notebooks."""
+        """Return the flow's picture as HTML, for notebooks."""
         return f"<div><b>{html.escape(f'Flow {self.name!r}')}</b><br>{self._picture()}</div>"
 
     def _picture(self) -> str:
-        """Draw the graph (SVG)."""
+        """Draw the graph as SVG."""
         from godwit.plan.drawing import flow_svg  # noqa: PLC0415  few programs draw
 
         return flow_svg(self._graph())
@@ -280,7 +280,7 @@ class LogicalFlow:
         return Stream(self, node)
 
     def _feed_back(self, stream: StreamNode, loop: SourceNode) -> None:
-        """Record the stream that is fed back to a loop. Refuses a second one."""
+        """Record the stream that is fed back to a loop; refuse a second stream."""
         if loop.name in self._feedbacks:
             raise InvalidFlowError(
                 f"Two streams are fed back to the loop {loop.name!r} of flow {self.name!r}.",
@@ -402,8 +402,7 @@ class LogicalFlow:
             raise InvalidFlowError(
                 f"Sinks {others[0]!r} and {name!r} of flow {self.name!r} both say that they were "
                 f"formerly {formerly!r}.",
-                remedy="What was not delivered goes to one of them; leave formerly= out at the "
-                "other.",
+                remedy="Undelivered epochs go to one of them; leave formerly= out at the other.",
                 sink=name,
             )
         self._sinks[name] = SinkNode(
@@ -429,7 +428,7 @@ class LogicalFlow:
         return compile_flow(self._graph(), resolve, retimed, zone)
 
     def _graph(self) -> FlowGraph:
-        """Return all declarations."""
+        """Return the flow's declarations as a graph, for the compiler."""
         return FlowGraph(
             name=self.name,
             num_key_groups=self.num_key_groups,
@@ -440,7 +439,7 @@ class LogicalFlow:
         )
 
     def compiled(self) -> CompiledFlow:
-        """Compile with the columns of the sources, of which none is Spark's; see `compile`.
+        """Compile a flow without DataFrames of Spark; see `compile`.
 
         Maps on stand-ins are taken to leave the event time as it is.
 
@@ -457,9 +456,9 @@ class LogicalFlow:
         return self.compile(resolve)
 
     def _check_source(self, name: str, dataframe: DataFrame) -> None:
-        """Refuse a DataFrame that cannot be run; a logical flow takes whatever streams."""
+        """Refuse a DataFrame that cannot be run: none here, where nothing is started."""
 
     def _add_operator(self, node: OperatorNode) -> None:
-        """Add a keyed operator; streams call this."""
+        """Add a keyed operator to the flow; refuse a name that is taken."""
         check_unique("operator", check_name("operator", node.name), self._operators, self.name)
         self._operators[node.name] = node

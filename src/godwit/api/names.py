@@ -53,7 +53,10 @@ _ON_ROWS = frozenset(
 
 
 def no_such_call(name: str, where: str, *, keyed: bool) -> AttributeError:
-    """Return the error of an unknown call on a stream, which offers the right call."""
+    """Build the error for an unknown method of a stream, with the method to use.
+
+    `where`: the stream, for the message. `keyed`: whether it has a key.
+    """
     calls = _KEYED if keyed else _STREAM
     if name.startswith("_"):
         return AttributeError(f"{where} has no attribute {name!r}")

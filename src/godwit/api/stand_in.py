@@ -60,7 +60,9 @@ class StandIn:
 
     def select(self, *columns: Any) -> Self:
         """Return the rows with only these columns, given by name."""
-        return type(self)(self.table.select([self._known(column, "select") for column in columns]))
+        return type(self)(
+            self.table.select([self._checked_name(column, "select") for column in columns])
+        )
 
     def drop(self, *columns: Any) -> Self:
         """Return the rows without these columns, given by name."""
@@ -70,12 +72,12 @@ class StandIn:
         return type(self)(self.table.select([name for name in self.columns if name not in columns]))
 
     def withColumnRenamed(self, existing: str, new: str) -> Self:  # noqa: N802  PySpark's name
-        """Return the rows with a column under another name."""
+        """Return the rows with the column `existing` renamed to `new`."""
         names = [new if name == existing else name for name in self.columns]
         return type(self)(self.table.rename_columns(names))
 
-    def _known(self, column: Any, call: str) -> str:
-        """Return the name of a column, or refuse one that is unknown or no text."""
+    def _checked_name(self, column: Any, call: str) -> str:
+        """Return the name of a column for `call`; refuse one that is unknown or no text."""
         if not isinstance(column, str) or column == "*":
             raise _needs_session_error(f"{call} with a Column")
         if column not in self.columns:
@@ -97,7 +99,7 @@ class StandIn:
 
 
 def _needs_session_error(what: str) -> NeedsSessionError:
-    """Return the error of a call that only Spark can run."""
+    """Build the error that a call needs Spark; `what`: the call, in words."""
     return NeedsSessionError(
         f"A stand-in for a DataFrame cannot do {what}: that needs Spark.", remedy=_WAYS_OUT
     )
@@ -134,7 +136,7 @@ def stream(schema: SchemaLike) -> Any:
 
 
 def is_stand_in(dataframe: object) -> TypeGuard[StandIn]:
-    """Return true if a source's DataFrame is a stand-in."""
+    """Return whether a source's DataFrame is a stand-in."""
     return isinstance(dataframe, StandIn)
 
 
@@ -148,18 +150,18 @@ def map_rows(
     if not maps:
         return table
     if not is_stand_in(dataframe):
-        return _mapped(source, maps, dataframe.sparkSession.createDataFrame(table)).toArrow()
+        return _apply_maps(source, maps, dataframe.sparkSession.createDataFrame(table)).toArrow()
     try:
-        return _mapped(source, maps, StandIn(table)).table
+        return _apply_maps(source, maps, StandIn(table)).table
     except InvalidFlowError:
         session = _active_session()
         if session is None:
             raise
-        return _mapped(source, maps, session.createDataFrame(table)).toArrow()
+        return _apply_maps(source, maps, session.createDataFrame(table)).toArrow()
 
 
-def _mapped(source: str, maps: tuple[Callable[[Any], Any], ...], frame: Any) -> Any:
-    """Apply maps; the error of a map that needs Spark offers the ways out."""
+def _apply_maps(source: str, maps: tuple[Callable[[Any], Any], ...], frame: Any) -> Any:
+    """Apply a source's maps to a frame; errors of maps that need Spark name the ways out."""
     try:
         return map_dataframe(source, maps, frame)
     except InvalidFlowError as error:
@@ -177,6 +179,6 @@ def _mapped(source: str, maps: tuple[Callable[[Any], Any], ...], frame: Any) -> 
 
 
 def _active_session() -> Any:
-    """Return the Spark session of this thread, if there is one; loads no Spark."""
+    """Return the active Spark session, or ``None``; does not import Spark."""
     sql = sys.modules.get("pyspark.sql")
     return None if sql is None else sql.SparkSession.getActiveSession()

@@ -101,9 +101,11 @@ class OwningFlow(Protocol):
 
     name: str
 
-    def _add_operator(self, node: OperatorNode) -> None: ...
+    def _add_operator(self, node: OperatorNode) -> None:
+        """Add a keyed operator to the flow; refuse a name that is taken."""
 
-    def _feed_back(self, stream: StreamNode, loop: SourceNode) -> None: ...
+    def _feed_back(self, stream: StreamNode, loop: SourceNode) -> None:
+        """Record the stream that is fed back to a loop; refuse a second stream."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -344,7 +346,9 @@ class Stream:
         within_us = None
         if not (isinstance(within, str) and within == "forever"):  # a Series has no truth
             within_us = microseconds(within, f"The time of operator {options['name']!r}", least=1)
-        return _operate(self.flow, DropDuplicatesNode(within_us=within_us, late=late, **options))
+        return _add_to_flow(
+            self.flow, DropDuplicatesNode(within_us=within_us, late=late, **options)
+        )
 
     @user_call
     def key_by(self, *columns: str, partition_by: str | Sequence[str] | None = None) -> KeyedStream:
@@ -455,18 +459,18 @@ class KeyedStream:
         >>> gw.testing.run(delays, {"flights": ROWS[:3]}).rows("worst").to_pylist()
         [{'origin': 'LGA', 'worst': 12, 'flights': 1}, {'origin': 'JFK', 'worst': 12, 'flights': 2}]
         """
-        where = self._where("compute")
+        where = self._call_text("compute")
         check_not_results(where, name=name, output=output, formerly=formerly)
         if not aggregates:
             raise InvalidFlowError(
                 f"{where} has no aggregates.",
                 remedy="Name a result, as in compute(flights=gw.count()).",
             )
-        options = self._named(name, results_name(aggregates), formerly)
+        options = self._node_fields(name, results_name(aggregates), formerly)
         check_results(options["name"], self.keys, aggregates, output)
         check_column_names([*self.keys, *aggregates], f"Operator {options['name']!r}")
         node = ComputeNode(aggregates=dict(aggregates), mode=output, **options)
-        return _operate(self.flow, node)
+        return _add_to_flow(self.flow, node)
 
     @overload
     def process(
@@ -648,9 +652,9 @@ class KeyedStream:
         >>> gw.testing.run(delays, {"flights": ROWS}, epochs=2).rows("seen").to_pylist()
         [{'plane': 'N1', 'seen': 2}, {'plane': 'N1', 'seen': 4}]
         """
-        where = self._where("process")
+        where = self._call_text("process")
         check_function(function, where, "process(clear_market, state=..., output=...)")
-        options = self._named(name, _action(function), formerly)
+        options = self._node_fields(name, _action_name(function), formerly)
         name = options["name"]
         if states is not None:
             states = check_states(
@@ -677,7 +681,7 @@ class KeyedStream:
             warn_of_rebinding(name, called, stacklevel=3)  # of the line that calls process
         asynchronous = settings_for(name, asynchronous, functions)
         resources = () if asynchronous is None else asynchronous.resources
-        tables = self._tables(name, broadcast, taken=(*resources, *(states or ())))
+        tables = self._checked_tables(name, broadcast, taken=(*resources, *(states or ())))
         others = {"timers": timers, "asynchronous": asynchronous, "broadcast": broadcast}
         check_merge(name, merge, {"ttl": ttl, **others})
         check_merge_of_states(name, states or {}, others)
@@ -702,7 +706,7 @@ class KeyedStream:
             output_class=output_class,
             **options,
         )
-        return _operate(self.flow, node)
+        return _add_to_flow(self.flow, node)
 
     @user_call
     def process_batch(
@@ -765,10 +769,10 @@ class KeyedStream:
         >>> keyed.process_batch(number, state=Count, output="plane string, n long")
         <Stream of flow 'delays': operator 'flights_number_by_plane'>
         """
-        where = self._where("process_batch")
+        where = self._call_text("process_batch")
         check_function(function, where, "process_batch(add_up, state=..., output=...)")
         check_plain(function, where)
-        options = self._named(name, _action(function), formerly)
+        options = self._node_fields(name, _action_name(function), formerly)
         name = options["name"]
         check_arguments(name, function, CALLED)
         known = f"Give one of {listing(FRAMES)}."
@@ -784,41 +788,43 @@ class KeyedStream:
             frames=frames,
             **options,
         )
-        return _operate(self.flow, node)
+        return _add_to_flow(self.flow, node)
 
-    def _tables(self, name: str, broadcast: Any, *, taken: Collection[str]) -> dict[str, TableNode]:
-        """Read the tables of an operator's functions, or refuse what is none."""
+    def _checked_tables(
+        self, name: str, broadcast: Any, *, taken: Collection[str]
+    ) -> dict[str, TableNode]:
+        """Return the broadcast tables of an operator by name; refuse anything but keyed sources."""
         if broadcast is None:
             return {}
         example = 'as in broadcast={"rates": rates.key_by("currency")}'
         check_table_names(name, broadcast, example)
         tables = {}
         for table, stream in broadcast.items():
-            what = f"Operator {name!r} was given, for its table {table!r},"
+            what = f"Operator {name!r}, broadcast table {table!r}, was given"
             if not isinstance(stream, KeyedStream):
                 raise InvalidFlowError(
                     f"{what} a value of type {type_name(stream)}.",
-                    remedy=f"Give a stream, and say which columns are its key, {example}.",
+                    remedy=f"Give a keyed stream, {example}.",
                     operator=name,
                 )
             check_same_flow(self.flow, stream.flow, f"Table {table!r} of operator {name!r}")
             if stream.partition_by:
                 raise InvalidFlowError(
-                    f"{what} a stream with partition_by=, and every lane has the table whole.",
-                    remedy="Leave partition_by= out there.",
+                    f"{what} a stream with partition_by=, but every lane has the whole table.",
+                    remedy="Leave partition_by= out of its key_by.",
                     operator=name,
                 )
             if not all(isinstance(b.feed, SourceNode) for b in branches_of(stream.node)):
                 raise InvalidFlowError(
-                    f"{what} {describe(stream.node)}, and only rows of sources are broadcast.",
+                    f"{what} {describe(stream.node)}, but only rows of sources can be broadcast.",
                     remedy="Map the source in place of computing, or join with what the operator "
                     "emits, by key.",
                     operator=name,
                 )
             if table in taken or f"{BROADCAST}{table}" in taken:
                 raise InvalidFlowError(
-                    f"Operator {name!r} has a table and a state, or a resource, of one name, "
-                    f"{table!r}.",
+                    f"Operator {name!r} has a broadcast table {table!r}, and a state or a resource "
+                    "of the same name.",
                     remedy="Give one of the two another name.",
                     operator=name,
                 )
@@ -892,7 +898,7 @@ class KeyedStream:
         [(8, 1), (9, 1), (10, 1), (11, 1)]
         """
         lateness_us = check_windows(
-            self._where("window"),
+            self._call_text("window"),
             windows,
             time=time,
             output=output,
@@ -1000,12 +1006,12 @@ class KeyedStream:
         )
         if spread is not None and how != "inner":
             raise InvalidFlowError(
-                f"{self._where('join')} has spread={spread} and how={how!r}: where a row may meet "
-                "others in several parts, none of them can tell that it met none.",
-                remedy="Leave spread= out, or let it be an inner join.",
+                f"{self._call_text('join')} has spread={spread} and how={how!r}, but no part of "
+                "a divided key can tell that a row has no match in any other.",
+                remedy='Leave spread= out, or join with how="inner".',
             )
-        node = JoinNode(between_us=interval_of(between, self._where("join")), **options)
-        return _operate(self.flow, node)
+        node = JoinNode(between_us=interval_of(between, self._call_text("join")), **options)
+        return _add_to_flow(self.flow, node)
 
     @user_call
     def join_newest(
@@ -1072,9 +1078,9 @@ class KeyedStream:
             formerly=formerly,
         )
         if within is not None:
-            bound = f"within= of {self._where('join_newest')}"
+            bound = f"within= of {self._call_text('join_newest')}"
             options["within_us"] = microseconds(within, bound, least=0)
-        return _operate(self.flow, JoinNode(**options))
+        return _add_to_flow(self.flow, JoinNode(**options))
 
     def _join_options(
         self,
@@ -1089,8 +1095,8 @@ class KeyedStream:
         name: str | None,
         formerly: str | None,
     ) -> dict[str, Any]:
-        """Check the options that both joins have, and return them as fields of the node."""
-        where = self._where(action)
+        """Check the options that both kinds of joins have; return them as fields of the node."""
+        where = self._call_text(action)
         if not isinstance(other, KeyedStream):
             raise InvalidFlowError(
                 f"{where} was given a value of type {type_name(other)}, not a keyed stream.",
@@ -1120,15 +1126,15 @@ class KeyedStream:
             "suffix": suffix,
             "late": late,
             "spread": 0 if spread is None else checked_spread(spread, where),
-            **self._named(name, f"{action}_{sources}", formerly),
+            **self._node_fields(name, f"{action}_{sources}", formerly),
         }
 
-    def _where(self, action: str) -> str:
-        """Name a call on this stream, for messages."""
+    def _call_text(self, action: str) -> str:
+        """Describe a call on this stream for messages; `action`: the method."""
         return f"{action} by {listing(self.keys)} on {describe(self.node)}"
 
-    def _named(self, name: str | None, action: str, formerly: str | None) -> dict[str, Any]:
-        """Fields that nodes of all operators have: name, former names, key."""
+    def _node_fields(self, name: str | None, action: str, formerly: str | None) -> dict[str, Any]:
+        """Return the fields that all nodes of operators have, such as name and keys."""
         return operator_fields(
             self.node, self.keys, name, action, formerly, partition_by=self.partition_by
         )
@@ -1156,7 +1162,7 @@ class WindowedStream:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            raise no_such_call(name, f"A windowed stream ({self._what()})", keyed=True)
+            raise no_such_call(name, f"A windowed stream ({self._text()})", keyed=True)
 
     @user_call
     def compute(self, **aggregates: Aggregate) -> Stream:
@@ -1189,13 +1195,13 @@ class WindowedStream:
         """
         if not aggregates:
             raise InvalidFlowError(
-                f"compute on {self._what()} has no aggregates.",
+                f"compute on {self._text()} has no aggregates.",
                 remedy="Name a result, as in compute(flights=gw.count()).",
             )
         name = self._operator_name(results_name(aggregates))
         for result, aggregate in aggregates.items():
             check_aggregate(aggregate, result, name)
-        return self._operate(name, aggregates=dict(aggregates))
+        return self._add_to_flow(name, aggregates=dict(aggregates))
 
     @user_call
     def process(
@@ -1243,19 +1249,19 @@ class WindowedStream:
         >>> played.rows("last")["last"].to_pylist()
         ['LGA']
         """
-        check_function(function, f"process on {self._what()}", "process(rank, output=...)")
-        check_plain(function, f"process on {self._what()}")
+        check_function(function, f"process on {self._text()}", "process(rank, output=...)")
+        check_plain(function, f"process on {self._text()}")
         node = self.node
         if isinstance(node, ComputeNode):
             raise InvalidFlowError(
-                f"process on {self._what()}: windows of rows have aggregates only.",
+                f"process on {self._text()}: windows of rows have aggregates only.",
                 remedy="Call compute, or keep the last rows in a state of your own, as in "
                 "key_by(...).process(function, state=...).",
             )
-        name = self._operator_name(_action(function))
+        name = self._operator_name(_action_name(function))
         check_window_function(name, node)
         columns, output_class, column, slack_us = read_output(name, output, event_time, slack)
-        return self._operate(
+        return self._add_to_flow(
             name,
             function=function,
             output=columns,
@@ -1264,11 +1270,14 @@ class WindowedStream:
             slack_us=slack_us,
         )
 
-    def _operate(self, name: str, **values: Any) -> Stream:
-        """Add the windows' operator, with its name and fields, to the flow; return its stream."""
+    def _add_to_flow(self, name: str, **values: Any) -> Stream:
+        """Add the operator of the windows to the flow; return its stream.
+
+        `values`: further fields of the operator's node.
+        """
         check_formerly(name, self.formerly)
         node = replace(self.node, name=name, formerly=self.formerly or "", **values)
-        return _operate(self.keyed.flow, node)
+        return _add_to_flow(self.keyed.flow, node)
 
     def _operator_name(self, action: str) -> str:
         """Return the operator's name: ``name=``, or one made of `action`, windows and keys."""
@@ -1280,19 +1289,19 @@ class WindowedStream:
         sources = [source.name for source in sources_of(self.keyed.node)]
         return default_name(sources, f"{action}_{windows}", self.keyed.keys)
 
-    def _what(self) -> str:
+    def _text(self) -> str:
         """Describe the stream and its windows, for messages."""
         windows = ", ".join(map(str, self.windows))
         return f"{describe(self.keyed.node)} by {', '.join(self.keyed.keys)}, {windows}"
 
 
-def _operate(flow: OwningFlow, node: OperatorNode) -> Stream:
-    """Add a keyed operator to the flow, and return the stream that comes out of it."""
+def _add_to_flow(flow: OwningFlow, node: OperatorNode) -> Stream:
+    """Add a keyed operator to the flow, and return the stream of its output."""
     flow._add_operator(node)  # noqa: SLF001  of a flow, for its streams alone
     return Stream(flow, node)
 
 
-def _action(function: Callable[..., Any]) -> str:
-    """Name what an operator does after its function."""
+def _action_name(function: Callable[..., Any]) -> str:
+    """Return the action of an operator, for its default name: its function's name."""
     name = function_name(function)
     return "process" if name == "<lambda>" else name

@@ -75,7 +75,7 @@ class BlockWriter:
         self._end = 0
 
     def add(self, data: bytes | pa.Buffer) -> int:
-        """Add a block; return its index in the result of `close`."""
+        """Add a block of bytes; return its index in the list that `close` returns."""
         length = memoryview(data).nbytes
         padding = bytes(padded(length) - length)
         checksum = zlib.crc32(padding, zlib.crc32(data))
@@ -119,7 +119,7 @@ class BlockWriter:
 
 
 def read_block(storage: CheckpointStorage, ref: BlockRef) -> pa.Buffer:
-    """Read a block and verify it; a local file is mapped, not copied."""
+    """Read a block's bytes and verify their checksum; a local file is mapped, not copied."""
     if ref.data or not ref.file:
         buffer = pa.py_buffer(ref.data + bytes(padded(ref.length) - ref.length))
     else:
@@ -147,7 +147,7 @@ def encode_batch(batch: pa.RecordBatch, compression: Compression | None = None) 
 
 
 def decode_batch(data: bytes | pa.Buffer) -> pa.RecordBatch:
-    """Decode a record batch, without a copy unless it is compressed.
+    """Decode an Arrow IPC stream of one record batch, without a copy unless it is compressed.
 
     A checksum says that bytes are as they were written, not that it is safe to use them: offsets
     that point out of a buffer crash whoever follows them.  So every batch is validated in full.
@@ -166,7 +166,7 @@ def decode_batch(data: bytes | pa.Buffer) -> pa.RecordBatch:
 
 
 def read_batch(storage: CheckpointStorage, ref: BlockRef) -> pa.RecordBatch:
-    """Read a block as a record batch."""
+    """Read a block as an Arrow record batch; raise if it fails its checksum or is none."""
     buffer = read_block(storage, ref)
     try:
         return decode_batch(buffer)
@@ -182,7 +182,7 @@ def read_batch(storage: CheckpointStorage, ref: BlockRef) -> pa.RecordBatch:
 
 
 def read_segment(storage: CheckpointStorage, segment: SegmentRef) -> pa.RecordBatch:
-    """Read the rows of a segment."""
+    """Read the rows of a changelog segment; raise if their number is not the recorded one."""
     batch = read_batch(storage, segment.block)
     expected = segment.row_ends[-1] if segment.row_ends else 0
     if batch.num_rows != expected:

@@ -53,7 +53,7 @@ _RECENT_EPOCHS = 64
 
 
 def rows_of(segment: SegmentRef, key_group: int) -> tuple[int, int]:
-    """Return the first row of a key group in a segment, and the row after its last."""
+    """Return a key group's first row in a segment, and the row after its last; 0, 0 if none."""
     try:
         i = segment.key_groups.index(key_group)
     except ValueError:
@@ -69,13 +69,13 @@ class WaitingRows:
     consumed: dict[int, int] = field(default_factory=dict)
 
     def add(self, segment: SegmentRef) -> None:
-        """Add a segment for those of its key groups that did not process its rows yet."""
+        """Add a waiting segment to those of its key groups that have not processed its rows yet."""
         for key_group in segment.key_groups:
             if segment.epoch >= self.consumed.get(key_group, -1):
                 self.segments.setdefault(key_group, []).append(segment)
 
     def distinct(self) -> list[SegmentRef]:
-        """Every segment once, in order of epochs and lanes."""
+        """Return all waiting segments, each once, in order of epochs and lanes."""
         return _distinct(self.segments.values())
 
 
@@ -93,7 +93,7 @@ class SegmentColumns:
 
     @classmethod
     def of(cls, segments: Sequence[SegmentRef]) -> SegmentColumns:
-        """Convert segments of one epoch; there is at least one."""
+        """Convert one epoch's segments, at least one, to arrays with an element per key group."""
         sizes = np.array([len(segment.key_groups) for segment in segments])
         at = np.repeat(np.arange(len(segments)), sizes)
         ends = concatenate((segment.row_ends for segment in segments), len(at))
@@ -133,7 +133,7 @@ class StateChains:
 
     @classmethod
     def empty(cls, num_key_groups: int) -> StateChains:
-        """Chains of a state that was never written."""
+        """Create the chains of a state that was never written."""
         return cls(
             version=np.full(num_key_groups, -1, np.int64),
             base=np.full(num_key_groups, -1, np.int64),
@@ -145,7 +145,7 @@ class StateChains:
         )
 
     def add_segments(self, segments: Sequence[SegmentRef]) -> None:
-        """Append segments of one epoch to the chains of key groups that are not past it."""
+        """Append an epoch's segments to the chains of key groups without a newer snapshot."""
         of = SegmentColumns.of(segments)
         is_new = self.snapshot_version[of.key_groups] < of.epoch
         groups, at = of.key_groups[is_new], of.at[is_new]
@@ -164,6 +164,9 @@ class StateChains:
     ) -> tuple[list[SegmentRef], npt.NDArray[np.int64]]:
         """Find the segments that bring stale key groups up to date from versions `floor`.
 
+        `floor`, `behind`: shape ``(num_key_groups,)``: present versions, and a mask of the key
+        groups to bring up to date.
+
         Returns the segments, and key groups whose chains have to be looked up one by one.
         """
         one_by_one = behind & (
@@ -179,7 +182,7 @@ class StateChains:
         return segments, np.flatnonzero(one_by_one)
 
     def add_snapshot(self, snapshot: SnapshotRef) -> None:
-        """Replace the segments that a snapshot covers."""
+        """Add a key group's snapshot unless a newer one is there; drop the segments it covers."""
         g = snapshot.key_group
         if snapshot.version <= self.snapshot_version[g]:
             return  # a later one is here already
@@ -199,11 +202,11 @@ class StateChains:
         self.snapshot_bytes[g] = snapshot.block.length
 
     def distinct(self) -> list[SegmentRef]:
-        """Every segment once, in order of epochs and lanes."""
+        """Return the segments of all key groups, each once, in order of epochs and lanes."""
         return _distinct(self.segments)
 
     def manifest(self, state: StateId) -> StateManifest:
-        """Return these chains as a record."""
+        """Return the chains as the part of a manifest about `state`."""
         return StateManifest(
             state=state,
             segments=tuple(map(without_bytes, self.distinct())),
@@ -216,7 +219,7 @@ class StateChains:
         )
 
     def restore(self, manifest: StateManifest) -> None:
-        """Fill empty chains from a record."""
+        """Fill empty chains from a manifest's part about their state."""
         for snapshot in manifest.snapshots:
             self.add_snapshot(snapshot)
         for _, of_epoch in groupby(manifest.segments, lambda segment: segment.epoch):
@@ -226,7 +229,7 @@ class StateChains:
             self.base[entry.key_group] = entry.base
 
     def forget_inline_bytes(self, before: int) -> None:
-        """Drop bytes that travel with references of epochs earlier than `before`."""
+        """Drop the inline bytes of blocks that epochs earlier than `before` wrote."""
         lighter = _forget_inline_bytes(self.segments, before)
         for of in self.recent:
             if of.epoch < before:
@@ -242,7 +245,7 @@ def _sort_key(segment: SegmentRef) -> tuple[int, str, str, int, str]:
 
 
 def _distinct(lists: Iterable[list[SegmentRef]]) -> list[SegmentRef]:
-    """Every segment once, in order of epochs and lanes."""
+    """Collect the segments of several lists, each once, in order of epochs and lanes."""
     distinct = {id(segment): segment for segments in lists for segment in segments}
     return sorted(distinct.values(), key=_sort_key)
 
@@ -250,7 +253,7 @@ def _distinct(lists: Iterable[list[SegmentRef]]) -> list[SegmentRef]:
 def _forget_inline_bytes(lists: Iterable[list[SegmentRef]], before: int) -> dict[int, SegmentRef]:
     """Replace references of epochs earlier than `before` by references without inline bytes.
 
-    Returns identity of a reference → the one in its place.
+    Returns ``id()`` of a replaced reference → the reference in its place.
     """
     lighter: dict[int, SegmentRef] = {}
     for segments in lists:
@@ -262,8 +265,8 @@ def _forget_inline_bytes(lists: Iterable[list[SegmentRef]], before: int) -> dict
     return lighter
 
 
-def _by_state(segments: Iterable[SegmentRef]) -> list[tuple[StateId, list[SegmentRef]]]:
-    """Return the states that segments change, with theirs; those of rows that wait change none."""
+def _group_by_state(segments: Iterable[SegmentRef]) -> list[tuple[StateId, list[SegmentRef]]]:
+    """Group the segments that change state by that state; leave out those of waiting rows."""
     by_names: dict[tuple[str, str], list[SegmentRef]] = {}
     for segment in segments:
         if segment.kind == "changes":
@@ -272,7 +275,7 @@ def _by_state(segments: Iterable[SegmentRef]) -> list[tuple[StateId, list[Segmen
 
 
 def _share_of_bytes(segment: SegmentRef, key_group: int) -> int:
-    """Bytes of a segment's block that are a key group's, by its share of the rows."""
+    """Bytes of a segment's block that belong to a key group, in proportion to its rows."""
     first, end = rows_of(segment, key_group)
     return (end - first) * segment.block.length // max(1, segment.row_ends[-1])
 
@@ -309,7 +312,7 @@ class Chains:
         return tuple(sorted(self._states))
 
     def upgrade(self, number: int, version: FlowVersion) -> None:
-        """Change to the next flow version: rename and drop states."""
+        """Change to the next flow version, of number `number`: rename and drop states."""
         if number == self.flow:
             return
 
@@ -331,7 +334,7 @@ class Chains:
         self.flow = number
 
     def check(self, record: CommitRecord) -> None:
-        """Raise if `record` cannot follow."""
+        """Raise `CheckpointError` if a commit record cannot follow the epochs before it."""
         for problem in self.problems(record):
             raise CheckpointError(
                 f"The commit record of epoch {record.epoch} contradicts itself or the epochs "
@@ -342,7 +345,7 @@ class Chains:
             )
 
     def problems(self, record: CommitRecord) -> Iterator[str]:
-        """Yield the reasons why `record` cannot follow."""
+        """Yield the reasons why a commit record cannot follow the epochs before it."""
         if record.epoch != self.epoch + 1:
             yield f"it is of epoch {record.epoch} but the next one is {self.epoch + 1}"
         if record.flow != self.flow:
@@ -356,7 +359,7 @@ class Chains:
                 yield from problems
             sound = [segment for segment in sound if not wrong[id(segment)]]
         changed: dict[StateId, npt.NDArray[np.bool_]] = {}
-        for state, segments in _by_state(sound):
+        for state, segments in _group_by_state(sound):
             times = np.bincount(SegmentColumns.of(segments).key_groups, None, self.num_key_groups)
             for key_group in np.flatnonzero(times > 1).tolist():
                 yield f"two segments change key group {key_group} of '{state}'"
@@ -388,7 +391,7 @@ class Chains:
             yield f"what it names was written under flow version {flow}, not {record.flow}"
 
     def _segment_problems(self, segment: SegmentRef, record: CommitRecord) -> Iterator[str]:
-        """Yield problems of a record's segment, given the chains before it."""
+        """Yield the problems of one segment of a commit record."""
         where = f"the {segment.kind} segment of '{segment.id}', lane {segment.lane},"
         if segment.epoch != record.epoch:
             yield f"{where} is of epoch {segment.epoch}"
@@ -396,7 +399,7 @@ class Chains:
             yield f"{where} is wrong: {problem}"
 
     def apply(self, record: CommitRecord) -> None:
-        """Add the next epoch's record, which has passed `check`."""
+        """Add the next epoch's commit record, which has passed `check`, to the chains."""
         for operator, key_groups in record.consumed.items():
             waiting = self._waiting.setdefault(operator, WaitingRows())
             for key_group in key_groups:
@@ -405,7 +408,7 @@ class Chains:
         for segment in record.segments:
             if segment.kind == "waiting":
                 self._waiting.setdefault(segment.operator, WaitingRows()).add(segment)
-        for state, segments in _by_state(record.segments):
+        for state, segments in _group_by_state(record.segments):
             self._writable_chains(state).add_segments(segments)
         for snapshot in record.snapshots:
             self._writable_chains(snapshot.id).add_snapshot(snapshot)
@@ -416,11 +419,11 @@ class Chains:
         return self._states.get(state) or self._nothing
 
     def chain(self, state: StateId, key_group: int) -> KeyGroupChain:
-        """Return the chain that brings an empty table to the version of this epoch."""
+        """Return a key group's whole chain: its snapshot and all segments after it."""
         return self.chain_since(state, key_group, -1)
 
     def chain_since(self, state: StateId, key_group: int, version: int) -> KeyGroupChain:
-        """Return the chain from `version` to this epoch's version; empty without changes.
+        """Return a key group's chain from `version` to its present version; empty if up to date.
 
         If the chain has a snapshot, it replaces the entries of the key group.
         """
@@ -445,7 +448,7 @@ class Chains:
     def segments_since(
         self, state: StateId, floor: npt.NDArray[np.int64], needed: npt.NDArray[np.bool_]
     ) -> tuple[list[SegmentRef], dict[int, KeyGroupChain]]:
-        """Return the segments and chains that bring many key groups forward.
+        """Return the segments and chains that bring many key groups to their present versions.
 
         `floor`: shape ``(num_key_groups,)``: present version of each key group's copy. `needed`:
         shape ``(num_key_groups,)``: mask of key groups to bring up to date. Returns all segments
@@ -461,11 +464,11 @@ class Chains:
         return list(distinct.values()), one_by_one
 
     def versions(self, state: StateId) -> npt.NDArray[np.int64]:
-        """Shape ``(num_key_groups,)``: the version of each key group (a copy)."""
+        """Return the version of each key group, shape ``(num_key_groups,)``, as a copy."""
         return self.chains_of(state).version.copy()
 
     def is_empty(self, state: StateId) -> npt.NDArray[np.bool_]:
-        """Shape ``(num_key_groups,)``: true where the state surely has no entry."""
+        """Return a mask, shape ``(num_key_groups,)``: true where the state surely has no entry."""
         chains = self.chains_of(state)
         empty: npt.NDArray[np.bool_] = chains.num_segments == 0
         for key_group, snapshot in chains.snapshots.items():
@@ -473,11 +476,11 @@ class Chains:
         return empty
 
     def waiting_rows_of(self, operator: str, key_group: int) -> tuple[SegmentRef, ...]:
-        """Segments with rows of a key group that are yet to be processed, in order of epochs."""
+        """Return the segments with waiting rows of an operator's key group, in order of epochs."""
         return tuple(self._waiting_of(operator).segments.get(key_group, ()))
 
     def waiting_key_groups(self, operator: str) -> list[int]:
-        """Key groups with rows that wait, ascending."""
+        """Return the key groups of an operator that have waiting rows, ascending."""
         return sorted(self._waiting_of(operator).segments)
 
     def segments(self, state: StateId | None = None) -> list[SegmentRef]:
@@ -492,11 +495,11 @@ class Chains:
         return sorted(segments, key=_sort_key)
 
     def waiting_segments(self, operator: str) -> list[SegmentRef]:
-        """Segments with rows of an operator that wait, in order of epochs."""
+        """Return the segments with waiting rows of an operator, in order of epochs."""
         return self._waiting_of(operator).distinct()
 
     def snapshots(self, state: StateId | None = None) -> list[SnapshotRef]:
-        """Return the latest snapshot of each key group, by state and key group."""
+        """Return the latest snapshot of each key group, of one state or of all."""
         return [
             chains.snapshots[key_group]
             for name, chains in sorted(self._states.items())
@@ -510,21 +513,21 @@ class Chains:
         return frozenset(changelog | {snapshot.flow for snapshot in self.snapshots(state)})
 
     def written_under(self) -> frozenset[int]:
-        """Return the flow versions of all segments and snapshots, and `flow`."""
+        """Return the flow versions that wrote any segment or snapshot, and the current one."""
         segments, snapshots = self.segments(), self.snapshots()
         return frozenset({self.flow, *(s.flow for s in segments), *(s.flow for s in snapshots)})
 
     def blocks(self) -> Iterator[BlockRef]:
-        """Yield every block that a chain needs."""
+        """Yield the blocks of all segments and snapshots that a chain needs."""
         for segment in self.segments():
             yield segment.block
         for snapshot in self.snapshots():
             yield snapshot.block
 
     def forget_inline_bytes(self, *, before: int) -> None:
-        """Drop bytes that travel with references of epochs earlier than `before`.
+        """Drop the inline bytes of blocks that epochs earlier than `before` wrote.
 
-        They are in the checkpoint anyway; this bounds the driver's memory.
+        The checkpoint has them in files; dropping them bounds the driver's memory.
         """
         for chains in self._states.values():
             chains.forget_inline_bytes(before)
@@ -532,7 +535,7 @@ class Chains:
             _forget_inline_bytes(waiting.segments.values(), before)
 
     def manifest(self) -> Manifest:
-        """Return all chains as a record."""
+        """Return the chains of all states, and all wait buffers, as a manifest."""
         return Manifest(
             epoch=self.epoch,
             flow=self.flow,
@@ -550,7 +553,7 @@ class Chains:
 
     @classmethod
     def restore(cls, manifest: Manifest) -> Chains:
-        """Build the chains of a manifest."""
+        """Build the chains of all states from a manifest."""
         chains = cls(manifest.num_key_groups)
         chains.epoch, chains.flow = manifest.epoch, manifest.flow
         for of_state in manifest.states:
@@ -570,7 +573,7 @@ class Chains:
         return chains
 
     def _waiting_of(self, operator: str) -> WaitingRows:
-        """Rows of an operator that wait."""
+        """Return the wait buffer of an operator; an empty one if no rows wait."""
         return self._waiting.get(operator) or WaitingRows()
 
 

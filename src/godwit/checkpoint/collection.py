@@ -120,7 +120,7 @@ def unless_collected(storage: CheckpointStorage, error: CorruptCheckpointError) 
 
 
 def collected_since(storage: CheckpointStorage, files: Iterable[str]) -> frozenset[str]:
-    """Return the files of a list that have been collected since."""
+    """Return the files of a list that are gone because no retained epoch needs them."""
     missing = {file for file in files if number_in(file) is not None}
     for directory in {file.rpartition("/")[0] for file in missing}:
         missing -= {entry.path for entry in storage.list(directory)}
@@ -141,7 +141,7 @@ def collected_since(storage: CheckpointStorage, files: Iterable[str]) -> frozens
 
 
 def unneeded_files(log: CommitLog) -> list[FileEntry]:
-    """Files that `collect_garbage` would delete, ordered by path."""
+    """Return the files that a garbage collection would delete, ordered by path."""
     latest = log.latest_epoch
     needed = needed_files(log)
     run = max(numbers_in(log.storage, RUNS), default=-1)
@@ -239,7 +239,7 @@ class CheckpointSummary:
 
 
 def inspect(storage: CheckpointStorage) -> CheckpointSummary:
-    """Sum up a checkpoint; reads records and lists files, but reads no state."""
+    """Summarise a checkpoint from its records and lists of files; no state is read."""
     log = CommitLog.open_read_only(storage)
     retained = log.retained_epochs
     runs = [entry.path for entry in storage.list(RUNS) if number_in(entry.path) is not None]
@@ -272,7 +272,7 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
 
 
 def _positions(log: CommitLog) -> Iterator[tuple[str, tuple[str, Any]]]:
-    """Yield source → its identity and position, for Godwit's own sources."""
+    """Yield each of Godwit's own sources with its identity and position."""
     batch = None if log.latest is None else log.latest.last_batch
     if batch is not None:
         for name, position in batch.positions.items():
@@ -280,14 +280,14 @@ def _positions(log: CommitLog) -> Iterator[tuple[str, tuple[str, Any]]]:
 
 
 def _pending_edits(log: CommitLog) -> Iterator[str]:
-    """Yield in words the edits that the next start applies."""
+    """Describe the renamings and drops that the next start applies, one text each."""
     for edit in log.edits():
         yield from (f"{old} is renamed to {new}" for old, new in edit.renamed.items())
         yield from (f"{name} is dropped" for name in edit.dropped)
 
 
 def _state_summary(log: CommitLog, state: StateId) -> StateSummary:
-    """Sum up sizes, keys and chains of one state."""
+    """Summarise the sizes, keys and chains of one state at the latest epoch."""
     chains = log.chains
     has_state = chains.versions(state) >= 0
     segments = chains.chains_of(state).num_segments[has_state]

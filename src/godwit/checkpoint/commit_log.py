@@ -190,18 +190,18 @@ class CommitLog:
                     raise
 
     def _load_record(self, path: str, kind: type[_T]) -> tuple[_T, str]:
-        """Read a record and its digest; cached."""
+        """Read the record at `path` and its digest (hexadecimal text); cached."""
         entry = self._loaded.get(path)
         if entry is None:
             entry = self._loaded[path] = load_with_digest(self.storage, path, kind)
         return entry
 
     def version(self, number: int) -> FlowVersion:
-        """Return a flow version that a committed record or reference names."""
+        """Return the flow version of that number; cached."""
         return self._load_record(flow_path(number), FlowVersion)[0]
 
     def _check_version(self, record: CommitRecord) -> None:
-        """Refuse a flow version's file that belongs to another history."""
+        """Raise if the file of a commit record's flow version is not the one that it names."""
         path = flow_path(record.flow)
         if record.flow_digest != self._load_record(path, FlowVersion)[1]:
             problem = f"epoch {record.epoch} ran under another flow version of this number"
@@ -209,7 +209,7 @@ class CommitLog:
 
     @property
     def physical_plan(self) -> PhysicalPlan | None:
-        """The current physical plan; ``None`` if there is none."""
+        """Physical plan for the commits of the next epochs; ``None`` if there is none."""
         if self.plan < 0:
             return None
         path, latest = plan_path(self.plan), self.latest
@@ -220,7 +220,7 @@ class CommitLog:
         return plan
 
     def versions_since(self, number: int) -> dict[int, FlowVersion]:
-        """Return the flow versions from the current one back to `number`, by number."""
+        """Return number → flow version, from the current one back to `number`."""
         versions: dict[int, FlowVersion] = {}
         at = self.flow
         while at >= max(number, 0):
@@ -229,7 +229,7 @@ class CommitLog:
         return versions
 
     def edits(self) -> tuple[EditRecord, ...]:
-        """Edits of the current flow version that the next one applies, in order.
+        """Return the edits of the current flow version that the next one applies, in order.
 
         Each has the digests of the edit before it, the flow version and the latest record; raises
         `CorruptCheckpointError` for an edit of another checkpoint.
@@ -263,7 +263,7 @@ class CommitLog:
         )
 
     def _load_edits(self) -> list[tuple[EditRecord, str]]:
-        """Edits of the current flow version, each with its digest."""
+        """Read the edits of the current flow version, each with its digest."""
         edits = [
             load_with_digest(self.storage, edit_path(number), EditRecord)
             for number in self.edit_numbers()
@@ -271,17 +271,17 @@ class CommitLog:
         return [(edit, digest) for edit, digest in edits if edit.flow == self.flow]
 
     def _known_digest(self, epoch: int) -> str:
-        """Digest of an epoch's commit record; empty if it was removed, or cannot be read."""
+        """Return the digest of an epoch's commit record; empty if it is removed or unreadable."""
         with suppress(CorruptCheckpointError):
             return self.digest(epoch)
         return ""
 
     def edit_numbers(self) -> list[int]:
-        """Numbers of all edits, ascending."""
+        """Return the numbers of all edits in the checkpoint, ascending."""
         return numbers_in(self.storage, EDITS)
 
     def recorded_as(self, state: StateId) -> StateId:
-        """Return a state's names in the latest record, before renamings not committed yet."""
+        """Return a state's id by the names that the latest commit record uses."""
         if self.latest is None or self.latest.flow == self.flow:
             return state
         before = self.version(self.flow).name_before(state.operator)
@@ -301,31 +301,31 @@ class CommitLog:
         return range(max(latest.retained_from, self._readable_from), latest.epoch + 1)
 
     def record(self, epoch: int) -> CommitRecord:
-        """Commit record of a retained epoch."""
+        """Return the commit record of a retained epoch."""
         self._require_retained(epoch)
         return self.load_record(epoch)
 
     def chains_at(self, epoch: int) -> Chains:
-        """Chains as of a retained epoch."""
+        """Return the chains as of a retained epoch."""
         self._require_retained(epoch)
         return self.replay_chains(epoch)
 
     @property
     def first_manifest(self) -> int:
-        """Epoch of the manifest that reading the earliest retained epoch begins with; -1: none."""
+        """Epoch of the manifest from which the earliest retained epoch is replayed; -1: none."""
         return self.manifest_before(self.retained_epochs.start)
 
     def manifest_before(self, epoch: int) -> int:
-        """Epoch of the latest manifest of `epoch` or earlier; -1 for none."""
+        """Return the epoch of the latest manifest of `epoch` or earlier; -1 for none."""
         return max((m for m in self._manifests if m <= epoch), default=-1)
 
     def forget_manifests(self, *, before: int) -> None:
-        """Record that manifests of epochs before `before` were deleted."""
+        """Note that manifests of epochs earlier than `before` were deleted."""
         for epoch in [epoch for epoch in self._manifests if epoch < before]:
-            self._manifests.remove(epoch)
+            self._manifests.remove(epoch)  # in place: a commit beside this may append one
 
     def point(self, epoch: int) -> HistoryPoint:
-        """Return an epoch with its history and digest."""
+        """Return an epoch with its history and the digest of its commit record."""
         origin = self.identity.origin_of(epoch)
         return HistoryPoint(
             query_id=origin.query_id,
@@ -335,7 +335,7 @@ class CommitLog:
         )
 
     def relation(self, point: HistoryPoint) -> Relation:
-        """Compare a point with this checkpoint's history."""
+        """Compare an epoch of some history, as a sink's target has it, with this checkpoint."""
         origin = self.identity.origin_of(point.epoch)
         if (point.query_id, point.history) != (origin.query_id, origin.history):
             return "diverged"
@@ -346,7 +346,7 @@ class CommitLog:
         return "shared" if self.digest(point.epoch) == point.digest else "diverged"
 
     def last_shared_epoch(self, point: HistoryPoint) -> int:
-        """Last epoch that this checkpoint shares with the history of a point.
+        """Return the last epoch that this checkpoint shares with the history of a point.
 
         Returns -1 if none is known: the histories have nothing to do with each other, or it is not
         known where they parted.
@@ -362,7 +362,7 @@ class CommitLog:
         return min(max(origins, default=-1), point.epoch, self.latest_epoch)
 
     def digest(self, epoch: int) -> str:
-        """Digest of an existing commit record, which covers all records before it."""
+        """Return the digest of an epoch's commit record, which covers all records before it."""
         return self._load_record(commit_path(epoch), CommitRecord)[1]
 
     def _require_retained(self, epoch: int) -> None:
@@ -400,7 +400,7 @@ class CommitLog:
             with suppress(CorruptCheckpointError):  # the record is not needed to go on from here
                 here = self.digest(start)
             if digest != here:
-                raise self._other_history(path, f"it sums up another record of epoch {start}")
+                raise self._other_history(path, f"it belongs to another record of epoch {start}")
         else:
             chains = Chains(self.identity.num_key_groups)
             digest = ""
@@ -422,7 +422,7 @@ class CommitLog:
         return self._load_record(commit_path(epoch), CommitRecord)[0]
 
     def _other_history(self, path: str, problem: str) -> CorruptCheckpointError:
-        """Return the error that a record names another predecessor."""
+        """Return the error that the file `path` is of another history than the checkpoint."""
         return CorruptCheckpointError(
             f"The file {path!r} of the checkpoint {self.storage.uri!r} does not continue its "
             f"history: {problem}.",
@@ -433,7 +433,7 @@ class CommitLog:
         )
 
     def _begin_version(self, version: FlowVersion, run: RunRecord) -> None:
-        """Write a flow version for the next epochs; it takes effect once a record names it."""
+        """Write a flow version for the next epochs; a later commit record makes it count."""
         if version.previous != self.flow:
             raise ConcurrentRunError(
                 f"While run {run.run_id!r} was starting, another one committed flow version "
@@ -448,7 +448,7 @@ class CommitLog:
         self.flow = number
 
     def use_plan(self, plan: PhysicalPlan) -> None:
-        """Use a physical plan for the commits of the next epochs."""
+        """Use a physical plan for the commits of the next epochs; write it if it is new."""
         if self.plan < 0 or plan != self.physical_plan:
             self.plan = create_numbered(self.storage, PLANS, plan, after=self.plan)
 
@@ -520,7 +520,7 @@ class CommitLog:
             self.chains.forget_inline_bytes(before=self.retained_epochs.start)
 
     def _check_files(self, record: CommitRecord) -> None:
-        """Refuse a record that names files of an earlier epoch."""
+        """Refuse a commit record that names files of an earlier epoch."""
         for block in record.blocks():
             epoch = number_in(block.file) if block.file else record.epoch
             if epoch is None or epoch < record.epoch:
@@ -533,7 +533,7 @@ class CommitLog:
                 )
 
     def _check_ownership(self, run: RunRecord) -> None:
-        """Refuse to commit if a later run owns the checkpoint."""
+        """Raise if a later run owns the checkpoint, so that `run` may not commit."""
         highest = max(numbers_in(self.storage, RUNS), default=-1)
         if highest != run.number:
             owner = load_record(self.storage, run_path(highest), RunRecord)
@@ -553,7 +553,7 @@ class CommitLog:
 
 
 def _contradiction(storage: CheckpointStorage, path: str, problem: str) -> CorruptCheckpointError:
-    """Return the error that a record contradicts those before it."""
+    """Return the error that the record at `path` contradicts the records before it."""
     return CorruptCheckpointError(
         f"The file {path!r} of the checkpoint {storage.uri!r} contradicts the records before it: "
         f"{problem}.",

@@ -30,7 +30,7 @@ from godwit.checkpoint.chains import rows_of
 from godwit.checkpoint.entries import BatchCache, StateRows, in_utc, pack_entries
 from godwit.checkpoint.evolution import apply_edits
 from godwit.checkpoint.framing import encode_record
-from godwit.checkpoint.journal import read_run
+from godwit.checkpoint.journal import JournalReader
 from godwit.checkpoint.records import (
     ANY_IDENTITY,
     FED_BACK,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def rename_operator(log: CommitLog, old: str, new: str) -> None:
-    """Rename an operator's state from the next epoch on."""
+    """Rename an operator, with its parts, from the next epoch on; its state stays."""
     version = _current_version(log)
     _check_operator(log, version, old)
     renamed = {name: new + name.removeprefix(old) for name in (old, *version.parts_of(old))}
@@ -69,7 +69,10 @@ def rename_operator(log: CommitLog, old: str, new: str) -> None:
 
 
 def drop_operator(log: CommitLog, operator: str, *, reset: bool = False) -> None:
-    """Drop an operator's state and waiting rows from the next epoch on."""
+    """Drop an operator's state and waiting rows from the next epoch on.
+
+    `reset`: allow an operator of the flow, which starts empty then.
+    """
     version = _current_version(log)
     _check_operator(log, version, operator)
     if operator in version.operators and not reset:
@@ -83,7 +86,7 @@ def drop_operator(log: CommitLog, operator: str, *, reset: bool = False) -> None
 
 
 def _current_version(log: CommitLog) -> FlowVersion:
-    """Return the flow version of the last committed epoch."""
+    """Return the flow version of the last epoch, with the edits that wait applied."""
     if log.latest is None:
         raise CheckpointError(
             f"No epoch is committed yet in the checkpoint {log.storage.uri!r}, so it has no "
@@ -94,7 +97,7 @@ def _current_version(log: CommitLog) -> FlowVersion:
 
 
 def _check_operator(log: CommitLog, version: FlowVersion, operator: str) -> None:
-    """Refuse the name of an operator that cannot be edited."""
+    """Refuse an operator that the checkpoint does not have, or that is a part of another."""
     current = version.operator(operator)
     if current is not None and current.part_of:
         raise CheckpointError(
@@ -113,7 +116,7 @@ def _check_operator(log: CommitLog, version: FlowVersion, operator: str) -> None
 
 
 def _append_edit(log: CommitLog, edit: EditRecord) -> None:
-    """Write an edit as the next in order."""
+    """Add an edit to the checkpoint, numbered after the edits before it."""
     edit = log.next_edit(edit)
     log.storage.create_exclusive(edit_path(edit.number), encode_record(edit))
 
@@ -126,10 +129,11 @@ def remove_key(
     key: str,
     delivered: bool = False,
 ) -> dict[str, int]:
-    """Commit an epoch that removes a key's state.
+    """Commit an epoch that removes the state of one key; return state → removed entries.
 
-    `matches`: says of n rows of key columns which are that key, shape ``(n,)``. `delivered`:
-    whether the user says that sinks have the last epoch.
+    `matches`: returns a mask, shape ``(n,)``, of the rows with the key among n rows of key columns.
+    `key`: the key's text, for messages. `delivered`: whether the user says that sinks have the last
+    epoch.
     """
     version = log.version(log.flow)
     target = version.operator(operator)
@@ -199,7 +203,7 @@ def commit_edit(
     snapshots: Iterable[SnapshotRef] = (),
     delivered: bool,
 ) -> None:
-    """Commit an epoch without input, with the given segments and snapshots, after the last epoch.
+    """Commit an epoch without input after the last epoch, with these segments and snapshots.
 
     `before`: last committed batch, from which sources go on.
 
@@ -245,13 +249,14 @@ def _was_delivered(log: CommitLog, latest: CommitRecord) -> bool:
 
     Only what the run says that committed it: a journal outlives epochs that a repair takes back.
     """
-    said = (entry.get("event") for entry in read_run(log.storage, latest.run_id))
+    entries = JournalReader(log.storage).entries_of_run(latest.run_id)
+    said = (entry.get("event") for entry in entries)
     found = (event for event in said if isinstance(event, dict))
     return any(e.get("kind") == "EpochCommitted" and e.get("epoch") == latest.epoch for e in found)
 
 
 def _repeat_loop_rows(log: CommitLog, latest: CommitRecord) -> tuple[OutputRef, ...]:
-    """Write the rows that the last epoch fed back again, as output of the new epoch."""
+    """Write the rows that wait in loops again, as staged output of the new epoch."""
     refs = [ref for ref in latest.outputs if ref.rows and ref.sink.startswith(FED_BACK)]
     if not refs:
         return ()
@@ -310,7 +315,7 @@ def _entries_of_key(
 def _removal_entries(
     entries: _Entries, columns: Columns, types: Mapping[str, pa.DataType]
 ) -> pa.RecordBatch:
-    """Build a batch of removals for entries."""
+    """Build the record batch of a changelog segment that removes entries."""
     keys = pa.concat_batches([keys for _, _, keys in entries])
     values = [_placeholders(name, dtype, keys.num_rows, types) for name, dtype in columns]
     return pack_entries(

@@ -59,7 +59,7 @@ class StateRows:
         )
 
     def take(self, which: npt.NDArray[np.integer]) -> StateRows:
-        """Return the entries at `which`."""
+        """Return the entries at the positions `which`."""
         rows = pa.array(which)
         return StateRows(
             hashes=self.hashes[which],
@@ -90,7 +90,11 @@ class EntryLayout:
     def read(
         self, batch: pa.RecordBatch, flow: int, *, first: int = 0, end: int | None = None
     ) -> StateRows:
-        """Return rows ``first:end`` of a batch as entries; copied only if they are upgraded."""
+        """Return rows ``first:end`` of a segment or snapshot as entries of today's columns.
+
+        `flow`: the flow version under which `batch` was written. Columns are copied only if they
+        are upgraded.
+        """
         former = self.former.get(flow)
         written = columns_of(self.schema.values) if former is None else former.columns
         split = len(self.schema.keys) + 1
@@ -117,7 +121,7 @@ class EntryLayout:
     def _upgrade_values(
         self, values: pa.RecordBatch, upgrade: StateUpgrade, columns: Sequence[pa.Array]
     ) -> pa.RecordBatch:
-        """Return upgraded states; an error names the state's key."""
+        """Upgrade the state columns of an earlier flow version; an error names the state's key."""
         try:
             return upgrade(values)
         except GodwitError as error:
@@ -140,7 +144,7 @@ class WaitingLayout:
     former: Mapping[int, Former] = field(default_factory=dict)
 
     def read(self, batch: pa.RecordBatch, flow: int) -> pa.RecordBatch:
-        """Return the rows of a waiting segment in today's columns."""
+        """Convert a waiting segment's rows, written under version `flow`, to today's columns."""
         former = self.former.get(flow)
         expected = columns_of(self.schema) if former is None else former.columns
         columns = columns_of(batch.schema)
@@ -166,7 +170,7 @@ class ColumnsByName:
     new: Callable[[int], pa.RecordBatch] | None = None
 
     def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
-        """Return as many rows, in the same order."""
+        """Return the rows of `values` in today's columns, in the same order."""
         if self.values is not None:
             values = self.values(values)
         names = values.schema.names
@@ -188,9 +192,9 @@ class ColumnsByName:
 
 
 def select_columns(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
-    """Return the columns of a schema, matched by name.
+    """Return the columns of a schema from a batch that has them, in any order.
 
-    `batch`: has them all, in any order, and instants in any time zone.
+    Timestamps may be in any time zone. `name`: the state or operator, for errors.
     """
     if batch.schema.equals(schema):
         return batch
@@ -209,15 +213,15 @@ def select_columns(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.Re
 
 def in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a batch with its timestamps in time zone UTC, as they are stored; no copy."""
-    types = [_utc(field.type) for field in batch.schema]
+    types = [type_in_utc(field.type) for field in batch.schema]
     if types == batch.schema.types:
         return batch
     columns = [_as_type(*of) for of in zip(batch.columns, types, strict=True)]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def _utc(dtype: pa.DataType) -> pa.DataType:
-    """Return a type with its time zone replaced by UTC."""
+def type_in_utc(dtype: pa.DataType) -> pa.DataType:
+    """Return a timestamp type in UTC if it has a time zone; other types unchanged."""
     if pa.types.is_timestamp(dtype) and dtype.tz is not None:
         return pa.timestamp(dtype.unit, tz="UTC")
     return dtype
@@ -233,7 +237,7 @@ def _as_type(column: pa.Array, dtype: pa.DataType) -> pa.Array:
 
 
 def is_entries_of(columns: Columns, expected: Columns) -> bool:
-    """Return whether `columns` are those of entries with given key and state columns."""
+    """Return whether columns are a hash, `expected` (keys, state), and perhaps a removed flag."""
     inner, rest = columns[1 : len(expected) + 1], columns[len(expected) + 1 :]
     framed = [dtype for _, dtype in (*columns[:1], *rest)]
     return inner == expected and framed in (["int64"], ["int64", "bool"])
@@ -251,7 +255,7 @@ def pack_entries(rows: StateRows) -> pa.RecordBatch:
 
 
 def key_group_ranges(segment: SegmentRef) -> Iterator[tuple[int, int, int]]:
-    """Yield each key group of a segment, its first row and the row after its last."""
+    """Yield each key group of a segment with its first row and the row after its last."""
     start = 0
     for key_group, end in zip(segment.key_groups, segment.row_ends, strict=True):
         yield key_group, start, end
@@ -261,7 +265,7 @@ def key_group_ranges(segment: SegmentRef) -> Iterator[tuple[int, int, int]]:
 def _columns_mismatch(
     what: str, columns: Columns, flow: int, expected: Columns
 ) -> CheckpointMismatchError:
-    """Return the error that a file's columns are not those of its flow version."""
+    """Return the error that columns (`what` has them) are not those of their flow version."""
     return CheckpointMismatchError(
         f"{what} the columns {_columns_text(columns)}, but flow version {flow}, which wrote them, "
         f"has {_columns_text(expected)}.",
@@ -272,7 +276,7 @@ def _columns_mismatch(
 
 
 def _columns_text(columns: Columns) -> str:
-    """Format columns for messages."""
+    """Return the name and the type of each column as text for messages."""
     return ", ".join(f"{name}: {dtype}" for name, dtype in columns) or "(none)"
 
 
@@ -286,7 +290,7 @@ class BatchCache:
         self._batches: OrderedDict[tuple[str, int], pa.RecordBatch] = OrderedDict()
 
     def read(self, ref: BlockRef) -> pa.RecordBatch:
-        """Read a block as a record batch."""
+        """Read a block as a record batch, or return it from the cache."""
         key = (ref.file, ref.offset)
         cached = self._batches.get(key)
         if cached is not None:
@@ -309,7 +313,7 @@ def read_chain(
     *,
     cache: BatchCache | None = None,
 ) -> StateRows:
-    """Read the whole state of one key group."""
+    """Read the whole state of one key group: its snapshot, changed by its segments."""
     cache = BatchCache(storage) if cache is None else cache
     parts = []
     if chain.snapshot is not None:
@@ -324,7 +328,7 @@ def read_chain(
 
 
 def latest_entries(parts: Sequence[StateRows], schema: StateSchema) -> StateRows:
-    """Concatenate batches of entries, and keep the last of each identity."""
+    """Concatenate entries, oldest first; keep the last entry of each key unless it is removed."""
     hashes = np.concatenate([part.hashes for part in parts] or [np.empty(0, np.int64)])
     keys = _concatenate([part.keys for part in parts], schema.keys)
     values = _concatenate([part.values for part in parts], schema.values)
@@ -350,7 +354,7 @@ def latest_entries(parts: Sequence[StateRows], schema: StateSchema) -> StateRows
 
 
 def _concatenate(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """Concatenate batches, or make an empty one."""
+    """Concatenate record batches; without any, return an empty one of `schema`."""
     if batches and len(schema):
         return pa.concat_batches(batches)
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

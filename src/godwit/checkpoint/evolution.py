@@ -9,7 +9,7 @@ Invariants: a part of the state that some version did not have is gone, even if 
 one of the same name again (`description_in`); and no description depends on the session's time
 zone, since instants are instants (`type_text`).
 
-`insist_on_compatible` is the one comparison of descriptions: columns are found by name, so their
+`check_compatible` is the one comparison of descriptions: columns are found by name, so their
 order makes no difference, and one that is new is empty.
 
 `compare_flows` compares whole flows.  Operators are found by name: those that stayed, came back or
@@ -65,7 +65,7 @@ class StateUpgrade(Protocol):
     """Converts state columns of an earlier flow version to today's. Picklable."""
 
     def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
-        """Return as many rows, in the same order."""
+        """Return the rows of `values` in today's columns, in the same order."""
 
 
 class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +111,7 @@ class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
         return self.operators.get(name) or self.kept.get(name)
 
     def parts_of(self, name: str) -> tuple[str, ...]:
-        """Names of the parts of an operator."""
+        """Names of the operators that are parts of the operator `name`."""
         every = {**self.operators, **self.kept}
         return tuple(part for part, operator in every.items() if operator.part_of == name)
 
@@ -140,7 +140,7 @@ def _in_utc(text: str) -> str:
 
 
 def without_zones(value: Any) -> Any:
-    """Return plain values with every type of instants in UTC."""
+    """Return a plain value with UTC in place of the time zones in its names of types."""
     if isinstance(value, str):
         return _in_utc(value)
     if isinstance(value, dict):
@@ -151,7 +151,7 @@ def without_zones(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return `value` as decoded from a record: tuples become lists."""
+    """Return a value as msgpack decodes it: tuples become lists."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(value))
 
 
@@ -162,7 +162,7 @@ class WrittenState:
     # as written, but `type` holds only those results of an aggregating operator, and those fields
     # of records, that every later version has too
     description: StateDescription
-    # names of the state columns that every later version has too: others were let go
+    # names of the state columns that every later version has too: others were dropped
     live: frozenset[str]
     # name of a record → its fields that were written, and that some later version did not have
     gone: Mapping[str, frozenset[str]]
@@ -170,15 +170,15 @@ class WrittenState:
     @classmethod
     def of(cls, description: StateDescription) -> WrittenState:
         """Build the written state of a description whose parts are all valid."""
-        return _valid_columns(description, ())
+        return _narrow_to_valid(description, ())
 
     def columns_kept_in(self, today: StateDescription) -> frozenset[str]:
         """Return the names of stored columns whose meaning has not changed."""
-        results = _results(self.description)
+        results = _aggregates_of(self.description)
         if results is None:
             return self.live
-        common = {k: v for k, v in results.items() if k in (_results(today) or {})}
-        return self.live & _columns_of_results(common)
+        common = {k: v for k, v in results.items() if k in (_aggregates_of(today) or {})}
+        return self.live & _columns_of_aggregates(common)
 
 
 def description_in(
@@ -205,29 +205,29 @@ def description_in(
     else:
         return None
     *later, written = line
-    return None if written is None else _valid_columns(written, later)
+    return None if written is None else _narrow_to_valid(written, later)
 
 
-def _valid_columns(
+def _narrow_to_valid(
     written: StateDescription, later: Iterable[StateDescription | None]
 ) -> WrittenState:
-    """Remove the parts that a later description lacks; ``None`` lacks all."""
+    """Narrow a written state to the columns, results and fields that all later ones have."""
     live = {name for name, _ in written.columns}
-    results = _results(written)
-    records = _records(written)
+    results = _aggregates_of(written)
+    records = _class_fields(written)
     gone: dict[str, set[str]] = {}
     for description in later:
         live &= {name for name, _ in description.columns} if description else set()
         if results is not None:
-            types = (_results(description) if description else None) or {}
+            types = (_aggregates_of(description) if description else None) or {}
             results = {k: v for k, v in results.items() if k in types}
-        for record, fields in _records(description).items():
+        for record, fields in _class_fields(description).items():
             lost = records.get(record, fields) - fields
             gone.setdefault(record, set()).update(lost)
     narrowed = written
     if results is not None:
         narrowed = msgspec.structs.replace(written, type=results)
-        live &= _columns_of_results(results)
+        live &= _columns_of_aggregates(results)
     gone = {record: fields for record, fields in gone.items() if fields}
     if gone:
         classes = {
@@ -247,18 +247,18 @@ def _valid_columns(
     )
 
 
-def _results(description: StateDescription) -> dict[str, Any] | None:
-    """Return result → description of an aggregating operator; ``None`` for other operators."""
+def _aggregates_of(description: StateDescription) -> dict[str, Any] | None:
+    """Return result → description of an aggregating operator's state; ``None`` for others."""
     is_aggregate = description.codec == "arrow" and isinstance(description.type, dict)
     return description.type if is_aggregate else None
 
 
-def _columns_of_results(results: Mapping[str, Any]) -> frozenset[str]:
+def _columns_of_aggregates(results: Mapping[str, Any]) -> frozenset[str]:
     """Names of the state columns of an operator's results."""
     return frozenset(column for result in results.values() for column in result["state"])
 
 
-def _records(description: StateDescription | None) -> dict[str, frozenset[str]]:
+def _class_fields(description: StateDescription | None) -> dict[str, frozenset[str]]:
     """Return class → names of its fields, for the classes in a state of Python values."""
     if description is None or description.codec != "msgpack":
         return {}
@@ -270,25 +270,19 @@ def _records(description: StateDescription | None) -> dict[str, frozenset[str]]:
 
 
 def differences(where: str, old: Any, new: Any) -> Iterator[str]:
-    """Yield descriptions of the differences of two plain values, field by field."""
-    yield from _differences(where, (), plain(old), plain(new))
-
-
-def _differences(where: str, path: tuple[str, ...], old: Any, new: Any) -> Iterator[str]:
-    """Yield in words where two descriptions differ."""
-    name = ".".join(path)
+    """Yield the differences of two plain values in words, each with `where` before it."""
+    old, new = plain(old), plain(new)
     if not (isinstance(old, dict) and isinstance(new, dict)):
         if old != new:
-            yield f"{where}{name} was {old!r} and is {new!r}"
+            yield f"{where.removesuffix('.')} was {old!r} and is {new!r}"
         return
     for field in sorted({*old, *new}, key=str):
-        here = (*path, str(field))
         if field not in new:
-            yield f"{where}{'.'.join(here)} was {old[field]!r} and is gone"
+            yield f"{where}{field} was {old[field]!r} and is gone"
         elif field not in old:
-            yield f"{where}{'.'.join(here)} is new, as {new[field]!r}"
+            yield f"{where}{field} is new, as {new[field]!r}"
         else:
-            yield from _differences(where, here, old[field], new[field])
+            yield from differences(f"{where}{field}.", old[field], new[field])
 
 
 ORIGINS = "origins"
@@ -298,7 +292,7 @@ _START_EMPTY = (
 )
 
 
-def insist_on_compatible(
+def check_compatible(
     subject: str,
     stored: StateDescription,
     today: StateDescription,
@@ -307,9 +301,9 @@ def insist_on_compatible(
     remedy: str = _START_EMPTY,
     **context: Any,
 ) -> None:
-    """Raise `CheckpointMismatchError` if stored state differs from its present description.
+    """Raise `CheckpointMismatchError` if stored state does not fit its present description.
 
-    `problems`: differences that the caller has found.
+    `subject`: whose state, in words. `problems`: further differences, found by the caller.
     """
     every = [*problems, *changed_meaning(stored, today)]
     if (stored.codec == "arrow") != (today.codec == "arrow"):
@@ -330,12 +324,12 @@ def changed_meaning(stored: StateDescription, today: StateDescription) -> Iterat
         "windows", _sorted_windows(stored.windows), _sorted_windows(today.windows)
     )
     was, now = dict(stored.means), dict(today.means)
-    yield from _exchanged(was.pop(ORIGINS, None), now.pop(ORIGINS, None))
+    yield from _swapped_names(was.pop(ORIGINS, None), now.pop(ORIGINS, None))
     yield from _changed_values("", plain(was), plain(now))
 
 
 def changed_columns(stored: Columns, today: Columns, *, are_rows: bool) -> Iterator[str]:
-    """Yield columns that would be read as something else.
+    """Yield in words the stored columns that today's flow would read as something else.
 
     `are_rows`: whether they are columns of rows, which may have been renamed.
     """
@@ -348,14 +342,14 @@ def changed_columns(stored: Columns, today: Columns, *, are_rows: bool) -> Itera
     if are_rows and gone and added:
         yield (
             f"column {', '.join(gone)} is gone and {', '.join(added)} is new (if it was renamed, "
-            "give it its old name; else take away the one first, and add the other later)"
+            "give it its old name; else remove the old one, and add the new one in a later start)"
         )
 
 
 def mismatch_error(
     what: str, problems: Iterable[str], remedy: str, **context: Any
 ) -> CheckpointMismatchError:
-    """Return the error for stored data that does not fit, with every difference."""
+    """Build the error that stored data (`what`) does not fit, with all `problems` in words."""
     problems = list(problems)
     return CheckpointMismatchError(
         f"{what} in the checkpoint does not fit: {'; '.join(problems)}.",
@@ -368,7 +362,7 @@ def mismatch_error(
 def flow_mismatch(
     uri: str, problems: Sequence[str], why: str = "", *, remedy: str
 ) -> CheckpointMismatchError:
-    """Return the error for a flow that does not fit its checkpoint."""
+    """Build the error that a flow does not fit its checkpoint; `why`: the danger in words."""
     return CheckpointMismatchError(
         f"The checkpoint {uri!r} does not fit this flow: {'; '.join(problems)}. {why}".rstrip(),
         remedy=remedy,
@@ -378,7 +372,7 @@ def flow_mismatch(
 
 
 def _changed_values(where: str, was: Any, now: Any) -> Iterator[str]:
-    """Yield in words the values that changed under names that both have."""
+    """Yield in words which plain values changed; `where`: the path of names to them."""
     if isinstance(was, dict) and isinstance(now, dict):
         for name in sorted(was.keys() & now.keys()):
             yield from _changed_values(f"{where} {name}".lstrip(), was[name], now[name])
@@ -386,8 +380,8 @@ def _changed_values(where: str, was: Any, now: Any) -> Iterator[str]:
         yield f"{where} was {was!r} and is {now!r}"
 
 
-def _exchanged(was: Any, now: Any) -> Iterator[str]:
-    """Yield names that were swapped, such as the sides of a join: each has another's origin.
+def _swapped_names(was: Any, now: Any) -> Iterator[str]:
+    """Yield in words the names that were swapped, such as the left and right of a join.
 
     Origins are compared by their common fields, since earlier versions may have stored fewer.
     """
@@ -408,7 +402,7 @@ def _exchanged(was: Any, now: Any) -> Iterator[str]:
 
 
 def _sorted_windows(windows: Any) -> Any:
-    """Sort windows: their order in a program makes no difference."""
+    """Sort the plain values of windows, whose order in a program makes no difference."""
     if not windows:
         return None
     bounds = ("length_us", "every_us", "offset_us", "gap_us")
@@ -458,7 +452,7 @@ def compare_flows(
     names = {*stored.operators, *stored.kept}
     stored = apply_edits(stored, edits)
     problems: list[str] = []
-    renamed = _renamed(today, stored, problems)
+    renamed = _renamings(today, stored, problems)
     origin = {new: old for old, new in renamed.items()}
     added: list[str] = []
     returned: list[str] = []
@@ -503,8 +497,8 @@ def compare_flows(
     if repartitioned and (renamed or edits):
         raise flow_mismatch(
             uri,
-            [f"operator {name!r} is to be partitioned anew" for name in repartitioned],
-            "Operators are renamed or dropped by the same start.",
+            [f"operator {name!r} is to be repartitioned" for name in repartitioned],
+            "The same start renames or drops operators.",
             remedy="Do one after the other: start once with partition_by= as it was.",
         )
     # From the names in the checkpoint, through those after the edits, to those of the program.
@@ -540,15 +534,15 @@ def apply_edits(version: FlowVersion, edits: Sequence[EditRecord]) -> FlowVersio
         for name in edit.dropped:
             operators.pop(name, None)
             kept.pop(name, None)
-            dropped.append(_origin(renamed, name))
-            renamed.pop(_origin(renamed, name), None)
+            dropped.append(_name_before_edits(renamed, name))
+            renamed.pop(_name_before_edits(renamed, name), None)
         for old, new in edit.renamed.items():
             for named in (operators, kept):
                 if old in named:
                     named[new] = named.pop(old)
                 for part in [name for name, of in named.items() if of.part_of == old]:
                     named[part] = msgspec.structs.replace(named[part], part_of=new)
-            renamed[_origin(renamed, old)] = new
+            renamed[_name_before_edits(renamed, old)] = new
     return msgspec.structs.replace(
         version,
         operators=operators,
@@ -558,7 +552,7 @@ def apply_edits(version: FlowVersion, edits: Sequence[EditRecord]) -> FlowVersio
     )
 
 
-def _origin(renamed: Mapping[str, str], name: str) -> str:
+def _name_before_edits(renamed: Mapping[str, str], name: str) -> str:
     """Return an operator's name before the edits."""
     return next((old for old, new in renamed.items() if new == name), name)
 
@@ -576,7 +570,7 @@ def _check_sources(today: FlowVersion, stored: FlowVersion, uri: str) -> None:
     raise flow_mismatch(
         uri,
         problems,
-        "Spark keeps how far each source was read by the source's number, and these would change.",
+        "Spark stores offsets by the number of each source, and these numbers would change.",
         remedy="Start the flow with the sources that it had; give a new source a flow and a "
         "checkpoint of its own.",
     )
@@ -597,7 +591,7 @@ def _event_time_columns(today: FlowVersion, stored: FlowVersion, uri: str) -> di
         raise flow_mismatch(
             uri,
             problems,
-            "Its watermark and the windows and timers that are open are of the other column.",
+            "The stored watermark, open windows and timers belong to the other column.",
             remedy="Leave event_time= as it was; a column that only has another name now gets its "
             "old one in the DataFrame, by withColumnRenamed. A flow that is to go by another time "
             "needs a checkpoint of its own.",
@@ -606,12 +600,12 @@ def _event_time_columns(today: FlowVersion, stored: FlowVersion, uri: str) -> di
 
 
 def partitioned_anew(operator: str) -> str:
-    """Say that the state of an operator went to other key groups, as `FlowChanges.results` does."""
+    """Return the text of `FlowChanges.results` for state that went to other key groups."""
     return f"{operator} is partitioned anew"
 
 
 def _changed_partition(name: str, was: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
-    """Yield that other columns place the entries of an operator."""
+    """Yield a problem if other columns decide the key groups of an operator's entries."""
     if was.partition_by != now.partition_by:
         before, after = (
             ", ".join(of.partition_by or (column for column, _ in of.keys)) for of in (was, now)
@@ -624,7 +618,7 @@ def _changed_partition(name: str, was: OperatorVersion, now: OperatorVersion) ->
 
 
 def _changed_part(name: str, part_of: str, now: OperatorVersion) -> Iterator[str]:
-    """Yield operators that have become a part of another, or are no longer."""
+    """Yield a problem if the operator has become a part of another, or is one no longer."""
     if part_of != now.part_of:
         was, becomes = (
             f"a part of {whole!r}" if whole else "an operator of its own"
@@ -637,7 +631,7 @@ def _changed_part(name: str, part_of: str, now: OperatorVersion) -> Iterator[str
 
 
 def _lost_states(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
-    """Yield states that the program no longer declares."""
+    """Yield a problem if an operator has state under names that it no longer declares."""
     # Parts of hot keys come and go: where keys are in parts, recovery refuses.
     part = f"{RESERVED_PREFIX}_part"
     whole = {n for n, state in before.states.items() if part not in dict(state.entries)}
@@ -646,8 +640,8 @@ def _lost_states(name: str, before: OperatorVersion, now: OperatorVersion) -> It
         return  # timers come and go
     if lost == ["state"]:
         yield (
-            f"operator {name!r} kept a single state, which is a state named 'state' among several: "
-            "declare that one too"
+            f"operator {name!r} had a single state, which is now a state named 'state': declare a "
+            "state of that name too"
         )
     elif lost:
         yield (
@@ -657,7 +651,7 @@ def _lost_states(name: str, before: OperatorVersion, now: OperatorVersion) -> It
 
 
 def _changed_results(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
-    """Yield changes of an operator's aggregates."""
+    """Yield in words the aggregates that an operator gained or lost."""
     for state, described_as in now.states.items():
         was = before.states.get(state)
         if was is None or not (isinstance(was.type, dict) and isinstance(described_as.type, dict)):
@@ -666,7 +660,7 @@ def _changed_results(name: str, before: OperatorVersion, now: OperatorVersion) -
             for result in described_as.type.keys() - was.type.keys():
                 yield f"{name}.{result} starts empty"
             for result in was.type.keys() - described_as.type.keys():
-                yield f"{name}.{result} was let go"
+                yield f"{name}.{result} was dropped"
 
 
 def _changed_keys(where: str, was: Columns, now: Columns) -> Iterator[str]:
@@ -681,7 +675,7 @@ def _changed_keys(where: str, was: Columns, now: Columns) -> Iterator[str]:
 
 
 def _changed_sinks(today: FlowVersion, stored: FlowVersion) -> Iterator[str]:
-    """Yield columns of sinks that were added, removed or changed in type."""
+    """Yield in words the columns of sinks that were added, removed or changed in type."""
     for sink, columns in today.sinks.items():
         where = f"sink {sink}: "
         yield from differences(where, dict(stored.sinks.get(sink, columns)), dict(columns))
@@ -690,7 +684,7 @@ def _changed_sinks(today: FlowVersion, stored: FlowVersion) -> Iterator[str]:
 def _lost_generated_names(
     today: FlowVersion, stored: FlowVersion, added: Sequence[str], removed: Sequence[str]
 ) -> Iterator[str]:
-    """Yield operators with a generated name that would lose their state."""
+    """Yield problems: operators with a generated name that would lose their state."""
     for name in added:
         operator = today.operators[name]
         for old in removed:
@@ -698,13 +692,13 @@ def _lost_generated_names(
             alike = (operator.kind, operator.keys) == (before.kind, before.keys)
             if alike and not operator.named and not before.named:
                 yield (
-                    f"operator {name!r}, which nobody named, would start empty, and {old!r} of the "
-                    f"same keys is gone; if it is the same one, say name={old!r}"
+                    f"operator {name!r} has a generated name and would start empty, and {old!r} of "
+                    f"the same keys is gone; if they are the same operator, give name={old!r}"
                 )
 
 
-def _renamed(today: FlowVersion, stored: FlowVersion, problems: list[str]) -> dict[str, str]:
-    """Return old name → new name, for renamings that are not applied yet."""
+def _renamings(today: FlowVersion, stored: FlowVersion, problems: list[str]) -> dict[str, str]:
+    """Return old name → new name of operators to rename; add impossible ones to `problems`."""
     renamings = {name: o.formerly for name, o in today.operators.items() if o.formerly}
     renamed: dict[str, str] = {}
     for new, old in renamings.items():
@@ -712,7 +706,7 @@ def _renamed(today: FlowVersion, stored: FlowVersion, problems: list[str]) -> di
         if (
             known is not None
             and known.formerly == old
-            and not _exchanged_again(today, stored, new, old)
+            and not _swapped_again(today, stored, new, old)
         ):
             continue  # done by an earlier run
         if stored.operator(old) is None:
@@ -734,7 +728,7 @@ def _renamed(today: FlowVersion, stored: FlowVersion, problems: list[str]) -> di
     return renamed
 
 
-def _exchanged_again(today: FlowVersion, stored: FlowVersion, new: str, old: str) -> bool:
+def _swapped_again(today: FlowVersion, stored: FlowVersion, new: str, old: str) -> bool:
     """Return whether operators that exchanged their names have exchanged them again.
 
     ``formerly=`` is the same as after the first exchange, so origins are compared: one that equals

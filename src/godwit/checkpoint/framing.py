@@ -66,7 +66,7 @@ _HEXADECIMAL: Final = re.compile(r"[0-9a-f]{0,64}")
 
 
 def _identity_problems(identity: FlowIdentity, _number: int) -> Iterator[str]:
-    """Yield problems of an identity record."""
+    """Yield the problems of an identity record."""
     if not 1 <= identity.num_key_groups <= MAX_NUM_KEY_GROUPS:
         yield f"it has {identity.num_key_groups} key groups, not 1 to {MAX_NUM_KEY_GROUPS}"
     yield from _not_hexadecimal(identity, "query_id", "history")
@@ -75,13 +75,13 @@ def _identity_problems(identity: FlowIdentity, _number: int) -> Iterator[str]:
 
 
 def _run_problems(run: RunRecord, number: int) -> Iterator[str]:
-    """Yield problems of a record of a run."""
+    """Yield the problems of a run's record; `number`: the number in its file's name."""
     if run.number != number:
         yield f"it is of run {run.number}"
 
 
 def _journal_problems(segment: JournalSegment, number: int) -> Iterator[str]:
-    """Yield problems of a segment of the journal."""
+    """Yield the problems of a journal segment; `number`: the number in its file's name."""
     if segment.number != number:
         yield f"it is of segment {segment.number}"
     for entry in segment.entries:
@@ -91,7 +91,7 @@ def _journal_problems(segment: JournalSegment, number: int) -> Iterator[str]:
 
 
 def _edit_problems(edit: EditRecord, number: int) -> Iterator[str]:
-    """Yield problems of an edit record."""
+    """Yield the problems of an edit's record; `number`: the number in its file's name."""
     if edit.number != number:
         yield f"it is of edit {edit.number}"
     yield from _out_of_bounds(edit, flow=_NUMBER, epoch=(-1, _NUMBER[1]))
@@ -99,7 +99,7 @@ def _edit_problems(edit: EditRecord, number: int) -> Iterator[str]:
 
 
 def _flow_problems(flow: FlowVersion, number: int) -> Iterator[str]:
-    """Yield problems of a flow version."""
+    """Yield the problems of a flow version; `number`: the number in its file's name."""
     if not -1 <= flow.previous < number:
         yield f"it follows flow version {flow.previous}"
     operators = [*flow.operators.values(), *flow.kept.values()]
@@ -111,7 +111,7 @@ def _flow_problems(flow: FlowVersion, number: int) -> Iterator[str]:
 
 
 def _plan_problems(plan: PhysicalPlan, _number: int) -> Iterator[str]:
-    """Yield problems of a physical plan."""
+    """Yield the problems of a physical plan."""
     names = [component.name for component in plan.components]
     operators = [name for component in plan.components for name in component.operators]
     for what, listed in (("a component", names), ("an operator", operators)):
@@ -124,7 +124,7 @@ def _plan_problems(plan: PhysicalPlan, _number: int) -> Iterator[str]:
 
 
 def _commit_problems(record: CommitRecord, number: int) -> Iterator[str]:
-    """Yield problems of a commit record."""
+    """Yield the problems of a commit record; `number`: the epoch in its file's name."""
     if record.epoch != number:
         yield f"it is of epoch {record.epoch}"
         return
@@ -196,7 +196,7 @@ def _commit_problems(record: CommitRecord, number: int) -> Iterator[str]:
 
 
 def _manifest_problems(manifest: Manifest, number: int) -> Iterator[str]:
-    """Yield problems of a manifest."""
+    """Yield the problems of a manifest; `number`: the epoch in its file's name."""
     if manifest.epoch != number:
         yield f"it is of epoch {manifest.epoch}"
         return
@@ -247,7 +247,7 @@ _CHECKS: Final[dict[type, Callable[[Any, int], Iterator[str]]]] = {
 
 
 def _not_hexadecimal(record: object, *fields: str) -> Iterator[str]:
-    """Yield the fields that are no hexadecimal digests."""
+    """Yield a problem for each of the record's fields that is no hexadecimal digest."""
     for name in fields:
         value = getattr(record, name)
         if not _HEXADECIMAL.fullmatch(value):
@@ -255,7 +255,7 @@ def _not_hexadecimal(record: object, *fields: str) -> Iterator[str]:
 
 
 def _out_of_bounds(record: object, **bounds: tuple[int, int]) -> Iterator[str]:
-    """Yield a message for each field outside its inclusive bounds."""
+    """Yield a problem for each field of a record outside its inclusive bounds."""
     for name, (minimum, maximum) in bounds.items():
         value = getattr(record, name)
         if not minimum <= value <= maximum:
@@ -263,19 +263,19 @@ def _out_of_bounds(record: object, **bounds: tuple[int, int]) -> Iterator[str]:
 
 
 def _segment_problems(segment: SegmentRef, num_key_groups: int) -> Iterator[str]:
-    """Yield problems of a reference to a segment."""
+    """Yield the problems of a reference to a changelog segment."""
     yield from _out_of_bounds(segment, flow=_NUMBER, lane=_NUMBER)
     yield from _block_problems(segment.block)
     yield from row_problems(segment, num_key_groups)
 
 
 def concatenate(parts: Iterable[Sequence[int]], size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Concatenate sequences of `size` integers in all."""
+    """Concatenate sequences of integers to one array of `size` elements."""
     return np.fromiter(chain.from_iterable(parts), np.int64, size)
 
 
 def rows_are_sound(segments: Sequence[SegmentRef], num_key_groups: int) -> bool:
-    """Return whether `row_problems` has nothing to say of any segment, for all of them at once."""
+    """Return whether `row_problems` finds nothing in any segment; checks all at once."""
     sizes = [len(segment.key_groups) for segment in segments]
     if sizes != [len(segment.row_ends) for segment in segments]:
         return False
@@ -297,7 +297,7 @@ def rows_are_sound(segments: Sequence[SegmentRef], num_key_groups: int) -> bool:
 
 
 def row_problems(segment: SegmentRef, num_key_groups: int) -> Iterator[str]:
-    """Yield problems of a segment's key groups and row ends."""
+    """Yield the problems of a segment's key groups and of the row ends beside them."""
     if len(segment.key_groups) != len(segment.row_ends):
         yield (
             f"a segment has {len(segment.key_groups)} key groups and {len(segment.row_ends)} ends "
@@ -314,7 +314,7 @@ def row_problems(segment: SegmentRef, num_key_groups: int) -> Iterator[str]:
 
 
 def _snapshot_problems(snapshot: SnapshotRef, num_key_groups: int, last: int) -> Iterator[str]:
-    """Yield problems of a reference to a snapshot."""
+    """Yield the problems of a reference to a snapshot; `last`: its latest possible version."""
     yield from _out_of_bounds(
         snapshot, flow=_NUMBER, key_group=(0, num_key_groups - 1), version=(0, last), rows=_SIZE
     )
@@ -322,7 +322,7 @@ def _snapshot_problems(snapshot: SnapshotRef, num_key_groups: int, last: int) ->
 
 
 def _block_problems(block: BlockRef) -> Iterator[str]:
-    """Yield problems of a reference to a block."""
+    """Yield the problems of a reference to a block."""
     if number_in(block.file) is None or not block.file.startswith((f"{BLOCKS}/", f"{COMMITS}/")):
         yield f"a block is in {block.file!r:.200}, which is no file of blocks"
     if block.data:
@@ -333,7 +333,7 @@ def _block_problems(block: BlockRef) -> Iterator[str]:
 
 
 def _integers(values: Iterable[int], minimum: int, maximum: int) -> np.ndarray[Any, Any] | None:
-    """Return integers as an array; ``None`` if one is out of bounds."""
+    """Return integers as an array; ``None`` if one is outside the inclusive bounds."""
     integers = list(values)
     if integers and not (minimum <= min(integers) and max(integers) <= maximum):
         return None
@@ -341,7 +341,7 @@ def _integers(values: Iterable[int], minimum: int, maximum: int) -> np.ndarray[A
 
 
 def plain_problems(what: str, value: Any) -> Iterator[str]:
-    """Yield problems of a value: not plain, or nested too deeply."""
+    """Yield a problem if a value (`what`) is not plain data or is nested too deeply."""
     level = [value]
     for _ in range(_MAX_DEPTH):
         deeper: list[Any] = []
@@ -376,7 +376,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 def encode_record(value: msgspec.Struct, blocks: bytes = b"") -> bytes:
-    """Frame a record; `blocks` begin at byte `ALIGNMENT` of the result and the record follows."""
+    """Encode a record as a file with checksums; `blocks`: bytes that the file carries too."""
     body = _ENCODER.encode(value)
     rest = bytes(ALIGNMENT - _HEADER.size) + blocks + body
     head = _HEADER.pack(_MAGIC, ALIGNMENT + len(blocks), len(body), zlib.crc32(rest), 0)
@@ -385,12 +385,12 @@ def encode_record(value: msgspec.Struct, blocks: bytes = b"") -> bytes:
 
 
 def digest_of(data: bytes | memoryview) -> str:
-    """Digest of a record's file, by which the next record names it."""
+    """Return the hash of a commit record's file, which the next record holds."""
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
-    """Decode a record from its frame; raise if it is damaged or invalid."""
+    """Decode a record's file at `path`; raise if it is damaged or breaks a rule."""
     view = memoryview(data)
     problem = _frame_problem(view)
     if not problem:
@@ -416,7 +416,7 @@ def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
 
 
 def _other_format(version: int, path: str) -> CheckpointMismatchError:
-    """Return the error that a file has a format that cannot be read."""
+    """Return the error that the file at `path` has an unreadable format number."""
     if version in RELEASES:
         remedy = (
             f"Godwit {' and '.join(RELEASES[version])} reads it: go on with that version, on the "
@@ -442,7 +442,7 @@ def _other_format(version: int, path: str) -> CheckpointMismatchError:
 
 
 def _frame_problem(view: memoryview) -> str:
-    """Return the problem of a record's frame; empty if there is none."""
+    """Return the problem of a file's header, length or checksums; empty if there is none."""
     if len(view) < ALIGNMENT:
         return f"it is truncated to {len(view)} bytes"
     magic, start, length, checksum, head_checksum = _HEADER.unpack_from(view)
@@ -485,7 +485,7 @@ _Ref = TypeVar("_Ref", SegmentRef, SnapshotRef, OutputRef)
 
 
 def _with_blocks(record: CommitRecord, change: Callable[[BlockRef], BlockRef]) -> CommitRecord:
-    """Return a record with every block that it names changed."""
+    """Return a commit record with `change` applied to each block reference in it."""
     return msgspec.structs.replace(
         record,
         segments=tuple(_with_block(ref, change(ref.block)) for ref in record.segments),
@@ -495,33 +495,33 @@ def _with_blocks(record: CommitRecord, change: Callable[[BlockRef], BlockRef]) -
 
 
 def _with_block(ref: _Ref, block: BlockRef) -> _Ref:
-    """Return a reference to another block."""
+    """Return a reference to a segment, snapshot or output that names another block."""
     return ref if block is ref.block else msgspec.structs.replace(ref, block=block)
 
 
 def _without_bytes(block: BlockRef) -> BlockRef:
-    """Return a block without the bytes that travel in the record."""
+    """Return a block reference without its inline bytes."""
     return msgspec.structs.replace(block, data=b"") if block.data else block
 
 
 def without_bytes(ref: _Ref) -> _Ref:
-    """Return a reference without the bytes that travel with it; its block has a file."""
+    """Return a reference, whose block has a file, without the block's inline bytes."""
     return _with_block(ref, _without_bytes(ref.block))
 
 
 def load_record(storage: CheckpointStorage, path: str, kind: type[_T]) -> _T:
-    """Read a record's file."""
+    """Read and check the record at `path` of the checkpoint."""
     return load_with_digest(storage, path, kind)[0]
 
 
 def load_with_digest(storage: CheckpointStorage, path: str, kind: type[_T]) -> tuple[_T, str]:
-    """Read a record's file, and its digest."""
+    """Read and check the record at `path`; also return its digest."""
     data = memoryview(storage.read(path))
     return decode_record(data, kind, path=path), digest_of(data)
 
 
 def numbers_in(storage: CheckpointStorage, directory: str) -> list[int]:
-    """Numbers of the records in a directory, ascending."""
+    """Return the numbers of a directory's records (epochs, runs, ...), ascending."""
     numbers = (number_in(entry.path) for entry in storage.list(directory))
     return sorted(number for number in numbers if number is not None)
 
@@ -529,7 +529,10 @@ def numbers_in(storage: CheckpointStorage, directory: str) -> list[int]:
 def create_numbered(
     storage: CheckpointStorage, directory: str, value: msgspec.Struct, *, after: int
 ) -> int:
-    """Write a record under the next free number of a directory, later than `after`."""
+    """Write a record under the next free number of a directory; return the number.
+
+    `after`: a number that the record's must exceed.
+    """
     number = max([after, *numbers_in(storage, directory)]) + 1
     while True:
         try:

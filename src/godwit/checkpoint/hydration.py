@@ -110,7 +110,7 @@ class Hydration:
         return short & ~missing
 
     def _only_newest_missing(self) -> npt.NDArray[np.bool_]:
-        """Mask of key groups that lack only the newest segments."""
+        """Return a mask of key groups that lack no more than the last epoch's changes."""
         versions = self.local.versions
         first = np.full(len(versions), np.iinfo(np.int64).max)
         for segment in reversed(self._segments):
@@ -128,7 +128,7 @@ class Hydration:
         return known
 
     def _load_chains(self, key_groups: KeyGroups) -> None:
-        """Replace key groups by their snapshots and all segments after them."""
+        """Load key groups from the checkpoint: their snapshots and all segments after them."""
         chains = self._recover(key_groups.tolist())
         selected = np.zeros(len(self._floor), np.bool_)
         selected[list(chains)] = True
@@ -139,7 +139,7 @@ class Hydration:
         self._apply_segments(sorted(distinct.values(), key=lambda s: (s.epoch, s.lane)), selected)
 
     def _restore_snapshots(self, snapshots: Mapping[int, SnapshotRef]) -> None:
-        """Replace key groups by their snapshots."""
+        """Replace local copies of key groups by their snapshots, where these are newer."""
         parts: list[Changes] = []
         for key_group, snapshot in sorted(snapshots.items()):
             if self.local.versions[key_group] >= snapshot.version:
@@ -195,7 +195,7 @@ def _to_changes(
     ends: npt.NDArray[np.int64],
     epochs: npt.NDArray[np.int64],
 ) -> Changes:
-    """Return rows of a segment as changes."""
+    """Convert rows of segments or snapshots to changes of a local store."""
     return Changes(
         key_groups=key_groups,
         ends=ends,
@@ -297,22 +297,26 @@ def unpack_copies(
                 changes = _to_changes(rows, *(np.array(array, np.int64) for array in arrays))
                 changes.check(schema, f"copies of {state}")
         except _NOT_OURS as error:
-            raise _unusable_copies(state, f"what came is damaged ({error.message})") from error
+            raise _unusable_copies(
+                state, f"the received data is damaged ({error.message})"
+            ) from error
         if source != (run_id, state):
-            raise _unusable_copies(state, f"what came is of {pack.state!r} in run {pack.run_id!r}")
+            raise _unusable_copies(
+                state, f"the received data is of {pack.state!r} in run {pack.run_id!r}"
+            )
         if not pack.key_groups:
             sent = pack.packs
             continue
         if not np.isin(changes.key_groups, key_groups).all():
-            raise _unusable_copies(state, "key groups came that nobody asked for")
+            raise _unusable_copies(state, "it sent key groups that were not requested")
         received += 1
         yield changes
     if received != sent:
-        raise _unusable_copies(state, "not everything came that was sent")
+        raise _unusable_copies(state, "some of the data is missing")
 
 
 def _unusable_copies(state: str, why: str) -> MigrationError:
-    """Return the error that copies of a peer cannot be used."""
+    """Return the error that another executor's copies of a state cannot be used."""
     return MigrationError(
         f"Copies of {state!r} cannot be taken from another executor: {why}.",
         remedy="They are read from the checkpoint.",

@@ -61,7 +61,7 @@ class _Segment:
         self.dirty = False
 
     def add(self, entry: bytes) -> None:
-        """Append an entry."""
+        """Append an entry, one JSON object, to the segment."""
         self.entries.append(entry)
         self.size_bytes += len(entry)
         self.dirty = True
@@ -101,7 +101,7 @@ class JournalWriter:
         latest.add(entry)
 
     def flush(self) -> None:
-        """Write new entries, and delete the oldest segments."""
+        """Write new entries to the checkpoint, and delete the oldest segments."""
         try:
             self._write_segments()
         except Exception as error:  # noqa: BLE001  history is not worth a query
@@ -146,7 +146,7 @@ class JournalWriter:
             self._numbers.append(segment.number)
 
     def _warn(self, what: str, error: Exception) -> None:
-        """Log that the journal could not be written."""
+        """Log a warning that the journal could not be written; `what`: what failed, in words."""
         with suppress(Exception):  # a log handler of the user's
             _logger.warning("The journal of %s: %s: %s", self._storage.uri, what, error)
 
@@ -185,7 +185,7 @@ class JournalReader:
         return tail[-count:] if count > 0 else []
 
     def new_entries(self) -> Iterator[list[dict[str, Any]]]:
-        """Yield the entries since the last call, oldest first, a segment at a time.
+        """Yield the entries added since the last call, oldest first, a segment at a time.
 
         Only one segment is in memory at a time. Damaged segments are skipped. If the journal was
         started again, it is read from its beginning.
@@ -219,12 +219,12 @@ class JournalReader:
                 yield from _parse_entries(segment)
 
     def _read(self, number: int) -> list[dict[str, Any]]:
-        """Read the entries of a segment; empty if it is deleted or damaged."""
+        """Read the entries of segment `number`; empty if it is deleted or damaged."""
         segment = self._segment(number)
         return [] if segment is None else _parse_entries(segment)
 
     def _segment(self, number: int) -> JournalSegment | None:
-        """Read a segment; ``None`` if it is deleted or damaged."""
+        """Read segment `number` of the journal; ``None`` if it is deleted or damaged."""
         path = journal_path(number)
         # It may have been deleted since it was listed, or hold what is no journal.
         with suppress(GodwitError):
@@ -238,15 +238,10 @@ def read_tail(storage: CheckpointStorage, count: int) -> list[dict[str, Any]]:
     return JournalReader(storage).tail(count)
 
 
-def read_run(storage: CheckpointStorage, run: str) -> Iterator[dict[str, Any]]:
-    """Yield the entries that are left of a run, by its id in commit records, oldest first."""
-    return JournalReader(storage).entries_of_run(run)
-
-
 def read_last(
     storage: CheckpointStorage, count: int, kind: str, decode: Callable[[Any], _T | None]
 ) -> list[_T]:
-    """Decode the last entries of one kind, for a run that continues from them.
+    """Decode the journal's last entries of kind `kind`, for a run that continues from them.
 
     If the journal cannot be read, a warning is logged and the history is lost.
 
@@ -282,13 +277,13 @@ def read_last(
 
 
 def _parse_entries(segment: JournalSegment) -> list[dict[str, Any]]:
-    """Parse the entries of a segment; malformed ones are skipped."""
+    """Parse the entries of a journal segment; malformed ones are skipped."""
     parsed = (_parse_entry(text) for text in segment.entries)
     return [entry for entry in parsed if entry is not None]
 
 
 def _parse_entry(text: bytes) -> dict[str, Any] | None:
-    """Parse an entry; ``None`` if it is no JSON object."""
+    """Parse an entry of the journal; ``None`` if it is no JSON object."""
     with suppress(ValueError, RecursionError):
         entry = json.loads(text)
         return entry if isinstance(entry, dict) else None
@@ -296,6 +291,6 @@ def _parse_entry(text: bytes) -> dict[str, Any] | None:
 
 
 def _segment_sizes(storage: CheckpointStorage) -> dict[int, int]:
-    """Return number → size in bytes of each segment."""
+    """Return number → size in bytes of each segment of the journal."""
     sizes = {number_in(entry.path): entry.size_bytes for entry in storage.list(JOURNAL)}
     return {n: size for n, size in sizes.items() if n is not None and n < _NUMBERS}

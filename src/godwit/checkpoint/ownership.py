@@ -73,7 +73,7 @@ class HistoryPoint:
 
 
 def link_problems(identity: FlowIdentity, record: CommitRecord, *, digest: str) -> Iterator[str]:
-    """Yield why a record does not continue this checkpoint's history.
+    """Yield why a commit record does not continue this checkpoint's history.
 
     `digest`: digest of the record before, as it is here; empty if it is not known.
     """
@@ -119,7 +119,7 @@ def identity_differences(stored: FlowIdentity, today: FlowIdentity) -> Iterator[
     if stored.query_id and today.query_id and stored.query_id != today.query_id:
         yield (
             f"it belongs to query {stored.query_id}, not {today.query_id}, so Spark's progress "
-            f"and this state are not of one piece"
+            f"and this state do not belong together"
         )
 
 
@@ -174,7 +174,7 @@ def acquire_run(storage: CheckpointStorage, run_id: str) -> RunRecord:
 
 
 def lost_ownership(storage: CheckpointStorage, run_id: str, other: str) -> ConcurrentRunError:
-    """Return the error that another run owns the checkpoint."""
+    """Return the error that the run `other` owns the checkpoint."""
     return ConcurrentRunError(
         f"Run {run_id!r} no longer owns the checkpoint {storage.uri!r}: run {other!r} has taken "
         f"it over.",
@@ -268,7 +268,7 @@ def lease_owner(storage: CheckpointStorage) -> LeaseOwner | None:
 
 
 def inspect_lease(storage: CheckpointStorage) -> LeaseSight:
-    """Return whether the lease is held, without waiting for it."""
+    """Return whether a query holds the checkpoint's lease, and who, without waiting."""
     try:
         if any(entry.path == _LOCK for entry in storage.list("")):
             try:
@@ -287,7 +287,7 @@ def inspect_lease(storage: CheckpointStorage) -> LeaseSight:
 
 
 def _lock_owner(storage: CheckpointStorage) -> LeaseOwner | None:
-    """Read who holds the lock; ``None`` if that is unreadable."""
+    """Read from the lock's file who holds the lease; ``None`` if it is unreadable."""
     with suppress(GodwitError, msgspec.DecodeError):
         return msgspec.json.decode(memoryview(storage.read(_LOCK)), type=LeaseOwner)
     return None
@@ -333,7 +333,7 @@ def _in_use(storage: CheckpointStorage, owner: LeaseOwner | None) -> CheckpointI
 
 
 def _lease_taken(storage: CheckpointStorage, lease: LeaseOwner) -> CheckpointInUseError:
-    """Return the error that this query's lease was taken from it."""
+    """Return the error that the lease of this query was taken from it."""
     owner = lease_owner(storage)
     by = f"by {owner}" if owner is not None and owner != lease else "from outside"
     return CheckpointInUseError(
@@ -353,7 +353,7 @@ class LockLease:
         self._storage, self._lock = storage, lock
 
     def check_held(self) -> None:
-        """Raise `CheckpointInUseError` if the lease is lost to somebody else."""
+        """Raise `CheckpointInUseError` if the lease was taken from this query."""
         if not self._lock.is_held:
             raise _lease_taken(self._storage, self.owner)
 
@@ -378,7 +378,7 @@ class HeartbeatLease:
         self._thread.start()
 
     def check_held(self) -> None:
-        """Raise `CheckpointInUseError` if the lease is lost to somebody else."""
+        """Raise `CheckpointInUseError` if the lease was taken from this query."""
         if self._overtaken:
             raise _lease_taken(self._storage, self.owner)
 
@@ -398,13 +398,13 @@ class HeartbeatLease:
             self._check_for_later_lease()
 
     def _check_for_later_lease(self) -> None:
-        """Notice a later lease."""
+        """Check whether a later lease has replaced this one."""
         with suppress(GodwitError, OSError):  # as of `_write_beat`
             numbers = numbers_in(self._storage, LEASES)
             self._overtaken = max(numbers, default=-1) > self._number
 
     def _write_beat(self) -> None:
-        """Write the beat; a failure is logged and tried again at the next."""
+        """Write the heartbeat to the lease's file; a failure is logged and tried again later."""
         # A store that is away for a moment is tried again at the next beat.
         try:
             self._storage.write_atomic(lease_path(self._number), self._encode_beat())
@@ -419,7 +419,7 @@ class HeartbeatLease:
             )
 
     def _encode_beat(self) -> bytes:
-        """Encode the beat."""
+        """Encode the lease's file: its owner, its heartbeat, and whether it is released."""
         released = self._released.is_set()
         return encode_record(_Beat(owner=self.owner, beat=self._beat, released=released))
 
@@ -428,6 +428,6 @@ CheckpointLease: TypeAlias = LockLease | HeartbeatLease
 
 
 def _latest_lease(storage: CheckpointStorage) -> tuple[int, _Beat | None]:
-    """Return number and record of the last lease; ``(-1, None)`` without any."""
+    """Return number and content of the last lease by heartbeat; ``(-1, None)`` without any."""
     number = max(numbers_in(storage, LEASES), default=-1)
     return number, None if number < 0 else load_record(storage, lease_path(number), _Beat)

@@ -63,7 +63,7 @@ ALIGNMENT: Final = 64
 
 
 def numbered_path(directory: str, number: int) -> str:
-    """Path of the record of that number in a directory."""
+    """Return the path, within the checkpoint, of record `number` of a directory."""
     return f"{directory}/{number:012d}.rec"
 
 
@@ -95,7 +95,7 @@ def number_in(path: str, *, temporary: bool = False) -> int | None:
 
 
 def padded(length: int) -> int:
-    """Round a length up to a multiple of `ALIGNMENT`."""
+    """Round a length in bytes up to a multiple of `ALIGNMENT`."""
     return -(-length // ALIGNMENT) * ALIGNMENT
 
 

@@ -44,7 +44,7 @@ _MERGED: Final = ".compact"
 _ENTRY: Final = re.compile(r"(\d{1,18})(\.compact)?")
 
 
-def insist_on_no_query(storage: CheckpointStorage) -> None:
+def check_no_spark_query(storage: CheckpointStorage) -> None:
     """Refuse a directory that is the checkpoint of a plain Spark query."""
     own = [entry.path for entry in storage.list("") if entry.path == "metadata"]
     own += [entry.path for entry in storage.list("offsets")]
@@ -55,14 +55,14 @@ def insist_on_no_query(storage: CheckpointStorage) -> None:
             f"The directory {storage.uri!r} {what} (there is {(own or below)[0]!r}), and none of "
             "a flow.",
             remedy="Give the flow a directory of its own, as in checkpoint='checkpoints/flow'. "
-            "State of a Spark query cannot be taken over: let the flow read its sources from the "
+            "State of a Spark query cannot be used: let the flow read its sources from the "
             "beginning, or from where their options say.",
             uri=storage.uri,
         )
 
 
 def read_entry(storage: CheckpointStorage, path: str) -> bytes | None:
-    """Read a file of Spark's log; ``None`` if it is missing."""
+    """Read a file of Spark's log, by its path below ``spark/``; ``None`` if it is missing."""
     try:
         entry: bytes = storage.read(f"{SPARK}/{path}").to_pybytes()
     except CorruptCheckpointError:
@@ -71,7 +71,7 @@ def read_entry(storage: CheckpointStorage, path: str) -> bytes | None:
 
 
 def entries_in(storage: CheckpointStorage, directory: str) -> dict[int, str]:
-    """Return number → path of a Spark log's entries, preferring compacted ones."""
+    """Return number → path of the entries in a directory of Spark's log; compacted ones win."""
     entries: dict[int, str] = {}
     for entry in storage.list(f"{SPARK}/{directory}"):
         match = _ENTRY.fullmatch(entry.path.rpartition("/")[2])
@@ -81,7 +81,7 @@ def entries_in(storage: CheckpointStorage, directory: str) -> dict[int, str]:
 
 
 def source_numbers(storage: CheckpointStorage, minimum: int = 0) -> Iterator[int]:
-    """Yield numbers of sources: 0 to `minimum` - 1, and further ones that have a log."""
+    """Yield Spark's numbers of sources: 0 to `minimum` - 1, and further ones that have a log."""
     number = 0
     while number < minimum or storage.list(f"{SPARK}/sources/{number}"):
         yield number
@@ -89,12 +89,12 @@ def source_numbers(storage: CheckpointStorage, minimum: int = 0) -> Iterator[int
 
 
 def offsets_in(entry: bytes) -> list[bytes]:
-    """Return the offset lines of an entry of the offset log, after version and settings."""
+    """Return the offsets, one JSON line per source, of an entry of Spark's offset log."""
     return entry.splitlines()[_HEAD:]
 
 
 def log_offset(line: bytes) -> int | None:
-    """Return the entry of a file source's own log that an offset names; else None."""
+    """Return the entry of a file source's own log that an offset names; ``None`` for others."""
     try:
         offset: Any = json.loads(line)
     except (ValueError, RecursionError):
@@ -104,7 +104,7 @@ def log_offset(line: bytes) -> int | None:
 
 
 def reorder_offsets(entry: bytes, old: Sequence[int], new: Sequence[int]) -> bytes | None:
-    """Rewrite an entry of the offset log for another order of sources.
+    """Rewrite an entry of Spark's offset log for sources `new` in place of sources `old`.
 
     Returns ``None`` if the entry does not have the lines `old`, or lacks the offset of a source.
     """
@@ -139,7 +139,11 @@ def files_read(names: Iterable[str], last: int, interval: int = DEFAULT_INTERVAL
 def lacking_files(
     storage: CheckpointStorage, entry: bytes, lines: Sequence[int], interval: int
 ) -> list[str]:
-    """Names of missing log files that an offset entry depends on."""
+    """Return the files of sources' logs that an offset-log entry needs and that are missing.
+
+    `lines`: Spark's number of the source of each offset. `interval`: Spark merges a source's log
+    every so many entries.
+    """
     lacking = []
     for source, line in sorted(dict(zip(lines, offsets_in(entry), strict=False)).items()):
         end = log_offset(line)
@@ -154,7 +158,7 @@ def lacking_files(
 
 
 def is_merged(entry: int, merged: Iterable[int], interval: int = DEFAULT_INTERVAL) -> bool:
-    """Return whether Spark compacts the log at this entry."""
+    """Return whether Spark compacts a source's log at `entry`; `merged`: compacted so far."""
     latest = max(merged, default=None)
     return (entry + 1) % (interval if latest is None else _interval(latest, interval)) == 0
 
@@ -201,7 +205,10 @@ def load_layout(storage: CheckpointStorage) -> OffsetLayout | None:
 
 
 def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed: bool) -> None:
-    """Rewrite Spark's log for the sources of the plan about to run."""
+    """Rewrite Spark's offset log for the sources of the plan about to run.
+
+    `committed`: whether the checkpoint has an epoch, so that its offsets count.
+    """
     stored = load_layout(storage)
     problems = [] if stored is None else list(_differences(stored, layout))
     if not committed and (stored is None or problems):
@@ -212,8 +219,7 @@ def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed
         raise flow_mismatch(
             storage.uri,
             problems,
-            "How far a source was read means nothing of other data: rows would be left out or come "
-            "twice.",
+            "The stored offsets are not valid for other data: rows would be lost, or read twice.",
             remedy="Give the sources the DataFrames that they had; other data needs a flow and a "
             "checkpoint of its own. If it is the same data under another name, and what was read "
             "of it counts there as well, say so: godwit checkpoint keep-offsets PATH SOURCE.",
@@ -226,8 +232,8 @@ def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed
     ]
     if lacking:
         raise CorruptCheckpointError(
-            f"Spark's log in the checkpoint {storage.uri!r} counts on what its sources noted in "
-            f"{', '.join(lacking)}, which is missing: rows would be left out, or read twice.",
+            f"Spark's log in the checkpoint {storage.uri!r} needs {', '.join(lacking)} of its "
+            "sources' logs, which are missing: rows would be lost, or read twice.",
             remedy="Restore them from a copy, or let `godwit checkpoint repair` put back what the "
             "commit records carry of them.",
             uri=storage.uri,
@@ -244,7 +250,7 @@ def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed
 def _rewritten_entries(
     storage: CheckpointStorage, stored: OffsetLayout | None, layout: OffsetLayout
 ) -> tuple[dict[int, bytes], bool]:
-    """Return the entries that Spark reads at a start, and whether any must be rewritten."""
+    """Return number → offset-log entry that Spark reads at a start, and whether any is new."""
     entries: dict[int, bytes] = {}
     changed = False
     pending = {} if stored is None else stored.pending
@@ -260,7 +266,7 @@ def _rewritten_entries(
             problem = f"Spark's entry offsets/{number} has {len(offsets_in(entry))} offsets"
             raise CheckpointMismatchError(
                 f"Spark's log in the checkpoint {storage.uri!r} does not fit this flow: {problem}, "
-                "and nothing says whose they are.",
+                "and their sources are not known.",
                 remedy="Start the flow with the maps and operators that it ran with last, once; "
                 "they may change afterwards. If its log was damaged, `godwit checkpoint repair` "
                 "says what can be put back.",
@@ -273,7 +279,7 @@ def _rewritten_entries(
 
 
 def lines_of(entry: bytes, layout: OffsetLayout) -> tuple[int, ...] | None:
-    """Derive the sources of an entry's lines where no layout is stored.
+    """Derive which of Spark's sources each offset of an entry belongs to, without a layout.
 
     Lines of one source are alike and lie side by side, in the order of the sources' names.
 
@@ -293,7 +299,7 @@ def lines_of(entry: bytes, layout: OffsetLayout) -> tuple[int, ...] | None:
 
 
 def _differences(stored: OffsetLayout, today: OffsetLayout) -> Iterator[str]:
-    """Yield sources that now read other data than their stored offsets are of."""
+    """Yield in words the sources that now read other data than their stored offsets are of."""
     names = _source_names(today)
     if len(names) == len(_source_names(stored)) == 1:  # it may have been renamed
         (name,) = names
@@ -317,13 +323,13 @@ def _differences(stored: OffsetLayout, today: OffsetLayout) -> Iterator[str]:
 
 
 def _reading_text(reading: Reading) -> str:
-    """Describe a reading in words."""
+    """Describe in words what a source reads: its format and options."""
     named = (f"{name} {value!r}" for name, value in reading.reads.items() if name != "format")
     return " of ".join(filter(None, [reading.reads.get("format", ""), ", ".join(named)]))
 
 
 def _source_names(layout: OffsetLayout) -> set[str]:
-    """Names of the sources that a layout names."""
+    """Return the names of the sources in a layout."""
     return {reading.source for of in layout.readings for reading in of}
 
 
@@ -345,7 +351,7 @@ def keep_offsets(storage: CheckpointStorage, source: str) -> None:
             f"The checkpoint {storage.uri!r} knows no source {source!r}.",
             remedy=f"Its sources are {', '.join(names)}."
             if names
-            else "It was written before what sources read was kept: just start the flow.",
+            else "It does not record what sources read: start the flow as it is.",
             uri=storage.uri,
         )
     readings = tuple(
@@ -356,7 +362,7 @@ def keep_offsets(storage: CheckpointStorage, source: str) -> None:
 
 
 def forget_sparks_progress(storage: CheckpointStorage) -> None:
-    """Delete Spark's logs of a checkpoint without epochs whose sources have changed."""
+    """Delete Spark's logs from a checkpoint that has no epoch yet."""
     layout = load_layout(storage)
     minimum = 0 if layout is None else len(layout.readings)
     directories = [f"{SPARK}/offsets", f"{SPARK}/commits"]
@@ -368,7 +374,7 @@ def forget_sparks_progress(storage: CheckpointStorage) -> None:
 
 
 def write_entry(storage: CheckpointStorage, path: str, entry: bytes) -> None:
-    """Replace a file of Spark's log."""
+    """Replace a file of Spark's log; `path`: within the checkpoint."""
     # Hadoop keeps a checksum beside a local file; it is not that of what is written here.
     folder, _, name = path.rpartition("/")
     storage.delete(f"{folder}/.{name}.crc")
@@ -376,7 +382,7 @@ def write_entry(storage: CheckpointStorage, path: str, entry: bytes) -> None:
 
 
 def _write_layout(storage: CheckpointStorage, layout: OffsetLayout) -> None:
-    """Write the layout."""
+    """Write the layout of Spark's offsets to the checkpoint."""
     storage.write_atomic(OFFSETS, encode_record(layout))
 
 
@@ -439,7 +445,7 @@ def copy_spark_log(
 def _offset_entry(
     source: CheckpointStorage, number: int, batch: BatchRef | None, layout: OffsetLayout | None
 ) -> bytes:
-    """Build the offset-log entry of a micro-batch for a layout."""
+    """Build the offset-log entry of micro-batch `number`, for the sources of a layout."""
     if batch is not None and batch.offsets:
         if layout is None:
             return batch.offsets
@@ -457,7 +463,7 @@ def _offset_entry(
 def _read_source_log(
     source: CheckpointStorage, number: int, end: int | None, interval: int
 ) -> dict[str, bytes]:
-    """Read a source's log up to an entry, even while Spark compacts it."""
+    """Read the log of Spark's source `number` up to entry `end`, even while Spark compacts it."""
     files: dict[str, bytes] = {}
     for _ in range(_ATTEMPTS):
         for entry in source.list(f"{SPARK}/sources/{number}"):

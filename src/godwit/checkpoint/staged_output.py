@@ -52,12 +52,12 @@ class WrittenFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_files(files: WrittenFiles) -> bytes:
-    """Encode the description of files as a block."""
+    """Encode the list of files that a lane wrote to a target, for a block of the checkpoint."""
     return msgspec.msgpack.encode(files)
 
 
 def decode_files(data: bytes | pa.Buffer) -> WrittenFiles:
-    """Undo `encode_files`."""
+    """Decode a block of `encode_files`; refuse paths that lead out of the target."""
     try:
         written = msgspec.msgpack.decode(data, type=WrittenFiles)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -77,7 +77,7 @@ def decode_files(data: bytes | pa.Buffer) -> WrittenFiles:
 
 
 def _damaged_block(what: str, path: str) -> CorruptCheckpointError:
-    """Return the error that a block of staged output is damaged."""
+    """Return the error that a block of staged output is damaged; `what`: how, in words."""
     return CorruptCheckpointError(
         f"A block {what}.",
         remedy="The checkpoint was changed by something else than Godwit; restore it from a copy.",
@@ -116,21 +116,21 @@ class DivertedRows:
         return (decode_batch(pa.py_buffer(load_record(self._storage, path, RefusedRows).rows)),)
 
     def delete(self, sink: str, epoch: int) -> None:
-        """Delete the rejected rows of a sink and epoch, before another attempt."""
+        """Delete the stored rows that a sink rejected in an epoch, before another attempt."""
         self._delete_files({_path(sink, epoch)})
 
     def delete_before(self, epoch: int) -> None:
-        """Delete the rows of epochs that cannot be delivered again."""
+        """Delete the stored rows of epochs before `epoch`, which are not delivered again."""
         self._delete_files({path for path in self._paths if path < f"{DIVERTED}/{epoch:012d}"})
 
     def _delete_files(self, paths: set[str]) -> None:
-        """Delete files of diverted rows."""
+        """Delete these files of rejected rows."""
         for path in paths & self._paths:
             self._storage.delete(path)
         self._paths -= paths
 
 
 def _path(sink: str, epoch: int) -> str:
-    """Path of a sink's diverted rows of an epoch."""
+    """Return the checkpoint's path for rows of an epoch that a sink rejected."""
     # Names of sinks may hold what names of files cannot.
     return f"{DIVERTED}/{epoch:012d}-{hashlib.sha256(sink.encode()).hexdigest()[:16]}.rec"

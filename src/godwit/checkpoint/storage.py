@@ -51,8 +51,6 @@ from godwit.model.secrets import Secrets, shown_uri, unless_confidential
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
-    from typing import Self
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _RESTORE = "Restore it from a copy of the checkpoint, or start with a new checkpoint."
@@ -60,7 +58,7 @@ _RESTORE = "Restore it from a copy of the checkpoint, or start with a new checkp
 
 @contextmanager
 def translate_errors(uri: str, path: str, doing: str) -> Iterator[None]:
-    """Translate errors of the file system into ones with a remedy.
+    """Translate errors of the file system to errors that name a remedy.
 
     `FileExistsError` and `BlockingIOError`, which mean that another process was first, are not
     translated.
@@ -76,7 +74,7 @@ def translate_errors(uri: str, path: str, doing: str) -> Iterator[None]:
 
 
 def _translate_error(error: Exception, uri: str, path: str, doing: str) -> GodwitError:
-    """Translate a file system's error to one with a remedy."""
+    """Translate a file system's error, on `path` of checkpoint `uri`, to one with a remedy."""
     if isinstance(error, FileNotFoundError) and doing == "reading":
         return CorruptCheckpointError(
             f"The file {path!r} is missing from the checkpoint {uri!r}.",
@@ -109,7 +107,10 @@ def _translate_error(error: Exception, uri: str, path: str, doing: str) -> Godwi
 
 
 def length_to_read(uri: str, path: str, size: int, offset: int, length: int | None) -> int:
-    """Bytes to read of a file of `size` bytes; everything from `offset` without a `length`."""
+    """Return how many bytes to read of a file of `size` bytes; raise if it is too short.
+
+    `length`: bytes wanted from `offset` on; ``None``: all.
+    """
     if size < offset + (length or 0):
         raise CorruptCheckpointError(
             f"The file {path!r} of the checkpoint {uri!r} is truncated: it has {size} bytes and "
@@ -130,7 +131,7 @@ class FileEntry:
 
 
 class OutputFile:
-    """A file being written. Leaving the context closes it, or drops it after an exception.
+    """A file being written, which ends by `close` or `abort`.
 
     `write`, `close`, `abort`: what they do on the file system of the checkpoint.
     """
@@ -148,12 +149,12 @@ class OutputFile:
         self._write, self._close, self._abort = write, close, abort
 
     def write(self, data: bytes | memoryview | pa.Buffer) -> None:
-        """Append `data`."""
+        """Append bytes to the file."""
         with translate_errors(self._uri, self._path, "writing"):
             self._write(data)
 
     def close(self) -> None:
-        """Make everything written durable."""
+        """Make the bytes written durable, and close the file."""
         with translate_errors(self._uri, self._path, "writing"):
             self._close()
 
@@ -161,20 +162,6 @@ class OutputFile:
         """Try to remove the unfinished file; errors are ignored."""
         with translate_errors(self._uri, self._path, "deleting"), suppress(FileNotFoundError):
             self._abort()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
 
 
 class CheckpointStorage(ABC):
@@ -226,7 +213,7 @@ class CheckpointStorage(ABC):
 
     @abstractmethod
     def create_exclusive(self, path: str, data: bytes) -> None:
-        """Create a file atomically; fail if the name exists.
+        """Create a file with these bytes atomically; fail if the name exists.
 
         Raises `FileExistsError` if there is one.
         """
@@ -241,14 +228,14 @@ class CheckpointStorage(ABC):
 
     @abstractmethod
     def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
-        """Read `length` bytes at `offset` (to the end, without a length).
+        """Read `length` bytes of a file from `offset` on (without a length, to the end).
 
         Local files are mapped, not copied; the mapping lives as long as the buffer.
         """
 
     @abstractmethod
     def list(self, directory: str) -> tuple[FileEntry, ...]:
-        """Files directly in `directory`, ordered by path; none if it does not exist.
+        """Return the files directly in a directory, ordered by path; none if it does not exist.
 
         Symbolic links are no files of a checkpoint.
         """
@@ -289,15 +276,15 @@ class PosixDisk:
         return os.open(path, flags, self._file_mode)
 
     def write(self, descriptor: int, data: memoryview) -> int:
-        """Append some or all of `data`; return the number of bytes written."""
+        """Append some or all of `data` to an open file; return the number of bytes written."""
         return os.write(descriptor, data)
 
     def sync(self, descriptor: int) -> None:
-        """Make written bytes durable."""
+        """Make the bytes written to an open file durable."""
         os.fsync(descriptor)
 
     def close(self, descriptor: int) -> None:
-        """Close the descriptor."""
+        """Close a file descriptor."""
         os.close(descriptor)
 
     def link(self, source: Path, target: Path) -> None:
@@ -324,7 +311,7 @@ class PosixDisk:
         return descriptor
 
     def unlink(self, path: Path) -> None:
-        """Remove a name."""
+        """Remove a file's name."""
         path.unlink()
 
     def make_directory(self, path: Path) -> None:
@@ -341,7 +328,7 @@ class PosixDisk:
 
 
 def create_file(disk: PosixDisk, path: Path) -> int:
-    """Create a file, and missing directories above it durably."""
+    """Create a new file for writing, and missing directories durably; return its descriptor."""
     try:
         return disk.create(path)
     except FileNotFoundError:
@@ -360,7 +347,7 @@ def create_directory(disk: PosixDisk, path: Path) -> None:
 
 
 def append(disk: PosixDisk, descriptor: int, data: bytes | memoryview | pa.Buffer) -> None:
-    """Write all of `data`, however many calls that takes."""
+    """Write all of `data` to a file descriptor, by as many calls as it takes."""
     rest = memoryview(data).cast("B")
     while rest:
         rest = rest[disk.write(descriptor, rest) :]
@@ -472,7 +459,7 @@ class LocalStorage(CheckpointStorage):
                 return mapped.read_buffer(count)
 
     def list(self, directory: str) -> tuple[FileEntry, ...]:
-        """Files directly in a directory, ordered by path."""
+        """Return the files directly in a directory of the checkpoint, ordered by path."""
         prefix = f"{directory}/" if directory else ""
         files = []
         with translate_errors(self.uri, directory, "listing"):
@@ -635,7 +622,7 @@ class ObjectStoreClaims:
 
 
 def claims_for(uri: str) -> ObjectStoreClaims | None:
-    """Conditional puts for the object store at `uri`.
+    """Return the client for conditional puts on the object store at `uri`.
 
     ``None`` if there are none for it, or its client is not installed.
     """
@@ -763,7 +750,7 @@ class RemoteStorage(CheckpointStorage):
             return file.read_buffer(count)
 
     def list(self, directory: str) -> tuple[FileEntry, ...]:
-        """Files directly in a directory, ordered by path."""
+        """Return the files directly in a directory of the checkpoint, ordered by path."""
         selector = pyarrow.fs.FileSelector(self._full_path(directory), allow_not_found=True)
         prefix = f"{directory}/" if directory else ""
         with translate_errors(self.uri, directory, "listing"):
@@ -784,7 +771,7 @@ class RemoteStorage(CheckpointStorage):
         """Return None: these file systems have no locks."""
 
     def _full_path(self, path: str) -> str:
-        """Path in the file system."""
+        """Return the path on the file system of a file of the checkpoint."""
         return f"{self._root}/{path}" if path else self._root
 
     def _write_object(self, path: str, data: bytes) -> None:
@@ -794,7 +781,7 @@ class RemoteStorage(CheckpointStorage):
 
 
 def _open_remote(filesystem: pyarrow.fs.FileSystem, full: str) -> pa.NativeFile:
-    """Open a file for writing; create its directory if absent."""
+    """Open a file by its full path for writing; create its directory if absent."""
     try:
         return filesystem.open_output_stream(full)
     except FileNotFoundError:

@@ -133,7 +133,7 @@ class _Verification:
         self.checked: dict[BlockRef, pa.Schema | None] = {}
 
     def run(self) -> VerificationReport:
-        """Verify everything, and report the findings."""
+        """Verify the whole checkpoint, and report the findings."""
         try:
             self.identity = load_record(self.storage, IDENTITY, FlowIdentity)
             self.num_key_groups = self.identity.num_key_groups
@@ -165,11 +165,11 @@ class _Verification:
         )
 
     def add_finding(self, file: str, problem: str, remedy: str) -> None:
-        """Add a finding."""
+        """Add a finding about a file of the checkpoint."""
         self.findings.add(Finding(file=file, problem=problem, remedy=remedy))
 
     def add_error(self, file: str, error: GodwitError) -> None:
-        """Add an error as a finding."""
+        """Add an error about a file as a finding."""
         self.add_finding(file, error.message, error.remedy)
 
     def read_all(self, directory: str, kind: type[_T]) -> dict[int, _T | None]:
@@ -185,7 +185,7 @@ class _Verification:
     def check_epochs(
         self, commits: dict[int, CommitRecord | None], manifests: dict[int, Manifest | None]
     ) -> tuple[int, int] | None:
-        """Replay the records from the first manifest needed to the latest epoch."""
+        """Replay the records from the first manifest needed; return the retained epochs."""
         last = max([*commits, *manifests], default=-1)
         if last < 0:
             self.check_spark_commits()
@@ -228,12 +228,12 @@ class _Verification:
         commits: dict[int, CommitRecord | None],
         manifests: dict[int, Manifest | None],
     ) -> None:
-        """Find records and manifests of another history than their predecessors."""
+        """Report records and manifests from epoch `first` on that are of another history."""
         for epoch in sorted(epoch for epoch in {*commits, *manifests} if epoch >= first):
             record, manifest = commits.get(epoch), manifests.get(epoch)
             digest = self.digests.get(commit_path(epoch), "")
             if manifest is not None and digest not in {"", manifest.record}:
-                problem = f"It sums up another record of epoch {epoch} than the one that is here."
+                problem = f"It belongs to another record of epoch {epoch} than the one here."
                 self.add_finding(manifest_path(epoch), problem, _ONE_HISTORY)
             if record is None or self.identity is None:
                 continue
@@ -245,7 +245,7 @@ class _Verification:
                 )
 
     def check_edits(self, edits: Sequence[EditRecord]) -> None:
-        """Find edits that belong to another checkpoint."""
+        """Report edits that belong to another checkpoint."""
         if self.identity is None:
             return
         previous = ""
@@ -263,7 +263,7 @@ class _Verification:
             previous = self.digests[edit_path(edit.number)]
 
     def check_spark_commits(self) -> None:
-        """Find missing records where Spark has noted a completed micro-batch."""
+        """Report missing commit records if Spark has noted a completed micro-batch."""
         try:
             names = [entry.path.rpartition("/")[2] for entry in self.storage.list(_SPARK_COMMITS)]
         except GodwitError as error:
@@ -274,7 +274,7 @@ class _Verification:
             self.add_finding(COMMITS, problem, _RESTORE)
 
     def check_references(self, record: CommitRecord) -> None:
-        """Find flow versions and plans of a record that are missing, or of another history."""
+        """Report a record's flow version and plan if they are missing or of another history."""
         for path, digest, what in (
             (flow_path(record.flow), record.flow_digest, "flow version"),
             (plan_path(record.plan), record.plan_digest, "physical plan"),
@@ -287,7 +287,7 @@ class _Verification:
             self.add_finding(plan_path(record.plan), problem, _RESTORE)
 
     def check_records_exist(self, first: int, commits: Collection[int], last: int) -> None:
-        """Find missing records from `first` on, as ranges.
+        """Report commit records missing from epoch `first` to `last`, as ranges.
 
         A number costs nothing to write, so the work goes by the files there are.
         """
@@ -305,7 +305,10 @@ class _Verification:
     def check_manifests_exist(
         self, records: list[CommitRecord], floor: int, manifests: dict[int, Manifest | None]
     ) -> int:
-        """Report missing manifests; return the epoch of the one to start from, -1 for none."""
+        """Report missing manifests; return the epoch of the one to start from, -1 for none.
+
+        `floor`: the earliest retained epoch.
+        """
         named = {record.manifest for record in records if record.epoch >= floor}
         anchor = max((m for m in (*named, *manifests) if m <= floor), default=-1)
         for epoch in sorted(named - manifests.keys()):
@@ -315,7 +318,7 @@ class _Verification:
         return anchor
 
     def advance(self, chains: Chains | None, record: CommitRecord | None) -> Chains | None:
-        """Advance the chains by a record; ``None`` if it does not continue them."""
+        """Apply a commit record to chains; ``None`` if the record does not continue them."""
         if chains is None or record is None or record.epoch != chains.epoch + 1:
             return None
         if not self.upgrade_chains(chains, record):
@@ -329,7 +332,7 @@ class _Verification:
         return chains
 
     def check_flows(self, chains: Chains) -> None:
-        """Find missing flow versions."""
+        """Report missing flow versions that chains were written under."""
         number, first = chains.flow, min(chains.written_under())
         while number >= first:
             version = self.flows.get(number)
@@ -339,13 +342,13 @@ class _Verification:
             number = version.previous
 
     def add_missing_flow(self, number: int) -> None:
-        """Add a finding for a flow version that is missing."""
+        """Report that flow version `number` is missing."""
         if number not in self.flows:  # otherwise what is wrong with it was found
             problem = "The flow version is missing, though state was written under it."
             self.add_finding(flow_path(number), problem, _RESTORE)
 
     def upgrade_chains(self, chains: Chains, record: CommitRecord) -> bool:
-        """Change chains to the flow version of a record; return whether that is known."""
+        """Change chains to the flow version of a commit record; return whether it is known."""
         if record.flow != chains.flow:
             version = self.flows.get(record.flow)
             if version is None:
@@ -355,7 +358,7 @@ class _Verification:
         return True
 
     def check_manifest(self, chains: Chains | None, manifest: Manifest | None) -> Chains | None:
-        """Compare a manifest with the replayed chains; return the manifest's if there are none."""
+        """Compare a manifest with replayed chains; without chains, return the manifest's."""
         if manifest is None:
             return chains
         if chains is None:
@@ -394,7 +397,7 @@ class _Verification:
         return batch
 
     def check_segments(self, segments: Iterable[SegmentRef]) -> None:
-        """Read the segments, and add their problems as findings."""
+        """Read segments, and report wrong rows, checksums and key groups."""
         for segment in segments:
             where = (
                 f"The {segment.kind} segment of '{segment.id}', epoch {segment.epoch}, lane "
@@ -404,7 +407,7 @@ class _Verification:
             self.check_rows(segment.block, where, segment.row_ends, filed_under)
 
     def check_snapshots(self, snapshots: Iterable[SnapshotRef]) -> None:
-        """Read the snapshots, and add their problems as findings."""
+        """Read snapshots, and report wrong rows, checksums and key groups."""
         for snapshot in snapshots:
             where = (
                 f"The snapshot of key group {snapshot.key_group} of '{snapshot.id}' at "
@@ -451,7 +454,7 @@ class _Verification:
             )
 
     def check_outputs(self, outputs: Iterable[OutputRef]) -> None:
-        """Read staged output, and add its problems as findings."""
+        """Read staged output, and report wrong checksums and numbers of rows."""
         for output in outputs:
             if output.kind == "files":
                 self.on_block(padded(output.block.length))
@@ -473,7 +476,7 @@ class _Verification:
                 )
 
     def check_columns(self, chains: Chains) -> None:
-        """Find blocks whose columns differ from their flow version's."""
+        """Report blocks whose columns are not those of their flow version."""
         changes = [segment for segment in chains.segments() if segment.kind == "changes"]
         written = [(ref.id, ref.flow, ref.block) for ref in changes]
         written += [(ref.id, ref.flow, ref.block) for ref in chains.snapshots()]
@@ -505,7 +508,11 @@ def _load_all(
     digests: dict[str, str],
     refused: Callable[[str, GodwitError], None],
 ) -> dict[int, _T | None]:
-    """Read all records of a directory and their digests; ``None`` for refused ones."""
+    """Read all records of a directory, by number; ``None`` for an unreadable one.
+
+    `digests`: gets path → digest of the readable ones. `refused`: gets path and error of the
+    others.
+    """
     records: dict[int, _T | None] = {}
     for entry in storage.list(directory):
         number = number_in(entry.path)
@@ -519,7 +526,7 @@ def _load_all(
 
 
 def start_problems(storage: CheckpointStorage) -> tuple[Finding, ...]:
-    """Find reasons why a start from the checkpoint would fail.
+    """Find reasons why a query could not start from the checkpoint.
 
     Reads the records that a start reads, and lists directories; blocks are not read.
     """
@@ -545,7 +552,7 @@ def start_problems(storage: CheckpointStorage) -> tuple[Finding, ...]:
 def _missing_blocks(
     storage: CheckpointStorage, blocks: Iterable[BlockRef]
 ) -> Iterator[tuple[BlockRef, str]]:
-    """Yield blocks whose file is missing or too short, with the problem, once per file."""
+    """Yield blocks whose file is missing or too short, with the problem, one per file."""
     sizes = {
         entry.path: entry.size_bytes
         for directory in (BLOCKS, COMMITS)
@@ -597,7 +604,7 @@ def plan_record_repair(storage: CheckpointStorage) -> RecordRepair:
 
 
 def execute_repair(storage: CheckpointStorage, steps: Sequence[RepairStep]) -> None:
-    """Execute the steps of a repair; may be repeated after a crash."""
+    """Execute the steps of a repair plan; may be repeated after a crash."""
     for step in steps:
         if step.action == "none":
             continue
@@ -625,7 +632,7 @@ class _RecordPlan:
         self.manifests: dict[int, Manifest | None] = load(MANIFESTS, Manifest)
 
     def plan(self) -> RecordRepair:
-        """Plan the repair of records and manifests."""
+        """Plan the repair of the checkpoint's commit records and manifests."""
         last, chains = self._last_reachable()
         genuine = [
             n for n, record in self.commits.items() if n > last and self._belongs_here(record)
@@ -637,7 +644,7 @@ class _RecordPlan:
             return RecordRepair(steps=tuple(self.steps), records=())
         if chains is None:
             return RecordRepair(steps=tuple(self.steps), records=())
-        above = f"It stands above epoch {last}, the last one that leads up from what is there."
+        above = f"It is later than epoch {last}, the last one that can be replayed."
         for path_of, numbers in ((commit_path, self.commits), (manifest_path, self.manifests)):
             for number in sorted(number for number in numbers if number > last):
                 self._add_step(path_of(number), above, "set aside")
@@ -654,7 +661,7 @@ class _RecordPlan:
         return RecordRepair(steps=tuple(self.steps), records=tuple(records), taken_back=taken_back)
 
     def _plan_manifest(self, chains: Chains, latest: CommitRecord) -> None:
-        """Plan a manifest with the epochs that are not readable because of removed records."""
+        """Plan a manifest that notes the earliest readable epoch, if its record is set aside."""
         later = (record for number, record in self.commits.items() if number > latest.epoch)
         retained_from = max(
             (r.retained_from for r in later if r and self._belongs_here(r)), default=0
@@ -668,8 +675,8 @@ class _RecordPlan:
             0,  # before the records that say so are set aside
             RepairStep(
                 path=path,
-                problem=f"Epochs before {retained_from} can be read no more: the epochs that are "
-                "taken back had let go of them.",
+                problem=f"Epochs before {retained_from} can no longer be read: the epochs that are "
+                "taken back did not retain them.",
                 action="write",
                 content=encode_record(
                     replace(
@@ -693,12 +700,15 @@ class _RecordPlan:
     def _end_problem(
         self, last: int, chains: Chains | None, taken_back: tuple[int, ...]
     ) -> tuple[str, str] | None:
-        """Return file and problem that keep the checkpoint from continuing after an epoch."""
+        """Return file and problem that prevent the checkpoint from ending at epoch `last`.
+
+        `chains`: as of that epoch. `taken_back`: the committed epochs after it.
+        """
         following = last + 1
         if last >= 0 and self.commits.get(last) is None:
             return commit_path(last), self._damage_of(last)
         if chains is None:
-            problem = "No manifest, and no epoch 0, from which the records could be followed."
+            problem = "There is neither a manifest nor epoch 0 to replay records from."
             return (COMMITS, problem) if self.commits else None
         if not taken_back:
             if self.commits.get(following, ...) is None:
@@ -707,14 +717,14 @@ class _RecordPlan:
         gone = [block.file for block, _ in _missing_blocks(self.storage, chains.blocks())]
         for file in (*gone, *self._collected_records(chains)):
             problem = (
-                f"{self._damage_of(following)} To go back to epoch {last} is impossible: "
-                f"{file} has been collected."
+                f"{self._damage_of(following)} The checkpoint cannot go back to epoch {last}: "
+                f"{file} was deleted as garbage."
             )
             return commit_path(following), problem
         return None
 
     def _collected_records(self, chains: Chains) -> Iterator[str]:
-        """Yield the missing plan and flow versions that an epoch needs."""
+        """Yield the paths of missing plans and flow versions that the chains' epoch needs."""
         record = self.commits[chains.epoch]
         if record is not None:
             try:
@@ -730,7 +740,7 @@ class _RecordPlan:
                 return
 
     def _damage_of(self, epoch: int) -> str:
-        """Describe the damage of an epoch's record."""
+        """Describe in words what is wrong with an epoch's commit record."""
         if epoch not in self.commits:
             return "It is missing, and what its epoch committed is known nowhere else."
         if self.commits[epoch] is None:
@@ -745,15 +755,15 @@ class _RecordPlan:
         return record.history == origin.history
 
     def _rewrite_manifest(self, number: int) -> None:
-        """Plan to write a manifest again from the records."""
+        """Plan to write the manifest of epoch `number` again from the commit records."""
         chains = self._replayed(number, before=number)
         path = manifest_path(number)
         problem = "It is missing."
         if number in self.manifests:
             damaged = self.manifests[number] is None
-            problem = "It is damaged." if damaged else "It sums up a record of another history."
+            problem = "It is damaged." if damaged else "It belongs to a record of another history."
         if chains is None:
-            self._add_step(path, f"{problem} The records before it are not there any more.", "none")
+            self._add_step(path, f"{problem} The records before it are gone.", "none")
             return
         self.steps.append(
             RepairStep(
@@ -767,7 +777,7 @@ class _RecordPlan:
         )
 
     def _replayed(self, epoch: int, *, before: int) -> Chains | None:
-        """Return the chains at `epoch`, replayed from the latest manifest before `before`."""
+        """Return the chains at `epoch`, replayed from a manifest earlier than epoch `before`."""
         usable = [
             n for n, manifest in self.manifests.items() if manifest is not None and n < before
         ]
@@ -778,12 +788,12 @@ class _RecordPlan:
         return None
 
     def _matches_record(self, manifest: Manifest) -> bool:
-        """Return whether a manifest belongs to the existing record of its epoch."""
+        """Return whether a manifest belongs to the commit record that its epoch has here."""
         digest = self.digests.get(commit_path(manifest.epoch), manifest.record)
         return manifest.record == digest
 
     def _replay_from(self, anchor: int, *, until: int | None = None) -> Chains | None:
-        """Replay records from a manifest as far as possible; ``None`` if none can be."""
+        """Replay commit records from the manifest of epoch `anchor` (-1: none), up to `until`."""
         manifest = self.manifests.get(anchor)
         chains = Chains(self.num_key_groups)
         if manifest is not None:
@@ -809,5 +819,5 @@ class _RecordPlan:
         return chains
 
     def _add_step(self, path: str, problem: str, action: Literal["set aside", "none"]) -> None:
-        """Add a step of the repair."""
+        """Add a step to the repair: a file with a problem, and what to do about it."""
         self.steps.append(RepairStep(path=path, problem=problem, action=action))

@@ -11,7 +11,7 @@ import numpy as np
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.evolution import FlowChanges, apply_edits, compare_flows
 from godwit.checkpoint.records import IDENTITY, ComponentPlan, FlowIdentity, PhysicalPlan, StateId
-from godwit.checkpoint.spark_log import insist_on_no_query
+from godwit.checkpoint.spark_log import check_no_spark_query
 from godwit.engine.event_time import Times
 from godwit.engine.outcomes import empty_slots, state_bytes
 from godwit.engine.repartition import repartition as write_placed
@@ -174,7 +174,7 @@ def recover_flow(
     """
     new = all(entry.path != IDENTITY for entry in storage.list(""))
     if new:
-        insist_on_no_query(storage)
+        check_no_spark_query(storage)
     identity = FlowIdentity(
         name=flow.name,
         num_key_groups=flow.num_key_groups,

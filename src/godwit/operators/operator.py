@@ -37,8 +37,8 @@ from godwit.checkpoint.entries import ColumnsByName, StateRows
 from godwit.checkpoint.evolution import (
     StateDescription,
     WrittenState,
+    check_compatible,
     columns_of,
-    insist_on_compatible,
 )
 from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import column_of
@@ -488,8 +488,8 @@ class KeyedOperator(ABC):
         stored: StateDescription,
         today: StateDescription,
     ) -> None:
-        """Raise if stored state does not fit; see `insist_on_compatible`."""
-        insist_on_compatible(f"operator {self.name!r}", stored, today, operator=self.name)
+        """Raise if stored state does not fit; see `check_compatible`."""
+        check_compatible(f"operator {self.name!r}", stored, today, operator=self.name)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:  # noqa: ARG002
         """Return the upgrade of state columns; ``None`` if unchanged; raise if impossible."""

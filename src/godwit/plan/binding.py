@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 def keyed_operator(
     node: ComputeNode | ProcessNode, keys: pa.Schema, inputs: pa.Schema, zone: str
 ) -> KeyedOperator:
-    """Build the operator of aggregates or a function per key."""
+    """Build the operator of a node that aggregates, or calls a function, per key.
+
+    `inputs`: the columns that the operator reads. `zone`: the session's time zone.
+    """
     if isinstance(node, ComputeNode) and node.windows is not None:
         return node.windows.operator(
             name=node.name, keys=keys, inputs=inputs, aggregates=dict(node.aggregates)
@@ -98,7 +101,7 @@ def keyed_operator(
 def check_storable(
     operator: str, columns: Iterable[pa.Field], keeps: str = "keeps rows until they are due"
 ) -> None:
-    """Refuse columns of types that state cannot hold, where rows are kept in state."""
+    """Refuse columns whose types state cannot hold; `keeps`: why the rows are stored, in words."""
     for field in columns:
         if not can_be_state(field.type):
             raise InvalidFlowError(
@@ -115,8 +118,8 @@ def windowed_operator(
 ) -> EventTimeOperator:
     """Build the operator of windows of event time.
 
-    `arriving` are the columns of its rows, `inputs` those that the aggregates or the function read,
-    `time` where the event time is, `zone` the session's.
+    `arriving`: columns of its rows. `inputs`: those of them that the aggregates or the function
+    read. `time`: the column of event time. `zone`: the session's time zone.
     """
     options: dict[str, Any] = {
         "name": node.name,
@@ -167,11 +170,11 @@ def join_operator(
 ) -> JoinOperator:
     """Build the operator of a join.
 
-    `left` and `right` are the columns of either stream, its key columns checked, and what to call
-    it; `inputs` is how many inputs each has, of which those of the left are numbered first.
+    `left`, `right`: columns of each stream, and its description for messages. `inputs`: how many
+    inputs the left has, and the right.
     """
     keys = pa.schema([left[0].field(key) for key in node.keys])
-    _insist_on_same_keys(node, keys, left[1], right)
+    _check_same_keys(node, keys, left[1], right)
     of_left = [field for field in left[0] if field.name not in node.keys]
     of_right = [field for field in right[0] if field.name not in node.right_keys]
     check_storable(node.name, [*of_left, *of_right])
@@ -216,10 +219,10 @@ def join_operator(
     return IntervalJoin(earliest_us=earliest_us, latest_us=latest_us, **options)
 
 
-def _insist_on_same_keys(
+def _check_same_keys(
     node: JoinNode, keys: pa.Schema, origin: str, right: tuple[pa.Schema, str]
 ) -> None:
-    """Refuse a join whose keys differ in number or types."""
+    """Refuse a join whose key columns differ in number or types."""
     others = [right[0].field(key) for key in node.right_keys]
     if len(keys) != len(others):
         raise InvalidFlowError(
@@ -248,13 +251,13 @@ def _right_columns(
     origin: str,
     other: str,
 ) -> pa.Schema:
-    """Name the columns of the right; duplicates of the left get the suffix."""
+    """Rename the right stream's columns: those whose names the left has too get the suffix."""
     names = {field.name.lower() for field in taken}
     both = [field.name for field in columns if field.name.lower() in names]
     if both and node.suffix is None:
         raise InvalidFlowError(
             f"Operator {node.name!r} joins {origin} with {other}, which both have {listing(both)}.",
-            remedy='Say what is put behind those of the right, as in suffix="_right", or rename '
+            remedy='Give a suffix for the names of the right, as in suffix="_right", or rename '
             "or drop them in a map.",
             operator=node.name,
             columns=both,
@@ -265,7 +268,7 @@ def _right_columns(
 
 
 def describe_origin(stream: StreamNode) -> dict[str, Any]:
-    """Describe the origin of a stream's rows; see `JoinSide.origin`."""
+    """Describe the sources and maps that a stream's rows come from; see `JoinSide.origin`."""
     branches = branches_of(stream)
     return {
         "sources": sorted(source.name for source in sources_of(stream)),

@@ -39,9 +39,9 @@ from godwit.plan.compiled import (
 )
 from godwit.plan.event_times import (
     check_event_time,
+    check_timestamp,
     delay_us,
     event_time_of,
-    insist_on_timestamps,
     time_columns,
 )
 from godwit.plan.explain import action_of
@@ -81,7 +81,7 @@ def compile_flow(flow: FlowGraph, resolve: Resolver, retimed: Retimed, zone: str
 
 
 def _check_all_used(flow: FlowGraph) -> None:
-    """Refuse a flow without a sink, and operators and sources without a path to one."""
+    """Refuse a flow without a sink, and operators or sources without a path to one."""
     if not flow.sinks:
         raise InvalidFlowError(
             f"Flow {flow.name!r} has no sink, so nobody would see its results.",
@@ -139,7 +139,7 @@ class _Compilation:
         levels = levels_of(self.flow.operators)
         names = sorted(levels, key=levels.__getitem__)
         timed = tuple(self.timed_input(feed) for name in names for feed in inputs[name])
-        self.insist_on_watermarks(timed)
+        self.check_watermarks(timed)
         whole = CompiledFlow(
             name=self.flow.name,
             num_key_groups=self.flow.num_key_groups,
@@ -165,7 +165,7 @@ class _Compilation:
         )
 
     def timed_input(self, feed: Input) -> Input:
-        """Add the column of event time to an input, where an operator behind it needs that."""
+        """Add the source's event-time column to an input if some operator needs the event time."""
         if not isinstance(feed, SourceInput) or feed.source not in self.timed or feed.table:
             return feed
         time = self.times[feed.source]
@@ -173,7 +173,7 @@ class _Compilation:
         if time.column not in schema.names:
             return feed
         field = schema.field(time.column)
-        insist_on_timestamps(
+        check_timestamp(
             field,
             f"Source {feed.source!r} has the event time",
             f"source {feed.source!r}",
@@ -187,8 +187,8 @@ class _Compilation:
         number = self.retimed(feed.source, feed.maps, time.column)
         return replace(feed, time=field, retimed=feed.maps[:number])
 
-    def insist_on_watermarks(self, inputs: Iterable[Input]) -> None:
-        """Refuse maps that drop a source's event time, since its watermark would not move."""
+    def check_watermarks(self, inputs: Iterable[Input]) -> None:
+        """Refuse maps that drop a source's event time: the source's watermark would not advance."""
         moving = {i.source for i in inputs if isinstance(i, SourceInput) and i.time is not None}
         for source in sorted(self.timed - moving):
             column = self.times[source].column
@@ -207,7 +207,7 @@ class _Compilation:
             )
 
     def former_names(self) -> dict[str, str]:
-        """Operator → former name; two operators cannot have one."""
+        """Return operator → former name; refuse two operators with one former name."""
         found: dict[str, str] = {}
         for node in self.flow.operators:
             if node.formerly and node.formerly in found.values():
@@ -223,7 +223,7 @@ class _Compilation:
         return found
 
     def bind(self, node: OperatorNode) -> list[Input]:
-        """Bind an operator whose upstream is bound already, and return its inputs."""
+        """Bind an operator to the types of its columns; return its inputs."""
         schema, origin = self.columns.of(node.upstream)
         where = f"Operator {node.name!r}"
         keys = _keys_of(node.name, node.keys, schema, origin)
@@ -276,7 +276,7 @@ class _Compilation:
         return found
 
     def bind_tables(self, node: ProcessNode, first: int) -> list[Input]:
-        """Give an operator its tables, and return their inputs, which are numbered from `first`."""
+        """Bind an operator's broadcast tables; return their inputs, numbered from `first` on."""
         found: list[Input] = []
         tables = []
         for name, table in node.tables.items():
@@ -308,7 +308,7 @@ class _Compilation:
     def bind_duplicates(
         self, node: DropDuplicatesNode, schema: pa.Schema, origin: str
     ) -> list[Input]:
-        """Bind an operator that drops duplicates, and return its inputs."""
+        """Bind an operator that drops duplicate rows, and return its inputs."""
         options: dict[str, Any] = {"name": node.name, "keys": node.keys, "columns": schema}
         column = None
         if node.within_us is None:
@@ -325,7 +325,10 @@ class _Compilation:
         return self.inputs(node.name, node.upstream, node.keys, columns, time=column)
 
     def bind_join(self, node: JoinNode, left: tuple[pa.Schema, str]) -> list[Input]:
-        """Bind a join, and return the inputs of its left and right."""
+        """Bind a join, and return the inputs of its left and right streams.
+
+        `left`: columns of the left stream, and its description for messages.
+        """
         right = self.columns.of(node.right)
         _keys_of(node.name, node.right_keys, *right)
         inputs: list[Input] = []
@@ -356,16 +359,12 @@ class _Compilation:
         time: str | None = None,
         first: int = 0,
     ) -> list[Input]:
-        """Return an operator's inputs: one for each branch of the stream that it reads.
+        """Build an operator's inputs: one for each branch of the stream that it reads.
 
-        `time` is the column that it reads as event time, if any.
+        `exchanged`: columns that are sent to the operator. `time`: its column of event time, if
+        any. `first`: number of the first input.
         """
-
-        def columns_of(stream: StreamNode) -> list[str]:
-            """Names of the columns of a stream."""
-            names: list[str] = self.columns.of(stream)[0].names
-            return names
-
+        columns_of = self.columns.names_of
         return [
             SourceInput(
                 operator=operator,
@@ -389,7 +388,7 @@ class _Compilation:
         ]
 
     def outputs(self) -> Iterable[Output]:
-        """Yield the output of every sink, of late, rejected and unreadable rows."""
+        """Yield the outputs: of sinks, and of late, rejected and unreadable rows."""
         for sink in self.flow.sinks:
             schema, _ = self.columns.of(sink.upstream)
             (branch,) = branches_of(sink.upstream)
@@ -439,7 +438,7 @@ class _Compilation:
                 yield from self.unreadable_of(source, own)
 
     def unreadable_of(self, source: str, own: Source) -> Iterable[Output]:
-        """Yield the output of the rows that a source cannot read."""
+        """Yield the output for rows that the source cannot read; refuse a sink without use."""
         name = f"{source}_unreadable"
         self.check_sink_name(name)
         if own.unreadable is None or getattr(own.rejects, "deliver", None) is None:
@@ -464,12 +463,12 @@ class _Compilation:
         yield from self.rejects_of(name, operator, own.rejects)
 
     def sources_read_by(self, node: OperatorNode) -> set[str]:
-        """Return the sources whose rows an operator reads without another one in between."""
+        """Return the names of the sources whose rows reach an operator through maps alone."""
         branches = [branch for stream in streams_read_by(node) for branch in branches_of(stream)]
         return {b.feed.name for b in branches if isinstance(b.feed, SourceNode)}
 
     def own_sinks(self, outputs: tuple[Output, ...]) -> tuple[Output, ...]:
-        """Refuse a sink object under two names, which would mix up its epochs.
+        """Return the outputs; refuse one sink object under two names, which mixes up epochs.
 
         A sink that keeps no rows cannot mistake them.
         """
@@ -490,7 +489,7 @@ class _Compilation:
         return outputs
 
     def rejects_of(self, sink: str, operator: str, value: Any) -> Iterable[Output]:
-        """Yield the output of the rows that a sink rejects, if it has a sink for them."""
+        """Yield the output for rows that a sink rejects, if the sink has a sink for them."""
         rejects = getattr(value, "rejects", None)
         if rejects is not None:
             self.check_sink_name(f"{sink}_rejects")
@@ -505,12 +504,12 @@ class _Compilation:
             )
 
     def check_sink_name(self, sink: str) -> None:
-        """Refuse a derived sink name that the user has given to another sink."""
+        """Refuse a derived name of a sink that the user has given to another sink."""
         check_unique("sink", sink, {other.name for other in self.flow.sinks}, self.flow.name)
 
 
 def _partition(operator: KeyedOperator, node: OperatorNode) -> None:
-    """Let the key columns of a node place its operator's rows; refuse what places them itself."""
+    """Set the columns that place an operator's rows; refuse hot keys beside ``partition_by=``."""
     if node.partition_by and PART in operator.hash_columns.names:
         raise InvalidFlowError(
             f"Operator {node.name!r} has partition_by={listing(node.partition_by)}, and spread= or "
@@ -525,7 +524,7 @@ def _partition(operator: KeyedOperator, node: OperatorNode) -> None:
 def _keys_of(
     operator: str, keys: tuple[str, ...], schema: pa.Schema, origin: str
 ) -> list[pa.Field]:
-    """Return the key columns of an operator, or refuse a type that cannot be a key."""
+    """Return the key columns of an operator; refuse types that cannot be keys."""
     found = [
         _checked_column(schema, key, f"Operator {operator!r} is keyed by", origin) for key in keys
     ]
@@ -542,13 +541,16 @@ def _keys_of(
 
 
 def _keys_first(schema: pa.Schema, keys: tuple[str, ...]) -> pa.Schema:
-    """Order columns so that key columns come first."""
+    """Return a schema with the key columns moved to the front."""
     others = [field for field in schema if field.name not in keys]
     return pa.schema([*(schema.field(key) for key in keys), *others])
 
 
 def _checked_column(schema: pa.Schema, name: str, subject: str, origin: str) -> pa.Field:
-    """Return a column, or refuse one that the stream does not have."""
+    """Return a column of a stream; refuse a name that the stream does not have.
+
+    `subject`, `origin`: who reads the column, and the stream, for messages.
+    """
     if name not in schema.names:
         raise InvalidFlowError(
             f"{subject} column {name!r}, which {origin} does not have.",

@@ -57,7 +57,7 @@ class SourceInput:
 
     @property
     def branch(self) -> str:
-        """Name of the input's own watermark, besides its source's; see `watermark_of`."""
+        """Name of the input's own watermark, if maps compute the event time anew."""
         return f"{self.source}/{self.operator}" + (f"/{self.number}" if self.number else "")
 
 
@@ -86,7 +86,7 @@ Input: TypeAlias = SourceInput | UpstreamInput
 
 
 def source_of(watermark: str) -> str:
-    """Return the source whose rows move the watermark of that name."""
+    """Return the source whose rows advance the watermark of that name."""
     return watermark.partition("/")[0]
 
 
@@ -113,7 +113,7 @@ class Output:
 
     @property
     def is_result(self) -> bool:
-        """True if these are rows that the operator emits, or a sink rejects of them."""
+        """True for rows that the operator emits, and rows that a sink rejects."""
         return not self.left_out and not self.unreadable_of
 
 
@@ -172,24 +172,24 @@ class CompiledFlow:
 
     @property
     def operators(self) -> tuple[KeyedOperator, ...]:
-        """All operators, upstream first, in an order independent of the physical plan."""
+        """All operators, upstream first; the order does not depend on the physical plan."""
         of = {operator.name: operator for c in self.components for operator in c.operators}
         fed = (name for feed in self.inputs for name in (feed.operator, *feed.others))
         return tuple(of[name] for name in dict.fromkeys(fed))
 
     @property
     def levels(self) -> int:
-        """Number of levels: stages of lanes one after the other, from the sources on."""
+        """Number of levels, each a stage of lanes that runs after the level before."""
         return max(component.level for component in self.components)
 
     @property
     def loops(self) -> dict[str, FeedbackSource]:
-        """Name of a source that is a loop → that."""
+        """Name of each loop → its source."""
         sources = self.own_sources.items()
         return {name: source for name, source in sources if isinstance(source, FeedbackSource)}
 
     def operator(self, name: str) -> KeyedOperator:
-        """Return the operator of that name; an `InvalidFlowError` offers the closest names."""
+        """Return the operator of that name; an unknown name raises with the closest names."""
         for component in self.components:
             for operator in component.operators:
                 if operator.name == name:
@@ -218,7 +218,7 @@ class CompiledFlow:
         )
 
     def with_plan(self, plan: PhysicalPlan) -> CompiledFlow:
-        """Return the flow under another physical plan; results are the same.
+        """Return the flow under another physical plan, with the same results.
 
         Each operator keeps state of its own, so only what cannot run together is refused
         (`InvalidPlanError`): operators whose keys have other types, since equal keys would then be
@@ -276,7 +276,7 @@ class CompiledFlow:
         return tuple(found)
 
     def inputs_fed_by(self, operator: str) -> tuple[UpstreamInput, ...]:
-        """Return the inputs that take the output of the operator of that name."""
+        """Return the inputs that read the output of the operator of that name."""
         found = self.operator(operator).name
         return tuple(
             feed
@@ -286,7 +286,7 @@ class CompiledFlow:
 
     @property
     def watermarks(self) -> tuple[tuple[str, ...], ...]:
-        """Watermarks of sources' rows, numbered; each with all its names.
+        """Names of each watermark of source rows; a watermark's position is its number.
 
         First those of the sources, by their names and in their order. Behind them those of branches
         whose maps compute the event time anew, by the names of the inputs that read them
@@ -299,7 +299,7 @@ class CompiledFlow:
         return tuple(map(tuple, found.values()))
 
     def watermark_of(self, feed: SourceInput) -> str:
-        """Name of the watermark of an input's rows.
+        """Return the name of the watermark that the rows of an input advance.
 
         Rows without an event time go by their source's; if no other rows have that either, by those
         of the first branch of it.
@@ -317,13 +317,13 @@ class CompiledFlow:
         return feed.source if whole else moving[0].branch
 
     def outputs_of(self, operator: str) -> tuple[Output, ...]:
-        """Return the sinks that take the output of the operator of that name."""
+        """Return the outputs of the operator of that name."""
         found = self.operator(operator).name
         return tuple(output for output in self.outputs if output.operator == found)
 
 
 def _bind_component(flow: CompiledFlow, plan: ComponentPlan, level: int) -> Component:
-    """Build a component of a plan, or refuse keys of different types."""
+    """Build a component from its plan; refuse operators with keys of different types."""
     operators = tuple(o for o in flow.operators if o.name in plan.operators)
     spread = [operator.name for operator in operators if PART in operator.hash_columns.names]
     if spread and len(operators) > 1:
@@ -353,7 +353,7 @@ def _check_same_lane(flow: CompiledFlow, feed: UpstreamInput, component: str) ->
     if feed.others:
         raise InvalidPlanError(
             f"Operator {sender.name!r} of component {component!r} feeds {receiver.name!r}, whose "
-            "windows are consolidated apart: its key groups may be in two places each.",
+            "windows are consolidated apart, by an operator with a placement of its own.",
             remedy="Leave either in a component of its own, or leave consolidate= out.",
             component=component,
             operators=[sender.name, receiver.name],
@@ -373,7 +373,10 @@ def _check_same_lane(flow: CompiledFlow, feed: UpstreamInput, component: str) ->
 
 
 def _levels_of(fed_by: Mapping[str, set[str]]) -> dict[str, int]:
-    """Component → its level: 1, or 1 more than the highest that feeds it."""
+    """Return component → level: 1, or 1 more than the highest level that feeds it.
+
+    `fed_by`: component → the components upstream of it.
+    """
     levels: dict[str, int] = {}
     while len(levels) < len(fed_by):
         ready = [n for n in fed_by if n not in levels and fed_by[n] <= levels.keys()]

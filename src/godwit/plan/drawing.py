@@ -46,7 +46,7 @@ class Edge:
 
 
 def flow_svg(graph: FlowGraph) -> str:
-    """Draw the sources, operators and sinks of a flow."""
+    """Draw the sources, operators and sinks of a flow as SVG."""
     boxes, edges = _nodes(graph), list(_edges(graph))
     places = _arrange_rows(boxes, edges)
     columns = sorted({box.column for box in boxes})
@@ -77,7 +77,7 @@ def flow_svg(graph: FlowGraph) -> str:
 
 
 def _nodes(graph: FlowGraph) -> list[Box]:
-    """Return all nodes, in the order in which they were declared."""
+    """Return a box for each source, operator and sink, in the order of declaration."""
     levels = levels_of(graph.operators)
     loops = {edge.loop.name for edge in graph.feedbacks}
     boxes = [
@@ -112,7 +112,7 @@ def _nodes(graph: FlowGraph) -> list[Box]:
 
 
 def _edges(graph: FlowGraph) -> Iterator[Edge]:
-    """Yield all edges."""
+    """Yield the edges between the nodes of a flow, feedback included."""
     loops = {edge.loop.name for edge in graph.feedbacks}
 
     def of(stream: StreamNode, end: tuple[str, str], *, back: bool = False) -> Iterator[Edge]:
@@ -131,14 +131,14 @@ def _edges(graph: FlowGraph) -> Iterator[Edge]:
 
 
 def _node_id(node: SourceNode | OperatorNode, loops: set[str]) -> tuple[str, str]:
-    """Identify a node: its kind and its name."""
+    """Return the kind and name that identify a node: source, loop or operator."""
     if not isinstance(node, SourceNode):
         return "operator", node.name
     return "loop" if node.name in loops else "source", node.name
 
 
 def _arrange_rows(boxes: list[Box], edges: list[Edge]) -> dict[tuple[str, str], int]:
-    """Return the row of every box: in each column by the mean row of what the boxes read."""
+    """Return node → row in its column, ordered by the rows of what the nodes read."""
     places: dict[tuple[str, str], int] = {}
     for column in sorted({box.column for box in boxes}):
         means = {}
@@ -150,7 +150,7 @@ def _arrange_rows(boxes: list[Box], edges: list[Edge]) -> dict[tuple[str, str], 
 
 
 def _short_texts(box: Box) -> tuple[str, str]:
-    """Return name and label, cut where they are long."""
+    """Return the name and label of a box, shortened if they are long."""
     name, label = (
         text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
         for text in (box.id[1], box.label)
@@ -159,7 +159,7 @@ def _short_texts(box: Box) -> tuple[str, str]:
 
 
 def _draw_node(box: Box, x: int, y: int, width: int) -> str:
-    """Draw a node."""
+    """Draw a node at a position in pixels, as SVG."""
     name, label = map(html.escape, _short_texts(box))
     middle = x + width // 2
     about = html.escape(f"{box.id[0]} {box.id[1]}: {box.about}")
@@ -178,7 +178,7 @@ def _draw_edge(
     size: dict[tuple[str, str], int],
     tall: int,
 ) -> str:
-    """Draw an edge, with an arrow; of one with maps, their number."""
+    """Draw an edge as an SVG arrow, with its number of maps; `tall`: height of the picture."""
     (x, y), (to_x, to_y) = corner[edge.start], corner[edge.end]
     y, to_y = y + _HEIGHT // 2, to_y + _HEIGHT // 2
     if edge.back:  # below everything, and up again

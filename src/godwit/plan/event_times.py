@@ -49,7 +49,7 @@ def source_time(
     max_ahead: Duration,
     idle: Duration | None,
 ) -> SourceTime | None:
-    """Read the options of a source's event time; ``None`` if it has none."""
+    """Read the event-time options of a source; ``None`` if the source has no event time."""
     if event_time is None:
         return None
     if not isinstance(event_time, str):
@@ -68,7 +68,7 @@ def source_time(
 
 
 def check_event_time(stream: StreamNode, operator: str, does: str) -> None:
-    """Refuse a stream if one of its sources has no event time, which the operator needs."""
+    """Refuse a stream of sources without event time; `does`: why the operator needs it."""
     for source in sources_of(stream):
         if source.time is None:
             remedy = f'flow.source({source.name!r}, df, event_time="ts", slack="10 minutes")'
@@ -91,12 +91,12 @@ def event_time_of(
     does: str,
     time: str | None = None,
 ) -> RowTime:
-    """Return the column of a stream's event time, for an operator on it.
+    """Return the event-time column of a stream, for an operator that reads the stream.
 
-    `schema` and `origin` are the stream's columns and what to call it, `does` is what the operator
-    needs event time for, `time` the column that the user named, if any. Raises `InvalidFlowError`
-    if a source has no event time, streams that meet have it in different columns, or the column is
-    not there or is no timestamp.
+    `schema`, `origin`: the stream's columns, and its description for messages. `does`: why the
+    operator needs event time, in words. `time`: column that the user named. Raises
+    `InvalidFlowError` if a source has no event time, streams that meet have it in different
+    columns, or the column is missing or no timestamp.
     """
     where = f"Operator {operator!r}"
     check_event_time(stream, operator, does)
@@ -129,7 +129,7 @@ def event_time_of(
             operator=operator,
             column=column,
         )
-    insist_on_timestamps(schema.field(column), f"{where} {does} of column", origin, operator)
+    check_timestamp(schema.field(column), f"{where} {does} of column", origin, operator)
     return RowTime(
         column=column,
         is_end=after_windows and column == WINDOW_END,
@@ -138,7 +138,7 @@ def event_time_of(
 
 
 def _has_only_windows(stream: StreamNode) -> bool:
-    """Return whether all rows of a stream are results of windows, also through joins."""
+    """Return whether all rows of a stream come from windows, perhaps through joins."""
     feeds = [branch.feed for branch in branches_of(stream)]
     return all(
         (isinstance(feed, WindowedNode) and feed.function is None)
@@ -147,8 +147,8 @@ def _has_only_windows(stream: StreamNode) -> bool:
     )
 
 
-def insist_on_timestamps(field: pa.Field, subject: str, origin: str, operator: str) -> None:
-    """Refuse a column of event time that holds no timestamps of microseconds."""
+def check_timestamp(field: pa.Field, subject: str, origin: str, operator: str) -> None:
+    """Refuse an event-time column whose type is no timestamp of microseconds."""
     if not (pa.types.is_timestamp(field.type) and field.type.unit == "us"):
         raise InvalidFlowError(
             f"{subject} {field.name!r} of {origin}, whose type is {field.type}.",
@@ -161,12 +161,13 @@ def insist_on_timestamps(field: pa.Field, subject: str, origin: str, operator: s
 def check_output_time(
     operator: str, output: pa.Schema, event_time: object, slack: Duration | None
 ) -> tuple[str | None, int | None]:
-    """Check column and slack (µs) of a function's output event time."""
+    """Check the event-time column that a function emits, and its slack; return column and µs."""
     if event_time is None:
         if slack is not None:
             raise InvalidFlowError(
-                f"Operator {operator!r} has a slack, and no event time that it is of.",
-                remedy=f'Name the column, as in process(..., event_time="ts", slack={slack!r}).',
+                f"Operator {operator!r} has slack=, but no event_time=.",
+                remedy="Name the event-time column too, as in "
+                f'process(..., event_time="ts", slack={slack!r}).',
                 operator=operator,
             )
         return None, None
@@ -191,7 +192,7 @@ def check_output_time(
 
 
 def time_columns(stream: StreamNode) -> list[str]:
-    """Return columns that may be a stream's event time by default."""
+    """Return the columns that may be a stream's event time by default."""
     found: dict[str, None] = {}
     for branch in branches_of(stream):
         feed = branch.feed
@@ -208,12 +209,12 @@ def time_columns(stream: StreamNode) -> list[str]:
 
 
 def _follows_watermark(stream: StreamNode, column: str) -> bool:
-    """Return whether a column's progress follows watermarks; else lanes report it."""
+    """Return whether a stream's watermark bounds the event times in `column`."""
     return all(_branch_follows_watermark(branch, column) for branch in branches_of(stream))
 
 
 def _branch_follows_watermark(branch: Branch, column: str) -> bool:
-    """Return whether a column's progress follows watermarks in one branch."""
+    """Return whether a branch's watermark bounds the event times in `column`."""
     feed = branch.feed
     if isinstance(feed, SourceNode):
         return feed.time is not None and column == feed.time.column
@@ -232,10 +233,11 @@ def delay_us(
     operator: str,
     columns_of: Callable[[StreamNode], Container[str]],
 ) -> int:
-    """Return by how many microseconds a column may lag its input's watermark.
+    """Return by how many microseconds the event times in a column may lag the watermark.
 
-    `feed` feeds the operator of that name, which reads `column` as event time; `columns_of` gives
-    the columns of a stream. Raises `InvalidFlowError` if there is no bound.
+    `feed`: emits the rows; its watermark is meant. `operator`: reads `column` as event time.
+    `columns_of`: returns the columns of a stream. Raises `InvalidFlowError` if the lag has no
+    bound.
     """
 
     def of(stream: StreamNode, column: str) -> int:
@@ -282,7 +284,7 @@ def delay_us(
 
 
 def _unbounded_delay(operator: str, column: str, feed: OperatorNode, why: str) -> InvalidFlowError:
-    """Return the error that an event time has no bounded lag behind the watermark."""
+    """Build the error that event times may lag the watermark without bound; `why`: in words."""
     return InvalidFlowError(
         f"Operator {operator!r} reads {column!r} of {feed.name!r} as event time, and nothing says "
         f"how far behind the watermark it may be: {why}.",

@@ -66,11 +66,11 @@ class UserNames:
         return "+".join(dict.fromkeys(self._of.get(part, part) for part in name.split("+")))
 
     def each(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return distinct users' names of several operators."""
+        """Return the users' names of several operators, each once."""
         return tuple(dict.fromkeys(self[name] for name in names))
 
     def labels(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return unique names for several operators: further parts are numbered."""
+        """Return unique labels for several operators: parts of one get a number."""
         labels: list[str] = []
         parts: dict[str, int] = {}
         for name in names:
@@ -80,7 +80,7 @@ class UserNames:
         return tuple(labels)
 
     def event(self, event: Event) -> Event:
-        """Return an event with users' names in place of the engine's."""
+        """Return an event with users' names in place of engine names of operators."""
         if not self._of:
             return event
         changed = {
@@ -91,7 +91,7 @@ class UserNames:
         return replace(event, **changed)
 
     def _with_user_names(self, field: str, value: Any) -> Any:
-        """Return the value of an event's field with users' names."""
+        """Return the value of an event's field, with users' names in place of engine names."""
         if field in _ONE and isinstance(value, str):
             return self[value]
         if field == "what" and isinstance(value, str) and " of " in value:
@@ -108,7 +108,7 @@ class UserNames:
 
 
 def explain(flow: CompiledFlow) -> str:
-    """Describe `flow`: levels, operators, keys, exchanges, key groups and sinks.
+    """Describe a flow in text: levels, operators, keys, exchanges, key groups and sinks.
 
     Lines have at most 100 characters, as far as names allow; the same flow gives the same text.
     """
@@ -154,7 +154,7 @@ def explain(flow: CompiledFlow) -> str:
 
 
 def _watermark_text(source: str, time: SourceTime) -> str:
-    """Describe the watermark of a source."""
+    """Describe the watermark of a source in one sentence."""
     slack = f"less the slack of {duration_text(time.slack_us)}"
     if not time.slack_us:
         slack = 'without slack (slack="0 seconds"), so that rows out of order may be late'
@@ -162,7 +162,7 @@ def _watermark_text(source: str, time: SourceTime) -> str:
 
 
 def _loop_hold_text(flow: CompiledFlow, loop: str) -> str:
-    """Describe the effect of a loop's waiting rows on watermarks."""
+    """Say in one sentence how rows that wait in a loop hold watermarks back."""
     if not flow.loops[loop].holds_watermark:
         return f"Rows that wait in loop {loop!r} hold no watermark, and may be late."
     column = flow.times[loop].column
@@ -170,7 +170,7 @@ def _loop_hold_text(flow: CompiledFlow, loop: str) -> str:
 
 
 def _fed_by(flow: CompiledFlow, level: int) -> str:
-    """Name the kinds of inputs of a level: sources, operators or both."""
+    """Name what feeds a level: sources, operators or both."""
     if level == 1:
         return "sources"
     here = {o.name for c in flow.components if c.level == level for o in c.operators}
@@ -179,7 +179,7 @@ def _fed_by(flow: CompiledFlow, level: int) -> str:
 
 
 def _physical_plan_text(flow: CompiledFlow, names: UserNames) -> str:
-    """Describe the physical plan."""
+    """Describe in one sentence which operators share a component."""
     shared = [
         f"{', '.join(shared)} share component {names[component.name]!r} ({_shared_text(component)})"
         for component in flow.components
@@ -192,13 +192,13 @@ def _physical_plan_text(flow: CompiledFlow, names: UserNames) -> str:
 
 
 def _shared_text(component: Component) -> str:
-    """Describe a shared component: its partition attributes, flexible or rigid."""
+    """Describe a component of several operators: attributes, and flexible or rigid."""
     by = f"by {', '.join(component.keys)}, " if component.keys else ""
     return by + ("flexible" if component.is_flexible else "rigid")
 
 
 def _operator_lines(flow: CompiledFlow, operator: KeyedOperator, names: UserNames) -> Iterator[str]:
-    """Yield the lines of an operator, one label after another."""
+    """Yield the lines of the explanation about an operator."""
     inputs = flow.inputs_of(operator.name)
     yield from _labelled("does", [flow.actions[operator.name]])
     reads = [_input_text(flow, feed, names) for feed in inputs]
@@ -229,13 +229,13 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator, names: UserName
 
 
 def _event_time(operator: EventTimeOperator) -> str:
-    """Name the column of event time."""
+    """Describe the event-time column of an operator."""
     column = f"event time {operator.time.column!r}"
     return f"{column}, the end of a window" if operator.time.is_end else column
 
 
 def _states(operator: KeyedOperator) -> Iterator[str]:
-    """Yield the columns of each state."""
+    """Describe the columns of each state of an operator."""
     states = [state.state for state in operator.states]
     for state in states:
         columns = _columns_text(operator.schema_of(state).values)
@@ -243,12 +243,12 @@ def _states(operator: KeyedOperator) -> Iterator[str]:
 
 
 def _is_partial_phase(operator: KeyedOperator) -> bool:
-    """Return true for the partial phase of a two-phase window."""
+    """Return true for an operator that is the first phase of two-phase windows."""
     return operator.two_phase is not None and not operator.consolidates
 
 
 def _input_text(flow: CompiledFlow, feed: Input, names: UserNames) -> str:
-    """Describe an input: source or operator, and maps."""
+    """Describe what an input reads: source or operator, and the maps between."""
     if isinstance(feed, SourceInput):
         maps = _source_maps(feed)
         own = flow.own_sources.get(feed.source)
@@ -266,7 +266,7 @@ def _input_text(flow: CompiledFlow, feed: Input, names: UserNames) -> str:
 def _exchange_text(
     flow: CompiledFlow, feed: Input, operator: KeyedOperator, names: UserNames
 ) -> str:
-    """Describe the exchange between an input and its operator."""
+    """Describe what the exchange between an input and its operator sends."""
     if not isinstance(feed, SourceInput):
         above = flow.component_of(feed.upstream)
         if above is flow.component_of(operator.name):
@@ -280,7 +280,7 @@ def _exchange_text(
 
 
 def _kind_text(operator: KeyedOperator) -> str:
-    """Describe how an operator can be moved: stateful or stateless, flexible or rigid."""
+    """Describe an operator's state: stateful or stateless, flexible or rigid."""
     if operator.mergeable:
         return "stateful and flexible: its state can be made of partial states"
     if operator.consolidates:
@@ -289,7 +289,7 @@ def _kind_text(operator: KeyedOperator) -> str:
 
 
 def _emission_text(operator: KeyedOperator) -> str:
-    """Describe when an operator emits rows."""
+    """Describe when an operator emits which rows."""
     if operator.complete:
         return "all keys, in every epoch"
     if operator.changes:
@@ -304,17 +304,17 @@ def _emission_text(operator: KeyedOperator) -> str:
 
 
 def _sink_text(output: Output) -> str:
-    """Name a sink, its type, and the maps before it."""
+    """Describe an output: the sink's name and type, and the maps before it."""
     return f"sink {output.name!r} ({type(output.sink).__name__}){_arrow_maps_text(output.maps)}"
 
 
 def _arrow_maps_text(maps: Sequence[ArrowMap], where: str = "in the lane") -> str:
-    """Describe maps over Arrow tables."""
+    """Describe maps over Arrow tables; empty without maps. `where`: where they run."""
     return f", after {_maps_text([m.function for m in maps], where)}" if maps else ""
 
 
 def _source_maps(feed: SourceInput) -> str:
-    """Describe the maps between a source and an operator."""
+    """Describe the maps between a source and an operator; empty without maps."""
     arrow = [m for m in feed.maps if isinstance(m, ArrowMap)]
     if arrow or not feed.maps:
         return _arrow_maps_text(arrow, "on the source side")
@@ -322,32 +322,32 @@ def _source_maps(feed: SourceInput) -> str:
 
 
 def _maps_text(functions: Sequence[Callable[..., object]], where: str) -> str:
-    """Count maps, and name them if they have names."""
+    """Describe functions of maps by number and names; `where`: where they run."""
     names = [function_name(function) for function in functions]
     named = "" if "<lambda>" in names else f" ({', '.join(names)})"
     return f"{_count_text(len(names), 'map')} {where}{named}"
 
 
 def _columns_text(schema: pa.Schema) -> str:
-    """List columns with their types."""
+    """List the columns of a schema with their types, as text."""
     names = (field.name.removeprefix(f"{RESERVED_PREFIX}_") for field in schema)
     return ", ".join(f"{name}{_TIE}{field.type}" for name, field in zip(names, schema, strict=True))
 
 
 def _count_text(number: int, noun: str) -> str:
-    """Write a number with its noun, in the plural if need be."""
+    """Return a number with its noun, in the plural if need be."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _labelled(label: str, values: Sequence[str]) -> Iterator[str]:
-    """Yield values as lines; the label stands before the first."""
+    """Yield one line per value; the label stands before the first."""
     for i, value in enumerate(values):
         head = _INDENT + (label if i == 0 else "").ljust(_LABEL)
         yield from _wrap(value, head=head)
 
 
 def _wrap(text: str, head: str = "") -> list[str]:
-    """Wrap a text to the width, with a head before its first line."""
+    """Wrap a text to the width of the explanation; `head`: stands before the first line."""
     lines = textwrap.wrap(
         text,
         _WIDTH,
@@ -360,7 +360,7 @@ def _wrap(text: str, head: str = "") -> list[str]:
 
 
 def _function_name(node: ProcessNode) -> str:
-    """Return the name of an operator's function, with the capacity of an async one."""
+    """Return the name of an operator's function, with the capacity of an asynchronous one."""
     name = function_name(node.function)
     if node.asynchronous is None:
         return name
@@ -400,7 +400,7 @@ def action_of(node: OperatorNode) -> str:
 
 
 def _aggregate_text(aggregate: Aggregate) -> str:
-    """Write an aggregate as a call, with its condition."""
+    """Format an aggregate as a call, with its condition."""
     if isinstance(aggregate, Conditional):
         return f"{_aggregate_text(aggregate.aggregate)} where {aggregate.where}"
     name = getattr(aggregate, "name", type(aggregate).__name__)
@@ -417,12 +417,12 @@ def _declared_text(state: Declared) -> str:
 
 
 def _type_text(of: object) -> str:
-    """Write a declared type as in a program."""
+    """Format a declared type as in a program."""
     return of.__name__ if isinstance(of, type) and not hasattr(of, "__origin__") else str(of)
 
 
 def _join_in_words(node: JoinNode) -> str:
-    """Describe a join and its interval."""
+    """Describe a join: its kind, its interval and its hot keys."""
     if node.between_us is None:
         old = "" if node.within_us is None else f", at most {duration_text(node.within_us)} old"
         spread = f"; every key in {node.spread} parts" if node.spread else ""
@@ -433,5 +433,5 @@ def _join_in_words(node: JoinNode) -> str:
 
 
 def _signed_duration(length_us: int) -> str:
-    """Write a length of time with its sign."""
+    """Format a length of time, which may be negative."""
     return f"-{duration_text(-length_us)}" if length_us < 0 else duration_text(length_us)

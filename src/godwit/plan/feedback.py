@@ -40,7 +40,7 @@ DEFAULT_MAX_ROUNDS: Final = 1000
 
 
 def is_fed_back(staged_for: str) -> bool:
-    """Return whether staged output is for a loop, and not for a sink."""
+    """Return whether staged output of that name is for a loop, and not for a sink."""
     return staged_for.startswith(FED_BACK)
 
 
@@ -100,12 +100,12 @@ class FeedbackSource(Source):
         return {**self.__dict__, "_log": None}
 
     def bind(self, log: LastCommit) -> None:
-        """Read from this checkpoint from now on."""
+        """Read waiting rows from this checkpoint from now on."""
         self._log = log
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the rows that are fed back."""
+        """Columns of the rows that are fed back to the loop."""
         return self._schema
 
     @property
@@ -115,14 +115,14 @@ class FeedbackSource(Source):
 
     @property
     def waiting(self) -> tuple[int, tuple[OutputRef, ...]]:
-        """The last epoch, and the rows that it fed back."""
+        """Number of the last epoch, and the rows that it fed back; -1 and none before."""
         record = None if self._log is None else self._log.latest
         if record is None:
             return -1, ()
         return record.epoch, waiting_in(record, self.name)
 
     def start(self) -> Position:
-        """Position before the first epoch."""
+        """Return -1, the position before the first epoch."""
         return -1
 
     def latest(
@@ -149,7 +149,7 @@ class FeedbackSource(Source):
         ]
 
     def _make_split(self, epoch: int, refs: Sequence[OutputRef]) -> Split:
-        """Make the split of some lanes' staged rows."""
+        """Make the split of rows that some lanes staged in `epoch`."""
         assert self._log is not None, "see above"
         return Split(
             rows=sum(ref.rows for ref in refs),
@@ -159,7 +159,7 @@ class FeedbackSource(Source):
         )
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some lanes."""
+        """Yield the rows of a split, in columns of the loop's types."""
         storage, blocks = split.payload
         for block in blocks:
             batch = decode_batch(read_block(storage, block))
@@ -173,18 +173,17 @@ class FeedbackSource(Source):
             yield rows
 
     def _columns_error(self, how: str) -> SourceError:
-        """Return the error for waiting rows whose columns differ from the loop's."""
+        """Return the error that waiting rows have other columns than the loop; `how`: in words."""
         return SourceError(
-            f"Rows that wait in the loop {self.name!r} have not the columns "
-            f"{listing(self._schema.names)} as they are today ({how}): an earlier version of the "
-            "flow fed them back.",
-            remedy="Start the earlier version, let its input end, and change the columns once the "
-            "loop is dry.",
+            f"Rows that wait in the loop {self.name!r} do not have its present columns "
+            f"{listing(self._schema.names)} ({how}): an earlier version of the flow fed them back.",
+            remedy="Start the earlier version, let its input end, and change the columns once no "
+            "rows wait in the loop.",
             source=self.name,
         )
 
     def lag(self, position: Position) -> Lag:
-        """Return no lag: every epoch reads all that waits."""
+        """Return a lag of 0 rows: every epoch reads all rows that wait."""
         del position
         return Lag(rows=0)
 
@@ -194,7 +193,7 @@ class FeedbackSource(Source):
 
 
 def waiting_in(record: CommitRecord, loop: str) -> tuple[OutputRef, ...]:
-    """Return the rows that an epoch has fed back to a loop, as lanes staged them."""
+    """Return the staged rows that an epoch has fed back to a loop."""
     name = f"{FED_BACK}{loop}"
     return tuple(ref for ref in record.outputs if ref.sink == name and ref.rows)
 
@@ -207,10 +206,10 @@ def check_loops_exist(record: CommitRecord | None, loops: Container[str], uri: s
             rows = sum(other.rows for other in waiting_in(record, loop)) if record else 0
             raise CheckpointMismatchError(
                 f"In the checkpoint {uri!r} {counted(rows, 'row')} of the loop {loop!r} "
-                f"{'waits' if rows == 1 else 'wait'} for the next epoch, and the flow has no such "
-                "loop any more.",
+                f"{'waits' if rows == 1 else 'wait'} for the next epoch, and the flow no longer "
+                "has that loop.",
                 remedy=f"Keep flow.feedback({loop!r}, ...) under that name; or start the flow as "
-                "it was, let its input end, and take the loop out once it is dry.",
+                "it was, let its input end, and remove the loop once no rows wait in it.",
                 loop=loop,
                 uri=uri,
             )

@@ -67,7 +67,7 @@ def graph_of(flow: CompiledFlow) -> dict[str, Any]:
 
 
 def _rows_of_sink(output: Output) -> str:
-    """Name the rows that a sink gets."""
+    """Name the kind of rows that a sink gets, such as ``rejected``."""
     if output.rejects_of is not None:
         return "rejected"
     if output.unreadable_of:

@@ -23,7 +23,7 @@ _EXAMPLE = 'as in components={"trips": ["by_plane", "by_route"]}'
 
 
 def keeps_keys(sender: KeyedOperator, feed: UpstreamInput) -> bool:
-    """Return whether rows surely reach the operator of `feed` with their keys unchanged.
+    """Return whether the rows that `sender` emits surely keep their keys on the way to `feed`.
 
     A function of the user's may give rows other keys; then only looking at them tells.
     """
@@ -31,7 +31,7 @@ def keeps_keys(sender: KeyedOperator, feed: UpstreamInput) -> bool:
 
 
 def in_lane_inputs(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
-    """Return inputs whose rows stay in their lane if both operators share a component.
+    """Return the inputs whose rows stay in the lane if sender and receiver are fused.
 
     The same columns place the rows of both (`KeyedOperator.placed_by`), and no function of the
     user's stands between.  Windows that the user wants consolidated apart are left so.
@@ -48,7 +48,7 @@ def in_lane_inputs(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
 
 
 def _placed_alike(sender: KeyedOperator, receiver: KeyedOperator, feed: UpstreamInput) -> bool:
-    """Return whether the same columns place the rows of both operators."""
+    """Return whether the same columns decide the key groups of two operators' rows."""
     if PART in sender.hash_columns.names or PART in receiver.hash_columns.names:
         return False
     same = tuple(sender.placed_by.names) == receiver.placed_in(feed.keys)
@@ -56,7 +56,7 @@ def _placed_alike(sender: KeyedOperator, receiver: KeyedOperator, feed: Upstream
 
 
 def checked_components(components: Any) -> dict[str, tuple[str, ...]]:
-    """Return a user's component → operators as plain values, or refuse it."""
+    """Return a user's component → operators as plain values, or refuse them."""
     if not isinstance(components, Mapping):
         raise InvalidPlanError(
             f"Components were given as a value of type {type_name(components)}.",
@@ -83,7 +83,7 @@ def checked_components(components: Any) -> dict[str, tuple[str, ...]]:
 
 
 def regrouped(flow: CompiledFlow, components: Mapping[str, Iterable[str]]) -> PhysicalPlan:
-    """Return the physical plan with some components replaced.
+    """Return the physical plan with some components replaced: component → operators.
 
     A component that loses operators to them keeps its name, unless it is left with one operator,
     whose name it then takes. Raises `InvalidPlanError` if an operator does not exist or is named
@@ -118,7 +118,7 @@ def regrouped(flow: CompiledFlow, components: Mapping[str, Iterable[str]]) -> Ph
 
 
 def _check_names(flow: CompiledFlow, components: list[ComponentPlan]) -> None:
-    """Refuse two components of one name, and the name of an operator elsewhere."""
+    """Refuse two components of one name, and a component named after another's operator."""
     names = [component.name for component in components]
     operators = {operator.name for operator in flow.operators}
     for component in components:

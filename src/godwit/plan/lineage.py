@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 def flow_version(flow: CompiledFlow) -> FlowVersion:
-    """Describe a flow for its checkpoint."""
+    """Describe a flow's operators, sinks and sources for its checkpoint."""
     return FlowVersion(
         operators={operator.name: _operator_version(operator, flow) for operator in flow.operators},
         sinks={output.name: columns_of(output.schema) for output in flow.outputs},
@@ -62,7 +62,7 @@ def flow_version(flow: CompiledFlow) -> FlowVersion:
 
 
 def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVersion:
-    """Describe an operator for the checkpoint."""
+    """Describe an operator, with the schemas of its states, for the checkpoint."""
     return OperatorVersion(
         kind=operator.kind,
         keys=columns_of(operator.keys),
@@ -72,13 +72,13 @@ def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVe
         formerly=flow.formerly.get(operator.name, ""),
         named=operator.name not in flow.unnamed,
         part_of=operator.part_of,
-        origin=_origin(operator, flow),
+        origin=_digest_of_operator(operator, flow),
         reads_changes=_changes_read(operator, flow),
     )
 
 
 def _changes_read(operator: KeyedOperator, flow: CompiledFlow) -> tuple[str, ...]:
-    """Return the operators whose changes of results an operator reads."""
+    """Return the operators whose output of changes (before, after) an operator reads."""
     loops = {feedback.loop: feedback.operator for feedback in flow.feedbacks}
     senders = {
         loops.get(feed.source) if isinstance(feed, SourceInput) else feed.upstream
@@ -87,8 +87,8 @@ def _changes_read(operator: KeyedOperator, flow: CompiledFlow) -> tuple[str, ...
     return tuple(sorted(name for name in senders if name and flow.operator(name).changes))
 
 
-def _origin(operator: KeyedOperator, flow: CompiledFlow) -> str:
-    """Digest of an operator's inputs and function."""
+def _digest_of_operator(operator: KeyedOperator, flow: CompiledFlow) -> str:
+    """Return a digest of the maps, upstream names and function of an operator."""
     inputs = [
         (feed.source, [m.function if isinstance(m, ArrowMap) else m for m in feed.maps])
         if isinstance(feed, SourceInput)
@@ -99,9 +99,9 @@ def _origin(operator: KeyedOperator, flow: CompiledFlow) -> str:
 
 
 def layouts_of(flow: CompiledFlow, stored: CommitLog | None, changes: FlowChanges) -> Layouts:
-    """Return operator → layouts of its states and waiting rows.
+    """Return operator → layouts to read its stored states and waiting rows.
 
-    `stored` is its checkpoint, ``None`` if that is new; `changes` is what became of the operators
+    `stored`: the flow's checkpoint; ``None`` if it is new. `changes`: what became of the operators
     since. Raises `CheckpointMismatchError` if stored state or waiting rows do not fit.
     """
     before = {new: old for old, new in changes.renamed.items()}
@@ -123,7 +123,7 @@ def layouts_of(flow: CompiledFlow, stored: CommitLog | None, changes: FlowChange
 def _state_layout(
     operator: KeyedOperator, state: StateId, before: str, log: CommitLog | None
 ) -> EntryLayout:
-    """Return the layout of a state's entries, today's and former ones."""
+    """Return the layout to read a state; `before`: its operator's name in the checkpoint."""
     former: dict[int, Former] = {}
     if log is not None:
         stored = StateId(before, state.state)
@@ -134,7 +134,7 @@ def _state_layout(
 def _former_layouts(
     operator: KeyedOperator, stored: StateId, log: CommitLog, flows: Iterable[int]
 ) -> dict[int, Former]:
-    """Flow version → layout of a state written under it, where it differs from today's."""
+    """Return flow version → layout of a state written under it, if that differs from today's."""
     found = {}
     versions = log.versions_since(min(flows, default=log.flow))
     today = columns_of(operator.schema_of(stored.state).values)
@@ -150,11 +150,12 @@ def _former_layouts(
 def _written_state(
     versions: Mapping[int, FlowVersion], log: CommitLog, stored: StateId, flow: int
 ) -> WrittenState:
-    """Return a state as a flow version described it."""
+    """Return a state's schema as flow version `flow` described it; raise if it is unknown."""
     written = description_in(versions, log.flow, stored.operator, stored.state, flow)
     if written is None:
         raise CheckpointMismatchError(
-            f"State of '{stored}' was written under flow version {flow}, which does not have it.",
+            f"State '{stored}' was written under flow version {flow}, but the checkpoint's "
+            "description of that version does not have the state.",
             remedy="Run `godwit checkpoint verify` on the checkpoint.",
             state=str(stored),
             flow=flow,
@@ -164,13 +165,13 @@ def _written_state(
 
 @contextmanager
 def _naming_version(flow: int, stored: StateId) -> Iterator[None]:
-    """Context that turns errors about stored descriptions into `CorruptCheckpointError`."""
+    """Context that turns errors in a stored description into `CorruptCheckpointError`."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise CorruptCheckpointError(
-            f"What flow version {flow} of the checkpoint says of state '{stored}' makes no "
-            f"sense ({type(error).__name__}: {error}).",
+            f"The description of state '{stored}' in flow version {flow} of the checkpoint cannot "
+            f"be read ({type(error).__name__}: {error}).",
             remedy="Restore the checkpoint from a copy.",
             state=str(stored),
             flow=flow,
@@ -178,7 +179,7 @@ def _naming_version(flow: int, stored: StateId) -> Iterator[None]:
 
 
 def _waiting_layout(operator: KeyedOperator, before: str, log: CommitLog | None) -> WaitingLayout:
-    """Return the layout of waiting rows, today's and former ones."""
+    """Return the layout to read an operator's waiting rows; `before`: its former name."""
     former: dict[int, Former] = {}
     waiting = () if log is None else log.chains.waiting_segments(before)
     if log is not None and waiting:
@@ -204,7 +205,7 @@ def _waiting_layout(operator: KeyedOperator, before: str, log: CommitLog | None)
 def _former_rows(
     operator: KeyedOperator, before: str, waiting: Iterable[SegmentRef], log: CommitLog
 ) -> dict[int, Former]:
-    """Flow version → layout of rows that waited under it, where it differs."""
+    """Return flow version → layout of waiting rows written under it, if that differs."""
     found = {}
     today = columns_of(operator.waiting_schema)
     states = operator.describe_states()
@@ -222,9 +223,9 @@ def _former_rows(
                     changed += changed_meaning(written.description, description)
         if changed:
             raise mismatch_error(
-                f"What waits for operator {operator.name!r}",
+                f"The queue of rows for operator {operator.name!r}",
                 dict.fromkeys(changed),
-                "Start the flow as it was until nothing waits, and change it then.",
+                "Start the flow as it was until no rows wait, and change it then.",
                 operator=operator.name,
             )
         if columns != today:
@@ -252,7 +253,7 @@ class _BehindKeys:
 
 
 def digest_of_branches(branches: Iterable[tuple[str, Iterable[Any]]]) -> str:
-    """Digest of branches: equal for equal names and code.
+    """Return a digest of branches: the name of each one's source or operator, and its functions.
 
     A way is the name of the source or operator that makes the rows, and the functions behind it.
     """
@@ -261,7 +262,7 @@ def digest_of_branches(branches: Iterable[tuple[str, Iterable[Any]]]) -> str:
 
 
 def _text_of(function: Any) -> str:
-    """Represent a function's code as text: equal code gives equal text."""
+    """Return text that is equal for functions of equal code."""
     if isinstance(function, functools.partial):
         arguments = (function.args, sorted(function.keywords.items()))
         return f"{_text_of(function.func)}{_plain_text(arguments)}"
@@ -278,7 +279,7 @@ def _text_of(function: Any) -> str:
 
 
 def _plain_text(value: Any) -> str:
-    """Represent plain values and code as text; sets are sorted."""
+    """Return text that is equal for equal plain values and code; sets are sorted."""
     if isinstance(value, CodeType):
         return repr([value.co_code, value.co_names, *map(_plain_text, value.co_consts)])
     if isinstance(value, (tuple, list)):

@@ -37,7 +37,7 @@ def feedbacks_of(
     columns: StreamColumns,
     timed: Collection[str],  # sources whose event time some operator uses
 ) -> Iterator[Feedback]:
-    """Yield the edges of feedback; raise if a loop is not closed or not valid."""
+    """Yield the flow's edges of feedback; refuse loops that are not closed or not valid."""
     ends = {edge.loop.name for edge in flow.feedbacks}
     for source in flow.sources:
         if isinstance(source.own, FeedbackSource) and source.name not in ends:
@@ -49,31 +49,25 @@ def feedbacks_of(
             )
     for edge in flow.feedbacks:
         body = _body_of(edge, flow.name)
-        _insist_on_columns(edge, columns)
+        _check_loop_columns(edge, columns)
         time = _time_of(edge, body, timed)
         yield from _edges(edge, columns, time)
 
 
 def _edges(edge: FeedbackNode, columns: StreamColumns, time: str | None) -> Iterator[Feedback]:
-    """Yield the edges of one loop: one for each branch of the stream that is fed back."""
-
-    def columns_of(stream: StreamNode) -> list[str]:
-        """Names of the columns of a stream."""
-        names: list[str] = columns.of(stream)[0].names
-        return names
-
+    """Yield the edges of one loop; `time`: event-time column that may hold watermarks."""
     assert isinstance(edge.loop.own, FeedbackSource), "Flow.feedback makes no other"
     for branch in branches_of(edge.upstream):
         feed = branch.feed
         assert not isinstance(feed, SourceNode), "Stream.feed_back_to refuses such a stream"
-        holds = time is not None and edge.loop.own.holds_watermark
+        held = time if edge.loop.own.holds_watermark else None
         yield Feedback(
             loop=edge.loop.name,
             operator=feed.name,
             maps=columns.arrow_maps(branch),
             schema=edge.loop.own.schema,
-            time=time if holds else None,
-            delay_us=delay_us(feed, time, edge.loop.name, columns_of) if holds and time else 0,
+            time=held,
+            delay_us=0 if held is None else delay_us(feed, held, edge.loop.name, columns.names_of),
         )
 
 
@@ -86,16 +80,16 @@ class _Body:
 
 
 def _body_of(edge: FeedbackNode, flow: str) -> _Body:
-    """Return the operators of a loop; raise if the edge does not lead upstream."""
+    """Return the operators and sources of a loop; refuse an edge that does not lead upstream."""
     operators: dict[int, OperatorNode] = {}
     sources: dict[int, SourceNode] = {}
     _collect_upstream(edge.upstream, operators, sources)
     if id(edge.loop) not in sources:
         raise InvalidFlowError(
-            f"What is fed back to the loop {edge.loop.name!r} of flow {flow!r} does not descend "
-            "from it, so the edge leads downstream and is no loop.",
-            remedy="Use the stream itself, as in stream.union(...); feed back what an operator "
-            "emits that reads the loop.",
+            f"The stream that is fed back to the loop {edge.loop.name!r} of flow {flow!r} is not "
+            "computed from the loop's rows.",
+            remedy="Feed back the output of an operator that reads the loop; without a loop, unite "
+            "the streams, as in stream.union(...).",
             source=edge.loop.name,
         )
     del sources[id(edge.loop)]
@@ -111,7 +105,7 @@ def _body_of(edge: FeedbackNode, flow: str) -> _Body:
 def _collect_upstream(
     stream: StreamNode, operators: dict[int, OperatorNode], sources: dict[int, SourceNode]
 ) -> None:
-    """Collect the operators and sources that a stream descends from, by way of tables too."""
+    """Add all operators and sources upstream of a stream, tables included, to the dicts."""
     for branch in branches_of(stream):
         if isinstance(branch.feed, SourceNode):
             sources[id(branch.feed)] = branch.feed
@@ -124,15 +118,15 @@ def _collect_upstream(
                 _collect_upstream(above, operators, sources)
 
 
-def _insist_on_columns(edge: FeedbackNode, columns: StreamColumns) -> None:
-    """Refuse rows of other columns than the loop has."""
+def _check_loop_columns(edge: FeedbackNode, columns: StreamColumns) -> None:
+    """Refuse to feed back rows with other columns than the loop has."""
     fed, origin = columns.of(edge.upstream)
     loop, name = columns.of(edge.loop)
     found = list(differences(loop, name, fed, origin))
     if found:
         raise InvalidFlowError(
-            f"What is fed back to the loop {edge.loop.name!r} has other columns than it: "
-            f"{'; '.join(found)}.",
+            f"The stream that is fed back to the loop {edge.loop.name!r} has other columns than "
+            f"the loop: {'; '.join(found)}.",
             remedy="Give both the same columns, of the same types: in a map before "
             "feed_back_to(...), or in flow.feedback(name, schema).",
             source=edge.loop.name,
@@ -141,7 +135,10 @@ def _insist_on_columns(edge: FeedbackNode, columns: StreamColumns) -> None:
 
 
 def _time_of(edge: FeedbackNode, body: _Body, timed: Collection[str]) -> str | None:
-    """Return the column of a loop's event time if it is used, or refuse one that cannot hold."""
+    """Return a loop's event-time column; ``None`` if no operator in the loop needs it.
+
+    Refuses one by which the watermark would never advance, or rows would come too late.
+    """
     loop = edge.loop
     if loop.time is None or loop.name not in timed:
         return None
@@ -155,14 +152,18 @@ def _time_of(edge: FeedbackNode, body: _Body, timed: Collection[str]) -> str | N
                 if untimed
                 else "no source's rows go round in it"
             )
-            + ", so nothing would say how far it has come.",
-            remedy='Say it of every source, as in flow.source(name, rows, event_time="ts").',
+            + ", so its watermark would never advance.",
+            remedy="Give every source its event time, as in "
+            'flow.source(name, rows, event_time="ts").',
             source=loop.name,
         )
-    judging = [n for n in body.operators if isinstance(n, WindowedNode | DropDuplicatesNode)]
-    judging = [n for n in judging if not isinstance(n, DropDuplicatesNode) or n.within_us]
+    judges = any(
+        isinstance(n, WindowedNode | JoinNode)
+        or (isinstance(n, DropDuplicatesNode) and bool(n.within_us))
+        for n in body.operators
+    )
     emitting = [n.name for n in body.operators if _emits_by_watermark(n)]
-    if emitting and (judging or any(isinstance(n, JoinNode) for n in body.operators)):
+    if emitting and judges:
         raise InvalidFlowError(
             f"Operator {emitting[0]!r} emits once the watermark has passed, and its rows would be "
             f"fed back to the loop {loop.name!r} when the windows that they belong to are closed.",
@@ -175,7 +176,7 @@ def _time_of(edge: FeedbackNode, body: _Body, timed: Collection[str]) -> str | N
 
 
 def _emits_by_watermark(node: OperatorNode) -> bool:
-    """Return whether an operator emits rows as old as the windows that are already closed."""
+    """Return whether an operator emits rows only once the watermark has passed them."""
     return (
         isinstance(node, WindowedNode)
         or (isinstance(node, JoinNode) and node.how != "inner")

@@ -36,11 +36,11 @@ class ArrowMap:
 
     @property
     def name(self) -> str:
-        """The function's name."""
+        """Name of the user's function."""
         return function_name(self.function)
 
     def apply(self, table: pa.Table) -> pa.Table:
-        """Return the mapped rows, with exactly the columns of `schema`.
+        """Call the user's function; return its rows with exactly the columns of `schema`.
 
         Columns may come back in another order, and in types that cast to the right ones without
         loss.
@@ -90,7 +90,7 @@ def bind_map(
     schema: pa.Schema | None,
     is_source: bool = False,
 ) -> ArrowMap:
-    """Bind a map over the output of an operator, or a source's rows, to the columns of its result.
+    """Bind a map over Arrow tables to the columns of its result.
 
     Without a `schema`, calling it on a table of `inputs` without rows tells them.
     """
@@ -102,12 +102,12 @@ def bind_map(
 
 
 def _position_text(feed: str, is_source: bool) -> str:
-    """Describe in an error whether a map follows a source or an operator."""
+    """Name the source or operator before a map, for errors."""
     return f"on source {feed!r}" if is_source else f"after operator {feed!r}"
 
 
 def _error_context(function: Callable[..., object], feed: str, is_source: bool) -> dict[str, str]:
-    """Return the context of errors of a map."""
+    """Return the fields of errors about a map: its feed and its function's name."""
     kind = "source" if is_source else "operator"
     return {kind: feed, "function": function_name(function)}
 
@@ -118,7 +118,7 @@ def map_dataframe(
     """Apply maps to the DataFrame of a source, or of one epoch of it; errors name the map."""
     for function in maps:
         where = f"Map {function_name(function)!r} on source {source!r}"
-        context = {"source": source, "function": function_name(function)}
+        context = _error_context(function, source, is_source=True)
         try:
             result: object = function(dataframe)
         except (Exception, SystemExit) as error:
@@ -136,8 +136,8 @@ def map_dataframe(
             )
         if dataframe.isStreaming and not result.isStreaming:
             raise InvalidFlowError(
-                f"{where} returned a DataFrame that does not stream.",
-                remedy="Return what comes of the DataFrame that it gets, which streams.",
+                f"{where} returned a DataFrame that is not streaming.",
+                remedy="Return a DataFrame made from the streaming one that it gets.",
                 **context,
             )
         dataframe = result
@@ -150,7 +150,10 @@ def _infer_schema(
     context: dict[str, str],
     inputs: pa.Schema,
 ) -> pa.Schema:
-    """Find a map's columns by calling it on a table without rows."""
+    """Infer a map's columns by calling the function on a table without rows.
+
+    `where`: the map, for errors.
+    """
     remedy = (
         "Make it work on a table without rows, or give the columns it returns, as in "
         'map(fn, schema="symbol string, price double").'
@@ -186,17 +189,17 @@ def _infer_schema(
 
 
 def _error_text(error: BaseException) -> str:
-    """Text of a map's error, with its type."""
+    """Return the type and text of the error that a user's map raised."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _exit_hint(error: BaseException) -> str:
-    """Return a hint about ``sys.exit``, if that is what the function called."""
+    """Return a hint about ``sys.exit`` for errors, if that is what the map called."""
     return (
         " (query.stop() ends a query, and not sys.exit())" if isinstance(error, SystemExit) else ""
     )
 
 
 def _one_line(schema: pa.Schema) -> str:
-    """Write a schema on one line."""
+    """Format the columns of a schema on one line."""
     return "(" + ", ".join(f"{field.name} {field.type}" for field in schema) + ")"

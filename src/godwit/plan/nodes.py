@@ -44,7 +44,7 @@ class SourceNode:
 
     @property
     def has_arrow_maps(self) -> bool:
-        """True if maps behind it take Arrow tables, and not DataFrames."""
+        """True if maps after the source take Arrow tables, and not DataFrames."""
         return self.own is not None
 
 
@@ -213,12 +213,12 @@ class Branch:
 
     @property
     def has_arrow_maps(self) -> bool:
-        """True if its maps take Arrow tables, and not DataFrames."""
+        """True if the maps of the branch take Arrow tables, and not DataFrames."""
         return not isinstance(self.feed, SourceNode) or self.feed.has_arrow_maps
 
 
 def branches_of(node: StreamNode) -> tuple[Branch, ...]:
-    """Return the branches of a stream: one, unless there is a union upstream.
+    """Return the branches of a stream: several only after a union.
 
     `node` itself counts: the branch of an operator's stream is that operator, without maps.
     """
@@ -263,12 +263,12 @@ def streams_read_by(node: OperatorNode) -> tuple[StreamNode, ...]:
 
 
 def tables_of(node: OperatorNode) -> tuple[TableNode, ...]:
-    """Return the tables that an operator's functions read."""
+    """Return the broadcast tables that an operator's functions read."""
     return tuple(node.tables.values()) if isinstance(node, ProcessNode) else ()
 
 
 def levels_of(operators: Iterable[OperatorNode]) -> dict[str, int]:
-    """Operator → its level: the number of exchanges between the sources and it.
+    """Return operator → number of exchanges between the sources and the operator.
 
     `operators` come upstream before downstream.
     """

@@ -48,7 +48,7 @@ class RowCheck(Protocol):
     """Port: finds rows that a target cannot take; picklable, on whole columns."""
 
     def __call__(self, rows: pa.RecordBatch) -> Rejections | None:
-        """Return the rows that will not do; ``None`` if all will."""
+        """Return the rows that the target cannot take, with reasons; ``None`` if it takes all."""
 
 
 class LaneWriter(Protocol):
@@ -80,7 +80,7 @@ class StagedSink:
 
 
 def loop_sink(edge: Feedback) -> StagedSink:
-    """Describe the end of a loop as lanes see it: rows that are staged in the checkpoint."""
+    """Describe the end of a loop for lanes: a sink whose rows stay in the checkpoint."""
     return StagedSink(
         name=edge.staged_as,
         maps=edge.maps,

@@ -40,7 +40,7 @@ anew."""
 
 
 def no_retimed_map(_source: str, _maps: DataFrameMaps, _column: str) -> int:
-    """Count no map as one that computes the event time anew."""
+    """Return 0: no map of the source computes the event time anew."""
     return 0
 
 
@@ -53,14 +53,19 @@ class StreamColumns:
         self.of_sources: dict[tuple[str, SourceMaps], pa.Schema] = {}
 
     def of(self, node: StreamNode) -> tuple[pa.Schema, str]:
-        """Return the columns of a stream, and a description of the stream for messages."""
+        """Return a stream's columns, and a description of the stream for messages."""
         self._check_union(node)
         found = [self._branch_columns(branch) for branch in branches_of(node)]
         schema, _ = found[0]
         return schema, " and ".join(dict.fromkeys(origin for _, origin in found))
 
+    def names_of(self, node: StreamNode) -> list[str]:
+        """Return the names of the columns of a stream."""
+        names: list[str] = self.of(node)[0].names
+        return names
+
     def _check_union(self, node: StreamNode) -> None:
-        """Refuse a union of streams whose columns differ, here or further up."""
+        """Refuse a union of streams with different columns, anywhere upstream."""
         while isinstance(node, MapNode):
             node = node.upstream
         if isinstance(node, UnionNode):
@@ -69,7 +74,7 @@ class StreamColumns:
                 _check_same_columns(first, other)
 
     def _branch_columns(self, branch: Branch) -> tuple[pa.Schema, str]:
-        """Return the columns of one branch, and a description of it for messages."""
+        """Return a branch's columns, and a description of the branch for messages."""
         feed = branch.feed
         if isinstance(feed, SourceNode):
             names = ", ".join(repr(function_name(m.function)) for m in branch.maps)
@@ -82,13 +87,13 @@ class StreamColumns:
         return bound[-1].schema, f"map {bound[-1].name!r} after operator {feed.name!r}"
 
     def source_maps(self, branch: Branch) -> SourceMaps:
-        """Return the maps of a source's branch, as a source input has them."""
+        """Return the maps of a source's branch: functions over DataFrames, or `ArrowMap`s."""
         if branch.has_arrow_maps:
             return self.arrow_maps(branch)
         return tuple(m.function for m in branch.maps)
 
     def arrow_maps(self, branch: Branch) -> tuple[ArrowMap, ...]:
-        """Bind the maps over Arrow tables of a branch; one on the way to several is one object."""
+        """Bind the maps over Arrow tables of a branch; a map on several branches is bound once."""
         bound: list[ArrowMap] = []
         feed = branch.feed
         if isinstance(feed, SourceNode):
@@ -110,7 +115,7 @@ class StreamColumns:
         return tuple(bound)
 
     def _source_columns(self, feed: SourceNode, maps: SourceMaps, origin: str) -> pa.Schema:
-        """Return the columns of a source after maps; asks once for each chain of maps."""
+        """Return the columns of a source's rows after `maps`; cached for each chain of maps."""
         if (feed.name, maps) in self.of_sources:
             return self.of_sources[feed.name, maps]
         try:
@@ -133,7 +138,7 @@ class StreamColumns:
 
 
 def _own_columns(feed: SourceNode, source: Source) -> pa.Schema:
-    """Return the columns of one of Godwit's own sources, with its event time among them."""
+    """Return the columns of one of Godwit's own sources; require its event time among them."""
     schema: object = source.schema
     if not isinstance(schema, pa.Schema) or not len(schema):
         raise InvalidFlowError(
@@ -154,7 +159,7 @@ def _own_columns(feed: SourceNode, source: Source) -> pa.Schema:
 
 
 def _check_same_columns(one: tuple[pa.Schema, str], other: tuple[pa.Schema, str]) -> None:
-    """Refuse streams (columns, and what to call each) that differ in name, type or order."""
+    """Refuse to unite streams (columns, description) that differ in columns or order."""
     (first, here), (second, there) = one, other
     found = list(differences(first, here, second, there))
     if not found and first.names != second.names:
@@ -170,7 +175,7 @@ def _check_same_columns(one: tuple[pa.Schema, str], other: tuple[pa.Schema, str]
 
 
 def differences(first: pa.Schema, here: str, second: pa.Schema, there: str) -> Iterator[str]:
-    """Yield every difference of names and types between two streams."""
+    """Yield in words the differences of two streams' columns; `here`, `there`: descriptions."""
     for field in first:
         if field.name not in second.names:
             yield f"{here} has {field.name!r}, and {there} has not"

@@ -20,10 +20,10 @@ _CONSOLIDATES: Final = "_windows"
 _WHERE: Final = {False: "", True: ", where its partials are or apart from them, as measured"}
 
 
-def _insist_on_free_names(
+def _check_free_names(
     flow: CompiledFlow, whole: WindowedCompute, parts: Iterable[KeyedOperator]
 ) -> None:
-    """Refuse another operator that has the name of a part."""
+    """Refuse an operator that has the name of a part of two-phase windows."""
     names = {operator.name for operator in flow.operators} - {whole.name}
     for part in parts:
         if part.name in names:
@@ -39,10 +39,11 @@ def _insist_on_free_names(
 def split_windows(
     flow: CompiledFlow, apart: Collection[str], measured: Collection[str] = ()
 ) -> CompiledFlow:
-    """Replace windowed aggregates by two operators: partial phase and consolidation.
+    """Replace windowed aggregates by the operators of two-phase windows.
 
-    Those of aggregates in `apart` are of two components; those of aggregates in `measured` begin in
-    one, and are left to what they cost. Refuses another operator that has the name of a part.
+    `apart`: operators whose phases are two components. `measured`: operators whose phases begin in
+    one component, and may be separated by measured costs. Refuses another operator that has the
+    name of a part.
     """
     if not (apart or measured):
         return flow
@@ -64,7 +65,7 @@ def split_windows(
         together = whole.name in measured
         consolidate = ConsolidatePart(parts[whole.name], whole, measured=together)
         made = (*slots, consolidate)
-        _insist_on_free_names(flow, whole, made)
+        _check_free_names(flow, whole, made)
         components += (
             [Component(name=whole.name, operators=made, level=1)]
             if together

@@ -42,11 +42,10 @@ _LENGTH: Final = 32
 def carry_files(
     storage: CheckpointStorage, outputs: Iterable[OutputRef], *, source: CheckpointStorage
 ) -> Iterator[str]:
-    """Copy files of the last epoch into a copied checkpoint.
+    """Copy the data files of the last epoch into a copied checkpoint.
 
-    `storage`: the copy. `outputs`: what its last record says of the output. `source`: the
-    checkpoint that was copied, which may be a copy itself and carry them. Yields what could not be
-    carried, for people: the target, rows, and why.
+    `storage`, `source`: the copy, and the checkpoint that was copied. `outputs`: staged output of
+    the copy's last record. Yields, in words, each part of the output that cannot be carried.
     """
     carried = CarriedFiles(source)
     for ref in outputs:
@@ -64,7 +63,7 @@ def carry_files(
 
 
 def _read_file(filesystem: pafs.FileSystem, root: str, file: WrittenFile) -> pa.Buffer:
-    """Read a lane's file from the target."""
+    """Read the bytes of a data file that a lane wrote, staged or delivered, from the target."""
     delivered = f"{root}/{file.delivered}"
     path = delivered if exists(filesystem, delivered) else f"{root}/{file.path}"
     with filesystem.open_input_file(path) as stream:
@@ -85,22 +84,22 @@ class CarriedFiles:
         self._paths = {entry.path for entry in storage.list(CARRIED)}
 
     def read(self, target: str, file: WrittenFile) -> pa.Buffer | None:
-        """Return a file that was written for a target; ``None`` if it was not carried."""
+        """Return the bytes of a data file of a target; ``None`` if the checkpoint lacks it."""
         return self._storage.read(_path(target, file)) if self.has(target, file) else None
 
     def has(self, target: str, file: WrittenFile) -> bool:
-        """Return whether a data file was copied here with the checkpoint, for a target."""
+        """Return whether the checkpoint has a copy of a target's data file."""
         return _path(target, file) in self._paths
 
     def forget(self) -> None:
-        """Delete all carried files: a later epoch is committed."""
+        """Delete the copies of data files, which are needed until a later epoch is committed."""
         for path in self._paths:
             self._storage.delete(path)
         self._paths = set()
 
 
 def _path(target: str, file: WrittenFile) -> str:
-    """Path of a carried file in the checkpoint."""
+    """Return the checkpoint's path for the copy of a target's data file."""
     named = hashlib.sha256(f"{target}\0{file.path}".encode()).hexdigest()
     return f"{CARRIED}/{named[:_LENGTH]}.parquet"
 
@@ -108,9 +107,9 @@ def _path(target: str, file: WrittenFile) -> str:
 def read_former_target(
     written: WrittenFiles, schema: pa.Schema, sink: str, carried: CarriedFiles | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows of files that were written for a former target of a sink.
+    """Yield the rows of data files that lanes wrote for another target of the sink than today's.
 
-    A copy of a checkpoint carries such files with it.
+    `carried`: copies of such files in a copied checkpoint.
     """
     copies = [None if carried is None else carried.read(written.target, f) for f in written.files]
     if copies and all(copy is not None for copy in copies):
@@ -148,7 +147,7 @@ def read_former_target(
 def rows_of_file(
     filesystem: pafs.FileSystem, root: str, file: WrittenFile, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a lane's file."""
+    """Yield the rows of a data file of a lane, staged or delivered, in the columns of `schema`."""
     path = file.delivered if exists(filesystem, f"{root}/{file.delivered}") else file.path
     with filesystem.open_input_file(f"{root}/{path}") as stream:
         yield from _read_rows(stream, file, schema)
@@ -157,7 +156,7 @@ def rows_of_file(
 def _read_rows(
     stream: pa.NativeFile, file: WrittenFile, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Read a Parquet file that was carried along, in today's columns."""
+    """Yield the rows of a Parquet file in the columns of `schema`, partition columns included."""
     for batch in pq.ParquetFile(stream).iter_batches():
         columns = [
             batch.column(field.name).cast(field.type)

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.ownership import HistoryPoint
     from godwit.checkpoint.records import CommitRecord, SinkRecord
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.sinks.committed import CommittedEpochs
-    from godwit.sinks.sink import Sink
+    from godwit.sinks.sink import CommittedEpochs, Sink
 
 Way: TypeAlias = Literal["refuse", "roll_back", "new_writer"]
 OnDivergence: TypeAlias = Way | Mapping[str, Way]
@@ -61,7 +60,7 @@ class Position:
 
 
 def divergence_choice(on_divergence: OnDivergence, sink: str) -> Way:
-    """Return the user's choice for a sink whose target has diverged."""
+    """Return the user's choice of what to do if the target of the sink `sink` has diverged."""
     if isinstance(on_divergence, Mapping):
         return on_divergence.get(sink, "refuse")
     return on_divergence
@@ -70,15 +69,14 @@ def divergence_choice(on_divergence: OnDivergence, sink: str) -> Way:
 def continue_delivery(
     sink: Sink, name: str, epochs: CommittedEpochs, position: Position, way: Way
 ) -> str | None:
-    """Continue an open sink after the checkpoint's last epoch, or refuse.
+    """Let an open sink go on after the checkpoint's last epoch, or refuse a diverged target.
 
-    `sink`, `name`: the sink, and what it is called. `epochs`, `position`: the checkpoint, and what
-    it knows of the sink. `way`: what to do where the two do not go on from one another. Returns
-    what was done about it, in words; ``None`` if there was nothing to do.
+    `position`: what the checkpoint knows of the sink. `way`: the user's choice for a diverged
+    target. Returns what was done about it, in words; ``None`` if nothing was.
     """
     if not sink.keeps_epochs:
         return None
-    problem = _problem(sink, epochs, position)
+    problem = _divergence(sink, epochs, position)
     if problem is None:
         if sink.last_delivered() is not None or not position.stays or position.before < 0:
             return None
@@ -95,7 +93,7 @@ def continue_delivery(
     if problem.kind not in {"ahead", "diverged"} or sink.cannot_roll_back() is not None:
         raise _diverged_error(name, problem, sink)
     sink.roll_back(epochs, _min_epoch(problem, sink, epochs, position))
-    left = _problem(sink, epochs, position)
+    left = _divergence(sink, epochs, position)
     if left is not None:
         raise _diverged_error(name, left, sink)
     now = sink.last_delivered()
@@ -112,8 +110,8 @@ class _Problem:
     resume_after: int  # the last epoch that a new writer takes for delivered
 
 
-def _problem(sink: Sink, epochs: CommittedEpochs, position: Position) -> _Problem | None:
-    """Compare a target with the checkpoint; ``None`` if it continues it."""
+def _divergence(sink: Sink, epochs: CommittedEpochs, position: Position) -> _Problem | None:
+    """Compare a target's last epoch with the checkpoint; ``None`` if delivery can go on."""
     point, latest = sink.last_delivered(), epochs.latest_epoch
     if point is None:
         if position.copied and position.stays:
@@ -157,7 +155,7 @@ def _min_epoch(problem: _Problem, sink: Sink, epochs: CommittedEpochs, position:
 
 
 _CAUSES: Final[dict[str, str]] = {
-    "ahead": "The checkpoint was restored from an older copy, so that it makes epochs anew which "
+    "ahead": "The checkpoint was restored from an older copy, so it produces epochs again that "
     "the target would skip.",
     "diverged": "Another checkpoint of the query wrote them: one of the two is a copy of the "
     "other, or of an older one.",
@@ -166,15 +164,15 @@ _CAUSES: Final[dict[str, str]] = {
     "another's": "Its rows would mix with those of that query.",
 }
 _EFFECTS: Final[dict[str, str]] = {  # of going on all the same
-    "ahead": "rows that are made anew come beside those that are there",
-    "diverged": "rows that are made anew come beside those that are there",
+    "ahead": "the target keeps its rows and gets the rows that are produced again, too",
+    "diverged": "the target keeps its rows and gets the rows that are produced again, too",
     "behind": "the rows in between stay missing",
     "another's": "rows of both queries are in one target",
 }
 
 
 def _diverged_error(name: str, problem: _Problem, sink: Sink) -> SinkError:
-    """Return the error that target and checkpoint have diverged, with ways out."""
+    """Build the error that target and checkpoint have diverged, with the ways to go on."""
     if problem.kind == "behind":
         back = (
             "Restore the target as it was; or start from a backup of the checkpoint that is as "
@@ -196,7 +194,7 @@ def _diverged_error(name: str, problem: _Problem, sink: Sink) -> SinkError:
         f"{_CAUSES[problem.kind]}",
         remedy=f'{back}. Or go on all the same, start(on_divergence="new_writer"): '
         f"{_EFFECTS[problem.kind]}. "
-        "on_divergence={sink: way} says it for one sink.",
+        "on_divergence={sink: choice} applies to one sink.",
         sink=name,
         divergence=problem.kind,
     )
@@ -218,7 +216,7 @@ class TargetReport:
 
 
 def check_targets(storage: CheckpointStorage) -> TargetReport:
-    """Check the targets that the latest epoch of a checkpoint writes to.
+    """Check the targets of sinks, on this machine, against a checkpoint; nothing is written.
 
     A query may be running on it.
     """
@@ -238,7 +236,7 @@ def check_targets(storage: CheckpointStorage) -> TargetReport:
     for name, point in points.items():
         if log.latest is not None and name in log.latest.sinks:
             findings += _missing_lane_files(log, log.latest, name, point)
-            refused += _not_continued(log, log.latest, name, point)
+            refused += _divergence_findings(log, log.latest, name, point)
     return TargetReport(findings=tuple(findings), refused=tuple(refused), unseen=tuple(unseen))
 
 
@@ -247,7 +245,7 @@ class _UnseenError(Exception):
 
 
 def _last_delivered(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | None:
-    """Find the last epoch that a target holds; ``None`` if it holds none."""
+    """Return the last epoch that a sink's target has; ``None`` if it has none."""
     root = Path(sink.target)
     if not root.is_absolute():
         raise _UnseenError
@@ -261,7 +259,7 @@ def _last_delivered(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | No
 
 
 def _last_delivered_to_delta(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | None:
-    """Last epoch that a Delta table has of a sink's writer."""
+    """Return the last epoch that a Delta table has from a sink; ``None`` if it has none."""
     try:
         from deltalake import DeltaTable  # noqa: PLC0415  an extra
 
@@ -274,10 +272,10 @@ def _last_delivered_to_delta(record: CommitRecord, sink: SinkRecord) -> HistoryP
     return None if recorded is None or recorded.point.epoch < 0 else recorded.point
 
 
-def _not_continued(
+def _divergence_findings(
     log: CommitLog, record: CommitRecord, name: str, point: HistoryPoint | None
 ) -> Iterator[Finding]:
-    """Yield a finding if a target does not continue the checkpoint."""
+    """Yield a finding if the target of the sink `name` has diverged from the checkpoint."""
     sink = record.sinks[name]
     if point is not None and not is_shared(point, log):
         yield Finding(
@@ -300,11 +298,11 @@ def _not_continued(
 def _missing_lane_files(
     log: CommitLog, record: CommitRecord, name: str, point: HistoryPoint | None
 ) -> Iterator[Finding]:
-    """Yield a finding for each missing file of an epoch that is not delivered yet."""
+    """Yield a finding for each missing data file of an epoch not delivered to the sink yet."""
     sink = record.sinks[name]
     if point is not None and point.epoch >= record.epoch:
         return
-    for target, path in _lane_files_gone(log, record, name):
+    for target, path in _missing_files(log, record, name):
         now = _last_delivered(record, sink)
         if now is not None and now.epoch >= record.epoch:
             return  # a running query has delivered it meanwhile
@@ -316,8 +314,8 @@ def _missing_lane_files(
         )
 
 
-def _lane_files_gone(log: CommitLog, record: CommitRecord, name: str) -> Iterator[tuple[str, str]]:
-    """Yield target and path of lanes' files that are missing."""
+def _missing_files(log: CommitLog, record: CommitRecord, name: str) -> Iterator[tuple[str, str]]:
+    """Yield target and path of each missing data file that a lane wrote for the sink `name`."""
     carried = CarriedFiles(log.storage)
     for output in record.outputs:
         if output.sink != name or output.kind != "files":

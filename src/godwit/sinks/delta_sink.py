@@ -27,7 +27,7 @@ import os
 import re
 import time
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote, urlsplit
@@ -40,18 +40,17 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 
-from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.carried_files import rows_of_file
 from godwit.sinks.file_systems import destination_of, exists, force_file, force_names, local_path
 from godwit.sinks.parquet_files import (
     Partition,
-    are_worth_files,
     file_row_check,
     files_there,
     is_target_replaced,
     partitioned,
+    partitions_worth_files,
     write_file,
 )
 from godwit.sinks.rows import (
@@ -62,24 +61,29 @@ from godwit.sinks.rows import (
     join_small_batches,
     require_columns,
     storable_schema,
-    upsert_keys,
     with_plain_types,
     without_replaced_rows,
 )
 from godwit.sinks.sink import LANE_BYTES, MAX_PARTITIONS
-from godwit.sinks.target_sink import TargetSink, is_shared, point_without_history
+from godwit.sinks.target_sink import (
+    TargetSink,
+    is_shared,
+    point_text,
+    point_without_history,
+    read_point_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from godwit.checkpoint.ownership import HistoryPoint
     from godwit.checkpoint.staged_output import WrittenFile
     from godwit.plan.staging import LaneWriter, RowCheck
-    from godwit.sinks.committed import CommittedEpochs
-    from godwit.sinks.sink import EpochOutput, Sink, SinkContext
+    from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
 
 
 def error_text(error: Exception) -> str:
-    r"""Text of the library's error on one line, without colours: the cause is on the last one.
+    r"""Return the text of a deltalake error on one line, without colours.
 
     Examples
     --------
@@ -142,14 +146,14 @@ class DeltaSink(TargetSink):
 
     @property
     def target(self) -> str | None:
-        """URI that lanes write data files to; ``None`` if they write none."""
+        """URI of the table, to which lanes write data files; ``None`` for upserts."""
         if self._merge_keys:
             return None
         uri = str(self._table.table_uri)
         return unquote(urlsplit(uri).path) if uri.startswith("file:") else self.destination
 
     def lane_writer(self) -> LaneWriter | None:
-        """Return the writer of data files in lanes, where appending is all that is needed."""
+        """Return the writer of data files for lanes; ``None`` if rows are merged by the driver."""
         if self._merge_keys or not takes_plain_files(self._table):
             return None
         with self._translating_errors(
@@ -160,7 +164,7 @@ class DeltaSink(TargetSink):
         return self._file_writer()
 
     def _file_writer(self) -> DeltaLaneWriter:
-        """Writer that lanes get."""
+        """Create the writer of the table's data files."""
         return DeltaLaneWriter(
             sink=self._context.name,
             target=self.target or "",
@@ -176,7 +180,7 @@ class DeltaSink(TargetSink):
 
     @property
     def _marker(self) -> str:
-        """Path in the table of a file by which lanes recognise it."""
+        """Path, within the table, of the file by which lanes recognise the table."""
         return f"_godwit/{self._context.query_id}-{self._context.writer}"
 
     def open(self, context: SinkContext) -> None:
@@ -184,13 +188,8 @@ class DeltaSink(TargetSink):
         self._context = context
         self.__dict__.pop("destination", None)  # of another run, started elsewhere
         self._opening = uuid.uuid4().hex[:12]
-        self._merge_keys = upsert_keys(context, self._keys) if self._mode == "upsert" else ()
+        self._merge_keys = self._checked_keys(self._mode, self._keys)
         for key in self._merge_keys:
-            if pa.types.is_nested(context.schema.field(key).type):
-                raise self._target_error(
-                    f"column {key!r} of type {context.schema.field(key).type} cannot be a key",
-                    "Identify rows by columns of primitive types (keys=[...]).",
-                )
             if "`" in key:
                 raise self._target_error(
                     f"column {key!r} cannot be a key, since it has a backtick in its name, which "
@@ -218,15 +217,15 @@ class DeltaSink(TargetSink):
         self._read_last_epoch()
 
     def _check_columns(self, *, merges: bool) -> None:
-        """Refuse a table whose columns cannot take the rows."""
-        if differences := _differences(self._table, self._schema, merges=merges):
+        """Refuse a table whose columns cannot take the rows; `merges`: rows are upserts."""
+        if differences := _column_differences(self._table, self._schema, merges=merges):
             raise self._target_error(
                 f"the table has other columns: {', '.join(differences)}",
                 "Use another path, or cast and rename the columns before the sink.",
             )
 
     def _check_constraints(self) -> None:
-        """Refuse a table with constraints: what one refused would have been committed already."""
+        """Refuse a table with constraints, which could reject rows after their commit."""
         if names := _constraints(self._table):
             raise self._target_error(
                 f"the table has constraints ({', '.join(sorted(names))})",
@@ -247,18 +246,18 @@ class DeltaSink(TargetSink):
         self._seen = self._table.version()
 
     def _app_id(self, generation: str) -> str:
-        """Application id under which the table keeps this writer's epochs."""
+        """Return the application id under which the table stores this sink's epochs."""
         return _application(self._context.query_id, self._context.writer, generation)
 
     def last_delivered(self) -> HistoryPoint | None:
-        """Return the last epoch in the table, also after a RESTORE."""
+        """Return the last epoch that the table has, also after a RESTORE."""
         return None if self._last_epoch is None else self._last_epoch.point
 
     def cannot_roll_back(self) -> None:
-        """Return None: earlier versions can be restored until they are vacuumed."""
+        """Return ``None``: earlier versions can be restored until they are vacuumed."""
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
-        """Restore the table's version of the last epoch of a history."""
+        """Restore the table's version of the last epoch that the checkpoint has too."""
         with self._translating_errors(
             "cannot be rolled back", "Check the path and the credentials."
         ):
@@ -271,7 +270,8 @@ class DeltaSink(TargetSink):
         if stranger is not None:
             raise self._target_error(
                 f"cannot be rolled back: version {stranger['version']} "
-                f"({stranger.get('operation')}) is somebody else's, and would be undone too",
+                f"({stranger.get('operation')}) was made by another writer, and would be undone "
+                "too",
                 "Delete the rows of later epochs by hand and start with "
                 'on_divergence="new_writer"; or use another table.',
             )
@@ -350,7 +350,7 @@ class DeltaSink(TargetSink):
             return
 
     def _recorded_epoch(self) -> int:
-        """Return the number of the last epoch that the table has."""
+        """Return the number of the last epoch that the table's log has from this sink."""
         version = self._table.transaction_version(self._app_id(self._generation))
         return self._base if version is None else max(version, self._base)
 
@@ -369,7 +369,7 @@ class DeltaSink(TargetSink):
         self._seen = self._table.version()
 
     def _rows(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that are not in lanes' files; one per key where rows are merged."""
+        """Yield the rows that are not in lanes' files; for upserts only the last of each key."""
         if not self._merge_keys:
             return join_small_batches(cast_batches(output, self._schema, self._context.name))
         # A merge refuses to change a row twice, and inserts a new one as often as it comes.
@@ -378,14 +378,14 @@ class DeltaSink(TargetSink):
         )
 
     def _write_remaining(self, rows: Iterable[pa.RecordBatch], epoch: int) -> Iterator[WrittenFile]:
-        """Write rows that lanes left to the driver as data files."""
+        """Write the rows that lanes left to the driver to data files; yield each file."""
         writer = self._file_writer()
         for batch in join_small_batches(rows, rows=_REST_ROWS, size_bytes=_REST_BYTES):
             parts = partitioned(pa.Table.from_batches([batch]), writer.partition_by)
             yield from writer.write_files(parts, f"{epoch}-rest")
 
     def _has_files(self, output: EpochOutput) -> bool:
-        """Return whether lanes' files exist; false if the whole table was replaced."""
+        """Return whether lanes' files of an epoch exist; false if the table was made anew."""
         filesystem, root = table_files(self._table.table_uri, self._storage_options)
         _, gone = files_there(filesystem, root, output.files())
         opening = self._opening if self._is_new else ""
@@ -404,7 +404,7 @@ class DeltaSink(TargetSink):
         return True
 
     def _rows_of_files(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
-        """Read the rows of lanes' files, where the table no longer takes plain files."""
+        """Yield the rows of lanes' files, for a table that no longer takes plain files."""
         filesystem, root = table_files(self._table.table_uri, self._storage_options)
         for file in output.files():
             yield from rows_of_file(filesystem, root, file, self._schema)
@@ -412,7 +412,7 @@ class DeltaSink(TargetSink):
     def _commit_files(
         self, files: Sequence[WrittenFile], point: HistoryPoint, *, complete: bool
     ) -> None:
-        """Commit data files that are in place."""
+        """Commit data files that exist; `complete`: they replace all rows."""
         self._table.create_write_transaction(
             [add_action(file) for file in files],
             mode="overwrite" if complete else "append",
@@ -422,19 +422,21 @@ class DeltaSink(TargetSink):
         )
 
     def _properties(self, point: HistoryPoint, *, first: bool = False) -> CommitProperties:
-        """Commit properties that store the epoch with the rows."""
+        """Build the properties of a commit that store the epoch; `first`: of a new writer."""
         transactions = [Transaction(self._app_id(self._generation), point.epoch)]
         if first:  # that the writer was here is asked of its first generation
             transactions.append(Transaction(self._app_id(""), point.epoch))
         return CommitProperties(
-            custom_metadata=metadata_of(point, self._context.writer, self._generation),
+            custom_metadata={
+                _KEY: point_text(point, self._context.writer, generation=self._generation)
+            },
             app_transactions=transactions,
         )
 
     def _commit_rows(
         self, reader: pa.RecordBatchReader, point: HistoryPoint, *, complete: bool
     ) -> None:
-        """Write rows and commit them."""
+        """Write rows and commit them with their epoch; `complete`: they replace all rows."""
         properties = self._properties(point)
         if complete or not self._merge_keys:
             write_deltalake(
@@ -485,8 +487,8 @@ _LAST_PLAIN_VERSION: Final = 3  # of those that name no features: later ones com
 _PLAIN_PARTITIONS: Final = {"string", "byte", "short", "integer", "long", "date", "boolean"}
 
 
-def _differences(table: DeltaTable, schema: pa.Schema, *, merges: bool) -> list[str]:
-    """Describe the columns by which a table differs from the rows.
+def _column_differences(table: DeltaTable, schema: pa.Schema, *, merges: bool) -> list[str]:
+    """Describe the columns in which a table differs from the rows, one text each.
 
     `merges`: rows are merged, which leaves further columns as they are, or null in new rows.
     """
@@ -513,7 +515,7 @@ def _constraints(table: DeltaTable) -> list[str]:
 
 
 def takes_plain_files(table: DeltaTable) -> bool:
-    """Return whether plain data files meet the table's requirements."""
+    """Return whether the table allows Parquet files to be added without further metadata."""
     protocol = table.protocol()
     if protocol.min_writer_version > _LAST_PLAIN_VERSION and not protocol.writer_features:
         return False
@@ -538,7 +540,7 @@ def as_delta_stores(dtype: pa.DataType) -> pa.DataType:
 
 
 def _type_name(dtype: object) -> str:
-    """Name a Delta type in messages."""
+    """Name a Delta type in messages; ``None`` is ``absent``."""
     if dtype is None:
         return "absent"
     return str(getattr(dtype, "type", dtype))
@@ -561,34 +563,21 @@ class TableEpoch:
 
 
 def _application(query_id: str, writer: str, generation: str = "") -> str:
-    """Application id of a writer's generation, the first one by default."""
+    """Return the application id of a generation of a sink's writer."""
     return "-".join(["godwit", query_id, writer, *([generation] if generation else [])])
 
 
-def metadata_of(point: HistoryPoint, writer: str, generation: str) -> dict[str, str]:
-    """Describe an epoch for the table's log."""
-    fields = {**asdict(point), "writer": writer, "generation": generation}
-    return {_KEY: json.dumps(fields, sort_keys=True)}
-
-
-def _own_epoch(commit: Mapping[str, Any], query_id: str, writer: str) -> TableEpoch | None:
-    """Read a writer's epoch from a commit; ``None`` if it belongs to another writer."""
-    try:
-        fields = json.loads(commit[_KEY])
-        if (fields["query_id"], fields["writer"]) != (query_id, writer):
-            return None
-        return TableEpoch(
-            point=HistoryPoint(
-                query_id=query_id,
-                history=str(fields["history"]),
-                epoch=int(fields["epoch"]),
-                digest=str(fields["digest"]),
-            ),
-            generation=str(fields["generation"]),
-            version=int(commit["version"]),
-        )
-    except (KeyError, TypeError, ValueError):
+def _epoch_of_commit(commit: Mapping[str, Any], query_id: str, writer: str) -> TableEpoch | None:
+    """Read a writer's epoch from an entry of the table's log; ``None`` if it has none."""
+    own = read_point_text(commit.get(_KEY), query_id, writer)
+    if own is None:
         return None
+    point, fields = own
+    return TableEpoch(
+        point=point,
+        generation=str(fields.get("generation", "")),
+        version=int(commit["version"]),
+    )
 
 
 def _commits_back(table: DeltaTable) -> Iterator[dict[str, Any]]:
@@ -629,12 +618,12 @@ def _restored_version(commit: Mapping[str, Any], table: DeltaTable) -> int | Non
     if restored is None:
         return None
     earlier = [c for c in table.history() if c["version"] < commit["version"]]
-    by_time = _by_closeness(earlier, _timestamp_ms(parameters))
+    by_time = _versions_near(earlier, _timestamp_ms(parameters))
     return next((version for version in by_time if _files_at(table, version) == restored), None)
 
 
 def _timestamp_ms(parameters: Mapping[str, Any]) -> float:
-    """Time that a ``RESTORE`` asked for; infinite if it does not say."""
+    """Return the time that a ``RESTORE`` asked for, in ms of Unix time; else infinity."""
     try:
         if parameters.get("datetime") is not None:
             return int(parameters["datetime"])
@@ -643,8 +632,8 @@ def _timestamp_ms(parameters: Mapping[str, Any]) -> float:
         return math.inf
 
 
-def _by_closeness(commits: Sequence[Mapping[str, Any]], at_ms: float) -> list[int]:
-    """Versions of commits: back from a time, then forward from it."""
+def _versions_near(commits: Sequence[Mapping[str, Any]], at_ms: float) -> list[int]:
+    """Order versions by their commits: back from the time `at_ms`, then forward from it."""
     times_ms = {int(c["version"]): c.get("timestamp") or 0 for c in commits}
     latest = max((v for v, time_ms in times_ms.items() if time_ms <= at_ms), default=-1)
     versions = sorted(times_ms)
@@ -652,7 +641,7 @@ def _by_closeness(commits: Sequence[Mapping[str, Any]], at_ms: float) -> list[in
 
 
 def _files_at(table: DeltaTable, version: int) -> frozenset[str] | None:
-    """Return the data files of a version; ``None`` if the log has been cleaned of it."""
+    """Return the data files of a table's version; ``None`` if its log is cleaned up."""
     options = table._storage_options  # noqa: SLF001  the table does not tell them otherwise
     try:
         return frozenset(DeltaTable(table.table_uri, version, options).file_uris())
@@ -661,7 +650,7 @@ def _files_at(table: DeltaTable, version: int) -> frozenset[str] | None:
 
 
 def last_epoch_of(table: DeltaTable, query_id: str, writer: str) -> TableEpoch | None:
-    """Return a writer's last epoch in a table: -1 if its rows are gone.
+    """Return a writer's last epoch in a table; epoch -1 if its rows are gone.
 
     It is -1 too where a ``RESTORE`` went back further than the log does, so that nobody knows:
     a start then refuses to go on.  ``None`` if it never wrote to the table.
@@ -674,7 +663,7 @@ def last_epoch_of(table: DeltaTable, query_id: str, writer: str) -> TableEpoch |
     for commit in _commits_back(table):
         if commit.get("operation") == "RESTORE":
             restore = max(restore, int(commit["version"]))
-        epoch = _own_epoch(commit, query_id, writer)
+        epoch = _epoch_of_commit(commit, query_id, writer)
         if epoch is not None:
             if restore < 0:
                 return epoch
@@ -683,7 +672,7 @@ def last_epoch_of(table: DeltaTable, query_id: str, writer: str) -> TableEpoch |
     log = table.history()
     # If the content goes back to the first commit of the log, the log has all that was restored.
     is_complete = log[-1:] == [oldest] and oldest["operation"] != "RESTORE"
-    if restore < 0 or (is_complete and not any(_own_epoch(c, query_id, writer) for c in log)):
+    if restore < 0 or (is_complete and not any(_epoch_of_commit(c, query_id, writer) for c in log)):
         # By an earlier version, whose commits do not say so; or before the log begins.
         return TableEpoch(
             point=point_without_history(recorded, query_id), generation="", version=-1
@@ -696,7 +685,7 @@ def last_epoch_of(table: DeltaTable, query_id: str, writer: str) -> TableEpoch |
 def version_to_restore(
     table: DeltaTable, is_shared: Callable[[HistoryPoint], bool], query_id: str, writer: str
 ) -> tuple[int | None, int, Mapping[str, Any] | None]:
-    """Find the version of a table with only the shared epochs of a writer.
+    """Find the newest version of a table that has only epochs shared with the checkpoint.
 
     Returns the version (``None`` if the log does not say), the writer's last epoch in it (-1 if it
     has none), and a commit of somebody else that would be undone too.
@@ -706,7 +695,7 @@ def version_to_restore(
     others: list[Mapping[str, Any]] = []
     undone: list[Mapping[str, Any]] = []
     for commit in _commits_back(table):
-        epoch = _own_epoch(commit, query_id, writer)
+        epoch = _epoch_of_commit(commit, query_id, writer)
         if epoch is None:
             if commit.get("operation") not in _MAINTENANCE:
                 others.append(commit)
@@ -720,17 +709,16 @@ def version_to_restore(
 
 
 def restored_since(table: DeltaTable, seen: int, version: int, query_id: str, writer: str) -> bool:
-    """Return whether a ``RESTORE`` has removed a writer's last epoch.
+    """Return whether a ``RESTORE`` has removed a writer's last epoch from a table.
 
-    `table`: the table, as it is now. `seen`: version at which it was looked at last; the writer may
-    have committed an epoch since. `version`: that of the writer's last epoch as of then.
-    `query_id`, `writer`: the writer.
+    `seen`: version at which the table was looked at last; the writer may have committed an epoch
+    since. `version`: the version of the writer's last epoch at that time.
     """
     if table.version() <= seen:
         return False
     targets: list[int] = []
     for commit in table.history(table.version() - seen):
-        epoch = _own_epoch(commit, query_id, writer)
+        epoch = _epoch_of_commit(commit, query_id, writer)
         if epoch is not None:
             version = epoch.version
             break
@@ -761,12 +749,9 @@ class DeltaLaneWriter:
     lane_bytes: int  # as the sink was given it
 
     def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
-        """Write a file for each partition."""
-        if not are_worth_files(rows, 1, self.lane_bytes):
-            return None
-        rows = rows.cast(self.schema)
-        parts = partitioned(rows, self.partition_by)
-        if not are_worth_files(rows, len(parts), self.lane_bytes):
+        """Write a data file for each partition; ``None`` if the rows are too few for files."""
+        parts = partitions_worth_files(rows, self.schema, self.partition_by, self.lane_bytes)
+        if parts is None:
             return None
         filesystem, root = table_files(self.uri, self.storage_options)
         if not exists(filesystem, f"{root}/{self.marker}"):
@@ -774,7 +759,7 @@ class DeltaLaneWriter:
         return self.write_files(parts, f"{epoch}-{place}")
 
     def write_files(self, parts: Iterable[Partition], name: str) -> Sequence[WrittenFile]:
-        """Write a file for each partition, whose name begins with ``godwit-<name>``."""
+        """Write a data file for each partition, named ``godwit-<name>-...``."""
         filesystem, root = table_files(self.uri, self.storage_options)
         attempt = f"{self.opening}-{uuid.uuid4().hex}"
         written = []
@@ -816,7 +801,7 @@ def table_files(uri: str, storage_options: Mapping[str, str] | None) -> tuple[pa
 
 
 def write_marker(uri: str, storage_options: Mapping[str, str] | None, marker: str) -> None:
-    """Write the file by which lanes recognise the table."""
+    """Write the file `marker`, by which lanes recognise the table, into the table's directory."""
     filesystem, root = table_files(uri, storage_options)
     filesystem.create_dir(f"{root}/{Path(marker).parent}", recursive=True)
     with filesystem.open_output_stream(f"{root}/{marker}") as stream:
@@ -824,7 +809,7 @@ def write_marker(uri: str, storage_options: Mapping[str, str] | None, marker: st
 
 
 def add_action(file: WrittenFile) -> AddAction:
-    """Describe a data file as the log of the table does."""
+    """Return the action that adds a data file in the table's log."""
     return AddAction(
         path=file.path,
         size=file.size_bytes,
@@ -836,7 +821,7 @@ def add_action(file: WrittenFile) -> AddAction:
 
 
 def _statistics(rows: pa.Table) -> dict[str, dict[str, Any]]:
-    """Null counts, minima and maxima of plain columns, for data skipping."""
+    """Return null counts, minima and maxima of columns, as Delta's log has them."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
@@ -854,7 +839,7 @@ def _statistics(rows: pa.Table) -> dict[str, dict[str, Any]]:
 
 
 def _is_plain(dtype: pa.DataType) -> bool:
-    """Return whether a file's statistics can hold values of a type as they are."""
+    """Return whether Delta's statistics can hold values of a type."""
     return bool(
         pa.types.is_integer(dtype)
         or pa.types.is_date32(dtype)
@@ -864,7 +849,7 @@ def _is_plain(dtype: pa.DataType) -> bool:
 
 
 def _statistics_value(value: Any) -> Any:
-    """Return a value for a file's statistics; ``None`` if it has none."""
+    """Convert an extreme value for Delta's statistics; ``None`` if it is too long."""
     if isinstance(value, str):
         return value if len(value.encode()) <= _LONGEST_TEXT else None
     return value if value is None or isinstance(value, int) else value.isoformat()

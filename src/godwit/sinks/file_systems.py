@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +18,7 @@ import pyarrow.fs as pafs
 
 from godwit.model.errors import SinkError
 from godwit.model.secrets import HIDDEN, shown_uri
+from godwit.sources.directory import is_remote
 from godwit.sources.directory import open_file_system as open_any
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ _SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 def open_file_system(
     path: str, filesystem: pafs.FileSystem | None = None
 ) -> tuple[pafs.FileSystem, str]:
-    """Open the file system that `path` is on; return it with the path inside it."""
+    """Open the file system of a path or URI; return it with the path inside it."""
     opened, inner = open_any(path, filesystem, error=SinkError)
     return opened, inner.rstrip("/")
 
 
 def destination_of(path: str) -> str:
-    """Return a canonical name of the place that a path or URI denotes, without opening it.
+    """Return a canonical name of the directory that a path or URI denotes; opens nothing.
 
     Of a URI that is the store, the bucket and the path in it. User, password and parameters change
     while the place stays, save for the address of a server.
@@ -48,7 +48,7 @@ def destination_of(path: str) -> str:
     """
     if path.startswith("file:"):
         return open_file_system(path)[1]
-    if not _is_uri(path):
+    if not is_remote(path):
         return os.path.abspath(path)  # noqa: PTH100 - Path would resolve links
     base, _, query = shown_uri(path).partition("?")
     scheme, _, rest = base.partition("://")
@@ -61,11 +61,6 @@ def destination_of(path: str) -> str:
         place = f"{container}@{place}" if container else place
     server = [field for field in query.split("&") if field.startswith("endpoint_override=")]
     return "?".join([f"{name}://{place}", *server])
-
-
-def _is_uri(path: str) -> bool:
-    """Return whether a path begins with a scheme, such as ``s3://``."""
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://|file:/", path) is not None
 
 
 def renames_directories(filesystem: pafs.FileSystem) -> bool:
@@ -109,7 +104,7 @@ def force_tree(directory: Path) -> None:
 
 
 def force_names(directories: Iterable[Path]) -> None:
-    """Make the names in `directories` durable."""
+    """Make the names of the files in these directories durable."""
     for directory in directories:
         try:
             force_file(directory)

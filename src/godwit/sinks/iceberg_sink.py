@@ -18,9 +18,7 @@ read, those of the same keys left out, and the rest written anew with the epoch'
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
@@ -31,7 +29,6 @@ from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, IsNull, L
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
-from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.parquet_files import file_row_check
 from godwit.sinks.rows import (
@@ -41,12 +38,17 @@ from godwit.sinks.rows import (
     join_small_batches,
     last_of_each_key,
     storable_schema,
-    upsert_keys,
     with_plain_types,
     without_replaced_rows,
 )
 from godwit.sinks.sink import MAX_PARTITIONS
-from godwit.sinks.target_sink import TargetSink, is_shared, point_without_history
+from godwit.sinks.target_sink import (
+    TargetSink,
+    is_shared,
+    point_text,
+    point_without_history,
+    read_point_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -57,9 +59,9 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
+    from godwit.checkpoint.ownership import HistoryPoint
     from godwit.plan.staging import RowCheck
-    from godwit.sinks.committed import CommittedEpochs
-    from godwit.sinks.sink import EpochOutput, Sink, SinkContext
+    from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
 
 _ATTEMPTS: Final = 10  # of several writers, one wins each time
 _PROPERTY: Final = "godwit"
@@ -95,7 +97,7 @@ class IcebergSink(TargetSink):
 
     @property
     def destination(self) -> str:
-        """Catalog and table."""
+        """Catalog and table, without secrets."""
         uri = shown_uri(str(self._properties.get("uri", "")))
         return f"iceberg:{self._catalog_name}:{uri}:{self._table_name}"
 
@@ -107,13 +109,7 @@ class IcebergSink(TargetSink):
     def open(self, context: SinkContext) -> None:
         """Create the table, or check that the rows fit it."""
         self._context = context
-        self._merge_keys = upsert_keys(context, self._keys) if self._mode == "upsert" else ()
-        for key in self._merge_keys:
-            if pa.types.is_nested(context.schema.field(key).type):
-                raise self._target_error(
-                    f"column {key!r} of type {context.schema.field(key).type} cannot be a key",
-                    "Identify rows by columns of primitive types (keys=[...]).",
-                )
+        self._merge_keys = self._checked_keys(self._mode, self._keys)
         schema = with_plain_types(storable_schema(context.schema), as_iceberg_stores)
         with self._translating_errors(
             "cannot be opened",
@@ -128,7 +124,7 @@ class IcebergSink(TargetSink):
                 "the table is of format version 1, of which a roll-back could not be noticed",
                 "Upgrade it: ALTER TABLE ... SET TBLPROPERTIES ('format-version' = '2').",
             )
-        self._own_schema, self._schema = schema, self._fitted(schema, table)
+        self._own_schema, self._schema = schema, self._fit_columns(schema, table)
         self._last = self._last_epoch_in(table.metadata)
 
     def _create(self, schema: pa.Schema) -> None:
@@ -140,14 +136,14 @@ class IcebergSink(TargetSink):
             self._catalog.create_namespace_if_not_exists(namespace)
         self._catalog.create_table_if_not_exists(self._table_name, schema)
 
-    def _fitted(self, schema: pa.Schema, table: Table) -> pa.Schema:
-        """Return the columns as the table has them, or refuse a table that has others."""
+    def _fit_columns(self, schema: pa.Schema, table: Table) -> pa.Schema:
+        """Return the rows' columns in the table's order; refuse a table with other columns."""
         there = table.schema().as_arrow()
         differences = [
             f"{name} ({_type_name(schema, name)} in the rows, {_type_name(there, name)} in the "
             "table)"
             for name in sorted({*schema.names, *there.names})
-            if _shape_of(schema, name) != _shape_of(there, name)
+            if _common_type_of(schema, name) != _common_type_of(there, name)
         ]
         if differences:
             raise self._target_error(
@@ -162,18 +158,18 @@ class IcebergSink(TargetSink):
         )
 
     def _last_epoch_in(self, metadata: TableMetadata) -> HistoryPoint | None:
-        """Last epoch of this writer in the table."""
+        """Return the last epoch that the table has from this sink; ``None`` if it has none."""
         return last_epoch_of(metadata, self._context.query_id, self._context.writer)
 
     def last_delivered(self) -> HistoryPoint | None:
-        """Return the last epoch in the table, also after it was rolled back."""
+        """Return the last epoch that the table has from this sink, also after a roll-back."""
         return self._last
 
     def cannot_roll_back(self) -> None:
-        """Return None: earlier snapshots can be returned to until they expire."""
+        """Return ``None``: earlier snapshots can be returned to until they expire."""
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
-        """Return to the snapshot of the last epoch of a history."""
+        """Return the table to the snapshot of the last epoch that the checkpoint has too."""
         with self._translating_errors(
             "cannot be rolled back", "Check the catalog and the credentials."
         ):
@@ -198,7 +194,7 @@ class IcebergSink(TargetSink):
     def _snapshot_to_keep(
         self, metadata: TableMetadata, is_kept: Callable[[HistoryPoint], bool]
     ) -> tuple[Snapshot | None, int]:
-        """Find the newest snapshot without epochs that are not to be kept, and its last epoch.
+        """Find the newest snapshot whose epochs all meet `is_kept`; and its last epoch.
 
         ``None`` if there was none before these.
         """
@@ -207,10 +203,10 @@ class IcebergSink(TargetSink):
         undone: list[Snapshot] = []
         keep, left = None, -1
         for snapshot in _ancestors(metadata):
-            point = _point_of(snapshot, self._context.query_id, self._context.writer)
+            point = _epoch_of_snapshot(snapshot, self._context.query_id, self._context.writer)
             if point is None:
-                if _operation(snapshot) is not Operation.REPLACE:  # which adds no rows
-                    others.append(snapshot)
+                if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE:
+                    others.append(snapshot)  # it may have added rows
                 continue
             undone, others = [*undone, *others], []
             if is_kept(point):
@@ -219,8 +215,8 @@ class IcebergSink(TargetSink):
             oldest = snapshot
         if undone:
             raise self._target_error(
-                f"cannot be rolled back: snapshot {undone[-1].snapshot_id} is somebody else's, and "
-                "would be undone too",
+                f"cannot be rolled back: snapshot {undone[-1].snapshot_id} was made by another "
+                "writer, and would be undone too",
                 'Delete the rows of later epochs by hand and start with on_divergence="new_writer"'
                 "; or use another table.",
             )
@@ -257,7 +253,7 @@ class IcebergSink(TargetSink):
                 if self._has_epoch(table.metadata, output.epoch):
                     return
                 if self._merge_keys:  # rows are written anew, without columns that others added
-                    self._fitted(self._own_schema, table)
+                    self._fit_columns(self._own_schema, table)
                 try:
                     self._commit_rows(table, self._rows(output), output.point, complete=complete)
                 except _EpochIsThereError:
@@ -269,7 +265,7 @@ class IcebergSink(TargetSink):
                 return
 
     def _has_epoch(self, metadata: TableMetadata, epoch: int) -> bool:
-        """Return whether the table has an epoch; refuse a table that lost some in this run."""
+        """Return whether the table has an epoch; raise if the table lost epochs in this run."""
         there = self._last_epoch_in(metadata)
         if self._last is not None and (there is None or there.epoch < self._last.epoch):
             raise self._target_error(
@@ -282,7 +278,7 @@ class IcebergSink(TargetSink):
         return there is not None and there.epoch >= epoch
 
     def _rows(self, output: EpochOutput) -> pa.Table:
-        """Return the rows; one per key where rows are merged."""
+        """Return an epoch's rows; for upserts only the last of each key."""
         name = self._context.name
         batches: Iterator[pa.RecordBatch] = (
             without_replaced_rows(output, self._schema, self._merge_keys, name)
@@ -300,14 +296,13 @@ class IcebergSink(TargetSink):
         complete: bool,
         once: bool = True,
     ) -> None:
-        """Write rows and commit them, with the epoch that they are of.
+        """Write rows and commit them with their epoch; `complete`: they replace all rows.
 
         `once`: raise `_EpochIsThereError` if another driver commits it meanwhile.
         """
         query, writer = self._context.query_id, self._context.writer
-        fields = {**asdict(point), "writer": writer}
-        fields["sequence"] = table.metadata.next_sequence_number()  # or more, if repeated
-        text = json.dumps(fields, sort_keys=True)
+        sequence = table.metadata.next_sequence_number()  # or more, if repeated
+        text = point_text(point, writer, sequence=sequence)
 
         merged = bool(self._merge_keys and rows.num_rows)
         of_snapshot = table.metadata.current_snapshot_id
@@ -321,7 +316,7 @@ class IcebergSink(TargetSink):
                 raise CommitFailedException("The rows were made of an older snapshot.")
 
         with _EpochTable(table, refuse_repetition).transaction() as transaction:
-            transaction.set_properties({_property(query, writer): text})
+            transaction.set_properties({_property_name(query, writer): text})
             summary = {_PROPERTY: text}
             if complete:
                 num_replaced = table.scan().count()
@@ -335,7 +330,7 @@ class IcebergSink(TargetSink):
     def _merge(
         self, transaction: Transaction, table: Table, rows: pa.Table, summary: dict[str, str]
     ) -> None:
-        """Replace the rows of the same keys."""
+        """Replace the table's rows that have the same keys as `rows`."""
         # The library cannot compare a partition that is null.
         partitioned = {table.schema().find_column_name(f.source_id) for f in table.spec().fields}
         near = rows_near(rows, [key for key in self._merge_keys if key not in partitioned])
@@ -374,7 +369,7 @@ class _EpochTable(Table):
         self._refuse = refuse
 
     def refresh(self) -> Table:
-        """Load the newest metadata, as the library does before it repeats a commit."""
+        """Load the newest metadata before a commit is repeated, unless that is refused."""
         refreshed = super().refresh()
         self._refuse(refreshed.metadata)
         return refreshed
@@ -387,7 +382,7 @@ def _replace(
     summary: dict[str, str],
     num_replaced: int,
 ) -> None:
-    """Replace the rows that a filter selects, of which there are `num_replaced`."""
+    """Replace the rows that the filter `where` selects, of which there are `num_replaced`."""
     if num_replaced:
         transaction.overwrite(rows, overwrite_filter=where, snapshot_properties=summary)
     else:  # the library warns of a deletion that finds nothing
@@ -395,7 +390,7 @@ def _replace(
 
 
 def rows_near(rows: pa.Table, keys: Sequence[str]) -> BooleanExpression:
-    """Return a filter that selects all rows of the same keys, and not many others.
+    """Return a filter that selects all rows with the keys of `rows`, and few others.
 
     It is a range of the first key column that has an order which all readers agree on.
     """
@@ -414,6 +409,7 @@ def rows_near(rows: pa.Table, keys: Sequence[str]) -> BooleanExpression:
 
 
 def _is_ordered(dtype: pa.DataType) -> bool:
+    """Return whether all readers of Iceberg order values of a type alike."""
     return bool(
         pa.types.is_integer(dtype) or pa.types.is_string(dtype) or pa.types.is_date32(dtype)
     )
@@ -425,23 +421,24 @@ def _literal(value: Any) -> Any:
 
 
 def last_epoch_of(metadata: TableMetadata, query_id: str, writer: str) -> HistoryPoint | None:
-    """Return a writer's last epoch in a table: -1 if its rows are gone.
+    """Return a writer's last epoch in a table; epoch -1 if its rows are gone.
 
     ``None`` if it never wrote to the table.
     """
     ancestors = list(_ancestors(metadata))
     for snapshot in ancestors:
-        point = _point_of(snapshot, query_id, writer)
+        point = _epoch_of_snapshot(snapshot, query_id, writer)
         if point is not None:
             return point
-    text = metadata.properties.get(_property(query_id, writer))
+    text = metadata.properties.get(_property_name(query_id, writer))
     if text is None:
         return None
     # Its snapshots have expired, unless there are older ones: the table was rolled back to these.
-    recorded, sequence = _read_point(text, query_id, writer), _sequence_in(text)
-    if recorded is None or any((s.sequence_number or 0) < sequence for s in ancestors):
+    own = read_point_text(text, query_id, writer)
+    sequence = 0 if own is None else int(own[1].get("sequence", 0))
+    if own is None or not ancestors or any((s.sequence_number or 0) < sequence for s in ancestors):
         return point_without_history(-1, query_id)
-    return recorded if ancestors else point_without_history(-1, query_id)
+    return own[0]
 
 
 def _ancestors(metadata: TableMetadata) -> Iterator[Snapshot]:
@@ -454,44 +451,20 @@ def _ancestors(metadata: TableMetadata) -> Iterator[Snapshot]:
 
 
 def _is_first(snapshot: Snapshot) -> bool:
-    """Return whether a table had no snapshot before; parents that have expired are not named."""
+    """Return whether a snapshot is the first that its table ever had."""
     return snapshot.parent_snapshot_id is None and snapshot.sequence_number == 1
 
 
-def _sequence_in(text: str) -> int:
-    """Return the sequence number that a table's property has beside an epoch."""
-    return int(json.loads(text).get("sequence", 0))
-
-
-def _property(query_id: str, writer: str) -> str:
-    """Name of the table's property that has a writer's last epoch."""
+def _property_name(query_id: str, writer: str) -> str:
+    """Return the name of the table's property that stores a writer's last epoch."""
     return f"{_PROPERTY}.{query_id}.{writer}"
 
 
-def _operation(snapshot: Snapshot) -> Operation | None:
-    return None if snapshot.summary is None else snapshot.summary.operation
-
-
-def _point_of(snapshot: Snapshot, query_id: str, writer: str) -> HistoryPoint | None:
-    """Read a writer's epoch from a snapshot; ``None`` if it is of somebody else."""
+def _epoch_of_snapshot(snapshot: Snapshot, query_id: str, writer: str) -> HistoryPoint | None:
+    """Read a writer's epoch from a snapshot; ``None`` if another writer made the snapshot."""
     summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
-    return _read_point(summary.get(_PROPERTY, ""), query_id, writer)
-
-
-def _read_point(text: str, query_id: str, writer: str) -> HistoryPoint | None:
-    """Read a writer's epoch; ``None`` if it is of somebody else."""
-    try:
-        fields = json.loads(text)
-        if (fields["query_id"], fields["writer"]) != (query_id, writer):
-            return None
-        return HistoryPoint(
-            query_id=query_id,
-            history=str(fields["history"]),
-            epoch=int(fields["epoch"]),
-            digest=str(fields["digest"]),
-        )
-    except (KeyError, TypeError, ValueError):
-        return None
+    own = read_point_text(summary.get(_PROPERTY), query_id, writer)
+    return None if own is None else own[0]
 
 
 def as_iceberg_stores(dtype: pa.DataType) -> pa.DataType:
@@ -512,22 +485,22 @@ def as_iceberg_stores(dtype: pa.DataType) -> pa.DataType:
     }.get(dtype, dtype)
 
 
-def _shape_of(schema: pa.Schema, name: str) -> object:
-    """Return a column's type without what Arrow and Iceberg tell in different ways."""
-    return _shape(schema.field(name).type) if name in schema.names else None
+def _common_type_of(schema: pa.Schema, name: str) -> object:
+    """Return a column's type in the form that Arrow and Iceberg share; ``None`` without one."""
+    return _common_type(schema.field(name).type) if name in schema.names else None
 
 
-def _shape(dtype: pa.DataType) -> object:
-    """Return a type without what Arrow and Iceberg tell in different ways."""
+def _common_type(dtype: pa.DataType) -> object:
+    """Return a type in a form that Arrow and Iceberg share: large and nested types unified."""
     if pa.types.is_struct(dtype):
-        return {field.name: _shape(field.type) for field in dtype}
+        return {field.name: _common_type(field.type) for field in dtype}
     if pa.types.is_map(dtype):
-        return ["map", _shape(dtype.key_type), _shape(dtype.item_type)]
+        return ["map", _common_type(dtype.key_type), _common_type(dtype.item_type)]
     if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
-        return ["list", _shape(dtype.value_type)]
+        return ["list", _common_type(dtype.value_type)]
     return str(dtype).removeprefix("large_")
 
 
 def _type_name(schema: pa.Schema, name: str) -> str:
-    """Name a column's Iceberg type in messages."""
+    """Name the type of a schema's column in messages; ``absent`` if there is no such column."""
     return str(schema.field(name).type) if name in schema.names else "absent"

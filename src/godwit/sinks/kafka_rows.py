@@ -16,7 +16,13 @@ import pyarrow.compute as pc
 
 from godwit.plan.staging import Rejections
 from godwit.sinks.row_checks import within_years
-from godwit.sources.message_formats import JsonMessages, MessageFormat, UnwritableError, Value
+from godwit.sources.message_formats import (
+    JsonMessages,
+    MessageFormat,
+    UnwritableError,
+    Value,
+    is_text_or_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +90,7 @@ class MessageLayout:
         if len(self.key) > 1:
             return JsonMessages(None).encode(rows.select(list(self.key)))
         column = rows[self.key[0]]
-        if not (_is_bytes(column.type)):
+        if not (is_text_or_bytes(column.type)):
             try:
                 column = column.cast(pa.string())
             except pa.ArrowException as error:
@@ -103,17 +109,6 @@ def _is_beyond(values: pa.Array) -> bool:
     numbers = values.cast(pa.int32() if values.type == pa.date32() else pa.int64())
     least, most = pc.min_max(numbers).values()
     return bool(least.is_valid and (least.as_py() < bounds[0] or most.as_py() > bounds[1]))
-
-
-def _is_bytes(dtype: pa.DataType) -> bool:
-    """Return whether values of a type are bytes."""
-    return bool(
-        pa.types.is_binary(dtype)
-        or pa.types.is_large_binary(dtype)
-        or pa.types.is_fixed_size_binary(dtype)
-        or pa.types.is_string(dtype)
-        or pa.types.is_large_string(dtype)
-    )
 
 
 def _message_headers(given: Any) -> list[tuple[str, bytes | None]] | None:
@@ -148,7 +143,7 @@ class SizeCheck:
             return self._rejections(batch)
 
     def _takes_any(self, batch: pa.RecordBatch) -> bool:
-        """Return whether the formats can encode any rows of these columns."""
+        """Return whether the formats can encode every row that these columns may hold."""
         formats = (self.layout.value, self.layout.key_format)
         if not all(one is None or one.writes_any for one in formats):
             return False
@@ -170,6 +165,7 @@ class SizeCheck:
         return Rejections(rows=np.asarray(rows, np.int64), reasons=reasons) if rows else None
 
     def _too_large_reason(self, size_bytes: int) -> str:
+        """Return why a message of `size_bytes` is refused."""
         return (
             f"its message would have {size_bytes} bytes, and the topic takes {self.max_bytes} "
             "(max.message.bytes)"
@@ -178,19 +174,17 @@ class SizeCheck:
 
 def _bound_bytes(batch: pa.RecordBatch) -> int:
     """Return an upper bound of the bytes of a message of the batch."""
-    fields = sum(_text_bytes(c) + 6 * len(f.name) + 4 for c, f in _batch_columns(batch))
+    fields = sum(
+        _text_bytes(c) + 6 * len(f.name) + 4
+        for c, f in zip(batch.columns, batch.schema, strict=True)
+    )
     return 2 * fields + _OVERHEAD_BYTES  # as key and as value
-
-
-def _batch_columns(batch: pa.RecordBatch) -> Iterator[tuple[pa.Array, pa.Field]]:
-    """Yield the columns of a batch, with their fields."""
-    yield from zip(batch.columns, batch.schema, strict=True)
 
 
 def _text_bytes(values: pa.Array) -> int:
     """Return an upper bound of a value's bytes as JSON text, with escapes."""
     dtype = values.type
-    if _is_bytes(dtype):
+    if is_text_or_bytes(dtype):
         if pa.types.is_fixed_size_binary(dtype):
             return 2 * int(dtype.byte_width) + 4
         return 6 * int(pc.max(pc.binary_length(values)).as_py() or 0) + 4

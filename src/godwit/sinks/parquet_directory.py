@@ -40,7 +40,7 @@ class _MakeError(Protocol):
 
 
 def check_columns(schema: pa.Schema, partition_by: Sequence[str], error: _MakeError) -> None:
-    """Refuse columns that Parquet or directories cannot hold."""
+    """Refuse columns that Parquet files cannot hold or that cannot name directories."""
     if any(name.lower() == "epoch" for name in schema.names):
         raise error(
             "a column is called 'epoch', as the directories are",
@@ -76,7 +76,7 @@ class ParquetDirectory:
     root: str
 
     def claim(self, mine: dict[str, Any], error: _MakeError) -> bool:
-        """Write the owner file, or check that it names this sink; return ``True`` if new.
+        """Write the owner file, or check that it names this sink; return ``True`` if it is new.
 
         Epoch numbers start anew with every checkpoint: without this check, the epochs of an older
         query would pass for delivered epochs of this one, and rows would be lost. Of two queries
@@ -107,7 +107,7 @@ class ParquetDirectory:
         return True
 
     def check(self, mine: dict[str, Any], error: _MakeError) -> None:
-        """Check the owner's marker again, and add new columns to it.
+        """Check that the directory is still this sink's; add new columns to the owner file.
 
         Columns may come and go between runs, since every file says which it has; one that changed
         its type would keep readers from reading the directory as a whole.
@@ -123,7 +123,7 @@ class ParquetDirectory:
             )
 
     def _read_marker(self, mine: dict[str, Any], error: _MakeError) -> dict[str, Any] | None:
-        """Read the owner file; ``None`` if there is none. Raise if it names another sink."""
+        """Read the owner file; ``None`` if there is none; raise if it names another sink."""
         marker = f"{self.root}/{_MARKER}"
         if not exists(self.filesystem, marker):
             return None
@@ -144,11 +144,11 @@ class ParquetDirectory:
         return theirs
 
     def ignores_case(self) -> bool:
-        """Return whether the file system ignores case in names."""
+        """Return whether the file system takes names that differ in case for the same name."""
         return exists(self.filesystem, f"{self.root}/{_MARKER.upper()}")
 
     def _write_claim(self, mine: dict[str, Any]) -> str | None:
-        """Write the marker; return the file of another writer that is about to.
+        """Write the owner file; return the file of a rival that is about to write one.
 
         A local disk links a file to a name that nobody has. Elsewhere every claimant writes a file
         of its own before it looks for those of others: of two that come at once, one sees the
@@ -179,7 +179,7 @@ class ParquetDirectory:
         return None
 
     def _write_temporary_marker(self, mine: dict[str, Any]) -> str:
-        """Write a marker under a temporary name, so that it appears whole."""
+        """Write the owner file under a temporary name; return its path."""
         path = f"{self.root}/{_MARKER}.{uuid.uuid4().hex}"
         with self.filesystem.open_output_stream(path) as stream:
             stream.write(json.dumps(mine, indent=1).encode())
@@ -188,7 +188,7 @@ class ParquetDirectory:
         return path
 
     def _temporary_markers(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield markers under temporary names."""
+        """Yield path and content of owner files under temporary names."""
         for info in self.filesystem.get_file_info(pafs.FileSelector(self.root)):
             if not info.base_name.startswith(f"{_MARKER}."):
                 continue
@@ -207,14 +207,14 @@ class ParquetDirectory:
         return False
 
     def epochs_begun(self) -> list[int]:
-        """Epochs that have a directory, ascending."""
+        """Return the epochs that have a directory, ascending."""
         names = (
             info.base_name for info in self.filesystem.get_file_info(pafs.FileSelector(self.root))
         )
         return sorted(int(match[1]) for name in names if (match := _EPOCH.fullmatch(name)))
 
     def delivered_epochs(self) -> list[int]:
-        """Delivered epochs, ascending."""
+        """Return the epochs whose directories have a ``_SUCCESS`` file, ascending."""
         epochs = self.epochs_begun()
         infos = self.filesystem.get_file_info(
             [f"{self.root}/epoch={epoch}/_SUCCESS" for epoch in epochs]
@@ -233,7 +233,7 @@ class ParquetDirectory:
         return point
 
     def last_point(self) -> HistoryPoint | None:
-        """Return the last delivered epoch, even if its directory was removed.
+        """Return the last delivered epoch, even if its directory was removed since.
 
         Lists the directory once, and looks into those of later epochs than the noted one only.
         """
@@ -246,7 +246,7 @@ class ParquetDirectory:
         return noted
 
     def record_last(self, point: HistoryPoint) -> None:
-        """Record the last delivered epoch.
+        """Record the last delivered epoch in ``_delivered.json``.
 
         A note that a crash tore says nothing, and is not forced to the disk: the epochs' own
         directories say the same, as long as nobody takes them away.
@@ -261,7 +261,7 @@ class ParquetDirectory:
         here.with_name(written.rpartition("/")[2]).replace(here)
 
     def remove_staged(self, which: Callable[[str], bool]) -> None:
-        """Remove entries under ``_staging`` whose names meet the condition `which`."""
+        """Remove the entries of ``_staging`` whose names meet the condition `which`."""
         selector = pafs.FileSelector(f"{self.root}/_staging", allow_not_found=True)
         for info in self.filesystem.get_file_info(selector):
             if which(info.base_name):
@@ -271,7 +271,7 @@ class ParquetDirectory:
 
 
 def belongs_to(marker: bytes, query_id: str, sink: str) -> bool:
-    """Return whether a directory with this ``_godwit.json`` is that sink's of that query."""
+    """Return whether the owner file `marker` names the sink `sink` of the query `query_id`."""
     try:
         fields = json.loads(marker)
     except ValueError:
@@ -281,7 +281,7 @@ def belongs_to(marker: bytes, query_id: str, sink: str) -> bool:
 
 
 def _publish_marker(filesystem: pafs.FileSystem, path: str) -> None:
-    """Rename a written marker to its final name."""
+    """Rename an owner file at a temporary path to its final name."""
     marker = f"{path.rsplit('/', 1)[0]}/{_MARKER}"
     for attempt in range(_ATTEMPTS):
         try:
@@ -337,7 +337,7 @@ def _foreign_directory(
 
 
 def _can_partition(dtype: pa.DataType) -> bool:
-    """Return whether values of a type can name directories of partitions."""
+    """Return whether values of a type can name partition directories."""
     return bool(
         pa.types.is_string(dtype)
         or pa.types.is_large_string(dtype)
@@ -369,13 +369,13 @@ def latest_epoch(
 
 
 def write_point(filesystem: pafs.FileSystem, path: str, point: HistoryPoint) -> None:
-    """Write an epoch with its history and digest."""
+    """Write an epoch with its history and digest to a JSON file."""
     with filesystem.open_output_stream(path) as stream:
         stream.write(json.dumps(asdict(point)).encode())
 
 
 def read_point(filesystem: pafs.FileSystem, path: str) -> HistoryPoint | None:
-    """Read a point from `write_point`; ``None`` if it is missing or damaged."""
+    """Read the file of `write_point`; ``None`` if it is missing or damaged."""
     try:
         with filesystem.open_input_stream(path) as stream:
             fields = json.loads(stream.read())
@@ -386,7 +386,7 @@ def read_point(filesystem: pafs.FileSystem, path: str) -> HistoryPoint | None:
 
 
 def files_under(filesystem: pafs.FileSystem, directory: str) -> list[str]:
-    """Files below a directory, by relative path, ascending."""
+    """Return the files below a directory by relative path, ascending."""
     selector = pafs.FileSelector(directory, recursive=True, allow_not_found=True)
     return sorted(
         info.path.removeprefix(f"{directory}/")
@@ -396,7 +396,7 @@ def files_under(filesystem: pafs.FileSystem, directory: str) -> list[str]:
 
 
 def link_or_copy(filesystem: pafs.FileSystem, source: str, target: str) -> None:
-    """Link `target` to `source`; on an object store, copy on the server side."""
+    """Give the file `source` a second name, `target`; on object stores, copy it on the server."""
     filesystem.create_dir(target.rsplit("/", 1)[0], recursive=True)
     here, there = local_path(filesystem, source), local_path(filesystem, target)
     if here is None or there is None:

@@ -37,6 +37,7 @@ import pyarrow.parquet as pq
 from godwit.checkpoint.staged_output import WrittenFile
 from godwit.model.errors import SinkError
 from godwit.sinks.row_checks import KNOWN_YEARS, NO_NANOSECONDS, ColumnCheck, RowChecks, Rule
+from godwit.sinks.rows import split_batch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -96,7 +97,7 @@ class EpochFiles:
                     raise
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append `rows` to their partitions' files, one row group each."""
+        """Append rows to the files of their partitions, one row group each."""
         columns = rows.select(self._columns)
         if not self._partition_by:
             self._append_rows("", columns)
@@ -106,7 +107,7 @@ class EpochFiles:
             self._append_rows(inner, columns.take(pa.array(positions)))
 
     def _append_rows(self, inner: str, rows: pa.RecordBatch) -> None:
-        """Append rows to a partition's file; begin a new file if it is full."""
+        """Append rows to the file of the partition `inner`; begin another file if it is full."""
         if self._bytes[inner] >= FILE_BYTES and inner in self._open:
             self._open.pop(inner).close()
         writer = self._open_writer(inner)
@@ -121,7 +122,7 @@ class EpochFiles:
         self._open_writer("/".join(f"{name}={NULL_PARTITION}" for name in self._partition_by))
 
     def _open_writer(self, inner: str) -> pq.ParquetWriter:
-        """Return a partition's open file; close the oldest if there are too many."""
+        """Return the open file of the partition `inner`; if too many are open, close the oldest."""
         if inner in self._open:
             return self._open[inner]
         if len(self._open) >= _OPEN_FILES:
@@ -144,7 +145,7 @@ class EpochFiles:
 def partition_directories(
     keys: pa.RecordBatch, *, folds: bool = False
 ) -> Iterator[tuple[str, np.ndarray[Any, np.dtype[np.int64]]]]:
-    """Yield each partition directory of `keys`, with the positions of its rows, ascending.
+    """Yield the directory of each partition, with the positions of its rows, ascending.
 
     Examples
     --------
@@ -172,10 +173,10 @@ def partition_directories(
 
 
 def directory_name(column: str, value: Any, *, folds: bool = False) -> str:
-    """Name of a partition directory."""
-    if value is None or value == "":
+    """Return the directory's name of a partition, such as ``day=2024-05-01``, as Spark does."""
+    text = _partition_text(value)
+    if text is None:
         return f"{column}={NULL_PARTITION}"
-    text = str(value).lower() if isinstance(value, bool) else str(value)
     escaped = escaped_in_paths(text)
     if folds:
         # Not the digits of what is escaped already, of which only one spelling occurs.
@@ -183,8 +184,15 @@ def directory_name(column: str, value: Any, *, folds: bool = False) -> str:
     return f"{column}={escaped}"
 
 
+def _partition_text(value: Any) -> str | None:
+    """Return a partition's value as text; ``None`` for null and, as in Spark, for empty text."""
+    if value is None or value == "":
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def folded(name: str) -> str:
-    """Normalise a name as case-insensitive file systems compare it."""
+    """Normalise a name as file systems without case compare names."""
     return unicodedata.normalize("NFC", name).casefold()
 
 
@@ -202,11 +210,6 @@ def escaped_in_paths(text: str) -> str:
 _log = logging.getLogger(__name__)
 
 
-def are_worth_files(rows: pa.Table, partitions: int, lane_bytes: int) -> bool:
-    """Return whether a lane's files would have at least a sixteenth of `lane_bytes` each."""
-    return bool(rows.nbytes >= lane_bytes and 16 * rows.nbytes >= lane_bytes * partitions)
-
-
 @dataclass(frozen=True, slots=True)
 class Partition:
     """Rows of one partition."""
@@ -219,7 +222,7 @@ class Partition:
 def partitioned(
     rows: pa.Table, partition_by: Sequence[str], *, folds: bool = False
 ) -> list[Partition]:
-    """Divide rows by partition columns; `folds`: the file system ignores case."""
+    """Divide rows by the partition columns; `folds`: the file system ignores case."""
     if not partition_by:
         return [Partition("", {}, rows)]
     columns = [name for name in rows.schema.names if name not in partition_by]
@@ -231,28 +234,33 @@ def partitioned(
     for directory, parts_of_directory in places.items():
         positions = np.sort(np.concatenate(parts_of_directory))
         values = keys.slice(int(positions[0]), 1)
-        texts = {name: _partition_text(values.column(name)[0]) for name in partition_by}
+        texts = {name: _partition_text(values.column(name)[0].as_py()) for name in partition_by}
         parts.append(Partition(directory, texts, rows.select(columns).take(pa.array(positions))))
     return parts
 
 
-def _partition_text(value: pa.Scalar) -> str | None:
-    """Write a partition's value as its directory spells it."""
-    # An empty text counts as null, as in Spark.
-    plain = value.as_py()
-    if plain is None or plain == "":
+def partitions_worth_files(
+    rows: pa.Table,
+    schema: pa.Schema,
+    partition_by: Sequence[str],
+    lane_bytes: int,
+    *,
+    folds: bool = False,
+) -> list[Partition] | None:
+    """Divide a lane's rows by partitions; ``None`` if the lane has too few for files of its own.
+
+    All rows must have at least `lane_bytes` bytes, and those of a partition a sixteenth of that on
+    average.
+    """
+    if rows.nbytes < lane_bytes:
         return None
-    return str(plain).lower() if isinstance(plain, bool) else str(plain)
+    parts = partitioned(rows.cast(schema), partition_by, folds=folds)
+    return parts if 16 * rows.nbytes >= lane_bytes * len(parts) else None
 
 
 def file_slices(rows: pa.Table) -> Iterator[pa.Table]:
-    """Cut rows into parts for files of bounded size."""
-    if rows.nbytes <= FILE_BYTES or rows.num_rows <= 1:
-        yield rows
-        return
-    half = rows.num_rows // 2
-    yield from file_slices(rows.slice(0, half))
-    yield from file_slices(rows.slice(half))
+    """Cut a lane's rows into parts for files of bounded size."""
+    return split_batch(rows, rows=rows.num_rows, size_bytes=FILE_BYTES)
 
 
 def write_file(
@@ -266,7 +274,7 @@ def write_file(
     delivered: str,
     facts: dict[str, Any] | None = None,
 ) -> WrittenFile:
-    """Write a partition's rows to a file below `root`; not durable yet."""
+    """Write a partition's rows to a Parquet file below `root`; not durable yet."""
     with filesystem.open_output_stream(f"{root}/{path}") as stream:
         pq.write_table(rows, stream, compression=compression)
         size = int(stream.tell())
@@ -283,7 +291,7 @@ def write_file(
 def files_there(
     filesystem: pafs.FileSystem, root: str, written: Sequence[WrittenFile]
 ) -> tuple[list[tuple[WrittenFile, pafs.FileInfo]], list[str]]:
-    """Return the lanes' files that exist, and the paths of missing ones.
+    """Return the lanes' files that exist at the target, and the paths of missing ones.
 
     If any are missing, the epoch must not be delivered.
     """
@@ -299,7 +307,7 @@ def files_there(
 def is_target_replaced(
     sink: str, target: str, output: EpochOutput, gone: Sequence[str], opening: str
 ) -> bool:
-    """Return whether to skip an epoch because the whole target was removed.
+    """Return whether to skip an epoch whose files are gone since the whole target was removed.
 
     True if the target was created when the sink was opened, and all `gone` files were written
     before. `opening`: part of the names of files written since; empty if the target was not
@@ -308,9 +316,8 @@ def is_target_replaced(
     if not opening or any(f"-{opening}-" in path for path in gone):
         return False
     _log.warning(
-        "Sink %r: epoch %d is not written to %s: %d of its rows were in files there, which went "
-        "when it was removed, and with them all earlier epochs. It begins anew with what comes "
-        "next.",
+        "Sink %r: epoch %d is not written, since the target %s was removed, with files of %d rows "
+        "of this epoch and with all earlier epochs. The target starts anew with the next epoch.",
         sink,
         output.epoch,
         target,
@@ -329,7 +336,7 @@ def short_directory_name(column: str, *, folds: bool) -> Rule:
 
 
 def _with_long_directory_name(column: str, folds: bool, values: pa.Array) -> pa.BooleanArray | None:
-    """Mask of values whose directory name would be too long."""
+    """Return a mask of values whose partition directory would have too long a name."""
     if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
         return None
     room = (_LONGEST_NAME - len(column.encode()) - 1) // 3  # a character may become %XX
@@ -380,7 +387,7 @@ def file_row_check(
     *,
     folds: bool = False,
 ) -> RowCheck:
-    """Build the row check of a partitioned target of files.
+    """Build the check of rows for a target of files, perhaps partitioned.
 
     `context`: the sink's. `partition_by`: partition columns. `max_partitions`: the most partitions
     that one lane may write in an epoch. `never_null`: columns that the target does not let be null.

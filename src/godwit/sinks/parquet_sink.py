@@ -59,13 +59,12 @@ from godwit.sinks.parquet_directory import (
 )
 from godwit.sinks.parquet_files import (
     EpochFiles,
-    are_worth_files,
     file_row_check,
     file_slices,
     files_there,
     folded,
     is_target_replaced,
-    partitioned,
+    partitions_worth_files,
     write_file,
 )
 from godwit.sinks.rows import (
@@ -85,8 +84,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.ownership import HistoryPoint
     from godwit.checkpoint.staged_output import WrittenFile
     from godwit.plan.staging import LaneWriter, RowCheck
-    from godwit.sinks.committed import CommittedEpochs
-    from godwit.sinks.sink import EpochOutput, Sink, SinkContext
+    from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
 
 _opened = functools.lru_cache(maxsize=8)(open_file_system)  # S3 asks for the bucket's region
 
@@ -111,11 +109,11 @@ class ParquetLaneWriter:
     folds: bool = False  # whether names that differ by case are one there
 
     def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
-        """Write a file for each partition, in a directory of this attempt's own."""
-        if not are_worth_files(rows, 1, self.lane_bytes):
-            return None
-        parts = partitioned(rows.cast(self.schema), self.partition_by, folds=self.folds)
-        if not are_worth_files(rows, len(parts), self.lane_bytes):
+        """Write files of a lane under ``_staging``; ``None`` if the rows are too few for files."""
+        parts = partitions_worth_files(
+            rows, self.schema, self.partition_by, self.lane_bytes, folds=self.folds
+        )
+        if parts is None:
             return None
         filesystem, root = _opened(self.path)
         try:
@@ -213,7 +211,7 @@ class ParquetSink(TargetSink):
 
     @functools.cached_property
     def destination(self) -> str:
-        """Canonical name of the directory."""
+        """Canonical path or URI of the directory, without secrets."""
         if self._filesystem is not None and not isinstance(self._filesystem, pafs.LocalFileSystem):
             return self._shown_path
         return destination_of(self._path)
@@ -271,14 +269,14 @@ class ParquetSink(TargetSink):
             self._last = self._noted = -1 if self._last_point is None else self._last_point.epoch
 
     def last_delivered(self) -> HistoryPoint | None:
-        """Return the last epoch in the directory, as of opening or roll-back."""
+        """Return the last epoch that the directory has, as of opening or the last roll-back."""
         return self._last_point
 
     def cannot_roll_back(self) -> None:
-        """Return None: epochs are separate directories."""
+        """Return ``None``: every epoch is a directory of its own, which can be removed."""
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
-        """Remove epochs' directories that are not of a history, newest first."""
+        """Remove the directories of epochs that the checkpoint does not have, newest first."""
         last: HistoryPoint | None = None
         gone: list[int] = []
         with self._translating_errors(
@@ -302,7 +300,7 @@ class ParquetSink(TargetSink):
             self._record_last(last or point_without_history(-1))
 
     def continue_after(self, point: HistoryPoint) -> None:
-        """Record epochs as delivered.
+        """Record in the directory that all epochs up to `point` are delivered.
 
         Raises `SinkError` if directories of later epochs are there, which those to come could not
         be told from.
@@ -317,7 +315,7 @@ class ParquetSink(TargetSink):
         self._record_last(point)
 
     def _record_last(self, point: HistoryPoint) -> None:
-        """Record in the directory that an epoch is delivered."""
+        """Record in the directory that an epoch is the last delivered one."""
         self._directory.record_last(point)
         self._last_point, self._last, self._noted = point, point.epoch, point.epoch
 
@@ -344,10 +342,10 @@ class ParquetSink(TargetSink):
             if not empty:
                 # Also what attempts left that were given up.
                 epoch = output.epoch
-                self._directory.remove_staged(lambda name: _attempt_time(name) <= epoch)
+                self._directory.remove_staged(lambda name: _epoch_of_attempt(name) <= epoch)
 
     def _assemble_epoch(self, output: EpochOutput, final: str) -> None:
-        """Assemble the epoch's directory."""
+        """Write the epoch's directory `final` from lanes' files and the other rows."""
         self._directory.check(self._marker(), self._target_error)
         written, gone = files_there(self._fs, self._root, output.files())
         if gone:
@@ -425,7 +423,7 @@ class ParquetSink(TargetSink):
                 self._fs.delete_dir(staging)
 
     def _write_remaining(self, output: EpochOutput, directory: str) -> None:
-        """Write the rows that are not in lanes' files, streaming."""
+        """Write the rows that are not in lanes' files to Parquet files in a directory."""
         self._fs.create_dir(directory, recursive=True)
         files = EpochFiles(
             filesystem=self._fs,
@@ -443,11 +441,11 @@ class ParquetSink(TargetSink):
                 files.write_empty()
 
     def _is_delivered(self, epoch: int) -> bool:
-        """Return whether an epoch's directory is complete."""
+        """Return whether the directory of an epoch has its ``_SUCCESS``."""
         return exists(self._fs, f"{self._root}/epoch={epoch}/_SUCCESS")
 
     def _was_delivered(self, epoch: int) -> bool:
-        """Return whether the epoch was delivered, also if its directory was removed since."""
+        """Return whether an epoch was delivered, even if its directory was removed since."""
         if epoch <= self._last or self._is_delivered(epoch):
             return True
         # An epoch that `keep` has removed is not to come back.
@@ -456,15 +454,15 @@ class ParquetSink(TargetSink):
         )
 
     def _remove_old_epochs(self, keep: int) -> None:
-        """Remove the directories of all but the newest epochs."""
-        newest = self._directory.delivered_epochs()[-keep:]
+        """Remove the directories of all but the newest `keep` epochs."""
+        oldest_kept = min(self._directory.delivered_epochs()[-keep:], default=0)
         # Also what a removal that was cut short has left without its _SUCCESS.
         for epoch in self._directory.epochs_begun():
-            if epoch < newest[0]:
+            if epoch < oldest_kept:
                 self._fs.delete_dir(f"{self._root}/epoch={epoch}")
 
     def _marker(self) -> dict[str, Any]:
-        """Contents of an epoch's marker file."""
+        """Return the content of the owner file ``_godwit.json``."""
         return {
             "format": _FORMAT,
             "query_id": self._context.query_id,
@@ -474,7 +472,7 @@ class ParquetSink(TargetSink):
         }
 
     def _check_columns(self) -> None:
-        """Refuse options that do not fit the columns or the output mode."""
+        """Refuse options of the sink that do not fit its columns or its output mode."""
         if self._keep is not None and not self._context.complete:
             raise self._target_error(
                 "keep is for complete mode; here every epoch holds rows that no other does",
@@ -484,19 +482,19 @@ class ParquetSink(TargetSink):
         check_columns(self._schema, self._partition_by, self._target_error)
 
     def _force_root(self) -> None:
-        """Make the names in the sink's directory durable."""
+        """Make the names of files in the sink's directory durable."""
         if path := local_path(self._fs, self._root):
             force_names([path])
 
 
-def _attempt_time(name: str) -> float:
-    """Epoch in the name of a lane attempt's directory; infinite for other names."""
+def _epoch_of_attempt(name: str) -> float:
+    """Return the epoch in the name of a lane's staging directory; infinity for other names."""
     epoch = name.partition("-")[0]
     return int(epoch) if epoch.isdecimal() else math.inf
 
 
 def _is_codec(name: str) -> bool:
-    """Return whether Arrow has a compression of that name."""
+    """Return whether Arrow has the compression codec `name`."""
     try:
         return bool(pa.Codec.is_available(name))
     except ValueError:

@@ -64,7 +64,7 @@ def find_refused(
     parts: Iterable[pa.RecordBatch],
     load: Callable[[pa.RecordBatch | None], None],
 ) -> tuple[pa.RecordBatch, Rejections] | None:
-    """Load the rows that the server takes; return the refused ones, with its reasons.
+    """Load the rows that the server accepts; return the others, with the server's reasons.
 
     `connection`: in a transaction. `parts`: the rows. `load`: writes a part of them; called without
     rows first. Raises `psycopg.Error` if the server refuses what is not about a row.
@@ -86,7 +86,7 @@ def find_refused(
 def _bisect_refused(
     connection: Connection, rows: pa.RecordBatch, load: Callable[[pa.RecordBatch | None], None]
 ) -> Iterator[tuple[pa.RecordBatch, str]]:
-    """Load rows; yield those that the server refuses, with its reasons."""
+    """Load rows by bisection; yield each row that the server refuses, with the reason."""
     try:
         with connection.transaction():  # a savepoint
             load(rows)
@@ -104,7 +104,7 @@ def _bisect_refused(
 
 
 def _refusal_reason(error: psycopg.Error | UnwritableRowsError) -> str:
-    """Reason for a refusal by the server, or by the writer."""
+    """Return the reason for which the server or the encoder refused a row."""
     if isinstance(error, UnwritableRowsError):
         return f"cannot be written as text: {error_text(error)}"
     return f"the server says: {error.diag.message_primary or error_text(error)}"
@@ -150,7 +150,7 @@ _SIMPLE: Final = {
 
 
 def postgres_type(dtype: pa.DataType) -> PostgresType:
-    """Type of the column that holds values of `dtype`.
+    """Return the PostgreSQL type of a column for values of an Arrow type.
 
     Lists of primitive values become arrays; everything else that is nested becomes ``jsonb``.
     """
@@ -181,7 +181,7 @@ def postgres_type(dtype: pa.DataType) -> PostgresType:
 
 
 def element_type(dtype: pa.DataType) -> pa.DataType:
-    """Element type of a list; of other types, the type itself."""
+    """Return the element type of a list; of other types, the type itself."""
     return dtype.value_type if _is_array(dtype) else dtype
 
 
@@ -195,7 +195,7 @@ def key_types(dtype: pa.DataType) -> Iterator[pa.DataType]:
 
 
 def decimal_digits(dtype: pa.DataType) -> tuple[int, int]:
-    """Precision and scale that values of a decimal type need."""
+    """Return the precision and scale (digits) that values of a decimal type need."""
     return dtype.precision - min(dtype.scale, 0), max(dtype.scale, 0)
 
 
@@ -210,7 +210,7 @@ def csv_rows(columns: Sequence[pa.Array]) -> bytes:
 
 
 def _csv_field(values: pa.Array) -> pa.Array:
-    """Convert values to a type whose CSV PostgreSQL reads back exactly."""
+    """Convert values to a type whose CSV form PostgreSQL reads back exactly."""
     dtype = values.type
     if pa.types.is_dictionary(dtype):
         return _csv_field(values.dictionary_decode())
@@ -264,7 +264,7 @@ def _array_literals(values: pa.Array) -> pa.Array:
 
 
 def _concatenated(*parts: pa.Array | str) -> pa.Array:
-    """Concatenate texts row by row; null where a part is."""
+    """Concatenate columns and constant texts row by row; null where a column is."""
     texts = [
         pa.scalar(part, pa.large_string())
         if isinstance(part, str)
@@ -275,7 +275,7 @@ def _concatenated(*parts: pa.Array | str) -> pa.Array:
 
 
 def _as_json(values: pa.Array) -> pa.Array:
-    """Nested values as JSON: decimals as numbers, times in ISO 8601, binary in base 64."""
+    """Encode nested values as JSON: decimals as numbers, times in ISO 8601, binary in base 64."""
     schema = with_plain_types(pa.schema([("values", values.type)]), _in_microseconds)
     values = values.cast(schema.field(0).type)
     encoder = msgspec.json.Encoder(decimal_format="number")
@@ -289,7 +289,7 @@ def _as_json(values: pa.Array) -> pa.Array:
 
 
 def _in_microseconds(dtype: pa.DataType) -> pa.DataType:
-    """Return a duration type in microseconds, as Python's."""
+    """Return a duration type in microseconds, as Python has it; others unchanged."""
     return pa.duration("us") if pa.types.is_duration(dtype) else dtype
 
 

@@ -58,8 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from godwit.plan.staging import RowCheck
-    from godwit.sinks.committed import CommittedEpochs
-    from godwit.sinks.sink import EpochOutput, Sink, SinkContext
+    from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
 
 EPOCHS: Final = "godwit_epochs"
 
@@ -130,7 +129,7 @@ class DeliveredEpochs:
             self.overwrite(connection, row.point)
 
     def _own_row(self, connection: Connection) -> _Row | None:
-        """Find this table's row, by object id or else by name."""
+        """Find this table's row in ``godwit_epochs``, by object id or else by name."""
         rows = self._read_rows(connection, self._schema)
         for row in rows:
             if row.oid == self.oid:
@@ -147,7 +146,7 @@ class DeliveredEpochs:
         return self._row_elsewhere(connection)
 
     def _row_elsewhere(self, connection: Connection) -> _Row | None:
-        """Find this table's row in another schema."""
+        """Find this table's row in ``godwit_epochs`` of another schema."""
         schemas = connection.execute(
             """
             SELECT n.nspname
@@ -161,12 +160,12 @@ class DeliveredEpochs:
         return next((row for row in rows if row.oid == self.oid), None)
 
     def _read_rows(self, connection: Connection, schema: str) -> list[_Row]:
-        """Return the rows of this query and sink."""
+        """Read this query's and sink's rows of ``godwit_epochs`` in a schema."""
         statement: LiteralString = (
             "SELECT target, target_oid::bigint, epoch, history, digest FROM {epochs} "
             "WHERE query_id = {query} AND sink = {sink}"
         )
-        rows = connection.execute(self._statement(statement, schema)).fetchall()
+        rows = connection.execute(self._format_statement(statement, schema)).fetchall()
         return [
             _Row(
                 schema,
@@ -177,8 +176,8 @@ class DeliveredEpochs:
             for target, oid, epoch, history, digest in rows
         ]
 
-    def _statement(self, text: LiteralString, schema: str, **values: object) -> sql.Composed:
-        """Fill names into a statement that has no parameters."""
+    def _format_statement(self, text: LiteralString, schema: str, **values: object) -> sql.Composed:
+        """Format an SQL statement with names and literal values of this sink."""
         return sql.SQL(text).format(
             epochs=sql.Identifier(schema, EPOCHS),
             query=sql.Literal(self._query_id),
@@ -187,12 +186,12 @@ class DeliveredEpochs:
         )
 
     def _delete(self, connection: Connection, row: _Row) -> None:
-        """Delete a row of the table of epochs, if the user has the privilege."""
+        """Delete a row of ``godwit_epochs``, if the user has the privilege."""
         table = sql.Identifier(row.schema, EPOCHS)
         may_delete = "SELECT has_table_privilege(to_regclass(%s), 'DELETE')"
         if scalar(connection, may_delete, table.as_string()):
             connection.execute(
-                self._statement(
+                self._format_statement(
                     "DELETE FROM {epochs} WHERE query_id = {query} AND sink = {sink} "
                     "AND target = {target}",
                     row.schema,
@@ -201,7 +200,7 @@ class DeliveredEpochs:
             )
 
     def last_point(self, connection: Connection) -> HistoryPoint | None:
-        """Return the last epoch; ``None`` if there is none."""
+        """Return the last epoch recorded for this table and sink; ``None`` if there is none."""
         rows = self._read_rows(connection, self._schema)
         return next((row.point for row in rows if row.target == self._table), None)
 
@@ -213,29 +212,29 @@ class DeliveredEpochs:
         target: str | None = None,
         oid: int | None = None,
     ) -> None:
-        """Record a point as the last epoch of a table, unconditionally."""
-        connection.execute(self._recording(_RECORD, point, target, oid))
+        """Record a point as the last epoch of a table, whatever was recorded before."""
+        connection.execute(self._record_statement(_RECORD, point, target, oid))
 
     def record_once(self, connection: Connection, point: HistoryPoint) -> tuple[bool, int]:
-        """Record an epoch, unless it or a later one is recorded already.
+        """Record an epoch as delivered, unless it or a later one is recorded already.
 
         Waits while another transaction has the row locked. Returns ``True`` if the epoch was not
         recorded before, and the last epoch before it; -1 if there was none.
         """
-        claimed = connection.execute(self._recording(_CLAIM, point)).fetchone()
+        claimed = connection.execute(self._record_statement(_CLAIM, point)).fetchone()
         if claimed is None:
             return False, point.epoch
         return True, -1 if claimed[0] is None else int(claimed[0])
 
-    def _recording(
+    def _record_statement(
         self,
         statement: LiteralString,
         point: HistoryPoint,
         target: str | None = None,
         oid: int | None = None,
     ) -> sql.Composed:
-        """Statement that records an epoch for a target."""
-        return self._statement(
+        """Build the statement that records an epoch for a table."""
+        return self._format_statement(
             statement,
             self._schema,
             target=self._table if target is None else target,
@@ -247,7 +246,7 @@ class DeliveredEpochs:
 
     def has_other_writers(self, connection: Connection) -> bool:
         """Return whether another query or sink has written to the table too."""
-        statement = self._statement(
+        statement = self._format_statement(
             "SELECT EXISTS (SELECT FROM {epochs} WHERE target = {target} "
             "AND (query_id, sink) <> ({query}, {sink}))",
             self._schema,
@@ -361,12 +360,12 @@ class PostgresSink(TargetSink):
             on_failure.pop_all()
 
     def last_delivered(self) -> HistoryPoint | None:
-        """Return the last epoch that the table got from this sink."""
+        """Return the last epoch that the table has from this sink."""
         with self._reading_epochs():
             return self._epochs.last_point(self._connect())
 
     def cannot_roll_back(self) -> str | None:
-        """Return why rows cannot be removed from the table; None if they can."""
+        """Return why rows cannot be removed from the table; ``None`` if they can."""
         if self._context.complete:
             return None
         if self._target.keys:
@@ -416,9 +415,9 @@ class PostgresSink(TargetSink):
         self._last = point.epoch
 
     def _reading_epochs(self) -> contextlib.AbstractContextManager[None]:
-        """Context that translates errors of reading the table of epochs."""
+        """Return a context that translates errors of reading ``godwit_epochs``."""
         return self._translating_errors(
-            "cannot be asked for its epochs",
+            "its recorded epochs cannot be read",
             "Check the server and the privileges of its user, and start the query again.",
         )
 
@@ -469,7 +468,7 @@ class PostgresSink(TargetSink):
         return self._connection
 
     def _write_or_divert(self, output: EpochOutput) -> None:
-        """Write an epoch; if rows are refused, divert those."""
+        """Write an epoch; if the server refuses some rows, divert these and write the others."""
         try:
             self._write_epoch(self._connect(), output)
         except (psycopg.Error, UnwritableRowsError) as error:
@@ -480,7 +479,7 @@ class PostgresSink(TargetSink):
     def _write_epoch(
         self, connection: Connection, output: EpochOutput, *, divert: bool = False
     ) -> None:
-        """Write an epoch; with `divert`, divert rows that the server refuses."""
+        """Write an epoch's rows and number; `divert`: divert rows that the server refuses."""
         with connection.transaction():
             claimed, before = self._epochs.record_once(connection, output.point)
             if not claimed:
@@ -515,7 +514,7 @@ class PostgresSink(TargetSink):
                 output.divert(nothing, Rejections(rows=np.empty(0, np.int64), reasons=()))
 
     def _load_rows(self, connection: Connection, parts: Iterable[pa.RecordBatch]) -> None:
-        """Append or upsert rows."""
+        """Append or upsert rows within the open transaction."""
         if self._target.keys:
             self._upsert(connection, parts)
         else:
@@ -568,7 +567,7 @@ class PostgresSink(TargetSink):
         *,
         numbered: bool = False,
     ) -> None:
-        """Stream rows into a table."""
+        """Stream rows into a table by COPY; `numbered`: with a column of row numbers."""
         numbering = [self._row_number] if numbered else []
         statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
             table, comma_separated([*numbering, *self._schema.names])
@@ -591,7 +590,7 @@ class PostgresSink(TargetSink):
                 row += part.num_rows
 
     def _batches(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in batches of bounded size, with ``epoch_column`` if asked for."""
+        """Yield an epoch's rows in batches of bounded size, with the epoch column if asked for."""
         rows = cast_batches(output, self._rows_schema, self._context.name, self._target.keys)
         for gathered in join_small_batches(rows, rows=_COPIED_ROWS):
             batch = gathered

@@ -117,14 +117,14 @@ def secrets_of_dsn(dsn: str | Mapping[str, Any]) -> Secrets:
 
 
 def _connection_parameters(dsn: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Return a connection's parameters, without those of psycopg itself."""
+    """Return the parameters of a connection string, without those of psycopg itself."""
     if isinstance(dsn, str):
         return dict(conninfo_to_dict(dsn))
     return {name: value for name, value in dsn.items() if name not in _OF_PSYCOPG}
 
 
 def _dsn_problem(dsn: str | Mapping[str, Any]) -> str | None:
-    """Return the problem of a connection string, without quoting it; ``None`` if it is valid."""
+    """Return what is wrong with a connection string, without quoting it; ``None`` if nothing."""
     texts = [dsn] if isinstance(dsn, str) else [str(value) for value in dsn.values()]
     if any("\0" in text for text in texts):
         return "it holds a zero byte"
@@ -309,7 +309,7 @@ class TargetTable:
         return self.identifier.as_string()
 
     def _create_statement(self, connection: Connection) -> sql.Composed:
-        """Statement that creates the table."""
+        """Build the statement that creates the table."""
         supports_null_keys = connection.info.server_version >= _NULLS_NOT_DISTINCT_SINCE
         null_keys = any(self.schema.field(name).nullable for name in self.keys)
         parts: list[sql.Composable] = [
@@ -328,7 +328,7 @@ class TargetTable:
         return sql.SQL("CREATE TABLE {} ({})").format(self.identifier, sql.SQL(", ").join(parts))
 
     def _read_columns(self, connection: Connection) -> dict[str, _Column]:
-        """Read the table's columns from the catalogue."""
+        """Read name → column of the table from the catalogue."""
         rows = connection.execute(
             """
             SELECT a.attname, b.typname, format_type(a.atttypid, a.atttypmod), b.typtype = 'e',
@@ -346,7 +346,7 @@ class TargetTable:
         return {row[0]: _Column(**dict(zip(names, row, strict=True))) for row in rows}
 
     def _check_columns(self, columns: Mapping[str, _Column]) -> None:
-        """Refuse columns that cannot hold the rows' values, or require others."""
+        """Refuse a table whose columns cannot hold the rows, or that requires other columns."""
         alter = f"ALTER TABLE {self._name}"
         for field in self.schema:
             fitting = postgres_type(field.type)
@@ -380,7 +380,7 @@ class TargetTable:
     def check_privileges(
         self, connection: Connection, table: sql.Identifier, needed: Sequence[str]
     ) -> None:
-        """Refuse a table that the user may not write."""
+        """Refuse a table for which the user lacks one of the `needed` privileges."""
         name, user = table.as_string(), connection.info.user
         for privilege in needed:
             allowed = "SELECT has_table_privilege(to_regclass(%s), %s)"
@@ -439,7 +439,7 @@ class TargetTable:
             )
 
     def _table_error(self, what: str, remedy: str) -> SinkError:
-        """Return an error about the table."""
+        """Build an error about the table; `what`: the problem in words."""
         return SinkError(
             f"PostgreSQL sink {self.sink!r}: table {self.table} {what}.",
             remedy=remedy,
@@ -449,7 +449,7 @@ class TargetTable:
 
 
 def _loses_digits(dtype: pa.DataType, column: _Column) -> bool:
-    """Return whether a column would silently round values."""
+    """Return whether a column would silently round values of a type."""
     if column.modifier < 0:
         return False
     type_name = column.type_name.removeprefix("_")  # of an array; its modifier is its elements'
@@ -465,14 +465,14 @@ def _loses_digits(dtype: pa.DataType, column: _Column) -> bool:
 
 
 def _decimal_digits(dtype: pa.DataType) -> tuple[int, int]:
-    """Decimal digits in all, and after the point."""
+    """Return the decimal digits of a type: in all, and after the point."""
     if pa.types.is_decimal(dtype):
         return decimal_digits(dtype)
     return len(str(2 ** (dtype.bit_width - pa.types.is_signed_integer(dtype)))), 0
 
 
 def _quoted(name: str) -> str:
-    """Quote a name for SQL text."""
+    """Quote a name for a statement of SQL."""
     return sql.Identifier(name).as_string()
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from godwit.columns.types import is_list
 from godwit.plan.staging import Rejections
 
 if TYPE_CHECKING:
@@ -39,12 +40,12 @@ class Rule:
 
 
 def _with_zero_byte(values: pa.Array) -> pa.BooleanArray | None:
-    """Mask of texts with a zero byte."""
+    """Return a mask of texts that hold a zero byte; ``None`` for other types."""
     return pc.match_substring(values, "\0") if _is_text(values.type) else None
 
 
 def _beyond_calendar(values: pa.Array) -> pa.BooleanArray | None:
-    """Mask of dates and times that the target's calendar does not have."""
+    """Return a mask of dates and times outside of the years 1 to 9999."""
     dtype = values.type
     if not (pa.types.is_date(dtype) or pa.types.is_timestamp(dtype)):
         return None
@@ -57,13 +58,13 @@ def _beyond_calendar(values: pa.Array) -> pa.BooleanArray | None:
 
 
 def _with_nanoseconds(values: pa.Array) -> pa.BooleanArray | None:
-    """Mask of timestamps that are not whole microseconds."""
+    """Return a mask of timestamps that are not whole microseconds; ``None`` for other types."""
     is_timestamp = pa.types.is_timestamp(values.type)
     return _has_nanoseconds(values) if is_timestamp and values.type.unit == "ns" else None
 
 
 def _beyond_microseconds(values: pa.Array) -> pa.BooleanArray | None:
-    """Mask of durations and times that are not whole microseconds."""
+    """Return a mask of durations and times of day that whole microseconds cannot express."""
     if not (pa.types.is_duration(values.type) or pa.types.is_time64(values.type)):
         return None
     if values.type.unit == "ns":
@@ -74,13 +75,13 @@ def _beyond_microseconds(values: pa.Array) -> pa.BooleanArray | None:
 
 
 def _has_nanoseconds(nanoseconds: pa.Array) -> pa.BooleanArray:
-    """Mark times that are not whole microseconds."""
+    """Return a mask of times in nanoseconds that are not whole microseconds."""
     numbers = nanoseconds.cast(pa.int64())
     return pc.not_equal(pc.multiply(pc.divide(numbers, 1000), 1000), numbers)
 
 
 def _with_key_twice(values: pa.Array) -> pa.BooleanArray | None:
-    """Mask of maps with a key twice."""
+    """Return a mask of maps that have a key twice; ``None`` for other types."""
     if not pa.types.is_map(values.type):
         return None
     entries = _map_entries(values)
@@ -112,7 +113,7 @@ def up_to_characters(limit: int) -> Rule:
 
 
 def _longer_than(limit: int, values: pa.Array) -> pa.BooleanArray | None:
-    """Mask of texts longer than a limit."""
+    """Return a mask of texts with more than `limit` characters; ``None`` for other types."""
     return pc.greater(pc.utf8_length(values), limit) if _is_text(values.type) else None
 
 
@@ -125,7 +126,7 @@ def one_of(texts: tuple[str, ...]) -> Rule:
 
 
 def _not_among(texts: tuple[str, ...], values: pa.Array) -> pa.BooleanArray | None:
-    """Mask of texts other than those allowed."""
+    """Return a mask of texts other than `texts`; ``None`` for other types."""
     if not _is_text(values.type):
         return None
     known = pc.is_in(values, value_set=pa.array(texts, values.type))
@@ -141,7 +142,7 @@ class ColumnCheck:
     nullable: bool = True  # whether the column itself may be null
 
     def find(self, values: pa.Array) -> Iterator[tuple[npt.NDArray[np.int64], str]]:
-        """Yield positions of values that break a rule, and the reason."""
+        """Yield the positions of values that break a rule, with the rule's reason."""
         rows = np.arange(len(values))
         damaged = _invalid_values(values)
         if len(damaged):
@@ -196,7 +197,7 @@ def within_years(dtype: pa.DataType) -> tuple[int, int] | None:
 
 
 def _invalid_values(values: pa.Array) -> npt.NDArray[np.int64]:
-    """Positions of invalid values of a type, found by bisection."""
+    """Return the positions of values that are invalid for their type, by bisection."""
     try:
         values.validate(full=True)
     except pa.ArrowInvalid:
@@ -212,14 +213,14 @@ def _invalid_values(values: pa.Array) -> npt.NDArray[np.int64]:
 def _nested_arrays(
     values: pa.Array, parents: npt.NDArray[np.int64] | None = None
 ) -> Iterator[tuple[pa.Array, npt.NDArray[np.int64] | None]]:
-    """Yield the arrays nested in an array, with the row of each value."""
+    """Yield the arrays nested in an array, with the row of each of their values."""
     dtype = values.type
     if pa.types.is_dictionary(dtype):
         yield from _nested_arrays(values.dictionary_decode(), parents)
     elif pa.types.is_struct(dtype):
         for child in values.flatten():
             yield from _nested_arrays(child, parents)
-    elif _is_list(dtype):
+    elif is_list(dtype) or pa.types.is_map(dtype):
         if pa.types.is_map(dtype):
             yield values, parents
             values = _map_entries(values)
@@ -235,26 +236,16 @@ def _map_entries(maps: pa.Array) -> pa.Array:
 
 
 def _list_lengths(lists: pa.Array) -> npt.NDArray[np.int64]:
-    """Lengths of lists; 0 for null."""
+    """Return the lengths of lists, shape ``(n,)``; 0 for null."""
     lengths = pc.list_value_length(lists).fill_null(0)
     return lengths.to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]
 
 
 def _positions(mask: Any) -> npt.NDArray[np.int64]:
-    """Positions of true values in a mask."""
+    """Return the positions of the true values in a mask."""
     return np.flatnonzero(mask.fill_null(fill_value=False).to_numpy(zero_copy_only=False))
 
 
 def _is_text(dtype: pa.DataType) -> bool:
     """Return whether values of a type are text."""
     return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype))
-
-
-def _is_list(dtype: pa.DataType) -> bool:
-    """Return whether values of a type are lists or maps."""
-    return bool(
-        pa.types.is_list(dtype)
-        or pa.types.is_large_list(dtype)
-        or pa.types.is_fixed_size_list(dtype)
-        or pa.types.is_map(dtype)
-    )

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from godwit.checkpoint.entries import type_in_utc
 from godwit.columns.hashing import canonical_floats
 from godwit.model.errors import SinkError
 from godwit.model.naming import listing
@@ -38,7 +39,7 @@ def column_names(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def check_mode(subject: str, mode: str, keys: str | Sequence[str] | None) -> None:
-    """Refuse a mode of writing that does not exist or fit the keys."""
+    """Refuse an unknown mode of writing, and keys without upserts; `subject`: for messages."""
     if mode not in {"append", "upsert"}:
         raise SinkError(f"{subject}: mode {mode!r} is not known.", remedy="Use append or upsert.")
     if keys is not None and mode == "append":
@@ -49,11 +50,11 @@ def check_mode(subject: str, mode: str, keys: str | Sequence[str] | None) -> Non
 
 
 def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Columns that identify a row: `keys`, or else those that the result has."""
+    """Return the columns that identify a row: `keys`, or else those that the result has."""
     unique = context.unique_keys
     if keys is None and not unique:
         raise SinkError(
-            f"Sink {context.name!r} is to upsert, but it gets no columns that tell its rows apart.",
+            f"Sink {context.name!r} is to upsert, but no columns identify its rows.",
             remedy='Name the columns that identify a row (keys=[...]), or use mode="append".',
             sink=context.name,
         )
@@ -97,27 +98,21 @@ def storable_schema(schema: pa.Schema) -> pa.Schema:
     return with_plain_types(
         schema,
         lambda dtype: (
-            _in_utc(pa.timestamp("us", dtype.tz)) if pa.types.is_timestamp(dtype) else dtype
+            type_in_utc(pa.timestamp("us", dtype.tz)) if pa.types.is_timestamp(dtype) else dtype
         ),
     )
 
 
 def instants_in_utc(schema: pa.Schema) -> pa.Schema:
     """Return `schema` with instants in UTC, so that zones make no difference."""
-    return with_plain_types(schema, _in_utc)
-
-
-def _in_utc(dtype: pa.DataType) -> pa.DataType:
-    """Return a timestamp type in UTC if it has a time zone; others unchanged."""
-    is_instant = pa.types.is_timestamp(dtype) and dtype.tz is not None
-    return pa.timestamp(dtype.unit, "UTC") if is_instant else dtype
+    return with_plain_types(schema, type_in_utc)
 
 
 _Change: TypeAlias = "Callable[[pa.DataType], pa.DataType]"
 
 
 def with_plain_types(schema: pa.Schema, change: _Change) -> pa.Schema:
-    """Return `schema` with all leaf types changed by a function."""
+    """Return a schema with `change` applied to all its types that are not nested."""
     return pa.schema(
         [
             pa.field(field.name, _with_leaves_changed(field.type, change), nullable=field.nullable)
@@ -127,7 +122,7 @@ def with_plain_types(schema: pa.Schema, change: _Change) -> pa.Schema:
 
 
 def _with_leaves_changed(dtype: pa.DataType, change: _Change) -> pa.DataType:
-    """Return a type with its leaf types changed; a dictionary type becomes that of its values."""
+    """Return a type with `change` applied to its leaves; dictionaries become their values."""
 
     def inner(field: pa.Field) -> pa.Field:
         """Change the type of a nested field."""
@@ -153,7 +148,7 @@ def _with_leaves_changed(dtype: pa.DataType, change: _Change) -> pa.DataType:
 def cast_batches(
     output: EpochOutput, schema: pa.Schema, sink: str, needed: Sequence[str] = ()
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of `output`, cast to `schema` without losing a value.
+    """Yield an epoch's batches, cast to `schema` without losing a value.
 
     Rows of an epoch that an earlier flow staged have that flow's columns. They are brought to
     today's by name: columns that are gone are left out, new ones are null.
@@ -176,8 +171,8 @@ def cast_batches(
             yield _checked_cast(schema, batch, output.schema.names)
         except (pa.ArrowInvalid, ValueError) as error:
             raise SinkError(
-                f"Sink {sink!r}, epoch {output.epoch}: the rows do not fit the columns they were "
-                f"announced with: {error}.",
+                f"Sink {sink!r}, epoch {output.epoch}: the rows do not fit the declared columns: "
+                f"{error}.",
                 remedy="Cast or round the column in the flow, before the sink.",
                 sink=sink,
                 epoch=output.epoch,
@@ -185,7 +180,7 @@ def cast_batches(
 
 
 def _checked_cast(schema: pa.Schema, batch: pa.RecordBatch, announced: list[str]) -> pa.RecordBatch:
-    """Return a batch in a schema, after checking the names that were announced."""
+    """Cast a batch to a schema; raise if its columns are not those announced."""
     if batch.schema.names != announced:
         raise ValueError(f"columns {batch.schema.names} where {announced} were announced")
     return with_columns_of(schema, batch)
@@ -208,7 +203,7 @@ def join_small_batches(
     rows: int = GATHERED_ROWS,
     size_bytes: int = GATHERED_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Join small batches until they hold `rows` rows or `size_bytes`; the order stays.
+    """Join small batches until they hold `rows` rows or `size_bytes`, in the same order.
 
     One that is as large by itself is left alone: joined, texts of 2 GiB would be too many for one.
 
@@ -232,7 +227,7 @@ def join_small_batches(
         yield pa.concat_batches(batches_held)
 
 
-def split_batch(batch: pa.RecordBatch, *, rows: int, size_bytes: int) -> Iterator[pa.RecordBatch]:
+def split_batch(batch: _Rows, *, rows: int, size_bytes: int) -> Iterator[_Rows]:
     """Cut a batch into parts of at most `rows` rows and about `size_bytes`."""
     if batch.num_rows <= rows and (batch.nbytes <= size_bytes or batch.num_rows <= 1):
         yield batch
@@ -243,7 +238,7 @@ def split_batch(batch: pa.RecordBatch, *, rows: int, size_bytes: int) -> Iterato
 
 
 def last_of_each_key(keys: pa.Table) -> npt.NDArray[np.bool_]:
-    """Mark the rows that no later row with the same key replaces.
+    """Return a mask of the rows that no later row with the same key replaces.
 
     `keys`: N rows of key columns, oldest first. Nulls are equal to nulls, NaN to NaN, 0.0 to -0.0.
     Returns shape ``(N,)``: whether the row is the last one of its key.
@@ -263,7 +258,7 @@ def last_of_each_key(keys: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def _normalised_floats(rows: _Rows, names: Iterable[str] | None = None) -> _Rows:
-    """Normalise floats that are equal as keys."""
+    """Make floats that count as equal keys equal bit by bit; `names`: the columns to change."""
     for name in rows.schema.names if names is None else names:
         position = rows.schema.get_field_index(name)
         field = rows.schema.field(position)
@@ -278,7 +273,7 @@ def _normalised_floats(rows: _Rows, names: Iterable[str] | None = None) -> _Rows
 def without_replaced_rows(
     output: EpochOutput, schema: pa.Schema, keys: Sequence[str], sink: str
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of `output` without rows that a later row of their key replaces.
+    """Yield an epoch's batches without rows that a later row of the same key replaces.
 
     Keys that are equal floats are made equal bit by bit. Reads the output twice, so that only its
     key columns are in memory at once.

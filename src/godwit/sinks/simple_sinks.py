@@ -67,7 +67,7 @@ class MemorySink(Sink):
         return table(f"{result.num_rows} rows{more}", result.schema.names, rows)
 
     def open(self, context: SinkContext) -> None:
-        """Keep the context; drop rows that are of another query or have other columns."""
+        """Take the columns of the query; drop stored rows of another query or other columns."""
         with self._lock:
             if self._context is not None:
                 was_ours = self._context.query_id == context.query_id
@@ -91,7 +91,7 @@ class MemorySink(Sink):
                 earlier = {e: rows for e, rows in self._epochs.items() if e < output.epoch}
                 _logger.warning(
                     "Memory sink %r: epochs %d to %d were of another history of the query, and "
-                    "are kept no more.",
+                    "are dropped.",
                     context.name,
                     output.epoch,
                     max(self._epochs),
@@ -151,13 +151,13 @@ class MemorySink(Sink):
         return rows.filter(pa.array(last_of_each_key(rows.select(list(chosen)))))
 
     def _matching_rows(self, schema: pa.Schema) -> dict[int, pa.Table]:
-        """Return the stored rows in the session's time zone; none of other columns."""
+        """Return epoch → stored rows in the time zone of `schema`; none of other columns."""
         if instants_in_utc(self._require_context().schema) != instants_in_utc(schema):
             return {}
         return {epoch: rows.cast(schema) for epoch, rows in self._epochs.items()}
 
     def _require_context(self) -> SinkContext:
-        """Return the context; raise if the sink belongs to no query yet."""
+        """Return the context of the query; raise if no query has opened the sink."""
         if self._context is None:
             raise SinkError(
                 "This memory sink belongs to no query yet.",
@@ -166,7 +166,7 @@ class MemorySink(Sink):
         return self._context
 
     def _refresh_view(self) -> None:
-        """Update the temporary view of the rows."""
+        """Update the temporary view that shows the rows, if the sink has one."""
         if self._name is None:
             return
         context = self._require_context()
@@ -198,15 +198,15 @@ class ForeachSink(Sink):
         return f"<foreach sink: {function_name(self._fn)}>"
 
     def open(self, context: SinkContext) -> None:
-        """Remember the sink's name, for errors, and its columns."""
+        """Remember the name of the sink and its columns."""
         self._name, self._schema = context.name, context.schema
 
     def argument_of(self, output: EpochOutput) -> Any:
-        """Return an epoch's rows as the function gets them."""
+        """Return an epoch's rows in the form that the user's function takes: a DataFrame."""
         return output.dataframe()
 
     def deliver(self, output: EpochOutput) -> None:
-        """Call the function.
+        """Call the user's function with the epoch's rows and number.
 
         Raises `UserFunctionError` if the function raised; carries its traceback.
         """
@@ -233,7 +233,7 @@ class ForeachTableSink(ForeachSink):
     rows_are = "an Arrow table"
 
     def argument_of(self, output: EpochOutput) -> pa.Table:
-        """Return an epoch's rows, with the columns that the flow has today."""
+        """Return an epoch's rows as one Arrow table, with the columns of today's flow."""
         return pa.Table.from_batches(
             cast_batches(output, self._schema, self._name), schema=self._schema
         )
@@ -254,7 +254,7 @@ class ConsoleSink(Sink):
         return f"<console sink: {self._limit} rows of each epoch>"
 
     def open(self, context: SinkContext) -> None:
-        """Read the sink's name and columns from the context."""
+        """Prepare the console for the rows of a query."""
         self._context = context
         self._printed = -1
         # Standard output is looked up now: it may have been redirected since the flow was built.
@@ -263,7 +263,7 @@ class ConsoleSink(Sink):
         self._console = Console(file=self._file)
 
     def deliver(self, output: EpochOutput) -> None:
-        """Print the epoch unless this run has printed it."""
+        """Print the first rows of the epoch, unless this run has printed the epoch."""
         from rich.table import Table  # noqa: PLC0415  rich is optional
         from rich.text import Text  # noqa: PLC0415
 
@@ -293,18 +293,18 @@ class NoopSink(Sink):
 
     @property
     def wants_rows(self) -> bool:
-        """False: nothing is staged."""
+        """False: lanes stage no rows for this sink."""
         return False
 
     def open(self, context: SinkContext) -> None:
-        """Accept anything."""
+        """Do nothing: any columns are accepted."""
 
     def deliver(self, output: EpochOutput) -> None:
-        """Do nothing."""
+        """Do nothing: the rows were discarded in the lanes."""
 
 
 def _row_tuples(output: EpochOutput) -> Iterator[tuple[object, ...]]:
-    """Yield rows as tuples, converted in small parts."""
+    """Yield an epoch's rows as tuples of Python values, converted in small parts."""
     for batch in output.batches():
         for start in range(0, batch.num_rows, 100):
             part = batch.slice(start, 100)

@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from godwit.checkpoint.ownership import HistoryPoint
+    from godwit.checkpoint.ownership import HistoryPoint, Relation
     from godwit.checkpoint.staged_output import WrittenFile
     from godwit.plan.staging import LaneWriter, Rejections, RowCheck
-    from godwit.sinks.committed import CommittedEpochs
 
 
 LANE_BYTES: Final = 2**20
@@ -133,7 +132,7 @@ class EpochOutput(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the rows, which an older version of the flow may have produced."""
+        """Columns of the rows; an epoch of an earlier flow has that flow's columns."""
 
     @property
     def num_rows(self) -> int:
@@ -147,7 +146,7 @@ class EpochOutput(Protocol):
         """
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that are not in `files`, always in the same order."""
+        """Yield the rows that are not in `files`, in the same order at every call."""
 
     def files(self) -> Sequence[WrittenFile]:
         """Return the files of this epoch that lanes wrote to the sink's `target`."""
@@ -174,6 +173,27 @@ class EpochOutput(Protocol):
         SinkError
             If there is no such sink; the message has the first row's key and the reason.
         """
+
+
+class CommittedEpochs(Protocol):
+    """Port: committed epochs of a checkpoint (`godwit.checkpoint.commit_log.CommitLog`)."""
+
+    @property
+    def latest_epoch(self) -> int:
+        """Number of the last committed epoch; -1 before the first."""
+
+    @property
+    def retained_epochs(self) -> range:
+        """Epochs whose commit records are still there."""
+
+    def point(self, epoch: int) -> HistoryPoint:
+        """Return a retained epoch with its history and the digest of its commit record."""
+
+    def relation(self, point: HistoryPoint) -> Relation:
+        """Compare an epoch of some history, as a target has it, with this history."""
+
+    def last_shared_epoch(self, point: HistoryPoint) -> int:
+        """Return the last epoch shared with the history of a point; -1 if none is known."""
 
 
 class Sink(ABC):

@@ -10,17 +10,22 @@ be delivered beside lanes (`delivers_concurrently`).
 from __future__ import annotations
 
 import contextlib
+import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
 
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.errors import SinkError
+from godwit.sinks.rows import upsert_keys
 from godwit.sinks.sink import Sink, SinkContext
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from godwit.model.secrets import Secrets
-    from godwit.sinks.committed import CommittedEpochs
+    from godwit.sinks.sink import CommittedEpochs
 
 
 class TargetSink(Sink):
@@ -47,12 +52,27 @@ class TargetSink(Sink):
 
     @staticmethod
     def text_of(error: Exception) -> str:
-        """Text of an error of the target's library."""
+        """Return the text of an error of the target's library."""
         return str(error)
+
+    def _checked_keys(self, mode: str, keys: str | Sequence[str] | None) -> tuple[str, ...]:
+        """Return the columns that identify a row; none in append mode; refuse nested types."""
+        chosen = upsert_keys(self._context, keys) if mode == "upsert" else ()
+        for key in chosen:
+            dtype = self._context.schema.field(key).type
+            if pa.types.is_nested(dtype):
+                raise self._target_error(
+                    f"column {key!r} of type {dtype} cannot be a key",
+                    "Identify rows by columns of primitive types (keys=[...]).",
+                )
+        return chosen
 
     @contextlib.contextmanager
     def _translating_errors(self, what: str, remedy: str, **context: Any) -> Iterator[None]:
-        """Context that turns errors of the target's library into `SinkError`, without secrets."""
+        """Context that turns errors of the target's library into `SinkError`, without secrets.
+
+        `what`: what cannot be done, in words. `context`: further fields of the error.
+        """
         try:
             yield
         except SinkError:
@@ -63,7 +83,7 @@ class TargetSink(Sink):
             ) from self._secrets.cause(error)
 
     def _target_error(self, what: str, remedy: str, **context: Any) -> SinkError:
-        """Return an error about the target, without secrets."""
+        """Build an error about the target, without secrets; `what`: the problem in words."""
         on_table = f" on table {self._place['table']}" if "table" in self._place else ""
         return SinkError(
             f"{self._kind} sink {self._context.name!r}{on_table}: {self._secrets.hide(what)}.",
@@ -74,7 +94,7 @@ class TargetSink(Sink):
         )
 
     def _rollback_error(self, last_epoch: int, min_epoch: int) -> SinkError:
-        """Return the error that a roll-back would remove delivered epochs."""
+        """Return the error that a roll-back would remove epochs that do not come again."""
         return self._target_error(
             f"cannot be rolled back: it would have epochs up to {last_epoch}, and epochs up to "
             f"{min_epoch} were delivered to it and do not come again",
@@ -96,7 +116,7 @@ def checked_rejects(sink: Sink | None) -> Sink | None:
 
 
 def is_shared(point: HistoryPoint, epochs: CommittedEpochs) -> bool:
-    """Return whether an epoch at a target is one of the checkpoint's.
+    """Return whether an epoch that a target has is an epoch of the checkpoint too.
 
     A point without a digest, as earlier versions left it, goes by its number.
     """
@@ -106,10 +126,34 @@ def is_shared(point: HistoryPoint, epochs: CommittedEpochs) -> bool:
 
 
 def point_of_epoch(epochs: CommittedEpochs, epoch: int) -> HistoryPoint:
-    """Return the point of an epoch; without digest if the record is gone."""
+    """Return an epoch with its history and digest; these are empty if its record is gone."""
     return epochs.point(epoch) if epoch in epochs.retained_epochs else point_without_history(epoch)
 
 
 def point_without_history(epoch: int, query_id: str = "") -> HistoryPoint:
-    """Return the point of an epoch of unknown history; -1 for no epoch."""
+    """Return an epoch of unknown history as a point; -1 stands for no epoch."""
     return HistoryPoint(query_id=query_id, history="", epoch=epoch, digest="")
+
+
+def point_text(point: HistoryPoint, writer: str, **facts: object) -> str:
+    """Encode a writer's last epoch as JSON text for a target; `facts`: further fields."""
+    return json.dumps({**asdict(point), "writer": writer, **facts}, sort_keys=True)
+
+
+def read_point_text(
+    text: Any, query_id: str, writer: str
+) -> tuple[HistoryPoint, dict[str, Any]] | None:
+    """Decode text of `point_text`, with all fields; ``None`` if another writer wrote the text."""
+    try:
+        fields = json.loads(text)
+        if (fields["query_id"], fields["writer"]) != (query_id, writer):
+            return None
+        point = HistoryPoint(
+            query_id=query_id,
+            history=str(fields["history"]),
+            epoch=int(fields["epoch"]),
+            digest=str(fields["digest"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+    return point, fields

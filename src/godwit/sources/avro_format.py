@@ -14,7 +14,13 @@ import pyarrow as pa
 
 from godwit.model.errors import InvalidFlowError, SourceError
 from godwit.model.secrets import Secrets
-from godwit.sources.message_formats import MessageFormat, UnwritableError, Value, maps_to_dicts
+from godwit.sources.message_formats import (
+    MessageFormat,
+    UnwritableError,
+    Value,
+    check_fields,
+    python_values,
+)
 from godwit.sources.schema_registry import (
     frame_header,
     parse_frame,
@@ -85,18 +91,19 @@ class AvroMessages(MessageFormat):
         return self._schema
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Decode messages into the columns of `schema`."""
+        """Decode Avro messages into the columns of `schema`."""
         reader = _parse_schema(self._text)
         records = [
             None if value is None else self._decode_record(value, reader) for value in values
         ]
+        columns = [[record and record[field.name] for record in records] for field in schema]
         return [
-            pa.array([_to_arrow_value(r and r[field.name]) for r in records], field.type)
-            for field in schema
+            pa.array([str(v) if isinstance(v, uuid.UUID) else v for v in column], field.type)
+            for field, column in zip(schema, columns, strict=True)
         ]
 
     def _decode_record(self, value: bytes, reader: Any) -> Any:
-        """Decode one message by its writer's schema, resolved to the reader's."""
+        """Decode one message by its writer's schema, converted to the schema `reader`."""
         stream = io.BytesIO(value)
         writer = reader
         if self._registry is not None:
@@ -110,7 +117,7 @@ class AvroMessages(MessageFormat):
         return record
 
     def _writer_schema(self, schema_id: int) -> str:
-        """Return the writer's schema of an id, as JSON text; cached."""
+        """Return the schema of the registry's id `schema_id`, as JSON text; cached."""
         if isinstance(self._registry, str):
             return schema_of_id(self._registry, schema_id)
         assert self._registry is not None
@@ -124,12 +131,7 @@ class AvroMessages(MessageFormat):
         parsed = _parse_schema(self._text)
         begin = b"" if self._registry is None else frame_header(self._registered_id())
         names = [field.name for field in self._schema]
-        columns = [
-            [maps_to_dicts(v, rows[n].type) for v in rows[n].to_pylist()]
-            if n in rows.schema.names
-            else None
-            for n in names
-        ]
+        columns = [python_values(rows[n]) if n in rows.schema.names else None for n in names]
         written: list[Value] = []
         for row in range(rows.num_rows):
             record = {n: c[row] for n, c in zip(names, columns, strict=True) if c is not None}
@@ -143,16 +145,11 @@ class AvroMessages(MessageFormat):
         return written
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
-        """Refuse columns that the record does not have."""
-        unknown = [name for name in schema.names if name not in self._schema.names]
-        if unknown:
-            raise InvalidFlowError(
-                f"{where} has column {unknown[0]!r}, and the Avro record has no such field.",
-                remedy=f"Its fields are {', '.join(self._schema.names)}.",
-            )
+        """Refuse columns that the record does not have. `where`: the sink, for errors."""
+        check_fields(schema, self._schema, where, "the Avro record")
 
     def _registered_id(self) -> int:
-        """Return the id that the registry has for this schema."""
+        """Return the id that the registry has for the schema to write; cached."""
         if isinstance(self._registry, str):
             if self._subject is None:
                 raise SourceError(
@@ -171,7 +168,7 @@ class AvroMessages(MessageFormat):
 
 
 def _schema_text(schema: object) -> str:
-    """Return a user's schema as JSON text, or refuse it."""
+    """Return a user's Avro schema as JSON text, or refuse it."""
     try:
         text = schema_text(schema)
         parsed = fastavro.parse_schema(json.loads(text))
@@ -190,7 +187,7 @@ def _schema_text(schema: object) -> str:
 
 @lru_cache(maxsize=1024)
 def _parse_schema(text: str) -> Any:
-    """Parse a schema's JSON text; cached."""
+    """Parse the JSON text of an Avro schema; cached."""
     return fastavro.parse_schema(json.loads(text))
 
 
@@ -203,7 +200,10 @@ def _to_arrow_schema(text: str) -> pa.Schema:
 
 
 def _to_arrow_type(schema: Any, known: dict[str, Any], where: str, within: tuple[str, ...]) -> Any:
-    """Convert an Avro type to Arrow's; `within`: enclosing records, to refuse recursion."""
+    """Convert a parsed Avro type to Arrow's; `within`: enclosing records, to refuse recursion.
+
+    `where`: the field's path, for errors.
+    """
     if isinstance(schema, list):
         others = [part for part in schema if part != "null"]
         if len(others) != 1:
@@ -247,13 +247,8 @@ def _to_arrow_type(schema: Any, known: dict[str, Any], where: str, within: tuple
 
 
 def _unsupported_type(where: str, what: str) -> InvalidFlowError:
-    """Build the error that an Avro type has no counterpart."""
+    """Build the error that the Avro type at `where` has no counterpart in Arrow; `what`: why."""
     return InvalidFlowError(
         f"The Avro schema has {what} at {where}, and Arrow has no type for it.",
         remedy="Leave the field out of the schema that you read with.",
     )
-
-
-def _to_arrow_value(value: Any) -> Any:
-    """Convert a decoded Avro value to one that Arrow takes."""
-    return str(value) if isinstance(value, uuid.UUID) else value

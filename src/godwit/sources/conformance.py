@@ -103,7 +103,7 @@ class _Check:
         self._unopened = b""  # a copy that was never opened, pickled
 
     def run(self) -> None:
-        """Check all rules, and close the source in any case."""
+        """Check all rules of the contract of sources, and close the source in any case."""
         try:
             self._check_description()
             self._check_pickling()
@@ -124,7 +124,7 @@ class _Check:
     # -- rules ------------------------------------------------------------------------------------
 
     def _check_description(self) -> None:
-        """Check schema, identity and arrival time, before it is opened."""
+        """Check the schema, identity and arrival time of the source before it is opened."""
         schema = self._call_method("schema", lambda: self._source.schema)
         if not isinstance(schema, pa.Schema):
             self._fail_rule(
@@ -183,7 +183,7 @@ class _Check:
             self._fail_rule("splits", "between a position and itself there are rows")
 
     def _check_split(self, split: Split) -> None:
-        """Check the name, the number of rows and the size that a split states."""
+        """Check the name, the number of rows and the size of a split."""
         if not split.what:
             self._fail_rule("splits", "a split has no name (what=) for errors and plans")
         if split.rows is not None:
@@ -205,7 +205,9 @@ class _Check:
             shipped = pickle.loads(pickle.dumps(splits))  # noqa: S301  pickled right here
         except Exception as error:
             raise self._rule_error(
-                "splits", f"they cannot be pickled: {error_line(error)}", "Mind payload=."
+                "splits",
+                f"they cannot be pickled: {error_line(error)}",
+                "Put only values into payload= that can be pickled.",
             ) from error
         for split, again in zip(splits, shipped, strict=True):
             rows = self._read_splits(self._source, [split])
@@ -268,7 +270,7 @@ class _Check:
         self._check_ranges(of, max(1, total // 4))
 
     def _first_rows(self, whole: pa.Table, part: pa.Table) -> pa.Table:
-        """Return the first rows of `whole`, as many as `part` has."""
+        """Return the first rows of `whole`: as many as `part` has, in their order."""
         if self._within is None:
             return whole.slice(0, part.num_rows)
         left = Counter(part.column(self._within).to_pylist())
@@ -280,13 +282,13 @@ class _Check:
         return whole.take(pa.array(first, pa.int64()))
 
     def _sorted_rows(self, rows: pa.Table) -> pa.Table:
-        """Bring rows into the order that epochs of any size have in common."""
+        """Sort rows by their order in the source, which differs between sizes of epochs."""
         if self._within is None:
             return rows
         return rows.take(pc.sort_indices(rows.column(self._within)))  # which is stable
 
     def _check_ranges(self, of: _Range, limit: int) -> None:
-        """Read range after range up to an end; nothing is left out or read twice."""
+        """Read range after range with a limit; check that no row is lost or read twice."""
         position, steps = of.begin, []
         for _ in range(self._max_rows + 1):
             after = self._call_latest(position, limit=limit, until=of.end)
@@ -330,7 +332,7 @@ class _Check:
             self._check_new_rows(end)
 
     def _check_new_rows(self, end: Position) -> None:
-        """Check that added rows are found."""
+        """Check that rows added after `end` are found."""
         position = end
         for _ in range(self._max_rows):
             after = self._call_latest(position, limit=self._max_rows)
@@ -342,7 +344,7 @@ class _Check:
         self._fail_rule("latest", "rows that were added after an end are not found from there on")
 
     def _check_resume(self, of: _Range) -> None:
-        """Check that a new process goes on from a stored position with the rows after it."""
+        """Check that a copy of the source continues from a stored position, as a new process."""
         middle = self._call_latest(of.begin, limit=max(1, of.rows.num_rows // 2), until=of.end)
         rest = self._read_splits(self._source, self._call_splits(middle, of.end, 1))
         if not self._is_outside_process():
@@ -373,7 +375,7 @@ class _Check:
             probe.close()
 
     def _check_reports(self, of: _Range) -> None:
-        """Check that what is reported about a position can be shown and stored."""
+        """Check that `lag`, `describe` and `committed` take the range's begin and end position."""
         for position in (of.begin, of.end):
             lag = self._call_method("lag", self._source.lag, position)
             if not isinstance(lag, Lag):
@@ -390,7 +392,7 @@ class _Check:
                 self._call_method("committed", self._source.committed, position)
 
     def _check_closing(self) -> None:
-        """Check that closing twice, and closing what was never opened, is harmless."""
+        """Check that closing twice, and closing a source never opened, does no harm."""
         self._call_method("close", self._source.close)
         self._call_method("close", self._pickled_copy().close)
         identity: Any = self._call_method("identity", lambda: self._source.identity)
@@ -400,11 +402,11 @@ class _Check:
     # -- calls, checked ---------------------------------------------------------------------------
 
     def _pickled_copy(self) -> Any:
-        """Return a copy that was never opened."""
+        """Return a pickled copy of the source, never opened."""
         return pickle.loads(self._unopened)  # noqa: S301  pickled by this check
 
     def _call_latest(self, position: Position, **options: Any) -> Position:
-        """Call `Source.latest`; the arguments must stay as they are."""
+        """Call `Source.latest`; raise if that changes its arguments."""
         before = pickle.dumps(position)
         result = self._call_method("latest", lambda: self._source.latest(position, **options))
         if pickle.dumps(position) != before:
@@ -412,7 +414,7 @@ class _Check:
         return self._after_storage("latest", result)
 
     def _after_storage(self, method: str, value: Any) -> Any:
-        """Return a value as it comes back from a commit record."""
+        """Return a value as a commit record stores and loads it; `method`: returned the value."""
         try:
             stored = msgspec.msgpack.decode(msgspec.msgpack.encode(value))
         except Exception as error:
@@ -430,7 +432,7 @@ class _Check:
         return stored
 
     def _call_splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
-        """Cut rows into splits; refuse anything but `Split` values."""
+        """Call `Source.splits`; refuse results that are not `Split` values."""
         splits = self._call_method("splits", self._source.splits, begin, end, parallelism)
         for split in splits:
             if not isinstance(split, Split):
@@ -440,7 +442,7 @@ class _Check:
     def _read_splits(
         self, source: Source, splits: Iterable[Split], columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Read splits, one after the other; every batch has the columns, in types of the schema."""
+        """Read splits in order; refuse batches with other columns or types than requested."""
         names = list(self._schema.names) if columns is None else list(columns)
         expected = pa.schema([(name, self._schema.field(name).type) for name in names])
         batches = []
@@ -464,7 +466,7 @@ class _Check:
         return pa.Table.from_batches(batches, schema=expected)
 
     def _check_equal(self, rule: str, expected: pa.Table, actual: pa.Table, what: str) -> None:
-        """Refuse rows that are not those expected; NaN equals itself."""
+        """Raise the error of a broken rule unless two tables have equal rows; NaN equals itself."""
         if expected.num_rows != actual.num_rows:
             rows = counted(expected.num_rows, "row")
             self._fail_rule(rule, f"{what} ({actual.num_rows} in place of {rows})")
@@ -480,7 +482,7 @@ class _Check:
                     )
 
     def _call_method(self, method: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a method of the source; what it raises names the method."""
+        """Call a method of the source; an error that it raises names the method."""
         try:
             return function(*arguments)
         except GodwitError:
@@ -491,11 +493,11 @@ class _Check:
             ) from error
 
     def _fail_rule(self, rule: str, what: str, remedy: str = "") -> None:
-        """Raise the error of a broken rule."""
+        """Raise the error that the source breaks a rule; `what`: how, in words."""
         raise self._rule_error(rule, what, remedy)
 
     def _rule_error(self, rule: str, what: str, remedy: str = "") -> SourceError:
-        """Make the error of a broken rule."""
+        """Build the error that the source breaks a rule; `what`: how, in words."""
         return SourceError(
             f"{type(self._source).__name__} breaks the contract of sources ({rule}): {what}.",
             remedy=remedy or "godwit.sources.source states the contract.",

@@ -72,7 +72,7 @@ class Listing:
             )
 
     def find(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Return the positions in the listing of files with these keys; -1 for missing ones."""
+        """Return the positions of files in the listing, by their keys; -1 for missing files."""
         if not len(self.keys):
             return np.full(len(keys), -1, np.int64)
         at = np.searchsorted(self.keys, keys, sorter=self._sorter)
@@ -89,7 +89,7 @@ class _Look:
     at_s: float  # monotonic
 
     def is_current(self) -> bool:
-        """Return ``True`` if no file was added or removed since."""
+        """Return whether no file was added to or removed from the directories listed."""
         if time.monotonic() - self.at_s > _TRUSTED_S:
             return False
         try:
@@ -136,7 +136,7 @@ class Directory:
 
     @property
     def _open_directory(self) -> tuple[pafs.FileSystem, str]:
-        """Return file system and path, opened on first use."""
+        """Return the directory's file system and path, opened on first use."""
         if self._opened is None:
             self._opened = open_file_system(self._text, None, error=SourceError)
         return self._opened
@@ -177,6 +177,7 @@ class Directory:
         )
 
     def _list_files(self) -> Listing:
+        """List the files now, on a local disk or another file system."""
         known, self._keys = self._keys, {}
         self._look, self._directories = None, {}
         files, waits = [], False
@@ -202,7 +203,7 @@ class Directory:
         return listing
 
     def _remote_files(self) -> Iterator[File]:
-        """Yield the files below the directory; the path of the directory itself is empty."""
+        """Yield the files below the directory on a file system other than the local disk."""
         root = self.filesystem.get_file_info(self._root)
         if root.type == pafs.FileType.File:
             infos, start = [root], len(self._root)
@@ -221,7 +222,7 @@ class Directory:
             yield File(path=info.path[start:], size=info.size, modified_ns=info.mtime_ns or 0)
 
     def _local_files(self) -> Iterator[File]:
-        """Yield files on a local disk, without links to directories that are read anyway."""
+        """Yield the files below a local directory; links to directories inside are left out."""
         root = self._root
         if not os.path.isdir(root):  # noqa: PTH112  as quick as can be
             found = os.stat(root)  # noqa: PTH116
@@ -257,7 +258,7 @@ class Directory:
         return File(path=path, size=found.st_size, modified_ns=found.st_mtime_ns)
 
     def _is_link_inside(self, link: str) -> bool:
-        """Return true for a link to a place within the directory, or to one that it lies within."""
+        """Return ``True`` for a link to a directory that is read anyway, by another path."""
         root, target = os.path.realpath(self._root), os.path.realpath(link)
         parent = os.path.realpath(os.path.dirname(link))  # noqa: PTH120
         if f"{parent}/".startswith(f"{target}/"):
@@ -266,7 +267,7 @@ class Directory:
         return within and self._matches(target[len(root.rstrip("/")) + 1 :])
 
     def _matches(self, path: str) -> bool:
-        """Return false for names that are by custom no data, and for those of another pattern."""
+        """Return ``False`` for names that mark no data (``_``, ``.``) or miss the pattern."""
         *directories, name = path.split("/")
         if path[0] in "._" or "/." in path or "/_" in path:
             hidden = (
@@ -279,31 +280,31 @@ class Directory:
         return self._pattern is None or fnmatch.fnmatchcase(name, self._pattern)
 
     def full_path(self, path: str) -> str:
-        """Return the path of a file on its file system."""
+        """Return the path on its file system of a file, from the path within the directory."""
         return f"{self._root.rstrip('/')}/{path}" if path else self._root
 
     def file_name(self, file: File) -> str:
-        """Return a file's name for errors."""
+        """Return a file's path for error messages."""
         return f"{self.shown.rstrip('/')}/{file.path}" if file.path else self.shown
 
     def check_unchanged(self, file: File) -> None:
-        """Raise if a file has changed since it was listed."""
+        """Raise if a file was changed or deleted since the listing."""
         try:
             info = self.filesystem.get_file_info(self.full_path(file.path))
         except (OSError, pa.ArrowException) as error:
             raise self.unreadable_error(file, error) from error
         if info.type != pafs.FileType.File:
             raise SourceError(
-                f"The file {self.file_name(file)!r} was to be read, and is not there any more.",
-                remedy="Files may go once they were read. Start the query again to go on without "
-                "its rows, or put the file back before.",
+                f"The file {self.file_name(file)!r} was removed before all of it was read.",
+                remedy="Put the file back and start the query again, or start it without the file "
+                "to go on without its rows. A file may be removed once it was read.",
                 file=self.file_name(file),
             )
         if (info.size, info.mtime_ns or 0) != (file.size, file.modified_ns):
             raise self.changed_error(file)
 
     def changed_error(self, file: File) -> SourceError:
-        """Return the error of a file that changed while it was to be read."""
+        """Return the error that a file changed before it was read."""
         return SourceError(
             f"The file {self.file_name(file)!r} changed while it was being read. A listed "
             "file must not change.",
@@ -312,7 +313,7 @@ class Directory:
         )
 
     def changed_after_error(self, file: File) -> SourceError:
-        """Return the error of a file that changed after it was read."""
+        """Return the error that a file changed after it was read."""
         return SourceError(
             f"The file {self.file_name(file)!r} changed after it was read: its rows are not "
             "those that were processed.",
@@ -322,7 +323,7 @@ class Directory:
         )
 
     def unreadable_error(self, file: File, error: Exception) -> SourceError:
-        """Return the error of a file that cannot be read."""
+        """Return the error that a file cannot be read."""
         if isinstance(error, SourceError):
             return error
         return SourceError(
@@ -336,7 +337,7 @@ class Directory:
 def open_file_system(
     path: str, filesystem: pafs.FileSystem | None, *, error: type[GodwitError]
 ) -> tuple[pafs.FileSystem, str]:
-    """Open the file system that a path is on; return it with the path inside it.
+    """Open the file system of a path or URI; return it with the path inside it.
 
     Raises `error` if there is no such file system.
     """
@@ -364,17 +365,17 @@ def _is_uri(path: str) -> bool:
 
 
 def is_remote(path: str) -> bool:
-    """Return true for URIs of other file systems than the local one."""
+    """Return whether a path is a URI of another file system than the local one."""
     return _is_uri(path) and not path.startswith("file:")
 
 
 def key_of(path: str) -> int:
-    """Return the key of a file; the same in every process."""
+    """Return the 64-bit hash of a file's path, the same in every process."""
     return int.from_bytes(hashlib.blake2b(path.encode(), digest_size=8).digest(), "little")
 
 
 def hash_versions(files: Sequence[File]) -> npt.NDArray[np.uint32]:
-    """Hash sizes and modification times of files."""
+    """Hash size and modification time of each file, to notice changes."""
     modified_ns = np.array([file.modified_ns for file in files], np.int64).astype(np.uint64)
     sizes = np.array([file.size for file in files], np.int64).astype(np.uint64)
     words = modified_ns * np.uint64(0x9E3779B97F4A7C15)
@@ -385,7 +386,7 @@ def hash_versions(files: Sequence[File]) -> npt.NDArray[np.uint32]:
 
 @functools.lru_cache(maxsize=1024)
 def _partition_values(directory: str) -> dict[str, str | None]:
-    """Read the values in names of directories as Hive writes them, such as ``day=2024-05-01``."""
+    """Parse directories named like ``day=2024-05-01`` to column → value, null by Hive's name."""
     values: dict[str, str | None] = {}
     for part in directory.split("/"):
         name, equals, value = part.partition("=")
@@ -395,7 +396,7 @@ def _partition_values(directory: str) -> dict[str, str | None]:
 
 
 def partitions_of(file: File) -> dict[str, str | None]:
-    """Return column → value, from a file's directories such as ``day=2024-05-01``."""
+    """Return column → value from a file's directories, such as ``day=2024-05-01``."""
     directory, slash, _ = file.path.rpartition("/")
     return _partition_values(directory) if slash else {}
 

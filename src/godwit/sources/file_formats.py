@@ -43,7 +43,7 @@ class FileRange:
 
     @property
     def is_cut(self) -> bool:
-        """True if it is not the whole file."""
+        """True if the range is not the whole file."""
         return self.start > 0 or self.stop is not None
 
 
@@ -78,10 +78,10 @@ class FileFormat(ABC):
 
     @abstractmethod
     def schema(self, directory: Directory, file: File) -> pa.Schema:
-        """Return the schema of a file, for a source without a schema."""
+        """Return the schema of a file; called if the user gave none."""
 
     def layout(self, directory: Directory, file: File) -> FileLayout | None:
-        """Return where the rows of a file are; ``None`` if that takes reading it."""
+        """Return where the rows of a file are; ``None`` if that takes reading all of the file."""
         del directory, file
         return None
 
@@ -89,7 +89,10 @@ class FileFormat(ABC):
     def advance(
         self, directory: Directory, file: File, layout: FileLayout | None, start: int, rows: int
     ) -> tuple[int, int]:
-        """Return the offset about `rows` rows after `start`, and the number of rows in between."""
+        """Return the offset about `rows` rows after `start`, and the number of rows between.
+
+        Offsets are rows or bytes, as the format counts.
+        """
 
     @abstractmethod
     def end(self, file: File, layout: FileLayout | None) -> int:
@@ -102,7 +105,7 @@ class FileFormat(ABC):
         """Return offsets that divide a range into parts of about `num_bytes` bytes."""
 
     def max_rows(self, directory: Directory, part: FileRange) -> int | None:
-        """Return an upper bound of the rows of a part; ``None`` if it needs reading the part.
+        """Return an upper bound of the rows of a range; ``None`` if not cheap to find.
 
         Called for small parts of files without a layout.
         """
@@ -113,7 +116,7 @@ class FileFormat(ABC):
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch | BadLine]:
-        """Yield the rows of a part.
+        """Yield the rows of a range of a file, and its bad lines if these are not refused.
 
         Of these columns, those that the file has, perhaps beside others and of other types.
         """
@@ -126,12 +129,12 @@ class _RowFormat(FileFormat):
 
     @abstractmethod
     def layout(self, directory: Directory, file: File) -> FileLayout:
-        """Rows at which the row groups or record batches of a file begin, and their end."""
+        """Return the rows at which row groups or record batches begin, and the file's end."""
 
     def advance(
         self, directory: Directory, file: File, layout: FileLayout | None, start: int, rows: int
     ) -> tuple[int, int]:
-        """Return the row `rows` rows on, or the last, and the number of rows between."""
+        """Return the row `rows` rows after `start`, or the last, and the number of rows between."""
         layout = layout or self.layout(directory, file)
         stop = min(start + rows, layout.rows)
         return stop, stop - start
@@ -187,12 +190,12 @@ class ParquetFormat(_RowFormat):
             return common_schema(opened.schema_arrow, tuple(self._instants(opened)))
 
     def _instants(self, opened: pq.ParquetFile) -> set[str]:
-        """Return the columns of 96 bits: Spark, Hive and Impala write instants so."""
+        """Return the columns of 96-bit timestamps, in which Spark and Hive store instants."""
         columns = [opened.schema.column(n) for n in range(len(opened.schema))]
         return {c.path for c in columns if c.physical_type == "INT96"}
 
     def layout(self, directory: Directory, file: File) -> FileLayout:
-        """Rows at which the row groups begin, and their end, by the footer."""
+        """Return the rows at which row groups begin, and the file's end, from the footer."""
         with self._open(directory, file) as opened:
             return self._layout_of(opened.metadata)
 
@@ -252,7 +255,7 @@ class ArrowFormat(_RowFormat):
             return common_schema(opened.schema)
 
     def layout(self, directory: Directory, file: File) -> FileLayout:
-        """Rows at which the record batches begin, found by reading one column, a narrow one."""
+        """Return the rows at which record batches begin, by reading the narrowest column."""
         with self._open(directory, file) as opened:
             schema = opened.schema
         widths = [_width(field.type) for field in schema]
@@ -285,7 +288,7 @@ class ArrowFormat(_RowFormat):
 def _repeated_text(
     metadata: pq.FileMetaData, schema: pa.Schema, groups: Sequence[int]
 ) -> list[str]:
-    """Return the columns of text that a file has nearly all as numbers of a dictionary's values.
+    """Return the text columns that a file stores nearly all as dictionary indices.
 
     Reading the numbers, and making text of them all at once, takes half the time of making each
     value by itself, as long as few batches share the work of making a dictionary.
@@ -315,7 +318,7 @@ def _decode_dictionaries(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBa
 
 
 def _large_batch_rows(metadata: pq.FileMetaData, groups: Sequence[int]) -> int:
-    """Return the number of rows per batch, within a limit of memory."""
+    """Return how many rows to read per batch, so that a batch fits into memory."""
     rows = sum(int(metadata.row_group(n).num_rows) for n in groups)
     size = sum(int(metadata.row_group(n).total_byte_size) for n in groups)
     few = _LARGE_BATCH_BYTES * rows // max(size, 1)
@@ -323,7 +326,7 @@ def _large_batch_rows(metadata: pq.FileMetaData, groups: Sequence[int]) -> int:
 
 
 def _has_column(schema: pa.Schema, name: str) -> bool:
-    """Return true if a file has a column; refuse two of one name."""
+    """Return whether a file has the column `name`; refuse two columns of the name."""
     count = len(schema.get_all_field_indices(name))
     if count > 1:
         msg = f"it has {count} columns named {name!r}"
@@ -332,7 +335,7 @@ def _has_column(schema: pa.Schema, name: str) -> bool:
 
 
 def _with_instants(rows: pa.RecordBatch, instants: set[str]) -> pa.RecordBatch:
-    """Cast columns of instants, named in `instants`, to timestamps in UTC."""
+    """Cast the columns `instants` to timestamps in UTC."""
     columns = [
         column.cast(_UTC) if name in instants else column
         for name, column in zip(rows.schema.names, rows.columns, strict=True)
@@ -341,7 +344,7 @@ def _with_instants(rows: pa.RecordBatch, instants: set[str]) -> pa.RecordBatch:
 
 
 def _width(dtype: pa.DataType) -> int:
-    """Bits of one value of a type; large for types without a fixed width."""
+    """Return the bits of one value of a type; a large number for types of variable width."""
     try:
         return int(dtype.bit_width)
     except ValueError:  # it has no fixed width

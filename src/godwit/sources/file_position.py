@@ -8,7 +8,7 @@ were read is not in the set, so it is read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -36,7 +36,7 @@ class PartlyRead:
 
     @property
     def key(self) -> int:
-        """Sort key of the file: its time, then its path (`godwit.sources.directory.key_of`)."""
+        """Key of the file: the hash of its path (`godwit.sources.directory.key_of`)."""
         return key_of(self.file.path)
 
 
@@ -55,7 +55,7 @@ class FilePosition:
 
     @staticmethod
     def of(position: Position) -> FilePosition:
-        """Decode what a commit record has."""
+        """Decode a position from a commit record."""
         partly = position["file"]
         return FilePosition(
             keys=np.frombuffer(position["keys"], _KEY).astype(np.uint64),
@@ -63,11 +63,7 @@ class FilePosition:
             partly=None
             if partly is None
             else PartlyRead(
-                file=File(
-                    path=partly["path"],
-                    size=partly["size"],
-                    modified_ns=partly["modified_ns"],
-                ),
+                file=File(**{field.name: partly[field.name] for field in fields(File)}),
                 offset=partly["offset"],
                 unit=partly.get("unit"),
             ),
@@ -82,17 +78,11 @@ class FilePosition:
             "versions": self.versions[order].astype(_VERSION).tobytes(),
             "file": None
             if partly is None
-            else {
-                "path": partly.file.path,
-                "size": partly.file.size,
-                "modified_ns": partly.file.modified_ns,
-                "offset": partly.offset,
-                "unit": partly.unit,
-            },
+            else {**asdict(partly.file), "offset": partly.offset, "unit": partly.unit},
         }
 
     def describe(self) -> dict[str, Any]:
-        """Describe it for people."""
+        """Describe the position in a few values, for people."""
         shown: dict[str, Any] = {"files": len(self.keys)}
         if (partly := self.partly) is not None:
             place = " ".join([partly.unit or "", f"{partly.offset:,}"]).strip()
@@ -101,11 +91,11 @@ class FilePosition:
         return shown
 
     def has_read(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Return a mask of the files, by key, that were read to their end."""
+        """Return a mask of the files, by their keys, that were read to the end."""
         return np.isin(keys, self.keys)
 
 
 def describe_position(position: Position) -> Position:
-    """Describe a position of files for people; return that of another source as it is."""
+    """Describe a position of a file source for people; return other positions unchanged."""
     is_of_files = isinstance(position, dict) and position.keys() == {"keys", "versions", "file"}
     return FilePosition.of(position).describe() if is_of_files else position

@@ -18,7 +18,7 @@ _DIGITS_OF_INTEGER: Final = {8: 3, 16: 5, 32: 10, 64: 20}
 
 
 def widens(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return true if every value of a type is one of another type.
+    """Return whether the type `target` holds every value of the type `source`.
 
     Timestamps of nanoseconds count as of microseconds: most writers choose nanoseconds without a
     need. A value that has more digits is refused when it is cast.
@@ -79,7 +79,7 @@ def _integer_widens(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def cast_column(column: pa.Array, field: pa.Field, file: str) -> pa.Array:
-    """Return a column of a file in the type of the schema.
+    """Cast a column of a file to the type of the schema; raise if a value would be lost.
 
     Raises `SourceError` if not every value of its type, or one that it has, is one of the schema's
     type.
@@ -95,7 +95,7 @@ def cast_column(column: pa.Array, field: pa.Field, file: str) -> pa.Array:
 
 
 def _type_error(column: pa.Array, field: pa.Field, file: str, reason: str) -> SourceError:
-    """Build the error that a file's column does not fit the schema."""
+    """Build the error that a file's column cannot be cast to the schema's type."""
     return SourceError(
         f"Column {field.name!r} of the file {file!r} is of type {column.type}, and of type "
         f"{field.type} in the schema: {reason.removesuffix('.')}.",
@@ -107,7 +107,7 @@ def _type_error(column: pa.Array, field: pa.Field, file: str, reason: str) -> So
 
 
 def parse_instants(column: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """Read instants; those without an offset, and days, are UTC."""
+    """Parse text to timestamps or dates; times without an offset are UTC."""
     marked = pc.match_substring_regex(column, r"(?:[Zz]|[+-]\d\d:?\d\d)\s*$")
     none = pa.scalar(None, column.type)
     instants = pc.if_else(marked, column, none).cast(dtype)
@@ -117,10 +117,10 @@ def parse_instants(column: pa.Array, dtype: pa.DataType) -> pa.Array:
 
 
 def common_schema(schema: pa.Schema, instants: Sequence[str] = ()) -> pa.Schema:
-    """Return the schema that a file of this one stands for, where no other is given.
+    """Return the schema of a source from the schema of its first file.
 
-    Dictionaries are values, timestamps have microseconds (`instants` are moments in UTC without
-    saying so), and columns without any type are text.
+    Dictionaries become their values, timestamps get microseconds, and columns without a type are
+    text. `instants`: columns of timestamps that are in UTC though the file does not say so.
     """
     fields = []
     for field in schema:

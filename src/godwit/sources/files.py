@@ -103,7 +103,7 @@ class FileSource(Source):
 
     @property
     def schema(self) -> pa.Schema:
-        """The given columns, or those of the first file."""
+        """Columns given by the user, or those of the first file."""
         if self._schema is None:
             self._schema = self._look_up_schema()
         return self._schema
@@ -115,10 +115,11 @@ class FileSource(Source):
         return f"{self._format.name} files in {self._directory.shown}{of}"
 
     def _look_up_schema(self) -> pa.Schema:
+        """Read the schema of the first file, with the columns of its directories' names."""
         listing = self._listing or self._directory.list()
         if not listing.files:
             raise SourceError(
-                f"There are no files in {self._directory.shown!r} to look a schema up in.",
+                f"There are no files in {self._directory.shown!r} to infer a schema from.",
                 remedy="Give schema=, or put a file there first.",
                 path=self._directory.shown,
             )
@@ -140,7 +141,7 @@ class FileSource(Source):
 
     def open(self, position: Position | None) -> None:
         """List the directory; raise if files that were read before `position` have changed."""
-        self._listing = self._list(
+        self._listing = self._list_directory(
             FilePosition.beginning() if position is None else FilePosition.of(position)
         )
 
@@ -148,14 +149,15 @@ class FileSource(Source):
         """Position before the first file of a new query."""
         return FilePosition.beginning().encoded()
 
-    def _list(self, read: FilePosition) -> Listing:
-        """List the directory; raise if a file that was read has changed."""
+    def _list_directory(self, read: FilePosition) -> Listing:
+        """List the directory; raise if a file that was read has changed since."""
         listing = self._directory.list()
-        self._check(listing, read)
+        self._check_listing(listing, read)
         self._idle_at = None
         return listing
 
-    def _check(self, listing: Listing, read: FilePosition) -> None:
+    def _check_listing(self, listing: Listing, read: FilePosition) -> None:
+        """Raise if a file of the position `read` was deleted or changed, by the listing."""
         at = listing.find(read.keys)
         still = at >= 0
         changed = listing.versions[at[still]] != read.versions[still]
@@ -167,14 +169,14 @@ class FileSource(Source):
     def end(self, position: Position) -> Position:
         """Return the position after all files that are listed now."""
         read = FilePosition.of(position)
-        self._listing = self._list(read)
-        pieces = list(self._pending(self._listing, read, None))
-        return self._after(position, read, pieces, None)
+        self._listing = self._list_directory(read)
+        pieces = list(self._unread_ranges(self._listing, read, None))
+        return self._position_after(position, read, pieces, None)
 
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
-        """Position up to which an epoch may read: whole files and parts, within the limits."""
+        """Return the position up to which an epoch may read, within the limits."""
         idle = until is None and self._idle_at is not None and self._idle_at == position
         if idle:
             known, self._listing = self._listing, self._directory.list()
@@ -184,12 +186,12 @@ class FileSource(Source):
         bound = None if until is None else FilePosition.of(until)
         pieces: Iterator[FileRange] = iter(())
         if self._listing is not None:
-            self._check(self._listing, read)
-            pieces = self._pending(self._listing, read, bound)
+            self._check_listing(self._listing, read)
+            pieces = self._unread_ranges(self._listing, read, bound)
         first = next(pieces, None)
         if first is None and not idle and (bound is None or self._listing is None):
-            self._listing = self._list(read)
-            pieces = self._pending(self._listing, read, bound)
+            self._listing = self._list_directory(read)
+            pieces = self._unread_ranges(self._listing, read, bound)
             first = next(pieces, None)
         if bound is None:
             self._idle_at = position if first is None else None
@@ -198,14 +200,14 @@ class FileSource(Source):
         pieces = itertools.islice(itertools.chain([first], pieces), self._max_files)
         limits = [most for most in (limit, self._max_rows) if most is not None]
         if limits:
-            return self._after(position, read, *self._up_to(pieces, min(limits)))
+            return self._position_after(position, read, *self._take_ranges(pieces, min(limits)))
         taken = list(pieces)
-        return self._after(position, read, taken, taken[-1].stop)
+        return self._position_after(position, read, taken, taken[-1].stop)
 
-    def _pending(
+    def _unread_ranges(
         self, listing: Listing, read: FilePosition, bound: FilePosition | None
     ) -> Iterator[FileRange]:
-        """Yield unread ranges of files, in order; only those up to `bound`, if given."""
+        """Yield unread ranges of files, oldest file first; `bound`: position not to exceed."""
         is_new = ~read.has_read(listing.keys)
         last = None if bound is None else bound.partly
         if bound is not None:
@@ -224,8 +226,10 @@ class FileSource(Source):
             stop = last.offset if last is not None and last.file == file else None
             yield FileRange(file=file, stop=stop)
 
-    def _up_to(self, pieces: Iterable[FileRange], rows: int) -> tuple[list[FileRange], int | None]:
-        """Return ranges of up to `rows` rows, and the offset at which the last file is divided."""
+    def _take_ranges(
+        self, pieces: Iterable[FileRange], rows: int
+    ) -> tuple[list[FileRange], int | None]:
+        """Return the first ranges with up to `rows` rows, and the offset that cuts the last one."""
         taken, left, waiting = [], rows, iter(pieces)
         while left > 0 and (ahead := list(itertools.islice(waiting, _LAYOUTS_AT_ONCE))):
             layouts = self._layouts_of([piece.file for piece in ahead])
@@ -245,7 +249,7 @@ class FileSource(Source):
                     break
         return taken, None
 
-    def _after(
+    def _position_after(
         self, position: Position, read: FilePosition, taken: Sequence[FileRange], cut: int | None
     ) -> Position:
         """Return the position after these ranges; `cut`: offset in the last file, if divided."""
@@ -275,7 +279,7 @@ class FileSource(Source):
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
         """Group small files, and divide large ones between row groups, batches or lines."""
-        pieces = self._between(FilePosition.of(begin), FilePosition.of(end))
+        pieces = self._ranges_between(FilePosition.of(begin), FilePosition.of(end))
         if not pieces:
             return []
         layouts: dict[File, FileLayout | None] = {}
@@ -298,11 +302,11 @@ class FileSource(Source):
         few = num_bytes <= _FEW_BYTES and len(pieces) <= _FEW_FILES
         return [self._make_split(group, layouts, few=few) for group in grouped.values()]
 
-    def _between(self, begin: FilePosition, end: FilePosition) -> list[FileRange]:
-        """Return the ranges of files between two positions, oldest first."""
+    def _ranges_between(self, begin: FilePosition, end: FilePosition) -> list[FileRange]:
+        """Return the ranges of files between two positions, oldest file first."""
         new = ~begin.has_read(end.keys)
         first, last = begin.partly, end.partly
-        files = self._resolve(end.keys[new], end.versions[new])
+        files = self._files_of_keys(end.keys[new], end.versions[new])
         files.sort(key=lambda file: (file.modified_ns, file.path))
         pieces = []
         if first is not None and first.file in files:
@@ -314,10 +318,10 @@ class FileSource(Source):
                 pieces.append(FileRange(file=last.file, start=start, stop=last.offset))
         return pieces
 
-    def _resolve(
+    def _files_of_keys(
         self, keys: npt.NDArray[np.uint64], versions: npt.NDArray[np.uint32]
     ) -> list[File]:
-        """Return the files with these keys; raise if one was deleted or changed."""
+        """Return the files with these keys; raise if one was deleted or changed since."""
         if self._listing is None:
             self._listing = self._directory.list()
         files = []
@@ -329,8 +333,7 @@ class FileSource(Source):
                 files.append(taken[1])
             elif at < 0:
                 raise SourceError(
-                    f"A file in {self._directory.shown!r} that was to be read is not there any "
-                    "more.",
+                    f"A file in {self._directory.shown!r} was removed before it was read.",
                     remedy="Start the query again to go on without its rows.",
                 )
             elif self._listing.versions[at] != version:
@@ -342,7 +345,7 @@ class FileSource(Source):
     def _cut_range(
         self, piece: FileRange, layouts: dict[File, FileLayout | None], target: float
     ) -> Iterator[tuple[FileRange, float]]:
-        """Yield parts of a range, each of about `target` bytes, with their bytes."""
+        """Yield parts of a range of about `target` bytes, each with its size in bytes."""
         file = piece.file
         if file not in layouts:
             yield piece, file.size
@@ -362,7 +365,10 @@ class FileSource(Source):
         *,
         few: bool,  # whether rows are worth counting, so that the driver may read them
     ) -> Split:
-        """Make a split of parts; those of one file that follow each other are read at once."""
+        """Make a split of ranges; adjacent ranges of one file become one range.
+
+        `few`: the split has few rows, so counting these exactly is worth reading the file.
+        """
         pieces: list[FileRange] = []
         for part, _ in group:
             if pieces and pieces[-1].file == part.file and pieces[-1].stop == part.start:
@@ -397,7 +403,7 @@ class FileSource(Source):
             return self._format.max_rows(self._directory, piece)
 
     def _layouts_of(self, files: Sequence[File]) -> list[FileLayout | None]:
-        """Return the layouts of files, several of which are looked at at once."""
+        """Return the layouts of several files, looked up in parallel."""
         wanted = [file for file in dict.fromkeys(files) if file not in self._layouts]
         if len(self._layouts) + len(wanted) > _MAX_LAYOUTS:
             self._layouts = {file: self._layouts[file] for file in files if file in self._layouts}
@@ -409,7 +415,7 @@ class FileSource(Source):
         return [self._layouts[file] for file in files]
 
     def _layout_of(self, file: File) -> FileLayout | None:
-        """Return the layout of one file; cached."""
+        """Read where the rows of a file are; ``None`` if the format does not tell."""
         with _naming(self._directory, file):
             return self._format.layout(self._directory, file)
 
@@ -452,10 +458,10 @@ class FileSource(Source):
                     columns.append(pa.nulls(batch.num_rows, field.type))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
         if bad:
-            yield self._unreadable(named, bad)
+            yield self._to_unreadable(named, bad)
 
-    def _unreadable(self, file: str, bad: Sequence[BadLine]) -> Unreadable:
-        """Return bad lines as `Unreadable`."""
+    def _to_unreadable(self, file: str, bad: Sequence[BadLine]) -> Unreadable:
+        """Return lines that cannot be parsed as unreadable rows of a file."""
         if self._on_bad == "skip":
             _logger.warning(
                 "The file %r: %s cannot be read (%s) and left out.",
@@ -473,13 +479,13 @@ class FileSource(Source):
     # -- reports ----------------------------------------------------------------------------------
 
     def lag(self, position: Position) -> Lag:
-        """Return the unread files of the last listing as a lag."""
+        """Return the unread files of the last listing as a lag: bytes, and the oldest time."""
         if self._listing is None:
             return Lag()
         if self._idle_at is not None and self._idle_at == position:
             return Lag(rows=0, size_bytes=0)
         read = FilePosition.of(position)
-        pieces = list(self._pending(self._listing, read, None))
+        pieces = list(self._unread_ranges(self._listing, read, None))
         modified_ns = [piece.file.modified_ns for piece in pieces if piece.file.modified_ns]
         return Lag(
             rows=None if pieces else 0,
@@ -507,7 +513,7 @@ class _naming:  # noqa: N801  reads as a function
 
 
 def _type_of_values(texts: Sequence[str | None]) -> pa.DataType:
-    """Return bigint for values of which all are whole numbers, else text."""
+    """Return the type of a partition column: bigint if all texts are whole numbers, else text."""
     numbers = all(
         text is None or (text.removeprefix("-").isdecimal() and text.isascii() and len(text) < 19)
         for text in texts
@@ -516,7 +522,7 @@ def _type_of_values(texts: Sequence[str | None]) -> pa.DataType:
 
 
 def _constant_column(text: str | None, field: pa.Field, rows: int, file: str) -> pa.Array:
-    """Repeat a partition's value, as text of the path, over all rows of a file."""
+    """Return a column of `rows` equal values: a partition's value, parsed from its text."""
     if text is None:
         return pa.nulls(rows, field.type)
     value = pa.array([text])

@@ -65,13 +65,13 @@ class GeneratedSource(Source):
                 check_number(option, value, least=least, error=SourceError)
         if not 0 < rows_per_s < 1e12:
             raise SourceError(
-                f"A source is to make {rows_per_s!r} rows per second.",
+                f"A generated source has rows_per_s={rows_per_s!r}.",
                 remedy="Give a rate above 0; for rows as fast as they are read, paced=False.",
             )
         if not paced and max_rows_per_epoch is None and num_rows is None:
             raise SourceError(
-                "A source that is not paced has rows without end, and an epoch reads all there "
-                "are.",
+                "A generated source with paced=False has no end, so an epoch that reads all rows "
+                "would never end.",
                 remedy="Give max_rows_per_epoch=, or num_rows=.",
             )
         self._rows_per_s, self._paced = float(rows_per_s), bool(paced)
@@ -87,14 +87,14 @@ class GeneratedSource(Source):
     def generate(
         self, numbers: npt.NDArray[np.int64], start_us: int, columns: Sequence[str]
     ) -> dict[str, pa.Array]:
-        """Make these columns of the rows of these numbers."""
+        """Generate these columns of the rows with these numbers."""
 
     def event_time_us(self, number: int, start_us: int) -> int:
         """Event time of a row, by its number, in microseconds of Unix time."""
         return start_us + int(number * 1e6 / self._rows_per_s)
 
     def options(self) -> str:
-        """Options that decide about the rows, for `identity`."""
+        """Options that determine the rows, as text, for `identity`."""
         start = "" if self._start_us is None else f", start={_iso(self._start_us)}"
         return f"rows_per_second={self._rows_per_s:g}{start}, seed={self._seed}"
 
@@ -108,7 +108,7 @@ class GeneratedSource(Source):
         }
 
     def end(self, position: Position) -> Position:
-        """Return the rows that are due, or all; one epoch's where there is no end."""
+        """Return the position after the rows due; without pacing and end, one epoch's rows."""
         if not self._paced and self._num_rows is None:
             return self.latest(position)
         return {**position, "rows": max(position["rows"], self._num_due(position["start_us"]))}
@@ -124,19 +124,23 @@ class GeneratedSource(Source):
         return {**position, "rows": max(rows, min(ends))}
 
     def _num_due(self, start_us: int) -> int:
-        """Return the number of rows that have arrived by now."""
+        """Return the number of rows that are due now, by the clock."""
         most = (1 << 62) if self._num_rows is None else self._num_rows
         if not self._paced:
             return most
         passed_us = self._now_us() - start_us
-        return 0 if passed_us < 0 else min(most, int(passed_us * self._rows_per_s / 1e6) + 1)
+        return 0 if passed_us < 0 else min(most, self._num_within(passed_us))
+
+    def _num_within(self, passed_us: int) -> int:
+        """Return the number of rows that are due `passed_us` microseconds after the start."""
+        return int(passed_us * self._rows_per_s / 1e6) + 1
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
         """Divide the range of row numbers evenly."""
         first, stop = begin["rows"], end["rows"]
         parts = max(1, min(parallelism, stop - first))
         edges = [first + (stop - first) * part // parts for part in range(parts + 1)]
-        row_bytes = sum(map(_approximate_bytes, self.schema.types))
+        row_bytes = sum(8 if pa.types.is_primitive(dtype) else 32 for dtype in self.schema.types)
         return [
             Split(
                 rows=upto - at,
@@ -158,7 +162,7 @@ class GeneratedSource(Source):
             yield pa.RecordBatch.from_arrays([made[name] for name in columns], schema=schema)
 
     def lag(self, position: Position) -> Lag:
-        """Rows that are due and not read, and the age of the oldest of them."""
+        """Return the number of rows that are due and unread, and the oldest one's time."""
         if not self._paced and self._num_rows is None:
             return Lag()
         rows = max(0, self._num_due(position["start_us"]) - position["rows"])
@@ -184,7 +188,7 @@ class RateSource(GeneratedSource):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns: the event time and the row's number."""
+        """Columns: the event time, the row's number, and the key if there are keys."""
         return self._schema
 
     @property
@@ -207,24 +211,24 @@ class RateSource(GeneratedSource):
 
 
 def draw(numbers: npt.NDArray[np.int64], seed: int, column: str) -> Words:
-    """Draw a random word for every row: the same for a row, whichever rows it is made with."""
+    """Draw a random 64-bit word for every row; a row's word depends only on its number."""
     stream = _mix_bits(np.array([_stream(seed, column)], np.uint64))
     return _mix_bits(stream + numbers.astype(np.uint64) * np.uint64(_GOLDEN))
 
 
 def fractions(words: Words) -> npt.NDArray[np.float64]:
-    """Turn random words into numbers from 0 up to 1."""
+    """Map random 64-bit words to floats from 0 up to 1."""
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def event_times_of(numbers: npt.NDArray[np.int64], start_us: int, rows_per_s: float) -> pa.Array:
-    """Return when rows of these numbers happen; see `GeneratedSource.event_time_us`."""
+    """Return the event times of rows by their numbers."""
     after = (numbers * 1e6 / rows_per_s).astype(np.int64)
     return pa.array(start_us + after).cast(_INSTANT)
 
 
 def _stream(seed: int, column: str) -> int:
-    """Return the number of a column's own stream of random words."""
+    """Return the seed of a column's random words, from the source's seed."""
     mixed = seed & _WORD
     for byte in column.encode():
         mixed = ((mixed ^ byte) * 0x100000001B3 + _GOLDEN) & _WORD
@@ -232,14 +236,14 @@ def _stream(seed: int, column: str) -> int:
 
 
 def _mix_bits(words: Words) -> Words:
-    """Mix the bits of words, as splitmix64 does; sums and products wrap around."""
+    """Mix the bits of 64-bit words, as splitmix64 does; sums and products wrap around."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
 
 
 def _moment_us(start: object) -> int:
-    """Read the moment of the first row; without a zone it is UTC."""
+    """Parse the user's start time to microseconds of Unix time; without a zone it is UTC."""
     try:
         moment = dt.datetime.fromisoformat(start) if isinstance(start, str) else start
     except ValueError:
@@ -247,7 +251,7 @@ def _moment_us(start: object) -> int:
     if not isinstance(moment, dt.datetime):
         shown = repr(start) if isinstance(start, str) else f"a value of type {type_name(start)}"
         raise SourceError(
-            f"The start of a source is {shown}.",
+            f"A generated source has start={shown}.",
             remedy='Give a datetime, or text such as "2024-05-01T08:00:00Z".',
         )
     moment = moment.replace(tzinfo=moment.tzinfo or dt.UTC)
@@ -258,8 +262,3 @@ def _iso(moment_us: int) -> str:
     """Format microseconds of Unix time as ISO text."""
     moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=moment_us)
     return moment.isoformat()
-
-
-def _approximate_bytes(kind: pa.DataType) -> int:
-    """Bytes of a value, about: enough to tell whether rows are few."""
-    return 8 if pa.types.is_primitive(kind) else 32

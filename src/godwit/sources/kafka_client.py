@@ -215,6 +215,7 @@ class KafkaSettings:
 
 
 def _is_kafka(error: BaseException) -> bool:
+    """Return whether an exception of confluent-kafka holds an error code of Kafka."""
     return isinstance(error, KafkaException) and isinstance(error.args[0], KafkaError)
 
 
@@ -245,7 +246,7 @@ _OURS: Final = {
 def check_settings(
     where: str, servers: str | Sequence[str], config: Mapping[str, Any] | None, timeout_s: float
 ) -> KafkaSettings:
-    """Check a user's servers and settings."""
+    """Check a user's servers and settings. `where`: the source or sink, for errors."""
     names = [servers] if isinstance(servers, str) else list(servers)
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise InvalidFlowError(
@@ -393,5 +394,5 @@ class ClusterAdmin:
                 raise self._settings.to_error(error, self.log, time.monotonic()) from None
 
     def _wait_for(self, future: Future[T], start_s: float) -> T:
-        """Wait for an answer of the cluster, within the time-out."""
+        """Wait for an answer of the cluster to a request sent at `start_s`, within the time-out."""
         return self._settings.wait_for(future, self.log, start_s, self._admin.poll)

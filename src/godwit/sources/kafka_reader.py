@@ -177,7 +177,7 @@ class RangeReader:
         self._consumer.unassign()
 
     def _read_range(self, r: OffsetRange) -> Iterator[tuple[OffsetRange, list[Message]]]:
-        """Yield the messages of one range, in batches."""
+        """Yield the messages of one range in batches, each with the range."""
         start_s = progress_s = time.monotonic()
         while (seen := self._seen[r.place]) < r.end:
             held = self._held[r.place]
@@ -233,7 +233,10 @@ class RangeReader:
             raise KafkaException(error)
 
     def _check_progress(self, r: OffsetRange, start_s: float, progress_s: float) -> None:
-        """Raise if waiting is of no use any more."""
+        """Raise if the cluster refuses to answer, or no message of the range came for too long.
+
+        `start_s`: when reading began. `progress_s`: when the last message came.
+        """
         now_s = time.monotonic()
         waited = KafkaException(
             KafkaError(

@@ -534,7 +534,7 @@ class KafkaSource(Source):
     def _to_batches(
         self, r: OffsetRange, messages: list[Message], columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch | Unreadable]:
-        """Decode messages into record batches."""
+        """Decode messages of a range into record batches, and into the unreadable ones."""
         names = [name for name in columns if name in self._value_names]
         values = list(map(Message.value, messages))
         decoded = self._format.decode(values, names)
@@ -734,7 +734,7 @@ def _next_offset(position: Position, topic: str, partition: int) -> int:
 
 
 def _extra_column(what: str, r: OffsetRange, messages: list[Message]) -> pa.Array:
-    """Make a column of what messages have beside their values."""
+    """Return the extra column `what` of messages: key, headers, topic, timestamp and so on."""
     dtype = _EXTRA[what]
     if what == "key":
         return pa.array(list(map(Message.key, messages)), dtype)

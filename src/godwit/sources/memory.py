@@ -133,6 +133,7 @@ class MemorySource(Source):
         ]
 
     def _make_split(self, first: int, stop: int) -> Split:
+        """Make the split of rows `first` to `stop` - 1, which carries the rows."""
         rows = pa.concat_tables(
             [
                 table.slice(max(first - at, 0), stop - max(first, at))

@@ -57,17 +57,20 @@ class MessageFormat(ABC):
 
     @abstractmethod
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Decode messages into these columns; raise one of `failures` if one is not readable."""
+        """Decode messages into columns; raise one of `failures` if one cannot be read."""
 
     @abstractmethod
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
-        """Write each row as a message; raise `UnwritableError` if one cannot be."""
+        """Encode each row as a message; raise `UnwritableError` if a row cannot be."""
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:  # noqa: B027  many take any
-        """Raise `InvalidFlowError` if rows of such columns can never be written."""
+        """Raise `InvalidFlowError` if rows with these columns can never be written.
+
+        `where`: the sink, for errors.
+        """
 
     def decode(self, values: Sequence[Value], names: Sequence[str]) -> Decoded:
-        """Read messages as the columns `names`."""
+        """Decode messages to the columns `names`; bad messages are listed beside the rows."""
         if self.schema is None:
             msg = "the format has no schema"
             raise AssertionError(msg)
@@ -80,7 +83,7 @@ class MessageFormat(ABC):
             return self._decode_each(values, schema)
 
     def _decode_each(self, values: Sequence[Value], schema: pa.Schema) -> Decoded:
-        """Find the messages that cannot be read."""
+        """Decode messages one by one, and list those that cannot be read."""
         readable: list[pa.RecordBatch] = []
         bad: list[tuple[int, str]] = []
         for position, value in enumerate(values):
@@ -93,14 +96,14 @@ class MessageFormat(ABC):
 
 
 def _make_batch(columns: list[pa.Array], schema: pa.Schema, num_rows: int) -> pa.RecordBatch:
-    """Build a record batch, also without columns."""
+    """Build a record batch of `num_rows` rows, which may have no columns."""
     if not columns:  # rows without columns, which are counted all the same
         return pa.RecordBatch.from_struct_array(pa.array([{}] * num_rows, pa.struct([])))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _error_text(error: Exception) -> str:
-    """Text of a decoding error, for messages."""
+    """Return the text of a decoding error, for messages."""
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason'}"
 
 
@@ -124,7 +127,7 @@ class BytesMessages(MessageFormat):
         return _values_of_column(rows.column(0))
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
-        """Refuse rows that are not one column of bytes or text."""
+        """Refuse rows that are not one column of bytes or text. `where`: the sink, for errors."""
         _check_only_column(schema, where, "bytes")
 
 
@@ -140,7 +143,7 @@ class TextMessages(MessageFormat):
         return pa.schema([("value", pa.string())])
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Read UTF-8."""
+        """Decode messages as UTF-8 into the only column."""
         return [pa.array(values, pa.binary()).cast(pa.string()) for _ in schema]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
@@ -148,7 +151,7 @@ class TextMessages(MessageFormat):
         return _values_of_column(rows.column(0))
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
-        """Refuse rows that are not one column of bytes or text."""
+        """Refuse rows that are not one column of bytes or text. `where`: the sink, for errors."""
         _check_only_column(schema, where, "text")
 
 
@@ -159,8 +162,8 @@ def _values_of_column(column: pa.Array) -> list[Value]:
 
 
 def _check_only_column(schema: pa.Schema, where: str, kind: str) -> None:
-    """Refuse rows that are not one column of bytes or text."""
-    if len(schema) == 1 and _is_text_or_bytes(schema.field(0).type):
+    """Refuse rows that are not one column of bytes or text. `where`: the sink, for errors."""
+    if len(schema) == 1 and is_text_or_bytes(schema.field(0).type):
         return
     raise InvalidFlowError(
         f"{where} is to write values as {kind}, which takes one column of text or bytes; the rows "
@@ -169,7 +172,7 @@ def _check_only_column(schema: pa.Schema, where: str, kind: str) -> None:
     )
 
 
-def _is_text_or_bytes(dtype: pa.DataType) -> bool:
+def is_text_or_bytes(dtype: pa.DataType) -> bool:
     """Return whether a type is text or binary."""
     return bool(
         pa.types.is_string(dtype)
@@ -178,6 +181,19 @@ def _is_text_or_bytes(dtype: pa.DataType) -> bool:
         or pa.types.is_large_binary(dtype)
         or pa.types.is_fixed_size_binary(dtype)
     )
+
+
+def check_fields(schema: pa.Schema, fields: pa.Schema, where: str, record: str) -> None:
+    """Refuse rows with columns that the record of a format (`fields`) does not have.
+
+    `where`: the sink, for errors.
+    """
+    unknown = [name for name in schema.names if name not in fields.names]
+    if unknown:
+        raise InvalidFlowError(
+            f"{where} has column {unknown[0]!r}, and {record} has no such field.",
+            remedy=f"Its fields are {', '.join(fields.names)}.",
+        )
 
 
 class JsonMessages(MessageFormat):
@@ -199,7 +215,7 @@ class JsonMessages(MessageFormat):
         return self._schema
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Read all messages in one go, as an array of objects."""
+        """Decode all messages at once, as an array of JSON objects."""
         if not len(values):
             return [pa.array([], field.type) for field in schema]
         if None in values:
@@ -220,13 +236,13 @@ class JsonMessages(MessageFormat):
             return [b"{}"] * rows.num_rows
         encode = msgspec.json.Encoder().encode
         try:
-            columns = [_json_values(column) for column in rows.columns]
+            columns = [python_values(column) for column in rows.columns]
             return [encode(row) for row in map(_row_type(rows.schema), *columns)]
         except (ArithmeticError, TypeError, ValueError, msgspec.MsgspecError) as error:
             raise UnwritableError(_error_text(error)) from error
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
-        """Refuse types that JSON has no form for."""
+        """Refuse columns of types that JSON cannot express. `where`: the sink, for errors."""
         del where
         _row_type(schema)
 
@@ -239,7 +255,7 @@ def _json_decoder(schema: pa.Schema) -> msgspec.json.Decoder[list[Any]]:
 
 @lru_cache(maxsize=64)
 def _row_type(schema: pa.Schema) -> Any:
-    """Class of a schema's JSON objects: fields f0, f1, ..., in JSON under the columns' names."""
+    """Return the msgspec class of a schema's JSON objects, with fields f0, f1, ..."""
     fields = [(f"f{i}", _json_type(field) | None, None) for i, field in enumerate(schema)]
     names = {f"f{i}": field.name for i, field in enumerate(schema)}
     return msgspec.defstruct("Row", fields, rename=names, gc=False)
@@ -247,7 +263,7 @@ def _row_type(schema: pa.Schema) -> Any:
 
 @lru_cache(maxsize=64)
 def _tuple_type(schema: pa.Schema) -> pa.DataType:
-    """Return the struct type of the rows of a schema."""
+    """Return the Arrow struct type of a schema's rows."""
     return pa.struct([pa.field(str(i), field.type) for i, field in enumerate(schema)])
 
 
@@ -268,7 +284,7 @@ _JSON_TYPES: Final = (
 
 
 def _json_type(field: pa.Field) -> Any:
-    """Python type that a column's values have in JSON."""
+    """Return the Python type as which msgspec decodes a column's JSON values."""
     dtype = field.type
     for matches, python in _JSON_TYPES:
         if matches(dtype):
@@ -288,12 +304,12 @@ def _json_type(field: pa.Field) -> Any:
     )
 
 
-def _json_values(column: pa.Array) -> list[Any]:
-    """Values of a column as msgspec writes them."""
+def python_values(column: pa.Array) -> list[Any]:
+    """Return a column's values as Python values that msgspec can encode."""
     if not _has_maps(column.type):
         values: list[Any] = column.to_pylist()
         return values
-    return [maps_to_dicts(value, column.type) for value in column.to_pylist()]
+    return [_maps_to_dicts(value, column.type) for value in column.to_pylist()]
 
 
 def _has_maps(dtype: pa.DataType) -> bool:
@@ -303,16 +319,16 @@ def _has_maps(dtype: pa.DataType) -> bool:
     return any(_has_maps(dtype.field(i).type) for i in range(dtype.num_fields))
 
 
-def maps_to_dicts(value: Any, dtype: pa.DataType) -> Any:
-    """Make dicts of a value's maps, which Arrow gives as pairs."""
+def _maps_to_dicts(value: Any, dtype: pa.DataType) -> Any:
+    """Convert the maps in a value of Arrow type `dtype` from pairs to dicts."""
     if value is None:
         return None
     if pa.types.is_map(dtype):
-        return {key: maps_to_dicts(item, dtype.item_type) for key, item in value}
+        return {key: _maps_to_dicts(item, dtype.item_type) for key, item in value}
     if pa.types.is_struct(dtype):
-        return {field.name: maps_to_dicts(value[field.name], field.type) for field in dtype}
+        return {field.name: _maps_to_dicts(value[field.name], field.type) for field in dtype}
     if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
-        return [maps_to_dicts(item, dtype.value_type) for item in value]
+        return [_maps_to_dicts(item, dtype.value_type) for item in value]
     return value
 
 
@@ -324,7 +340,10 @@ _BY_NAME: Final[dict[str, MessageFormat]] = {
 
 
 def as_format(value: object, where: str) -> MessageFormat:
-    """Return the format that a user gave, by itself or by its name."""
+    """Return a user's message format, given by name or as an object; or refuse it.
+
+    `where`: the source or sink, for errors.
+    """
     if isinstance(value, MessageFormat):
         return value
     if isinstance(value, str) and value in _BY_NAME:

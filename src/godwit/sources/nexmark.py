@@ -125,18 +125,12 @@ class NexmarkSource(GeneratedSource):
         options = self.options().partition(", ")[2]
         return f"nexmark({self._kind}, events_per_second={self._events_per_s:g}, {options})"
 
-    def _num_due(self, start_us: int) -> int:
-        """Return the number of rows of the events that have happened by now."""
-        most = (1 << 62) if self._num_rows is None else self._num_rows
-        if not self._paced:
-            return most
-        passed_us = self._now_us() - start_us
-        if passed_us < 0:
-            return 0
+    def _num_within(self, passed_us: int) -> int:
+        """Return the number of rows that are due `passed_us` microseconds after the start."""
         events = int(passed_us * self._events_per_s / 1e6) + 1
         share = _SHARE_OF[self._kind]
         place = min(max(events % _CYCLE - _FIRST_OF[self._kind], 0), share)
-        return min(most, events // _CYCLE * share + place)
+        return events // _CYCLE * share + place
 
     def event_time_us(self, number: int, start_us: int) -> int:
         """Event time of a row, by its number, in microseconds of Unix time."""
@@ -154,7 +148,7 @@ class NexmarkSource(GeneratedSource):
 
 
 def _event_of(numbers: Numbers, kind: str) -> Numbers:
-    """Return the numbers of the events that the n-th rows of a kind are."""
+    """Return the numbers, among all events, of the n-th events of a kind, such as ``"bids"``."""
     share = _SHARE_OF[kind]
     return numbers // share * _CYCLE + _FIRST_OF[kind] + numbers % share
 
@@ -169,27 +163,27 @@ class _Events:
         self._start_us, self._events_per_s = start_us, events_per_s
 
     def draw_word(self, what: str) -> npt.NDArray[np.uint64]:
-        """Draw a 64-bit random number per event, seeded by event number and column name."""
+        """Draw a random 64-bit word for each event; `what`: the column, which seeds the draw."""
         return draw(self.events, self._seed, f"{self.kind}.{what}")
 
     def draw_below(self, what: str, limit: Numbers | int) -> Numbers:
-        """Draw whole numbers from 0 up to a limit."""
+        """Draw for each event a whole number from 0 up to a limit; `what`: the column."""
         return (self.draw_word(what) % np.asarray(limit, np.uint64)).astype(np.int64)
 
     def event_times(self, after: Numbers | int = 0) -> pa.Array:
-        """Return when the events happen, or those so many events later."""
+        """Return the event time of each event, or that of the event `after` numbers later."""
         return event_times_of(self.events + after, self._start_us, self._events_per_s)
 
     def last_person(self) -> Numbers:
-        """Return the last person there was, counted from 0."""
+        """Return for each event the number of the last person up to then, from 0."""
         return self.events // _CYCLE
 
     def last_auction(self) -> Numbers:
-        """Return the last auction there was, counted from 0; -1 before the first."""
+        """Return for each event the number of the last auction up to then; -1 if none."""
         return self.events // _CYCLE * 3 + np.clip(self.events % _CYCLE - 1, -1, 2)
 
     def draw_person(self, what: str, hot: int) -> Numbers:
-        """Draw a person for each event: a hot one but for one draw in `hot`, else any active one.
+        """Draw a person for each event: mostly a hot one, else any active one.
 
         `what`: the column, which seeds the draw and tells bidders from sellers.
         """
@@ -201,7 +195,7 @@ class _Events:
         return _FIRST_ID + np.where(is_hot, last // _HOT_STRIDE * _HOT_STRIDE + is_bidder, any_of)
 
     def draw_auction(self) -> Numbers:
-        """Draw an auction: the hot one, or one of those that are open."""
+        """Draw for each bid an auction: the hot one, or any open one."""
         last = self.last_auction()
         first = np.maximum(last - _AUCTIONS_IN_FLIGHT, 0)
         any_of = first + self.draw_below("auction.any", last - first + 1 + _ID_LEAD)
@@ -209,19 +203,19 @@ class _Events:
         return _FIRST_ID + np.where(is_hot, last // _HOT_STRIDE * _HOT_STRIDE, any_of)
 
     def draw_price(self, what: str) -> Numbers:
-        """Draw a price in cents: its logarithm is uniform, from one dollar to a million."""
+        """Draw for each event a price in cents, log-uniform from $1 to $1M; `what`: the column."""
         exponent = fractions(self.draw_word(what)) * 6.0
         return np.rint(10.0**exponent * 100.0).astype(np.int64)
 
     def draw_expiry(self) -> pa.Array:
-        """Draw when an auction ends: in the mean, when those in flight now have been followed."""
+        """Draw for each auction the time when it ends."""
         horizon = _AUCTIONS_IN_FLIGHT * _CYCLE // 3
         horizon_ms = max(1, int(2 * horizon * 1e3 / self._events_per_s))
         length_us = (1 + self.draw_below("expires", horizon_ms)) * 1000
         return pa.array(self.event_times().cast(pa.int64()).to_numpy() + length_us).cast(_INSTANT)
 
     def draw_text(self, what: str, least: int, most: int) -> pa.Array:
-        """Draw lower-case text of `least` to `most` letters.
+        """Draw for each event a lower-case text of `least` to `most` letters.
 
         `what`: the column, which seeds the draw.
         """
@@ -233,29 +227,29 @@ class _Events:
         return _cut_text(letters[within], lengths)
 
     def draw_filler(self) -> pa.Array:
-        """Draw what fills a row up to its usual size, give or take a fifth."""
+        """Draw filler text for each event, which brings a row to its usual size."""
         mean = _EXTRA[self.kind]
         return self.draw_text("extra", mean - mean // 5, mean + mean // 5)
 
     def draw_name(self, what: str, names: tuple[str, ...]) -> pa.Array:
-        """Draw one of some names per event."""
+        """Draw one of `names` for each event; `what`: the column, which seeds the draw."""
         return pa.array(names).take(pa.array(self.draw_below(what, len(names))))
 
     def draw_channels(self) -> tuple[Numbers, Numbers]:
-        """Draw a hot channel, or -1, and another one."""
+        """Draw for each bid a hot channel's number, -1 if none, and another channel's number."""
         hot = self.draw_below("channel.which", len(_HOT_NAMES))
         is_hot = self.draw_below("channel.hot", _HOT_CHANNELS) > 0
         return np.where(is_hot, hot, -1), self.draw_below("channel.any", _CHANNELS)
 
     def channel_name(self) -> pa.Array:
-        """Names of the channels that bids come by."""
+        """Return for each bid the name of its channel."""
         hot, other = self.draw_channels()
         others = _concatenated("channel-", pa.array(other).cast(pa.string()))
         names = pa.array(_HOT_NAMES).take(pa.array(np.maximum(hot, 0)))
         return pc.if_else(pa.array(hot >= 0), names, others)
 
     def url(self) -> pa.Array:
-        """Address of a channel; those that are not hot say their number."""
+        """Return for each bid the URL of its channel, which numbers a channel that is not hot."""
         hot, other = self.draw_channels()
         paths = pa.array(np.where(hot >= 0, hot, len(_HOT_NAMES) + other)).cast(pa.string())
         base = _concatenated("https://www.nexmark.com/item.htm?query=", paths)
@@ -263,7 +257,7 @@ class _Events:
         return pc.if_else(pa.array(hot >= 0), base, others)
 
     def credit_card(self) -> pa.Array:
-        """Draw credit card numbers: four groups of four digits."""
+        """Draw for each person a credit card number: four groups of four digits."""
         parts = [
             pa.array(1000 + self.draw_below(f"card.{n}", 9000)).cast(pa.string()) for n in range(4)
         ]
@@ -271,14 +265,14 @@ class _Events:
 
 
 def _cut_text(letters: npt.NDArray[np.uint8], lengths: Numbers) -> pa.Array:
-    """Make texts of the letters of all of them, one after the other."""
+    """Cut an array of letters, those of all texts in a row, into texts of these lengths."""
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(letters))
 
 
 def _concatenated(*parts: Any) -> pa.Array:
-    """Join texts, row by row."""
+    """Concatenate columns and constant texts row by row."""
     return pc.binary_join_element_wise(*parts, "")
 
 

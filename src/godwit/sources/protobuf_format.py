@@ -16,7 +16,13 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, EncodeError
 
 from godwit.model.errors import InvalidFlowError
-from godwit.sources.message_formats import MessageFormat, UnwritableError, Value, maps_to_dicts
+from godwit.sources.message_formats import (
+    MessageFormat,
+    UnwritableError,
+    Value,
+    check_fields,
+    python_values,
+)
 from godwit.sources.schema_registry import frame_header, parse_frame
 
 if TYPE_CHECKING:
@@ -81,7 +87,7 @@ class ProtobufMessages(MessageFormat):
         return self._schema
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Decode messages into the columns of `schema`."""
+        """Decode Protocol Buffers messages into the columns of `schema`."""
         read = _message_class(self._files, self._name).FromString
         place = _message_indexes(_message_descriptor(self._files, self._name))
         messages: list[Any] = []
@@ -107,7 +113,7 @@ class ProtobufMessages(MessageFormat):
             place = _message_indexes(_message_descriptor(self._files, self._name))
             begin = frame_header(self._schema_id or 0) + _encode_indexes(place)
         columns = [
-            (name, [maps_to_dicts(v, column.type) for v in column.to_pylist()])
+            (name, python_values(column))
             for name, column in zip(rows.schema.names, rows.columns, strict=True)
         ]
         written: list[Value] = []
@@ -120,13 +126,8 @@ class ProtobufMessages(MessageFormat):
         return written
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
-        """Refuse columns that the message does not have."""
-        unknown = [name for name in schema.names if name not in self._schema.names]
-        if unknown:
-            raise InvalidFlowError(
-                f"{where} has column {unknown[0]!r}, and message {self._name} has no such field.",
-                remedy=f"Its fields are {', '.join(self._schema.names)}.",
-            )
+        """Refuse columns that the message does not have. `where`: the sink, for errors."""
+        check_fields(schema, self._schema, where, f"message {self._name}")
         if self._framed and self._schema_id is None:
             raise InvalidFlowError(
                 f"{where} is to write framed messages, and the id of their schema is not given.",
@@ -135,7 +136,7 @@ class ProtobufMessages(MessageFormat):
 
 
 def _descriptor_files(file: Any) -> bytes:
-    """Serialise a file's descriptor after those of the files that it imports."""
+    """Serialise a file's descriptor, after those of the files that it imports."""
     files: dict[str, Any] = {}
 
     def add(one: Any) -> None:
@@ -177,7 +178,7 @@ def _message_indexes(descriptor: Any) -> list[int]:
 
 
 def _encode_indexes(place: list[int]) -> bytes:
-    """Encode message indexes as the registry's framing has them."""
+    """Encode message indexes as in the framing of the schema registry."""
     if place == [0]:
         return b"\0"
     return b"".join(_zigzag(number) for number in (len(place), *place))
@@ -194,7 +195,7 @@ def _zigzag(number: int) -> bytes:
 
 
 def _strip_indexes(value: bytes, place: list[int]) -> bytes:
-    """Return the payload after the framing; raise if the message index differs."""
+    """Strip the message indexes from a framed payload; raise if they are another message's."""
     _, begin = parse_frame(value)
     for expected in (_encode_indexes(place), b"\2\0" if place == [0] else _encode_indexes(place)):
         if value.startswith(expected, begin):
@@ -224,7 +225,7 @@ def _field_type(field: Any, within: tuple[str, ...]) -> Any:
 
 
 def _value_type(field: Any, within: tuple[str, ...]) -> Any:
-    """Return Arrow's type of one value of a field."""
+    """Return Arrow's type of one value of a field that may be repeated."""
     kind = field.message_type
     if kind is None:
         if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
@@ -255,7 +256,7 @@ def _field_to_python(message: Any, field: Any) -> Any:
 
 
 def _value_to_python(value: Any, field: Any) -> Any:
-    """Convert one value of a field to a Python value."""
+    """Convert one value of a field, which may be repeated, to a Python value."""
     kind = field.message_type
     if kind is None:
         if field.enum_type is not None:

@@ -21,12 +21,12 @@ _MEDIA: Final = "application/vnd.schemaregistry.v1+json"
 
 
 def frame_header(schema_id: int) -> bytes:
-    """Return the framing of messages of a schema."""
+    """Return the bytes before a message's payload: a zero byte and the schema's id."""
     return b"\0" + schema_id.to_bytes(4, "big")
 
 
 def parse_frame(message: bytes) -> tuple[int, int]:
-    """Return the id of a message's schema, and where what follows begins."""
+    """Return the schema id of a framed message, and the offset of the bytes after the id."""
     if len(message) < 5 or message[0] != 0:
         msg = "it does not begin with the framing of a schema registry, a zero byte and an id"
         raise ValueError(msg)
@@ -34,7 +34,7 @@ def parse_frame(message: bytes) -> tuple[int, int]:
 
 
 def schema_text(schema: object) -> str:
-    """Return a schema as JSON text, whichever way it was given."""
+    """Return a schema, given as JSON text or a mapping, as JSON text."""
     if isinstance(schema, str):
         return json.dumps(json.loads(schema))
     return json.dumps(schema)
@@ -42,20 +42,23 @@ def schema_text(schema: object) -> str:
 
 @lru_cache(maxsize=4096)
 def schema_of_id(registry: str, schema_id: int) -> str:
-    """Request the schema of an id from a registry."""
+    """Request the schema with an id from a registry; return its text."""
     answer = _request(registry, f"schemas/ids/{schema_id}", None)
     return str(answer["schema"])
 
 
 @lru_cache(maxsize=256)
 def registered_id(registry: str, subject: str, schema: str) -> int:
-    """Request the id of a schema under a subject from a registry."""
+    """Request the id that a registry has for a schema under a subject."""
     path = f"subjects/{urllib.parse.quote(subject, safe='')}"
     return int(_request(registry, path, {"schema": schema})["id"])
 
 
 def _request(registry: str, path: str, body: dict[str, str] | None) -> Any:
-    """Send a request to the registry, and return the decoded answer."""
+    """Send a request to the registry; return the decoded JSON answer.
+
+    `path`: of the request. `body`: JSON object to post; ``None``: a GET request.
+    """
     secrets = Secrets.of_uri(registry)
     parts = urllib.parse.urlsplit(registry)
     host = parts.hostname or ""
@@ -88,7 +91,7 @@ def _request(registry: str, path: str, body: dict[str, str] | None) -> Any:
 
 
 def _registry_error(registry: str, path: str, why: str) -> SourceError:
-    """Build the error that a request to the registry failed."""
+    """Build the error that a request to the registry failed; `why`: in words."""
     return SourceError(
         f"The schema registry {shown_uri(registry)} does not answer for {path}: {why}.",
         remedy="Check its URL and credentials, and that the schema is registered.",

@@ -121,7 +121,10 @@ class Unreadable:
 
 
 def check_on_bad(where: str, on_bad: str, rejects: object) -> None:
-    """Raise `InvalidFlowError` if `on_bad` is unknown, or does not fit `rejects`."""
+    """Raise `InvalidFlowError` if `on_bad` is unknown, or does not fit the sink `rejects`.
+
+    `where`: the source or sink, for errors.
+    """
     if on_bad not in {"refuse", "skip", "divert"}:
         raise InvalidFlowError(
             f"{where}: on_bad={on_bad!r} is not known.",
@@ -129,7 +132,7 @@ def check_on_bad(where: str, on_bad: str, rejects: object) -> None:
         )
     if (rejects is None) == (on_bad == "divert"):
         raise InvalidFlowError(
-            f"{where}: on_bad={on_bad!r} and rejects={rejects!r} say different things.",
+            f"{where}: on_bad={on_bad!r} and rejects={rejects!r} contradict each other.",
             remedy='Give both on_bad="divert" and a sink as rejects=, or neither.',
         )
 
@@ -366,5 +369,5 @@ class Source(ABC):
 
 
 def _is_number(position: Position) -> bool:
-    """Return whether positions can be compared as numbers."""
+    """Return whether a position is a number, so that positions can be compared."""
     return isinstance(position, int | float) and not isinstance(position, bool)

@@ -56,6 +56,7 @@ class _TextFormat(FileFormat):
         self.skips_bad = skips_bad  # lines that cannot be read are `BadLine`s
 
     def _is_divisible(self, file: File) -> bool:
+        """Return whether a file may be divided: neither compressed, nor with breaks in values."""
         return self.cuttable and not file.path.endswith(_COMPRESSED)
 
     def end(self, file: File, layout: FileLayout | None) -> int:
@@ -66,7 +67,7 @@ class _TextFormat(FileFormat):
     def advance(
         self, directory: Directory, file: File, layout: FileLayout | None, start: int, rows: int
     ) -> tuple[int, int]:
-        """Count line breaks; a file that cannot be cut counts for all the rows asked for."""
+        """Count line breaks from `start` on; a file that cannot be divided is taken whole."""
         del layout
         if not self._is_divisible(file):
             return file.size, rows
@@ -94,12 +95,12 @@ class _TextFormat(FileFormat):
         return [start + (stop - start) * part // parts for part in range(1, parts)]
 
     def _first_line(self, stream: Any) -> int:
-        """Return where the first line of data begins."""
+        """Return the offset of the first line of data."""
         del stream
         return 0
 
     def max_rows(self, directory: Directory, part: FileRange) -> int | None:
-        """Count the lines of data that begin in a part."""
+        """Count the lines of data that begin in a range of a file."""
         file = part.file
         if not self._is_divisible(file):
             return None
@@ -111,7 +112,7 @@ class _TextFormat(FileFormat):
         )
 
     def _blocks(self, directory: Directory, part: FileRange) -> Iterator[bytes]:
-        """Yield the lines that begin in a part, in blocks of whole lines."""
+        """Yield the lines that begin in a range of a file, in blocks of whole lines."""
         file, path = part.file, directory.full_path(part.file.path)
         if not self._is_divisible(file):
             with directory.filesystem.open_input_stream(path, compression="detect") as stream:
@@ -126,7 +127,10 @@ class _TextFormat(FileFormat):
     def _parse_readable(
         self, text: bytes, parse: Callable[[bytes], pa.Table], *, halved: bool = False
     ) -> Iterator[pa.RecordBatch | BadLine]:
-        """Parse lines; with bad lines to be skipped, find these by bisection."""
+        """Parse lines by `parse`; find bad lines by bisection, if these are not refused.
+
+        `halved`: `text` is a part of a block, so a value with line breaks may be cut.
+        """
         if self._is_blank(text):
             return
         try:
@@ -147,14 +151,14 @@ class _TextFormat(FileFormat):
             yield from self._parse_readable(half, parse, halved=True)
 
     def _is_blank(self, text: bytes) -> bool:
-        """Return whether there is nothing to parse."""
+        """Return whether text has nothing to parse."""
         return text.isspace()
 
     def _check_whole_lines(self, text: bytes) -> None:
-        """Refuse lines that may be parts of one, where a block of them was halved."""
+        """Refuse text of a halved block that may begin or end within a value."""
 
     def schema(self, directory: Directory, file: File) -> pa.Schema:
-        """Infer it from the file's first lines."""
+        """Infer the schema from the first lines of a file."""
         for block in self._blocks(directory, FileRange(file=file, stop=min(file.size, 1 << 20))):
             return common_schema(self._infer(block))
         raise SourceError(
@@ -164,11 +168,11 @@ class _TextFormat(FileFormat):
 
     @abstractmethod
     def _infer(self, block: bytes) -> pa.Schema:
-        """Infer a schema from lines."""
+        """Infer a schema from a block of lines."""
 
 
 def _next_line_start(stream: Any, offset: int, size: int) -> int:
-    """Return where the first line begins that begins at an offset or after it."""
+    """Return the offset of the first line that begins at `offset` or later."""
     if offset <= 0 or offset >= size:
         return min(max(offset, 0), size)
     at = offset - 1
@@ -182,7 +186,7 @@ def _next_line_start(stream: Any, offset: int, size: int) -> int:
 
 
 def _whole_lines(stream: Any, length: int | None) -> Iterator[bytes]:
-    """Yield `length` bytes (``None``: all; -1: all in one block) in blocks of whole lines."""
+    """Yield `length` bytes in blocks of whole lines (``None``: all; -1: all as one block)."""
     if length == -1:
         if block := stream.read():
             yield block
@@ -209,13 +213,13 @@ class JsonFormat(_TextFormat):
     name = "JSON"
 
     def _infer(self, block: bytes) -> pa.Schema:
-        """Infer a schema from lines of JSON."""
+        """Infer a schema from a block of JSON lines."""
         return _parse_objects(block.removeprefix(_MARK), None).schema
 
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch | BadLine]:
-        """Yield the rows of the lines of a byte range."""
+        """Yield the rows of the JSON lines that begin in a range of a file."""
         as_text = [f for f in fields if pa.types.is_date(f.type) or pa.types.is_time(f.type)]
         read_as = [f.with_type(pa.string()) if f in as_text else f for f in fields]
         parse = pajson.ParseOptions(
@@ -240,7 +244,7 @@ class JsonFormat(_TextFormat):
 
 
 def _parse_objects(text: bytes, parse: pajson.ParseOptions | None) -> pa.Table:
-    """Parse lines that are objects; refuse others, and text that is not UTF-8."""
+    """Parse lines of JSON objects; refuse other values, and text that is not UTF-8."""
     # A null at the beginning would end the process (pyarrow 26), and further ones be rows of nulls.
     if _NOT_OBJECT.match(text) or _NOT_OBJECT_LATER.search(text):
         raise ValueError(_NO_LINES_OF_OBJECTS)
@@ -258,7 +262,7 @@ def _parse_objects(text: bytes, parse: pajson.ParseOptions | None) -> pa.Table:
 
 
 def _count_objects(text: bytes) -> int | None:
-    """Count lines that begin with a brace, as all do, and end with one; ``None`` if not all do.
+    """Count lines that begin and end with a brace; ``None`` if some line does not.
 
     If there are as many objects, each line has one: within an object, or a list of them, a comma or
     a bracket follows on a brace, and no brace.
@@ -305,7 +309,7 @@ class CsvFormat(_TextFormat):
             )
         if newlines_in_values and skips_bad:
             raise SourceError(
-                "CSV whose values have line breaks has no lines that could be left out.",
+                "A CSV source has newlines_in_values=True, so single lines cannot be left out.",
                 remedy='Leave out newlines_in_values=True, or let on_bad be "refuse".',
             )
         self._parse = {
@@ -319,11 +323,11 @@ class CsvFormat(_TextFormat):
         self.cuttable = not newlines_in_values
 
     def _first_line(self, stream: Any) -> int:
-        """Return where the first line after the header begins."""
+        """Return the offset of the first line after the header."""
         return len(self._header(stream)) if self._columns is None else 0
 
     def _header(self, stream: Any) -> bytes:
-        """Read the first line of a file."""
+        """Read the first line of a file; return its bytes."""
         stream.seek(0)
         line = b""
         while (block := stream.read(_PROBE_BYTES)) and b"\n" not in line:
@@ -331,13 +335,13 @@ class CsvFormat(_TextFormat):
         return line.partition(b"\n")[0] + b"\n" if b"\n" in line else line
 
     def _infer(self, block: bytes) -> pa.Schema:
-        """Infer a schema from lines of CSV; the names come from the header, if it has one."""
+        """Infer a schema from lines of CSV; names come from the header, if there is one."""
         return self._parse_csv(block, self._columns, {}, None).schema
 
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch | BadLine]:
-        """Yield the rows of the lines of a byte range; the header is skipped."""
+        """Yield the rows of the CSV lines that begin in a range of a file."""
         file, names = part.file, self._columns
         if names is not None:
             of_directories = partitions_of(file)
@@ -371,15 +375,15 @@ class CsvFormat(_TextFormat):
                 continue
             present[:] = [name for name in types if name in names] or names[:1]
             if fields and present[0] not in types:
-                _insist_on_delimiter(names, str(self._parse["delimiter"]))
+                _check_delimiter(names, str(self._parse["delimiter"]))
             yield from self._parse_readable(text, parsed)
 
     def _is_blank(self, text: bytes) -> bool:
-        """Return whether a block has nothing but line breaks."""
+        """Return whether text has nothing but line breaks."""
         return _NO_LINES.match(text) is not None
 
     def _check_whole_lines(self, text: bytes) -> None:
-        """Refuse lines with one of two quotes: what is between these may have a line break."""
+        """Refuse text in which a line has an odd number of quotes: a value may be cut in two."""
         quote, escape = str(self._parse["quote_char"] or "").encode(), self._parse["escape_char"]
         if not quote or quote not in text:
             return
@@ -390,7 +394,7 @@ class CsvFormat(_TextFormat):
             raise ValueError(msg)
 
     def _column_names(self, header: bytes) -> list[str]:
-        """Read the names of columns."""
+        """Parse the names of the columns from a header line."""
         names: list[str] = self._parse_csv(
             header.rstrip(b"\r\n") + b"\n", None, {}, None
         ).column_names
@@ -403,7 +407,7 @@ class CsvFormat(_TextFormat):
     def _parse_lines(
         self, text: bytes, names: list[str], types: dict[str, pa.DataType], columns: list[str]
     ) -> pa.Table:
-        """Parse lines; refuse values with line breaks where ranges may be cut at them."""
+        """Parse lines of CSV; refuse line breaks in values where files may be cut at them."""
         quote = self._parse["quote_char"]
         has_breaks = self._parse["newlines_in_values"]
         if has_breaks or not quote or str(quote).encode() not in text:
@@ -435,7 +439,11 @@ class CsvFormat(_TextFormat):
         types: dict[str, pa.DataType],
         columns: list[str] | None,
     ) -> pa.Table:
-        """Parse lines of CSV by Arrow."""
+        """Parse lines of CSV by Arrow.
+
+        `names`: of the columns in the text; ``None``: in its first line. `columns`: those to
+        return.
+        """
         return pacsv.read_csv(
             io.BytesIO(text),
             pacsv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
@@ -450,8 +458,8 @@ class CsvFormat(_TextFormat):
         )
 
 
-def _insist_on_delimiter(names: list[str], delimiter: str) -> None:
-    """Refuse a header that another delimiter would cut, of which no column is known."""
+def _check_delimiter(names: list[str], delimiter: str) -> None:
+    """Refuse a header with another delimiter, by which no column would be found."""
     if len(names) == 1 and (others := [mark for mark in ";,\t|" if mark in names[0]]):
         msg = (
             f"its header is one column, {names[0]!r}, as columns are separated by {delimiter!r}; "

@@ -88,7 +88,7 @@ def test_what_cannot_be_taken_up_is_refused(given: FlowVersion, message: str) ->
 def test_an_operator_that_nobody_named_does_not_lose_its_state_by_an_added_result() -> None:
     stored = flow(rows_t_by_k=operator("t", named=False))
     given = flow(rows_n_t_by_k=operator("n", "t", named=False))
-    with pytest.raises(CheckpointMismatchError, match="say name='rows_t_by_k'"):
+    with pytest.raises(CheckpointMismatchError, match="give name='rows_t_by_k'"):
         changes(stored, given)
     named = flow(rows_n_t_by_k=operator("n", "t"))
     assert changes(stored, named).added == ("rows_n_t_by_k",)

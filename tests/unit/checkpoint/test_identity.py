@@ -11,7 +11,7 @@ from godwit.checkpoint.records import FlowIdentity
 STORED = FlowIdentity(name="delays", num_key_groups=256, query_id="q1")
 
 DIFFERENT_QUERY = (
-    "it belongs to query q1, not q2, so Spark's progress and this state are not of one piece"
+    "it belongs to query q1, not q2, so Spark's progress and this state do not belong together"
 )
 
 

@@ -182,7 +182,9 @@ def test_a_log_from_before_there_were_layouts_is_taken_up(
 def test_a_log_of_which_nothing_says_whose_its_lines_are_is_refused(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.put(0, 0, 0, 0)
-    with pytest.raises(CheckpointMismatchError, match="offsets/6 has 4 offsets, and nothing says"):
+    with pytest.raises(
+        CheckpointMismatchError, match="offsets/6 has 4 offsets, and their sources are not"
+    ):
         log.start(layout(0, 1))
 
 

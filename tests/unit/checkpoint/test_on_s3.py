@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -114,7 +115,7 @@ def test_a_flow_goes_on_from_a_checkpoint_there_and_every_file_of_it_is_sound(ur
 def test_a_file_of_several_parts_is_read_as_it_was_written(uri: str) -> None:
     storage = CheckpointStorage.open(uri)
     data = bytes(range(256)) * 4096 * 12  # 12 MiB: more than one part of an upload
-    with storage.open_output("blocks/large") as output:
+    with closing(storage.open_output("blocks/large")) as output:
         output.write(data)
     assert storage.read("blocks/large").to_pybytes() == data
     assert storage.read("blocks/large", 10_000_000, 300).to_pybytes() == data[10_000_000:10_000_300]

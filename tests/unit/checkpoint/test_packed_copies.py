@@ -97,20 +97,20 @@ def test_a_pack_that_is_damaged_or_missing_is_refused(tmp_path: Path) -> None:
     for at in (10, 70, len(packs[0]) // 2, len(packs[0]) - 1):
         damaged = bytearray(packs[0])
         damaged[at] ^= 1
-        with pytest.raises(MigrationError, match="what came is damaged"):
+        with pytest.raises(MigrationError, match="the received data is damaged"):
             taken(tmp_path / f"damaged{at}", [bytes(damaged), *packs[1:]])
     for missing in range(len(packs)):
-        with pytest.raises(MigrationError, match="not everything came"):
+        with pytest.raises(MigrationError, match="some of the data is missing"):
             taken(tmp_path / f"missing{missing}", packs[:missing] + packs[missing + 1 :])
-    with pytest.raises(MigrationError, match="not everything came"):
+    with pytest.raises(MigrationError, match="some of the data is missing"):
         taken(tmp_path / "nothing", [])
 
 
 def test_copies_of_something_else_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(MigrationError, match="what came is of 'count' in run 'run'"):
+    with pytest.raises(MigrationError, match="the received data is of 'count' in run 'run'"):
         taken(tmp_path / "other", packed(tmp_path / "here", state="count"))
-    with pytest.raises(MigrationError, match="nobody asked for"):
+    with pytest.raises(MigrationError, match="were not requested"):
         taken(tmp_path / "more", packed(tmp_path / "here again"), asked=ALL[ALL != OF_B])
     other = StateSchema(COUNTS.values, COUNTS.keys)
-    with pytest.raises(MigrationError, match="what came is damaged"):
+    with pytest.raises(MigrationError, match="the received data is damaged"):
         taken(tmp_path / "schema", packed(tmp_path / "once more"), other)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -55,21 +56,17 @@ def test_an_exclusive_file_is_created_once_and_leaves_nothing_else(
 
 
 def test_an_output_appears_with_all_its_parts(storage: CheckpointStorage) -> None:
-    with storage.open_output("blocks/x.blk") as output:
+    with closing(storage.open_output("blocks/x.blk")) as output:
         output.write(b"one")
         output.write(pa.py_buffer(b"two"))
         output.write(memoryview(b"three"))
     assert storage.read("blocks/x.blk").to_pybytes() == b"onetwothree"
 
 
-def test_an_output_that_fails_leaves_nothing(storage: CheckpointStorage) -> None:
-    def write() -> None:
-        with storage.open_output("blocks/x.blk") as output:
-            output.write(b"one")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        write()
+def test_an_output_that_is_aborted_leaves_nothing(storage: CheckpointStorage) -> None:
+    output = storage.open_output("blocks/x.blk")
+    output.write(b"one")
+    output.abort()
     assert storage.list("blocks") == ()
 
 
@@ -195,7 +192,7 @@ def test_a_disk_that_fills_up_under_an_output_says_so(tmp_path: Path, call: str)
     storage = LocalStorage(tmp_path, disk=FailingDisk(call, errno.ENOSPC))
 
     def write() -> None:
-        with storage.open_output("x") as output:
+        with closing(storage.open_output("x")) as output:
             output.write(b"1")
 
     with pytest.raises(StorageFullError, match="no room left"):
@@ -245,7 +242,7 @@ def test_what_is_written_is_for_its_owner_unless_asked_otherwise(tmp_path: Path)
             root = tmp_path / access
             storage = CheckpointStorage.open(root, access=access)  # type: ignore[arg-type]
             storage.create_exclusive("runs/1", b"1")
-            with storage.open_output("blocks/1.blk") as output:
+            with closing(storage.open_output("blocks/1.blk")) as output:
                 output.write(b"1")
             found = {path: path.stat().st_mode & 0o777 for path in root.rglob("*")}
             assert found[root / "runs"] == found[root / "blocks"] == modes[0]

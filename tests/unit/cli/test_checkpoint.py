@@ -153,7 +153,7 @@ def test_repair_says_what_it_would_do_and_does_it_only_when_told(
     stray.write_bytes(b"")
     assert main(["checkpoint", "repair", str(checkpoint)]) == 1
     said = capsys.readouterr().out
-    assert "commits/000000000099.rec: It stands above epoch 1" in said
+    assert "commits/000000000099.rec: It is later than epoch 1" in said
     assert "Nothing was changed; --apply does it." in said
     assert stray.exists()
     lease = acquire_lease(CheckpointStorage.open(checkpoint), "the-run")

@@ -373,7 +373,7 @@ def test_a_key_is_removed_from_state_that_was_written_in_two_time_zones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as earlier:
-        earlier.setattr(entries, "_utc", lambda dtype: dtype)
+        earlier.setattr(entries, "type_in_utc", lambda dtype: dtype)
         run_of(tmp_path, by_moment, rows=zoned(AB)).epoch(rows=rows_of(AB, ROWS))
     run = run_of(tmp_path, by_moment, rows=AB)
     run.epoch(rows=rows_of(AB, ROWS))

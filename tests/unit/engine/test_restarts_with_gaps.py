@@ -306,7 +306,7 @@ def test_rows_that_wait_for_other_windows_are_refused(tmp_path: Path) -> None:
     run.lanes.suspended = frozenset(range(8))
     run.epoch(rows=[("a", 15 * S, 1)])
     assert run.lanes.waiting()
-    with pytest.raises(CheckpointMismatchError, match=r"What waits.*length_us"):
+    with pytest.raises(CheckpointMismatchError, match=r"rows for operator.*length_us"):
         Restarted(tmp_path, function("20 seconds"))
     run = Restarted(tmp_path, function("10 seconds"))
     run.lanes.consume = frozenset(run.lanes.waiting())

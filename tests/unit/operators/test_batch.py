@@ -265,7 +265,7 @@ def test_a_flow_takes_classes_and_says_what_it_does(capsys: pytest.CaptureFixtur
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"state": None}, "no columns of state", 'state="count long'),
     ({"output": None}, "no output columns", "output="),
-    ({"state": Unset}, "says nothing of 'n' for a new key", "n: int | None = None"),
+    ({"state": Unset}, "has a field 'n' without a default", "n: int | None = None"),
     ({"state": "a array<int>"}, "state cannot hold", "process(...)"),
     ({"state": "symbol string"}, "both as key and as state", "Leave the key columns out"),
     ({"frames": "panda"}, "frames='panda'", "Did you mean 'pandas'?"),

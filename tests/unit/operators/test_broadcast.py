@@ -207,7 +207,7 @@ def computed(flow: gw.Flow) -> Any:
     ("broadcast", "what"),
     [
         (lambda rows, _: {"rates": rows}, "of type Stream"),
-        (lambda _, sums: {"rates": sums.key_by("k")}, "only rows of sources are broadcast"),
+        (lambda _, sums: {"rates": sums.key_by("k")}, "only rows of sources can be broadcast"),
         (lambda rows, _: {"a rate": rows.key_by("k")}, "broadcast="),
         (lambda rows, _: [rows.key_by("k")], "broadcast="),
         (

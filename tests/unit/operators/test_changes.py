@@ -123,7 +123,7 @@ def test_a_sink_cannot_replace_rows_by_keys_of_which_there_are_two() -> None:
         name="o", keys=KEYS, inputs=INPUTS, aggregates={"n": gw.count()}, mode="changes"
     )
     assert operator.unique_keys == ()
-    with pytest.raises(SinkError, match="no columns that tell its rows apart"):
+    with pytest.raises(SinkError, match="no columns identify its rows"):
         upsert_keys(context(unique_keys=operator.unique_keys), None)
 
 

@@ -196,7 +196,7 @@ def test_hot_keys_of_outer_joins_are_not_spread(flow: Flow) -> None:
             right.key_by("order"), between=between, how="left", spread=2
         ),
         "spread=2 and how='left'",
-        "inner join",
+        'how="inner"',
     )
 
 

@@ -63,7 +63,7 @@ def test_an_edge_that_leads_downstream_is_refused() -> None:
     flow, rows, loop = half()
     flow.sink("out", worked(loop, "below"), gw.sinks.noop())
     worked(rows).feed_back_to(loop)
-    assert "does not descend from it" in refused(flow)
+    assert "is not computed from the loop's rows" in refused(flow)
 
 
 def test_rows_of_other_columns_are_refused() -> None:
@@ -240,7 +240,7 @@ def test_columns_of_waiting_rows_cannot_change(changed: str, tmp_path: Path) -> 
     with gw.testing.cluster(built("key string, left long"), checkpoint=tmp_path / "ck") as run:
         run.epoch({"rows": [{"key": "a", "left": 2}]})
         run.restart(built(changed))
-        with pytest.raises(SourceError, match=r"have not the columns 'key'.* earlier version"):
+        with pytest.raises(SourceError, match=r"not have its present columns 'key'.* earlier"):
             run.go_round(1)
 
 

@@ -14,8 +14,7 @@ from godwit.sinks.sink import Sink
 from godwit.sinks.target_sink import is_shared
 
 if TYPE_CHECKING:
-    from godwit.sinks.committed import CommittedEpochs
-    from godwit.sinks.sink import EpochOutput, SinkContext
+    from godwit.sinks.sink import CommittedEpochs, EpochOutput, SinkContext
 
 
 class Ledger(Sink):

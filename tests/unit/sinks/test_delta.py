@@ -280,7 +280,7 @@ def test_what_others_wrote_since_is_not_undone(tmp_path: Path) -> None:
     deltalake.write_deltalake(tmp_path, rows(0, ("theirs", 1)).table, mode="append")
     up_to(opened(tmp_path), 5, first=4)
     sink = opened(tmp_path)
-    with pytest.raises(SinkError, match="is somebody else's, and would be undone too"):
+    with pytest.raises(SinkError, match="was made by another writer, and would be undone too"):
         sink.roll_back(Committed(latest_epoch=2), -1)
     sink.roll_back(Committed(latest_epoch=4), -1)
     assert planes(tmp_path) == ["h0", "h1", "h2", "h3", "h4", "theirs"]

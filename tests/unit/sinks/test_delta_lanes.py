@@ -176,7 +176,7 @@ def test_a_file_that_is_gone_is_an_error_unless_the_whole_table_was_removed(
         sink = opened(tmp_path / "t")
         sink.deliver(output(0, files))
     assert read(tmp_path / "t") == []
-    assert "6 of its rows were in files" in caplog.text
+    assert "with files of 6 rows of this epoch" in caplog.text
     sink.deliver(output(1, written(sink, 1)))
     assert len(read(tmp_path / "t")) == 7
 

@@ -374,6 +374,13 @@ def test_the_latest_epoch_of_a_complete_result_is_a_directory_of_its_own(tmp_pat
     assert latest.equals(EPOCHS[1].table)
 
 
+def test_an_epoch_without_rows_removes_nothing_while_no_epoch_is_delivered(tmp_path: Path) -> None:
+    sink = opened(tmp_path, context(complete=True), keep=1)
+    (tmp_path / "epoch=0").mkdir()  # of a delivery that was cut short
+    sink.deliver(EpochRows(epoch=0, table=SCHEMA.empty_table(), complete=False))
+    assert (tmp_path / "epoch=0").is_dir()
+
+
 def test_only_the_newest_epochs_are_kept_and_older_ones_do_not_come_back(tmp_path: Path) -> None:
     sink = opened(tmp_path, context(complete=True), keep=2)
     for number in range(5):

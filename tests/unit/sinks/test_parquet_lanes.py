@@ -195,7 +195,7 @@ def test_a_file_that_is_gone_is_an_error_unless_the_whole_directory_was_removed(
         sink = opened(out)
         sink.deliver(output(0, files))
     assert not (out / "epoch=0").exists(), "a part of an epoch is none"
-    assert "6 of its rows were in files" in caplog.text
+    assert "with files of 6 rows of this epoch" in caplog.text
     sink.deliver(output(1, written(sink, 1)))
     assert len(totals(out / "epoch=1")) == 7
 

@@ -332,7 +332,7 @@ def test_a_null_key_that_the_table_forbids_is_an_error_of_its_epoch(postgres: st
 @pytest.mark.parametrize(
     ("keys", "options", "message"),
     [
-        ((), {}, "no columns that tell its rows apart"),
+        ((), {}, "no columns identify its rows"),
         (("plane",), {"keys": ["tail"]}, "keys names 'tail', which the rows do not have"),
         (("plane",), {"keys": "total_"}, "keys names 'total_'"),
     ],

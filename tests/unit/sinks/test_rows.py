@@ -67,7 +67,7 @@ def test_keys_that_are_only_a_part_of_what_tells_rows_apart_are_refused(keys: An
 
 def test_rows_that_nothing_tells_apart_are_upserted_by_named_columns_only() -> None:
     emitted = context(unique_keys=())
-    with pytest.raises(SinkError, match="no columns that tell its rows apart"):
+    with pytest.raises(SinkError, match="no columns identify its rows"):
         upsert_keys(emitted, None)
     assert upsert_keys(emitted, "plane") == ("plane",)
 

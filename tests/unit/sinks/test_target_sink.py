@@ -20,8 +20,7 @@ from godwit.sinks.target_sink import TargetSink, is_shared, point_of_epoch
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from godwit.sinks.committed import CommittedEpochs
-    from godwit.sinks.sink import EpochOutput, SinkContext
+    from godwit.sinks.sink import CommittedEpochs, EpochOutput, SinkContext
 
 
 class SqliteSink(TargetSink):

@@ -316,7 +316,9 @@ def test_a_file_that_changes_before_it_is_read_is_refused(kind: str, tmp_path: P
         list(source.read(splits[0], ["n"]))
     assert "rename it" in failed.value.remedy
     path.unlink()
-    with pytest.raises(gw.errors.SourceError, match=rf"a\.{kind}' was to be read, and is not"):
+    with pytest.raises(
+        gw.errors.SourceError, match=rf"a\.{kind}' was removed before all of it was read"
+    ):
         list(source.read(splits[0], ["n"]))
 
 
@@ -359,7 +361,7 @@ def test_a_file_that_is_read_in_part_must_stay(tmp_path: Path) -> None:
     again.open(position)
     assert numbers(read(again, position, again.latest(position))) == list(range(10, 30))
     path.unlink()
-    with pytest.raises(gw.errors.SourceError, match="is not there any more"):
+    with pytest.raises(gw.errors.SourceError, match="removed before all of it was read"):
         source_of("parquet", tmp_path).open(position)
 
 
@@ -501,7 +503,9 @@ def test_timestamps_of_96_bits_are_instants(tmp_path: Path) -> None:
 
 def test_a_schema_is_looked_up_in_the_first_file(tmp_path: Path) -> None:
     source = source_of("parquet", tmp_path, schema=None)
-    with pytest.raises(gw.errors.SourceError, match=r"no files in .* look a schema up") as failed:
+    with pytest.raises(
+        gw.errors.SourceError, match=r"no files in .* infer a schema from"
+    ) as failed:
         _ = source.schema
     assert "schema=" in failed.value.remedy
     first = pa.table({"n": [1], "t": pa.array([0], pa.timestamp("ns")), "x": pa.nulls(1)})
@@ -888,11 +892,11 @@ def test_lines_that_cannot_be_read_come_with_their_epoch_to_a_sink(
 
 
 def test_what_means_nothing_for_lines_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(gw.GodwitError, match="say different things"):
+    with pytest.raises(gw.GodwitError, match="contradict each other"):
         source_of("csv", tmp_path, on_bad="divert")
     with pytest.raises(gw.GodwitError, match="on_bad='ignore' is not known"):
         source_of("json", tmp_path, on_bad="ignore")
-    with pytest.raises(gw.GodwitError, match="no lines that could be left out"):
+    with pytest.raises(gw.GodwitError, match="single lines cannot be left out"):
         source_of("csv", tmp_path, on_bad="skip", newlines_in_values=True)
 
 

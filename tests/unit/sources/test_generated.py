@@ -157,7 +157,7 @@ def test_nexmark_bids_are_for_auctions_that_there_are_or_will_be_soon() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: gw.sources.rate(0), "make 0 rows per second"),
+        (lambda: gw.sources.rate(0), "rows_per_s=0"),
         (lambda: gw.sources.rate(float("nan")), "nan"),
         (lambda: gw.sources.rate(paced=False), "max_rows_per_epoch="),
         (lambda: gw.sources.rate(start="tomorrow"), "'tomorrow'"),

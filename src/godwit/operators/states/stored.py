@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.checkpoint.entries import StateRows
-from godwit.checkpoint.evolution import StateDescription, columns_of, insist_on_compatible
+from godwit.checkpoint.evolution import StateDescription, check_compatible, columns_of
 from godwit.columns.arrays import blob_bytes, boundaries_of, values_of
 from godwit.model.errors import StateEncodingError
 from godwit.model.naming import RESERVED_PREFIX
@@ -86,8 +86,8 @@ class StoredState:
         )
 
     def check_stored(self, stored: StateDescription) -> None:
-        """Raise if stored state is of another kind; the error lists all differences."""
-        insist_on_compatible(
+        """Refuse a stored state of another kind; the error lists all differences."""
+        check_compatible(
             f"state {self.name!r} of operator {self.operator!r}",
             stored,
             self.describe(),

@@ -267,7 +267,7 @@ def test_the_newest_row_of_a_join_is_as_old_as_it_may_be(tmp_path: Path) -> None
         ),
         (
             lambda rows: rows.key_by("k").process(each, state=dict, output=OUT, slack="1 s"),
-            "has a slack, and no event time",
+            "has slack=, but no event_time=",
         ),
     ],
 )
