@@ -44,21 +44,21 @@ class Timed:
         self.observing_s: list[float] = []
 
     def begun(self, rows: int, backlog_rows: int | None) -> None:
-        """See `godwit.adapt.Driven`."""
+        """See `godwit.adapt.interfaces.Driven`."""
         self._controller.begun(rows, backlog_rows)
 
     def observe(self, epoch: EpochObserved) -> None:
-        """See `godwit.adapt.Driven`."""
+        """See `godwit.adapt.interfaces.Driven`."""
         began = time.process_time()
         self._controller.observe(epoch)
         self.observing_s.append(time.process_time() - began)
 
     def delivered(self, latency: LatencyHistogram) -> None:
-        """See `godwit.adapt.Driven`."""
+        """See `godwit.adapt.interfaces.Driven`."""
         self._controller.delivered(latency)
 
     def step(self) -> None:
-        """See `godwit.adapt.Driven`."""
+        """See `godwit.adapt.interfaces.Driven`."""
         began = time.process_time()
         self._controller.step()
         self.turns_s.append(time.process_time() - began)

@@ -195,7 +195,9 @@ class LanesOfEpochs(Resident):
     def start(self, executors: Mapping[str, int]) -> None:
         super().start(executors)
         self.lanes = EpochLanes(
-            partial(pickle.loads, pickling.dumps(self.run._lanes)), Processes(), given_up=lambda: ""
+            partial(pickle.loads, pickling.dumps(self.run._lanes)),
+            lambda _: Processes(),
+            given_up=lambda: "",
         )
         self.lanes.patience_s = _PATIENCE_S
 

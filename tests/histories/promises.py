@@ -58,11 +58,11 @@ class Watched:
         self.faults: list[str] = []
 
     def begun(self, rows: int, backlog_rows: int | None) -> None:
-        """See `godwit.adapt.Driven`."""
+        """See `godwit.adapt.interfaces.Driven`."""
         self._controller.begun(rows, backlog_rows)
 
     def observe(self, epoch: EpochObserved) -> None:
-        """See `godwit.adapt.Driven`."""
+        """See `godwit.adapt.interfaces.Driven`."""
         alive = self._simulation.executors.alive
         for name, assignment in epoch.assignments.items():
             owners = {assignment.executors[at] for at in set(assignment.executor_of.tolist())}
@@ -72,11 +72,11 @@ class Watched:
         self._controller.observe(epoch)
 
     def delivered(self, latency: LatencyHistogram) -> None:
-        """See `godwit.adapt.Driven`."""
+        """See `godwit.adapt.interfaces.Driven`."""
         self._controller.delivered(latency)
 
     def step(self) -> None:
-        """See `godwit.adapt.Driven`."""
+        """See `godwit.adapt.interfaces.Driven`."""
         simulation, bounds = self._simulation, self._drawn.settings.bounds
         if self._drawn.drains and not self._drained and simulation.now_s() >= self._drawn.at_s:
             self._drained = True

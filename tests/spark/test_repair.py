@@ -109,7 +109,7 @@ def test_what_a_source_noted_is_made_again_and_no_file_is_read_twice(
         drain(totals(inbox, gw.sinks.memory()), checkpoint)
         damage(checkpoint / "spark")
         inbox.put([("a", 2**8)])
-        with pytest.raises(CorruptCheckpointError, match="noted in sources/0/"):
+        with pytest.raises(CorruptCheckpointError, match="needs sources/0/"):
             totals(inbox, gw.sinks.memory()).start(checkpoint=checkpoint)
         told = main(["checkpoint", "repair", str(checkpoint), "--apply"])
         assert told == 0, capsys.readouterr().out

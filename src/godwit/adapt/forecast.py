@@ -103,7 +103,7 @@ class Forecast:
 
     @property
     def period_s(self) -> float | None:
-        """The period in seconds; ``None`` if it is to be detected.
+        """Length in seconds after which the load repeats; ``None``: the period is detected.
 
         Examples
         --------

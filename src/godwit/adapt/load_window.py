@@ -204,7 +204,8 @@ class LoadWindow:
         half = int(np.argmax(2 * epochs >= epochs[worst]))
         # What the last epoch alone shows may pass, or go on: the next one will tell. What the
         # later half of the part does not show was one odd epoch.
-        if max(_CHANGED, scores[0]) < scores[worst] <= 2 * scores[half]:
+        last = scores[0] if epochs[0] == 1 else 0.0  # an epoch of no time was not tried
+        if max(_CHANGED, last) < scores[worst] <= 2 * scores[half]:
             cut = len(blocks) - 1 - int(at[worst])
             before = self._sum_blocks(blocks[:cut], speeds)
             self._dispersion, self._together = before.dispersion, before.together

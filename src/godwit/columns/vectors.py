@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
 _SETTING: Final = "NPY_DISABLE_CPU_FEATURES"
+_CONTRARY: Final = "NPY_ENABLE_CPU_FEATURES"  # NumPy cannot be imported with both
 _ZEN_3_AND_4: Final = 25
 _LEFT_OUT: Final = "X86_V4 AVX512_ICL AVX512_SPR"
 _FIRST_NAMED_SO: Final = (2, 4)  # NumPy's version
@@ -34,7 +35,7 @@ def avoid_slow_sorts(environment: MutableMapping[str, str] = os.environ) -> None
     >>> environment
     {'NPY_DISABLE_CPU_FEATURES': ''}
     """
-    if _SETTING in environment:
+    if _SETTING in environment or environment.get(_CONTRARY):
         return
     try:
         with Path("/proc/cpuinfo").open(encoding="ascii", errors="replace") as processors:

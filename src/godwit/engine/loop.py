@@ -333,7 +333,10 @@ class SharedConductor:
         self.announce(events.BackgroundFailed, what=what, error=error)
 
     def announce(self, kind: type[events.Event], **values: Any) -> None:
-        """Announce an event. This and the following methods implement `godwit.adapt.Migrations`."""
+        """Announce an event.
+
+        This and the following methods implement `godwit.adapt.interfaces.Migrations`.
+        """
         with self.locked() as conductor:
             conductor.announce(kind, **values)
 

@@ -137,7 +137,7 @@ class _Resources:
         self.task = loop.create_task(self._hold_open(operator, dict(factories)))
 
     async def _hold_open(self, operator: str, factories: Mapping[str, Callable[[], Any]]) -> None:
-        """Create all resources, keep them until they are released, and close them."""
+        """Create the operator's resources, wait for their release, and close them in this task."""
         async with contextlib.AsyncExitStack() as stack:
             opened = {}
             for name, factory in factories.items():

@@ -398,7 +398,7 @@ class KeyedOperator(ABC):
 
     @property
     def user_keys(self) -> pa.Schema:
-        """Key columns as users know them: without the part of a hot key."""
+        """Key columns that the user named, without the one that numbers parts of a hot key."""
         return pa.schema([field for field in self.keys if field.name != PART])
 
     @property

@@ -482,7 +482,7 @@ class ParquetSink(TargetSink):
         check_columns(self._schema, self._partition_by, self._target_error)
 
     def _force_root(self) -> None:
-        """Make the names of files in the sink's directory durable."""
+        """Sync the sink's directory to disk, so that the names of its files last."""
         if path := local_path(self._fs, self._root):
             force_names([path])
 

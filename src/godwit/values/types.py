@@ -151,7 +151,7 @@ class _Describer:
         self._names: dict[type, str] = {}
 
     def node(self, hint: Any, path: str) -> Any:
-        """Return the type node of an annotation; `path`: where it is, such as ``Book.levels[]``."""
+        """Describe an annotation as JSON; `path`: its place for errors, as ``Book.levels[]``."""
         while isinstance(hint, typing.NewType) or hasattr(hint, "__value__"):
             hint = getattr(hint, "__value__", None) or hint.__supertype__
         if hint is None:

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from godwit.columns.vectors import sorts_slowly
+from godwit.columns import vectors
+from godwit.columns.vectors import avoid_slow_sorts, sorts_slowly
 
 ZEN_4 = """processor\t: 0
 vendor_id\t: AuthenticAMD
@@ -34,6 +35,15 @@ NUMPY = '"""\nModule\n"""\nversion = "2.4.6"\n__version__ = version\n'
 )
 def test_avx512_is_left_out_on_zen_4_alone(processor: str, numpy: str, *, slow: bool) -> None:
     assert sorts_slowly(processor, numpy) is slow
+
+
+def test_nothing_is_left_out_where_the_user_says_what_is_to_be_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(vectors, "sorts_slowly", lambda *_: True)
+    chosen = {"NPY_ENABLE_CPU_FEATURES": "X86_V3"}
+    avoid_slow_sorts(chosen)  # NumPy refuses to be imported with both settings
+    assert chosen == {"NPY_ENABLE_CPU_FEATURES": "X86_V3"}
 
 
 @pytest.mark.parametrize("chosen", [None, ""])

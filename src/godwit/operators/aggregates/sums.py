@@ -164,7 +164,7 @@ class _Mean(BuiltIn):
     commutative = True
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return null sums and counts of 0."""
+        """Return the first states of `count` keys: null sums, and counts of 0."""
         counts = column_of(np.zeros(count, np.int64), None, pa.int64())
         return self.states(pa.nulls(count, self.state.field(0).type), counts)
 

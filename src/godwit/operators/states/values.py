@@ -44,7 +44,7 @@ class ValueOfKey(OfKey, HoldsValue, Generic[T]):
 
     @property
     def value(self) -> T:
-        """The value.
+        """The present key's value in this state; assign to it to change the state.
 
         Examples
         --------

@@ -205,7 +205,7 @@ class Pending(ABC, Generic[End]):
 
 
 class Migration(Pending["EndMigration"]):
-    """A requested migration, which goes on in the background; ``wait()`` waits for its end.
+    """A requested move of key groups, in the background; ``wait()`` waits for its end.
 
     Examples
     --------

@@ -21,6 +21,7 @@ The invariants:
 from __future__ import annotations
 
 import threading
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from godwit.cluster.spark.resident.job import LaneJob, LaneLostError
@@ -45,10 +46,16 @@ class EpochLanes:
     patience_s = 1.0
     """Time for which lanes are waited for before the epoch goes as Spark jobs."""
 
+    idle_s = 2.0
+    """Time for which lanes that are ready wait for their epoch.
+
+    What the driver does meanwhile may wait for Spark jobs that need their cores, as when a source
+    is asked how far it reaches."""
+
     def __init__(
         self,
         flow: Callable[[], LaneFlow],  # what lanes need of the flow, called in each; picklable
-        tasks: Tasks,
+        tasks: Callable[[int], Tasks],  # makes those of a job, by its number
         *,
         given_up: Callable[[], str],  # see `LaneJob.send_work`
     ) -> None:
@@ -56,9 +63,11 @@ class EpochLanes:
         self._flow, self._tasks, self._given_up = flow, tasks, given_up
         self._lock = threading.Lock()
         self._job: LaneJob | None = None  # whose lanes are ready
+        self._expiry: threading.Timer | None = None  # ends them
         self._places: Sequence[Place] = ()  # of the last epoch
         self._failures = self._paused = 0
         self._closed = False
+        self._numbers = count()
 
     def prepare(self) -> bool:
         """Start lanes where the last epoch had them, and wait for them; return whether they came.
@@ -73,7 +82,7 @@ class EpochLanes:
             job = LaneJob(
                 self._places,
                 self._flow,
-                self._tasks,
+                self._tasks(next(self._numbers)),
                 patience_s=self.patience_s,
                 on_ready=lambda _: None,
                 on_failed=lambda *_: None,
@@ -87,7 +96,10 @@ class EpochLanes:
         with self._lock:
             if ready and not self._closed:
                 self._job = job
-        if self._job is not job:
+                self._expiry = threading.Timer(self.idle_s, self._expire, (job,))
+                self._expiry.daemon = True
+                self._expiry.start()
+        if not ready or self._closed:
             self._give_up(job)
             return False
         return True
@@ -142,7 +154,19 @@ class EpochLanes:
         """Return the job whose lanes are ready, if any, and forget it."""
         with self._lock:
             job, self._job = self._job, None
+            expiry, self._expiry = self._expiry, None
+        if expiry is not None:
+            expiry.cancel()
         return job
+
+    def _expire(self, job: LaneJob) -> None:
+        """End lanes that have waited too long for their epoch, which goes as Spark jobs."""
+        with self._lock:
+            if self._job is not job:
+                return
+            self._job = self._expiry = None
+        self._pause()
+        job.close_channels()
 
     def _pause(self) -> None:
         """Have some epochs go as Spark jobs; more after each failure in a row."""

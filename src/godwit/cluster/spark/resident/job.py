@@ -8,6 +8,7 @@ mended: if one lane is lost, all of them are let go, and another job is started.
 
 from __future__ import annotations
 
+import copy
 import pickle
 import selectors
 import socket
@@ -376,6 +377,12 @@ class SparkTasks:
         conf = spark.getConf()
         self.host = _plain_host(conf.get("spark.driver.host", "")) or "127.0.0.1"
         self._bind = _plain_host(conf.get("spark.driver.bindAddress", "")) or self.host
+
+    def of_job(self, number: int) -> SparkTasks:
+        """Return the tasks of another job, which is cancelled by itself."""
+        other = copy.copy(self)
+        other._group = f"{self._group}-{number}"  # noqa: SLF001  our own
+        return other
 
     def listen(self) -> socket.socket:
         """Listen where Spark's driver does."""

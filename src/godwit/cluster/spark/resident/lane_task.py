@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from godwit.cluster.spark.resident.channel import ChannelError, connect
+from godwit.cluster.spark.stages.local_parcels import remove_earlier
 from godwit.engine.lane.executor import current_executor
 from godwit.engine.lane.lane import run_lane
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _HANDSHAKE_S = 10.0
 _SETTLED_AFTER = 3
+_settled: list[LaneFlow] = []  # for which this process has frozen its objects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +106,10 @@ def serve(channel: Channel, flow: LaneFlow) -> None:
         if known is None or known[0] != work.attempt:
             raise ChannelError(f"attempt {work.attempt} came without its instruction")
         channel.send(pickle.dumps(_run_work(work, flow, known[1])))
-        if done == _SETTLED_AFTER:
+        if done == _SETTLED_AFTER and not any(known is flow for known in _settled):
+            # Once per process: lanes of single epochs come again and again, and what is frozen
+            # is never searched for cycles.
+            _settled[:] = [flow]
             # What is loaded by now stays: searches for cycles in the middle of epochs skip it.
             gc.collect()
             gc.freeze()
@@ -115,6 +120,8 @@ def _run_work(work: Work, flow: LaneFlow, instruction: EpochInstruction) -> Lane
     answer = partial(LaneAnswer, attempt=work.attempt, level=work.level)
     lane = run_lane(flow, instruction, work.level, work.place, work.payloads)
     try:
+        if work.level == 1:
+            remove_earlier(instruction)
         blobs, report = _run_lane_bounded(lane, work.bytes_at_most)
     except (Exception, SystemExit):  # noqa: BLE001  a Spark job will tell it as it tells all others
         return answer(refusal=traceback.format_exc(limit=-4))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.cluster.spark.platform.pyspark_versions import spark_schema_of
+from godwit.cluster.spark.resident.job import is_on
 from godwit.cluster.spark.run.threads import GateClosedError
 from godwit.cluster.spark.stages.stages import FilesLostError, run_stages
 from godwit.engine.cluster import AttemptLostError
@@ -108,7 +109,9 @@ class SparkCluster:
         """Orders to warm and to drop, in the order they were given; ``None``: there are no more."""
         self.source, self.sinks, self.lost = source, sinks, lost
         self.spark, self.program, self.beside = spark, program, beside
-        self._gate, self._by_files = gate, True
+        # Spark encrypts what its shuffle writes to local disks, if it is set to.
+        encrypts = is_on(spark.getConf().get("spark.io.encryption.enabled", "false"))
+        self._gate, self._by_files = gate, not encrypts
         self.resident: ResidentLanes | None = None
         """Lanes that stay; given once they can announce what becomes of them."""
         self.epoch_lanes: EpochLanes | None = None

@@ -79,7 +79,7 @@ class MicroBatchRows(BatchRows):
         return self._rows.latest
 
     def open(self) -> None:
-        """Check Spark's offset log against the checkpoint, and reorder it for this plan."""
+        """Check Spark's offset log against the checkpoint; put its sources in the plan's order."""
         log = self._log
         self._batches.check_last(None if log.latest is None else log.latest.last_batch)
         update_layout(log.storage, self._offsets, committed=log.latest is not None)

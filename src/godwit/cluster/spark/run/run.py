@@ -635,7 +635,7 @@ def _epoch_lanes(
             group=f"{run_id}-lanes",
             description=f"godwit: lanes of {flow}",
             threads=threads,
-        ),
+        ).of_job,
         given_up=cluster.stop_waiting_reason,
     )
 

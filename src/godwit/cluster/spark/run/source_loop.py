@@ -362,6 +362,7 @@ class SourceLoop:
         try:
             self._run_epochs()
         finally:
+            self._run.cluster.release_lanes()
             self._run.loop.finish_delivery()
 
     def _run_epochs(self) -> None:
@@ -376,8 +377,8 @@ class SourceLoop:
                 self._waiters.release_finished(self._run.loop.finish_delivery)
             if self._run_input_epoch() or self._run_quiet_epoch():
                 continue
+            self._run.cluster.release_lanes()  # a delivery may take long, or need their cores
             self._run.loop.finish_delivery()  # no epoch is at hand that it could run beside
-            self._run.cluster.release_lanes()
             if self._input_ended and not self._run.is_pending:
                 return
             self._figures.measure_lag()

@@ -8,25 +8,28 @@ the sender's executor is written to a file, which the lane maps, and the exchang
 The invariants:
 
 - *A file is written once, for one attempt*: its name is unique, and is known from the exchange
-  alone.  It is removed when a later epoch sends rows on the executor, or with the executor.
+  alone.  It is removed when a later epoch runs on the executor, however few rows that has, or with
+  the executor.
 - *Placement is only ever speed.*  A lane that Spark runs where the file is not reports nothing, and
   the driver attempts the epoch again, by the shuffle alone.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+import pyarrow as pa
+
 from godwit.engine.lane.executor import current_executor, local_store_root
 from godwit.engine.lane.lane import local_store
+from godwit.model.errors import LocalStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.lane.wire import Blob
@@ -53,7 +56,7 @@ def store_local(blobs: Iterable[Blob], instruction: EpochInstruction) -> Iterato
                 directory = _directory(instruction, here)
             path = directory / f"{instruction.epoch:012d}-{uuid4().hex}"
             path.write_bytes(payload)
-        except OSError:  # no room, say
+        except (OSError, LocalStoreError):  # no room, say; lanes tell what is wrong with a store
             yield place, payload
         else:
             # The second byte is the level, as of every payload: see `godwit.engine.lane.wire`.
@@ -67,11 +70,12 @@ def open_stored(parcels: Iterable[bytes]) -> list[bytes] | None:
         payload: Any = parcel
         if parcel[0] == STORED:
             try:
-                with Path(os.fsdecode(parcel[2:])).open("rb") as file:
-                    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                # Python's mmap keeps a descriptor for as long as the memory is mapped, and a lane
+                # may have more payloads than a process may have open files.
+                with pa.memory_map(os.fsdecode(parcel[2:])) as file:
+                    payload = memoryview(file.read_buffer()).cast("B")
             except OSError:
                 return None
-            payload = memoryview(mapped)
         payloads.append(payload)
     return payloads
 
@@ -81,9 +85,22 @@ def _directory(instruction: EpochInstruction, executor: str) -> Path:
     root = local_store_root(instruction.local_dir, instruction.run_id, executor)
     directory = local_store(root).root / "exchange"
     directory.mkdir(parents=True, exist_ok=True)
-    first = f"{instruction.epoch:012d}"
+    _remove_earlier(directory, instruction.epoch)
+    return directory
+
+
+def remove_earlier(instruction: EpochInstruction) -> None:
+    """Remove this executor's files of earlier epochs; called by every lane of the first level."""
+    executor = current_executor(instruction.places[0].executor)
+    root = local_store_root(instruction.local_dir, instruction.run_id, executor)
+    with suppress(OSError):  # mostly there is no such directory
+        _remove_earlier(root / "exchange", instruction.epoch)
+
+
+def _remove_earlier(directory: Path, epoch: int) -> None:
+    """Remove files of epochs before this one."""
+    first = f"{epoch:012d}"
     for file in directory.iterdir():
         if file.name < first:
             with suppress(FileNotFoundError):  # another task was faster
                 file.unlink()
-    return directory

@@ -31,7 +31,7 @@ from godwit.cluster.spark.stages.exchange import (
     run_at_lanes,
     run_beside,
 )
-from godwit.cluster.spark.stages.local_parcels import open_stored, store_local
+from godwit.cluster.spark.stages.local_parcels import open_stored, remove_earlier, store_local
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.lane import run_lane
@@ -310,6 +310,8 @@ def _run_level(program: Shipped[Program], orders: Shipped[Orders], level: int) -
             yield place, wrap_report(b"")
             return
         told = orders.get().instruction.for_place(place)
+        if level == 1:
+            remove_earlier(told)
         report = yield from run_lane(program.get().lanes, told, level, place, payloads)
         yield place, wrap_report(report.dumps())
 

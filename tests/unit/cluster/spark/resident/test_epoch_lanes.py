@@ -41,7 +41,7 @@ def prepared(
 ) -> tuple[EpochLanes, Jobs]:
     """Make lanes whose first epoch has gone as Spark jobs."""
     tasks = Jobs(answers=answers, **options)
-    lanes = EpochLanes(cast("Any", lambda: None), tasks, given_up=lambda: "")
+    lanes = EpochLanes(cast("Any", lambda: None), lambda _: tasks, given_up=lambda: "")
     lanes.patience_s = PATIENCE_S
     assert not lanes.prepare()  # where lanes are to be is not known yet
     assert epoch(lanes) is None
@@ -73,6 +73,15 @@ def test_every_epoch_has_lanes_of_its_own_which_end_with_it() -> None:
         assert ended(tasks)
         assert (tasks.started, lanes.epochs) == (number, number)
     assert epoch(lanes) is None  # nobody has prepared it
+
+
+def test_lanes_end_that_wait_too_long_for_their_epoch() -> None:
+    lanes, tasks = prepared()
+    lanes.idle_s = 0.05
+    assert lanes.prepare()
+    assert ended(tasks)  # a source may wait for Spark jobs, which need their cores
+    assert epoch(lanes) is None
+    assert not lanes.prepare()
 
 
 @pytest.mark.parametrize("end", ["yield_cores", "release", "close"])

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from godwit.cluster.spark.stages import local_parcels
-from godwit.cluster.spark.stages.local_parcels import STORED, open_stored, store_local
+from godwit.cluster.spark.stages.local_parcels import (
+    STORED,
+    open_stored,
+    remove_earlier,
+    store_local,
+)
 from godwit.engine.lane.messages import Place
 from godwit.engine.lane.wire import split_by_level
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HERE, THERE = "1", "2"
 LARGE = bytes([0, 3]) + b"r" * local_parcels._MIN_BYTES
@@ -54,6 +57,15 @@ def test_only_large_payloads_for_this_executor_are_files(tmp_path: Path) -> None
     assert [bytes(payload) for payload in payloads] == [LARGE, SMALL]
 
 
+def test_an_epoch_without_large_payloads_removes_files_too(tmp_path: Path) -> None:
+    ((_, old),) = sent(Instruction(local_dir=str(tmp_path), epoch=6), (0, LARGE))
+    remove_earlier(cast("Any", Instruction(local_dir=str(tmp_path), epoch=6)))
+    assert open_stored([old]) == [LARGE]
+    remove_earlier(cast("Any", Instruction(local_dir=str(tmp_path), epoch=7)))
+    assert open_stored([old]) is None
+    remove_earlier(cast("Any", Instruction(local_dir=str(tmp_path / "none"))))
+
+
 def test_executors_of_local_mode_share_a_disk(tmp_path: Path) -> None:
     places = tuple(Place(executor=f"local-{i}", lane=0, location=None) for i in range(2))
     with pytest.MonkeyPatch.context() as patch:
@@ -71,6 +83,14 @@ def test_files_of_earlier_epochs_are_removed_and_those_of_this_one_stay(tmp_path
     assert open_stored([old]) is None
     assert open_stored([first, again]) == [LARGE, LARGE]
     assert mapped == [LARGE]  # whoever reads it goes on
+
+
+def test_mapped_payloads_hold_no_descriptors(tmp_path: Path) -> None:
+    blobs = sent(Instruction(local_dir=str(tmp_path)), *[(0, LARGE)] * 20)
+    before = len([*Path("/proc/self/fd").iterdir()])
+    mapped = open_stored([stored for _, stored in blobs])
+    assert mapped == [LARGE] * 20
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 
 def test_payloads_are_sent_where_there_is_no_room_for_a_file(tmp_path: Path) -> None:
