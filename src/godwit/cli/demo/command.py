@@ -177,7 +177,10 @@ def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> i
     with (
         contextlib.nullcontext() if args.local else _cluster_for(args.workers, work_dir) as cluster
     ):
-        from godwit.cli.demo import recording, story  # noqa: PLC0415  slow to import
+        from godwit.cluster.spark.platform.local_cluster import undisturbed  # noqa: PLC0415
+
+        with undisturbed():  # Ctrl-C in an import may leave Python's lock on imports held
+            from godwit.cli.demo import recording, story  # noqa: PLC0415  slow to import
 
         settings = story.Settings(
             work_dir=work_dir,
@@ -194,7 +197,8 @@ def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> i
 
                 outcome = local_story.play(settings, audience, days)
             else:
-                import godwit.cluster.spark.query.runtime  # noqa: F401, PLC0415  as `start` does
+                with undisturbed():
+                    import godwit.cluster.spark.query.runtime  # noqa: F401, PLC0415  as `start` does
 
                 outcome = story.play(settings, audience, days, cluster)
     from godwit.cli.plots import epoch_figure, save  # noqa: PLC0415  matplotlib is slow as well
@@ -228,29 +232,46 @@ def _working_directory(
     work_dir = _prepare_directory(args.work_dir)
     temporary = args.work_dir is None and not args.keep
     before = signal.signal(signal.SIGTERM, stop)
-    logging.getLogger().addFilter(_is_no_interrupt)
+    loggers = logging.getLogger(), logging.getLogger("py4j.clientserver")
+    for logger in loggers:
+        logger.addFilter(_is_of_no_interrupt)
     try:
         yield work_dir
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
+        interrupted = _is_interrupt(error)
+        if interrupted:
             console.print("stopped; nothing is left running")
         if temporary:
             shutil.rmtree(work_dir, ignore_errors=True)
         else:
             tell(console, f"what it left, with logs: {work_dir}")
+        if interrupted:
+            raise KeyboardInterrupt from None
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
-        logging.getLogger().removeFilter(_is_no_interrupt)
+        for logger in loggers:
+            logger.removeFilter(_is_of_no_interrupt)
     if temporary:
         _remove_all_but(work_dir, picture)
     else:
         tell(console, f"everything else: {work_dir}")
 
 
-def _is_no_interrupt(record: logging.LogRecord) -> bool:
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Return whether an error is Ctrl-C, or was raised by what Ctrl-C interrupted.
+
+    A call of the JVM that is interrupted closes its connection, and what cleans up after the call
+    then fails with an error of its own.
+    """
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
+def _is_of_no_interrupt(record: logging.LogRecord) -> bool:
     """Return false for a record of Ctrl-C, whose stack py4j logs when a call of the JVM waits."""
-    return record.exc_info is None or record.exc_info[0] is not KeyboardInterrupt
+    return record.exc_info is None or not _is_interrupt(record.exc_info[1])
 
 
 def _prepare_directory(directory: Path | None) -> Path:

@@ -180,9 +180,10 @@ class LocalCluster:
         ClusterError
             If a session of another cluster is active in this process.
         """
-        # Slow, and pointless without Java.
-        from pyspark import SparkConf  # noqa: PLC0415
-        from pyspark.sql import SparkSession  # noqa: PLC0415
+        with undisturbed():  # Ctrl-C in an import may leave Python's lock on imports held
+            # Slow, and pointless without Java.
+            from pyspark import SparkConf, SparkContext  # noqa: PLC0415
+            from pyspark.sql import SparkSession  # noqa: PLC0415
 
         active = SparkSession.getActiveSession()
         if active is not None and active.sparkContext.master != self._master_url:
@@ -195,8 +196,13 @@ class LocalCluster:
         settings = SparkConf(loadDefaults=False)
         settings.setMaster(self.master_url).setAppName(app_name).setAll([*given.items()])
         self._jvm.java.lang.System.setProperty("spark.authenticate.secret", self._secret)
-        session = SparkSession.builder.config(conf=settings).getOrCreate()
-        self._sessions.append(session)
+        with undisturbed():  # what is half begun would be stopped by nobody
+            with undisturbed():
+                # Spark sets a handler of Ctrl-C here that calls the JVM amid whatever call it
+                # interrupts, and fails.  The one before is enough: jobs end with the cluster.
+                SparkContext.getOrCreate(SparkConf().setAll(settings.getAll()))  # and the secret
+            session = SparkSession.builder.config(conf=settings).getOrCreate()
+            self._sessions.append(session)
         return session
 
     def wait_for_workers(self) -> None:
@@ -507,9 +513,10 @@ def children_of(pid: int) -> list[int]:
 def arguments_of(pid: int) -> list[bytes]:
     """Return the command line of a process; empty if it has ended."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        line = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return []
+    return line.split(b"\0") if line else []  # empty while the process ends
 
 
 def option_in(arguments: list[bytes], name: bytes) -> str:
@@ -532,7 +539,10 @@ def standard_error_to(log: Path) -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Context that delays Ctrl-C until its end, so that no processes are left running."""
+    """Context that delays Ctrl-C until its end, so that no processes are left running.
+
+    Whatever handles Ctrl-C at its beginning does so afterwards, too.
+    """
     held: list[int] = []
     try:
         before = signal.signal(signal.SIGINT, lambda number, _frame: held.append(number))
@@ -543,3 +553,5 @@ def undisturbed() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+        if held:
+            signal.raise_signal(signal.SIGINT)

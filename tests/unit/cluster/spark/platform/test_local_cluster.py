@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
 import pytest
 
-from godwit.cluster.spark.platform.local_cluster import LocalCluster
+from godwit.cluster.spark.platform.local_cluster import (
+    LocalCluster,
+    arguments_of,
+    undisturbed,
+)
 from godwit.model.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -67,3 +75,29 @@ def test_workers_of_a_start_that_failed_are_not_waited_for(
     monkeypatch.setattr(cluster, "_registered", lambda: 2)
     monkeypatch.setattr(cluster, "_timeout_s", 0.0)
     cluster.wait_for_workers()
+
+
+def test_ctrl_c_waits_for_the_end_of_what_is_not_to_be_disturbed() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    told = []
+
+    def block() -> None:
+        with undisturbed():
+            signal.raise_signal(signal.SIGINT)
+            told.append("the end of the block")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert told == ["the end of the block"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_process_that_has_ended_has_no_command_line() -> None:
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()", "of mine"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as ended:
+        assert arguments_of(ended.pid)[-2] == b"of mine"
+        ended.kill()
+        # Until it is waited for, the kernel keeps the process, but not its memory.
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        assert arguments_of(ended.pid) == []
+    assert arguments_of(ended.pid) == []
