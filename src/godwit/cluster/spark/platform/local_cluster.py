@@ -107,6 +107,7 @@ class LocalCluster:
         self._conf, self._timeout_s = conf, timeout_s
         self._temporary = work_dir is None
         self._given = None if work_dir is None else Path(work_dir).absolute()
+        self._entered = False
         self._starting: Future[None] | None = None
         self._once = threading.Lock()  # held while the cluster starts
         self._gateway: Any = None  # to the JVM of this process
@@ -121,6 +122,7 @@ class LocalCluster:
 
     def __enter__(self) -> Self:
         _require_java()
+        self._entered = True
         self.work_dir = self._given or Path(tempfile.mkdtemp(prefix="godwit-cluster-"))
         self.work_dir.mkdir(parents=True, exist_ok=True)
         if self._conf is not None:
@@ -149,6 +151,7 @@ class LocalCluster:
                 with suppress(Exception):  # what is left of it goes with its executors
                     session.stop()
             self._sessions.clear()
+            self._starting, self._entered = None, False
             self._end_daemons()
             self._kill_executors()  # once no worker is left that would begin another
             if self._temporary:
@@ -302,6 +305,11 @@ class LocalCluster:
 
     def _ensure_started(self, conf: Mapping[str, str] | None = None) -> None:
         """Start the cluster unless it has started, or wait until it has."""
+        if not self._entered:
+            raise ClusterError(
+                "This local cluster is not running.",
+                remedy="Use it within its block: `with LocalCluster() as cluster:`.",
+            )
         if self._starting is not None:
             self._starting.result()
         else:

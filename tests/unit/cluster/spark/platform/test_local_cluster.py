@@ -28,7 +28,7 @@ def on_a_jvm(
     gateway = MagicMock()
     gateway.jvm.java.lang.System.getenv.return_value = local_ip
     cluster = LocalCluster(workers=2)
-    cluster.work_dir = work_dir
+    cluster.work_dir, cluster._entered = work_dir, True
     monkeypatch.setattr(cluster, "_start_driver", lambda _conf: gateway)
     return cluster, gateway.jvm.org.apache.spark.deploy
 
@@ -77,6 +77,19 @@ def test_workers_of_a_start_that_failed_are_not_waited_for(
     cluster.wait_for_workers()
 
 
+def test_a_cluster_is_used_within_its_block_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, deploy = on_a_jvm(tmp_path, monkeypatch, "localhost")
+    assert cluster.master_url
+    cluster.close()
+    for use in (lambda: cluster.master_url, cluster.add_worker, cluster.wait_for_workers):
+        with pytest.raises(ClusterError, match="not running") as caught:
+            use()
+        assert "with LocalCluster()" in caught.value.remedy
+    deploy.master.Master.startRpcEnvAndEndpoint.assert_called_once()
+
+
 def test_ctrl_c_waits_for_the_end_of_what_is_not_to_be_disturbed() -> None:
     before = signal.getsignal(signal.SIGINT)
     told = []
@@ -93,8 +106,11 @@ def test_ctrl_c_waits_for_the_end_of_what_is_not_to_be_disturbed() -> None:
 
 
 def test_a_process_that_has_ended_has_no_command_line() -> None:
-    command = [sys.executable, "-c", "import sys; sys.stdin.read()", "of mine"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as ended:
+    program = "import sys; print(flush=True); sys.stdin.read()"
+    command, pipe = [sys.executable, "-c", program, "of mine"], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as ended:
+        assert ended.stdout is not None
+        assert ended.stdout.readline() == b"\n"
         assert arguments_of(ended.pid)[-2] == b"of mine"
         ended.kill()
         # Until it is waited for, the kernel keeps the process, but not its memory.
