@@ -113,9 +113,9 @@ class Prior:
         """Find all of them."""
         return self._known, self._values
 
-    def scan(self, part: object = None) -> StateRows:
+    def scan(self, entry_range: object = None) -> StateRows:
         """Nobody scans."""
-        raise NotImplementedError(part)
+        raise NotImplementedError(entry_range)
 
     def select(self, columns: object, part: object, choose: object) -> StateRows:
         """Nobody asks."""

@@ -45,11 +45,11 @@ class Touched:
     keys: pa.RecordBatch
     values: pa.RecordBatch
 
-    def take(self, which: npt.NDArray[np.int64]) -> Touched:
+    def take(self, positions: npt.NDArray[np.int64]) -> Touched:
         """Return some of them."""
-        rows = pa.array(which)
+        rows = pa.array(positions)
         return Touched(
-            hashes=self.hashes[which], keys=self.keys.take(rows), values=self.values.take(rows)
+            hashes=self.hashes[positions], keys=self.keys.take(rows), values=self.values.take(rows)
         )
 
 

@@ -134,8 +134,8 @@ class _Run(LocalRun):
         if self.owner.copies != "lost":
             super().warmed(order, warmed)
 
-    def fetch(self, order: StartWarming, asked: PeerCopies) -> dict[StateId, dict[int, int]]:
-        return self.owner.fetch(order, asked)
+    def fetch(self, order: StartWarming, copies: PeerCopies) -> dict[StateId, dict[int, int]]:
+        return self.owner.fetch(order, copies)
 
 
 class OneProcess:
@@ -348,9 +348,9 @@ class OneProcess:
         """See `Realization.forget_store`."""
         self.run.forget_store(executor)
 
-    def fetch(self, order: StartWarming, asked: PeerCopies) -> dict[StateId, dict[int, int]]:
+    def fetch(self, order: StartWarming, copies: PeerCopies) -> dict[StateId, dict[int, int]]:
         """Carry copies from one executor to another."""
-        return LocalRun.fetch(self.run, order, asked)
+        return LocalRun.fetch(self.run, order, copies)
 
     def warming(self, goes: Warming) -> None:
         """See `Realization.warming`."""

@@ -47,8 +47,8 @@ def test_who_sends_copies_is_told(tmp_path: Path) -> None:
 class _Unreachable(OneProcess):
     """Executors cannot send one another anything."""
 
-    def fetch(self, order: StartWarming, asked: PeerCopies) -> dict[StateId, dict[int, int]]:
-        msg = f"{asked.executor} does not answer"
+    def fetch(self, order: StartWarming, copies: PeerCopies) -> dict[StateId, dict[int, int]]:
+        msg = f"{copies.executor} does not answer"
         raise ConnectionError(msg)
 
 
@@ -67,8 +67,8 @@ def test_a_peer_that_cannot_be_reached_costs_nothing_but_time(tmp_path: Path) ->
 class _Ahead(OneProcess):
     """Executors send copies of an epoch that nobody has committed."""
 
-    def fetch(self, order: StartWarming, asked: PeerCopies) -> dict[StateId, dict[int, int]]:
-        return {state: dict.fromkeys(asked.key_groups, 999) for state in order.states}
+    def fetch(self, order: StartWarming, copies: PeerCopies) -> dict[StateId, dict[int, int]]:
+        return {state: dict.fromkeys(copies.key_groups, 999) for state in order.states}
 
 
 def test_a_copy_ahead_of_what_is_committed_never_counts(tmp_path: Path) -> None:

@@ -66,9 +66,9 @@ class DictView:
         known = np.array([state is not None for state in stored], np.bool_)
         return known, pa.RecordBatch.from_pylist(values, schema=self.schema.values)
 
-    def scan(self, part: EntryRange | None = None) -> StateRows:
+    def scan(self, entry_range: EntryRange | None = None) -> StateRows:
         """Give all of them."""
-        assert part is None, "there are no moments"
+        assert entry_range is None, "there are no moments"
         names = self.schema.keys.names
         keys = pa.RecordBatch.from_pylist(
             [dict(zip(names, key, strict=True)) for key in self.store], schema=self.schema.keys

@@ -61,9 +61,9 @@ class ArrivalCurve:
         self._earlier = [float(rate) for rate in usual][-_KEPT:]
 
     def add_epoch(self, rows: int, at_s: float, backlog_rows: int | None) -> None:
-        """Add an epoch that took `rows` rows, with `backlog_rows` more in the sources at `at_s`.
+        """Add an epoch that took `rows` rows at `at_s`, when sources had `backlog_rows` besides.
 
-        Sources had `backlog_rows` beside those at `at_s`; ``None``: they do not say.
+        ``None``: sources do not report a backlog.
         """
         self._taken += rows
         if backlog_rows is None and self._reported:
@@ -105,16 +105,13 @@ class ArrivalCurve:
 
     @property
     def change_s(self) -> float | None:
-        """End of the interval in which the arrival rate last changed; ``None`` if it has not.
-
-        It is the end of the interval in which the rate changed.
-        """
+        """End of the interval in which the arrival rate last changed; ``None`` if it has not."""
         last = self._last_changed()
         return None if last is None else self._times_s[-last]
 
     @property
     def rate_since_change(self) -> float | None:
-        """Arrival rate since it last changed, in rows a second; ``None`` if it has not."""
+        """Arrival rate since its last change, in rows a second; ``None`` if it has not changed."""
         last = self._last_changed()
         if last is None:
             return None
@@ -123,7 +120,7 @@ class ArrivalCurve:
 
     @property
     def is_unsettled(self) -> bool:
-        """True if only the last interval has another rate, which may be a change or noise."""
+        """True if only the last interval has another rate, so that it may be a change or noise."""
         rates = np.log(self._rates(4 * _USUAL + 1))
         if len(rates) < _USUAL + 1 or len(self._times_s) < 2:
             return False
@@ -137,7 +134,10 @@ class ArrivalCurve:
         return [round(rate, 3) for rate in self._rates(4 * _USUAL).tolist()]
 
     def _last_changed(self) -> int | None:
-        """Return how many intervals ago the arrival rate changed; ``None`` if it has not."""
+        """Return how many intervals ago the arrival rate changed.
+
+        ``None`` if it has not changed.
+        """
         rates = np.log(self._rates(_KEPT))
         known = min(len(rates) - _USUAL, len(self._times_s) - 1)
         worst, found = _CHANGE_ERRORS, None
@@ -162,7 +162,10 @@ class ArrivalCurve:
         return every
 
     def drop_old(self) -> None:
-        """Drop the points that no rate needs any more; after a change, all points before it."""
+        """Drop the points that no rate needs any more.
+
+        After a change, all points before the change.
+        """
         changed = self._last_changed()
         last = _KEPT
         if self.step_s is not None:
@@ -175,12 +178,12 @@ class ArrivalCurve:
 
 
 def _median_and_noise(rates: FloatArray) -> tuple[float, float]:
-    """Return the median of logarithms of rates, and the standard deviation of their noise."""
+    """Return the median of the rates' logarithms, and the standard deviation of their noise."""
     middle = _median(rates)
     return middle, max(_MAD_TO_SIGMA * _median(np.abs(rates - middle)), _NOISE_FLOOR)
 
 
 def _median(values: FloatArray) -> float:
-    """Median of a few values; ``np.median`` takes twenty times as long for them."""
+    """Return the median of a few values; ``np.median`` takes twenty times as long for them."""
     ordered = np.sort(values)
     return float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2

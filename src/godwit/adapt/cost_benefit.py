@@ -85,7 +85,10 @@ class SelectedMoves:
 
 
 def load_distance(problem: Problem, assignment: IntArray) -> float:
-    """Return the load distance as a share of the mean load index; 0 without load."""
+    """Return the load distance of an assignment as a share of the mean load index.
+
+    0 without load.
+    """
     mean = metrics.mean_index(problem)
     return metrics.load_distance(problem, assignment) / mean if mean > 0 else 0.0
 
@@ -109,7 +112,7 @@ def load_errors(problem: Problem, assignment: IntArray, variance: FloatArray | N
 
 
 def is_uneven(problem: Problem, variance: FloatArray | None, max_load_distance: float) -> bool:
-    """Return true if an executor's load differs from the mean by more than the bound and noise."""
+    """Return whether an executor's load differs from the mean by more than the bound and noise."""
     mean = metrics.mean_index(problem)
     apart = np.abs(metrics.load_index(problem, problem.current) - mean)
     errors = load_errors(problem, problem.current, variance)
@@ -136,7 +139,9 @@ def select_moves(
     """Return the moves of a plan that are worth making, within the budget.
 
     If a plan exceeds the budget, only its first moves are made; the rest is planned again next
-    time. If the problem requires intervals, all moves are made or none.
+    time. If the problem requires intervals, all moves are made or none. `held_bytes`: state that
+    executors have copies of already. `alone`: nothing is spent yet, so one move may exceed the
+    budget. `whole`: select all moves or none. `must`: moves need not gain more than they cost.
     """
     expands = problem.state_bytes * 0.0 if held_bytes is None else held_bytes - problem.state_bytes
     plan = _Plan(problem=problem, planned=planned, terms=terms, expands=expands, variance=variance)
@@ -188,7 +193,7 @@ class _Plan:
 
 
 def _if_worthwhile(plan: _Plan, chosen: IntArray) -> SelectedMoves:
-    """Return the effect of the chosen moves if they gain more than they cost; else of none."""
+    """Return the chosen moves with their effect if they gain more than they cost; else none."""
     balanced = _effect_of(plan, chosen)
     reason = _rejection_reason(plan, balanced)
     if not reason:
@@ -208,9 +213,9 @@ def _within_budget(problem: Problem, order: IntArray, budget: Budget, *, alone: 
 
 
 def _num_moves_needed(plan: _Plan, order: IntArray) -> int:
-    """Return how many moves of `order` make the load even enough, or as even as all of them.
+    """Return how many moves of `order` make the load as even as all of them, or even enough.
 
-    What differs by a standard error is as even as measurements can tell.
+    Loads that differ by a standard error are as even as measurements can show.
     """
     problem, planned, terms = plan.problem, plan.planned, plan.terms
     if not len(order):
@@ -237,7 +242,7 @@ def _num_moves_needed(plan: _Plan, order: IntArray) -> int:
 
 
 def _effect_of(plan: _Plan, order: IntArray) -> SelectedMoves:
-    """Return the benefit and the cost of making the moves `order` of a plan."""
+    """Return the moves `order` of a plan with their benefit and cost."""
     problem, terms = plan.problem, plan.terms
     after = problem.current.copy()
     after[order] = plan.planned[order]
@@ -267,14 +272,17 @@ def _max_load_index(problem: Problem, assignment: IntArray) -> float:
 
 
 def _remote_traffic(problem: Problem, assignment: IntArray) -> float:
-    """Return the bytes a second between key groups on different executors."""
+    """Return the bytes per second between key groups on different executors."""
     traffic = problem.traffic
     apart = assignment[traffic.source] != assignment[traffic.target]
     return float(traffic.rate[apart].sum())
 
 
 def _max_link_bytes(problem: Problem, after: IntArray) -> float:
-    """Return the bytes that the executor that sends or receives most sends or receives."""
+    """Return the bytes on the busiest link: the most that one executor sends or receives.
+
+    `after`: executor of each key group once the moves are made.
+    """
     moved = np.flatnonzero(after != problem.current)
     sizes: FloatArray = problem.state_bytes[moved]
     n = problem.num_executors
@@ -284,7 +292,7 @@ def _max_link_bytes(problem: Problem, after: IntArray) -> float:
 
 
 def _rejection_reason(plan: _Plan, selected: SelectedMoves) -> str:
-    """Return the reason why balancing moves do not pay; empty if they do."""
+    """Return the reason, as text, why moves for balance do not pay; empty if they do."""
     problem, terms = plan.problem, plan.terms
     mean = metrics.mean_index(problem)
     even = ""

@@ -52,15 +52,15 @@ class Homes:
 
     @property
     def remote(self) -> dict[str, float]:
-        """Number of key groups on lent cores by the last plans, and bytes a second sent there."""
+        """Work on lent cores by the last plans: number of key groups, and bytes per second sent."""
         counts, rates = zip(*self._remote.values(), strict=True) if self._remote else ((), ())
         return {"keyGroups": sum(counts), "bytesPerS": round(sum(rates), 1)}
 
     def plan(self, measured: MeasuredProblem, rows_per_s: FloatArray) -> IntArray:
-        """Return the executor of each key group, on the cores that its component gets.
+        """Return the executor of each key group, shape ``(m,)``, on the cores its component gets.
 
-        The measured's executors are machines; `rows_per_s`, shape ``(m,)``, are the rows that reach
-        each key group. Returns shape ``(m,)``: the index of each key group's executor.
+        The executors of the measured problem are machines; `rows_per_s`, shape ``(m,)``: rows that
+        reach each key group.
         """
         problem = measured.problem
         home = self._home_executors(measured)
@@ -129,7 +129,12 @@ class Homes:
         machine_slots: Counts,
         slots: int,  # of a core
     ) -> Counts:
-        """Return the slots of each (machine, elastic executor) in use; at first those at home."""
+        """Return the slots that each elastic executor uses on each machine.
+
+        At first, those at home.
+
+        `names`: component and home of each elastic executor. `slots`: number of slots of one core.
+        """
         executors, components = measured.problem.executors, len(measured.components)
         number = {name: i for i, name in enumerate(executors)}
         current = np.zeros((len(executors), len(names)), np.int64)
@@ -150,7 +155,7 @@ class Homes:
         measured: MeasuredProblem,
         slots: int,  # of a core
     ) -> Counts:
-        """Return the slots of each (machine, elastic executor), and remember them."""
+        """Plan the slots of each elastic executor on each machine; remember and return them."""
         plan = plan_naive_core_assignment if self._naive else plan_core_assignment
         shares, executors = plan(problem).cores, measured.problem.executors
         # Components of other stages are planned by themselves, and keep theirs.
@@ -167,8 +172,8 @@ def _allocate_servers(
 ) -> Counts:
     """Return the number of servers of each elastic executor, by the queueing model.
 
-    `weight` is how many servers each key group keeps busy. Where there are too few to keep all
-    stable, they are shared out in proportion to the work.
+    `weight`: servers that each key group keeps busy. `of`: elastic executor of each key group. If
+    there are too few servers to keep all stable, they are divided in proportion to the work.
     """
     busy, rows = np.bincount(of, weight), np.bincount(of, rows_per_s)
     works = (busy > _IDLE) & (rows > 0)
@@ -189,7 +194,10 @@ def _allocate_servers(
 
 
 def _data_bytes_per_s(measured: MeasuredProblem, of: Counts) -> FloatArray:
-    """Return the bytes a second that reach each elastic executor; 0 if unknown."""
+    """Return the bytes per second that reach each elastic executor; 0 if unknown.
+
+    `of`: elastic executor of each key group.
+    """
     problem = measured.problem
     if "network" not in problem.resources:
         return np.zeros(int(of.max()) + 1)
@@ -198,13 +206,12 @@ def _data_bytes_per_s(measured: MeasuredProblem, of: Counts) -> FloatArray:
 
 
 def share_out(weight: FloatArray, current: IntArray, quota: FloatArray) -> IntArray:
-    """Return the executor of each key group, so that loads meet the quotas with few moves.
+    """Return the executor of each key group, so that loads meet quotas with few moves.
 
-    Heaviest first, each stays if its executor's share has room for half of it, and goes to the
-    executor with the most room otherwise. Ties: the lower executor, the lower key group.
-
-    Load and executor of each key group, and the result, are of shape ``(m,)``, the quota of shape
-    ``(n,)``, not all of it 0.
+    Heaviest first, each stays if its executor's quota has room for half of it, and goes to the
+    executor with the most room otherwise. Ties: the lower executor, the lower key group. `weight`,
+    `current`: load and executor of each key group, shape ``(m,)``. `quota`: shape ``(n,)``, not all
+    0.
     """
     room = quota / quota.sum() * max(float(weight.sum()), 1e-12)
     planned = current.copy()

@@ -93,9 +93,9 @@ class Speeds:
         self._differed: frozenset[str] = frozenset()
 
     def update(self, statistics: PeriodStatistics, *, ended: bool = True) -> Mapping[str, float]:
-        """Add a period, and return executor → speed; 1 for those without measurements.
+        """Add a period, and return executor → speed; 1 for executors without measurements.
 
-        A period that has not ended is looked at, and forgotten.
+        `ended`: ``False`` returns speeds as if the period had ended now, and does not add it.
         """
         here: set[str] = set()
         seen: list[tuple[str, _Costs, int]] = []
@@ -138,7 +138,10 @@ class Speeds:
         costs: _Costs,
         differences: dict[tuple[str, str], list[tuple[float, float]]],
     ) -> None:
-        """Add how much each key group's cost differs from when it was last seen, by executors."""
+        """Add each key group's difference in cost since it was last measured, by its executors.
+
+        `differences`: (executor now, executor before) → differences and their variances.
+        """
         last, at = self._seen.get(name), costs.key_group
         if last is None:
             return
@@ -155,7 +158,7 @@ class Speeds:
         """Record costs and executors of a component's key groups, to compare later periods with.
 
         The cost of a key group that stays is a moving average, so that errors of one period do not
-        add up.
+        add up. `changed`: speeds of executors that changed.
         """
         if name not in self._seen:
             self._seen[name] = _Costs(
@@ -177,9 +180,9 @@ class Speeds:
     def _estimate_slowness(
         self, here: list[str], differences: Mapping[tuple[str, str], list[tuple[float, float]]]
     ) -> tuple[dict[str, float], dict[tuple[str, str], float], bool]:
-        """Estimate how slow executors are now, from how slow they were and from differences.
+        """Estimate how slow the executors `here` are, from former estimates and from differences.
 
-        Return that, the covariances of its errors, and whether an executor has changed.
+        Returns executor → slowness, the covariances of the errors, and whether an executor changed.
         """
         names = sorted({*here, *(name for pair in differences for name in pair)})
         number, n = {name: at for at, name in enumerate(names)}, len(names)
@@ -227,7 +230,7 @@ class Speeds:
 
 
 def _median_difference(differences: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return the median of (difference, variance) pairs, and its variance."""
+    """Return the median of pairs of difference and variance, and the median's variance."""
     apart, variances = np.array(differences).T
     count, middle = len(apart), float(np.median(apart))
     spread = 1.4826 * float(np.median(np.abs(apart - middle)))
@@ -238,7 +241,10 @@ def _median_difference(differences: list[tuple[float, float]]) -> tuple[float, f
 
 
 def _smooth_speed(speed: float, before: float | None) -> float:
-    """Average a measured speed with its last estimate; after a jump, return the measurement."""
+    """Return the average of a measured speed and its last estimate.
+
+    After a jump, the measurement.
+    """
     if before is None or 1.0 in (speed, before) or abs(np.log(speed / before)) > _CHANGED:
         return speed
     return float(np.sqrt(speed * before))
@@ -247,10 +253,10 @@ def _smooth_speed(speed: float, before: float | None) -> float:
 def _relative_costs(
     by_assignment: tuple[AssignmentPeriod, ...],
 ) -> list[_Costs]:
-    """Return, for each assignment period, measured over expected costs of key groups with load.
+    """Return, for each assignment period, measured over expected cost of key groups with load.
 
-    Expected is what its epochs and its rows cost in this component as a rule: a key group costs
-    something whenever it is touched, so few rows are dearer each than many.
+    The expected cost of a key group is by its epochs and its rows: each epoch in which it has rows
+    costs something, so that few rows are more expensive each than many.
     """
     epochs = np.concatenate([s.epochs for s in by_assignment])
     rows = np.concatenate([s.rows for s in by_assignment])

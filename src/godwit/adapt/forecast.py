@@ -114,7 +114,7 @@ class Forecast:
 
     @property
     def lead_s(self) -> float | None:
-        """The lead in seconds; ``None`` if it is to be measured.
+        """Time ahead for which load is forecast, in seconds; ``None``: measured.
 
         Examples
         --------
@@ -124,9 +124,7 @@ class Forecast:
         return None if self.lead is None else seconds(self.lead, "The lead of the forecast")
 
     def check(self, statistics_period_s: float) -> None:
-        """Refuse a `period` shorter than eight statistics periods of the controller.
-
-        Raises `InvalidControlError`.
+        """Raise `InvalidControlError` if `period` is shorter than eight statistics periods.
 
         Examples
         --------
@@ -178,7 +176,10 @@ class RateHistory:
             self._drop_bins(len(self._rows) - _BINS)
 
     def _extend_bins(self, last: int) -> None:
-        """Append empty bins up to number `last`; begin anew after a gap beyond all that is kept."""
+        """Append empty bins up to number `last`.
+
+        Start again after a gap longer than the history.
+        """
         more = last - self.first + 1 - len(self._rows)
         if more > 2 * _BINS:
             self.first, more = last, 1
@@ -225,7 +226,10 @@ class RateHistory:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RateHistory | None:
-        """Restore a history from `to_dict`, up to rounding; ``None`` if it is none."""
+        """Restore a history from the values of `to_dict`, up to rounding.
+
+        ``None`` if they are not valid.
+        """
         try:
             history = cls(float(values["width_s"]))
             history.first = int(values["first"])
@@ -250,7 +254,7 @@ class _Season:
 
     @property
     def relative_error(self) -> float:
-        """Error of the forecast over that of a constant rate; infinite if that has none."""
+        """Error of the forecast over that of a constant rate; infinite if the latter is 0."""
         return self.error / self.as_now if self.as_now > 0 else math.inf
 
 
@@ -321,7 +325,10 @@ def evaluate_forecast(rates: FloatArray, period: float, lead: int) -> _Season:
 def forecaster_of(
     settings: Control, memory: ControllerMemory, announce: Announce
 ) -> Forecaster | None:
-    """Create the forecaster of a controller, with its memory; ``None`` if none is set."""
+    """Return the forecaster of a controller, with its memory; ``None`` if no forecast is set.
+
+    `announce`: announces events.
+    """
     if settings.forecast is None:
         return None
     return Forecaster(
@@ -363,7 +370,10 @@ class Forecaster:
         return (self.came_s or _FIRST_LEAD_S) + 2 * self._period_s
 
     def measure_lead(self, executors: frozenset[str], pending: int, now_s: float) -> None:
-        """Measure the time from a request of executors until they have arrived."""
+        """Measure the time from a request of executors until they have joined.
+
+        `executors`: those there now. `pending`: number requested that have not joined.
+        """
         came = executors - self._executors
         self._executors = executors
         if came and self._asked_s is not None:
@@ -410,7 +420,7 @@ class Forecaster:
             self._announce_use(used=False, reason="it is no better than a constant rate")
 
     def _announce_use(self, *, used: bool, reason: str) -> None:
-        """Announce that forecasts are used from now on, or not, once per reason."""
+        """Announce, once per reason, that forecasts are used from now on, or are not."""
         self._used = used
         if reason == self._told:
             return
@@ -444,7 +454,10 @@ class Forecaster:
 def raise_to_forecast(
     wanted: WantedExecutors, ahead: WantedExecutors, expected_per_s: float
 ) -> WantedExecutors:
-    """Return a scaling model's answer, raised to its answer `ahead` for the forecast rate."""
+    """Return a scaling model's answer, raised to its answer for the forecast arrival rate.
+
+    `ahead`: the answer for the rate `expected_per_s`.
+    """
     comfortable = max(wanted.comfortable, ahead.comfortable)
     sufficient = None
     if wanted.sufficient is not None and ahead.sufficient is not None:

@@ -129,7 +129,10 @@ class Fusing:
         self._standing: Proposal | None = None
 
     def observe(self, epoch: FlowEpoch) -> None:
-        """Add an epoch to the period; evaluate after `Fusion.epochs` epochs with input."""
+        """Add an epoch to the period.
+
+        After `Fusion.epochs` epochs with input, evaluate the period.
+        """
         outcome, standing = epoch.outcome, self._standing
         if standing is not None and standing.change.plan != epoch.flow.physical_plan:
             self._standing = None  # of components that are others by now
@@ -149,17 +152,20 @@ class Fusing:
         self._total = self._epochs = 0
 
     def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002
-        """Propose the components of the last evaluation, until the proposal is answered."""
+        """Yield the proposal of the last evaluation, until it is answered."""
         if self._standing is not None:
             yield self._standing
 
     def answered(self, proposal: Proposal) -> None:
-        """Drop a proposal that was carried out or turned down."""
+        """Drop a proposal that was carried out or rejected."""
         self._standing = None
         self._hysteresis.reset(proposal.subject)
 
     def _evaluate(self, flow: CompiledFlow, left_alone: frozenset[str]) -> Proposal | None:
-        """Return a proposal of components by the period's rows; ``None``: no change."""
+        """Return a proposal of components by the period's rows; ``None``: no change.
+
+        `left_alone`: operators whose components were chosen by hand.
+        """
         alone = left_alone | _fused_by_user(flow, self._streams)
         streams = [s for s in self._streams if not alone & {s.upstream, s.operator}]
         shares = {
@@ -208,9 +214,9 @@ class Fusing:
 def by_attributes(
     flow: CompiledFlow, left_alone: Collection[str] = ()
 ) -> dict[str, tuple[str, ...]]:
-    """Return the components of all operators that can be fused: component → operators.
+    """Return component → operators, with all operators fused that can be.
 
-    Those that are left alone stay as they are.
+    Those in `left_alone` keep their components.
     """
     every = in_lane_inputs(flow)
     alone = set(left_alone) | _fused_by_user(flow, every)

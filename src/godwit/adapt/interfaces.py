@@ -42,12 +42,15 @@ class Topology:
 
     @property
     def components(self) -> tuple[str, ...]:
-        """All components, upstream first."""
+        """Names of all components, upstream before downstream."""
         return tuple(name for stage in self.stages for name in stage)
 
 
 def topology_of(flow: CompiledFlow, trigger_s: float = 0.0) -> Topology:
-    """Return the topology of a flow: components of one level run together, as a stage."""
+    """Return the topology of a flow: its stages, each of the components of one level.
+
+    `trigger_s`: interval of the trigger.
+    """
     of_operator = {o.name: c.name for c in flow.components for o in c.operators}
     pairs = {
         (of_operator[stream.upstream], of_operator[stream.operator])
@@ -80,7 +83,7 @@ class MeasuredProblem:
 
     @property
     def components(self) -> tuple[str, ...]:
-        """Components of the problem, in the order of their key groups."""
+        """Names of the problem's components, in the order of their key groups."""
         return tuple(self.parts)
 
 
@@ -120,13 +123,13 @@ class Migrations(Protocol):
         """Request that key groups change lane within their executors, from the next epoch on."""
 
     def drain(self, executor: str) -> None:
-        """Mark an executor as draining: no key group moves onto it any more."""
+        """Mark an executor as draining: key groups no longer move to it."""
 
     def stay(self, executor: str) -> None:
         """Cancel the draining of an executor."""
 
     def cancel(self, migration: str, reason: str) -> None:
-        """Cancel a migration; key groups that have switched stay there."""
+        """Cancel a migration; key groups that have moved already stay where they are."""
 
     def announce(self, kind: type[Event], **values: Any) -> None:
         """Announce an event of this kind; `values`: its fields but time and epoch."""
@@ -178,13 +181,13 @@ class Driven(Protocol):
     """Interface of a controller to the thread that drives it between epochs."""
 
     def begun(self, rows: int, backlog_rows: int | None) -> None:
-        """Record that an epoch has begun with `rows` rows, with `backlog_rows` more in sources."""
+        """Record that an epoch began with `rows` rows, and sources had `backlog_rows` besides."""
 
     def observe(self, epoch: EpochObserved) -> None:
         """Record a committed epoch."""
 
     def delivered(self, latency: LatencyHistogram) -> None:
-        """Record the latency of the rows of an epoch that was delivered."""
+        """Record the latencies of the rows of an epoch that sinks now have."""
 
     def step(self) -> None:
         """Decide, and carry out decisions through the controller's interfaces."""

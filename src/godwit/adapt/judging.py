@@ -84,7 +84,10 @@ class Judge:
         wanted: WantedExecutors,
         situation: ScalingSituation,
     ) -> None:
-        """Record a scaling decision whose effect is to be judged, if its model predicted one."""
+        """Record a scaling decision to judge later by its effect, if its model predicted one.
+
+        `before`, `executors`: numbers of executors before and after.
+        """
         self._stop_judging("another decision was made")
         expected, at_first = wanted.expects(executors), wanted.expects(before)
         if expected is None or at_first is None or not math.isfinite(expected):
@@ -102,7 +105,7 @@ class Judge:
         )
 
     def recall(self, event: events.Event) -> None:
-        """Restore the verdict of an earlier run from its event; ignore other events."""
+        """Restore the verdict of an earlier run from its event; other events are ignored."""
         if isinstance(event, events.DecisionJudged):
             self._ineffective = None
             if event.verdict == "no help":
@@ -113,7 +116,10 @@ class Judge:
     def judge_if_steady(
         self, situation: ScalingSituation, wanted: WantedExecutors, *, steady: bool
     ) -> None:
-        """Judge the last scaling decision once the stream is steady again; called once a period."""
+        """Judge the last scaling decision if the stream is steady again; called once a period.
+
+        `wanted`: the scaling model's present answer.
+        """
         known = self._ineffective
         if known is not None and (
             _rates_differ(known.arrival_per_s, situation.arrival_per_s)
@@ -131,26 +137,28 @@ class Judge:
         elif steady and situation.executors == one.wanted and wanted.measured is not None:
             self._announce_result(one, wanted.measured, situation)
 
-    def _announce_result(self, one: _Decided, measured: float, situation: ScalingSituation) -> None:
-        """Announce if a decision helped; one that did not is not repeated in the same situation."""
-        gained, due = one.before_figure - measured, one.before_figure - one.expected
-        met = measured <= one.target
-        if one.kind == "in":
-            helped = met or measured <= one.expected * (1 + _PART)
+    def _announce_result(
+        self, decision: _Decided, measured: float, situation: ScalingSituation
+    ) -> None:
+        """Announce if a decision helped; if not, it is not repeated in the same situation."""
+        gained, due = decision.before_figure - measured, decision.before_figure - decision.expected
+        met = measured <= decision.target
+        if decision.kind == "in":
+            helped = met or measured <= decision.expected * (1 + _PART)
         else:
             helped = met or gained >= _PART * due
         self._decided = None
         reason = "the target is met" if met else "the target is missed"
-        if not helped and one.kind == "out":
+        if not helped and decision.kind == "out":
             why = why_no_faster(situation, situation.executors)
             reason = (
-                f"{one.wanted} executors brought {measured:.3g} where {one.expected:.3g} was "
-                "expected, and no more are asked for until the situation is another"
+                f"{decision.wanted} executors brought {measured:.3g} where {decision.expected:.3g} "
+                "was expected, and no more are asked for until the situation is another"
             ) + (f"; {why}" if why else "")
             self._ineffective = _Ineffective(
-                executors=one.wanted, arrival_per_s=one.arrival_per_s, reason=reason
+                executors=decision.wanted, arrival_per_s=decision.arrival_per_s, reason=reason
             )
-        self._announce_verdict(one, "helped" if helped else "no help", reason, measured)
+        self._announce_verdict(decision, "helped" if helped else "no help", reason, measured)
 
     def _stop_judging(self, reason: str) -> None:
         """Stop waiting for the effect of a decision, and announce the reason."""
@@ -160,7 +168,7 @@ class Judge:
 
     def _announce_verdict(
         self,
-        one: _Decided,
+        decision: _Decided,
         verdict: Literal["helped", "no help", "overtaken"],
         reason: str,
         measured: float | None,
@@ -168,13 +176,13 @@ class Judge:
         """Announce the verdict on a scaling decision."""
         self._announce(
             events.DecisionJudged,
-            before=one.before,
-            wanted=one.wanted,
+            before=decision.before,
+            wanted=decision.wanted,
             verdict=verdict,
-            expected=one.expected,
+            expected=decision.expected,
             measured=measured,
-            target=one.target,
-            arrival_per_s=one.arrival_per_s,
+            target=decision.target,
+            arrival_per_s=decision.arrival_per_s,
             reason=reason,
         )
 
@@ -184,7 +192,7 @@ class Judge:
 
 
 def _rates_differ(before: float, now: float) -> bool:
-    """Return true if two arrival rates differ by more than those of one situation."""
+    """Return whether two arrival rates differ so much that a verdict no longer applies."""
     return abs(now - before) > _SAME * max(before, now)
 
 
@@ -206,7 +214,7 @@ class BalanceJudge:
         self._decided: dict[tuple[str, ...], _Rebalanced] = {}
 
     def decided(self, plan: Planned) -> None:
-        """Record moves that are under way, whose effect is to be judged."""
+        """Record moves that have begun, to judge later by their effect."""
         components = plan.measured.components
         self._stop_judging(components, "other moves were decided")
         self._decided[components] = _Rebalanced(
@@ -216,13 +224,16 @@ class BalanceJudge:
         )
 
     def abandoned(self, component: str) -> None:
-        """Drop the moves of a component that were abandoned, which another event reports."""
+        """Drop the moves of a component that were abandoned; another event reports them."""
         self._decided = {of: one for of, one in self._decided.items() if component not in of}
 
     def judge_ended(
         self, planned: Sequence[Planned], period: PeriodStatistics, under_way: AbstractSet[str]
     ) -> None:
-        """Judge the moves that ended before this period began; called once a period."""
+        """Judge the moves that ended before this period began; called once a period.
+
+        `under_way`: components whose moves have not ended.
+        """
         problems = {plan.measured.components: plan.measured for plan in planned}
         for components, one in list(self._decided.items()):
             one.age += 1
@@ -239,16 +250,21 @@ class BalanceJudge:
                     self._announce_result(components, one, *came)
 
     def _announce_result(
-        self, components: tuple[str, ...], one: _Rebalanced, measured: float, error: float
+        self, components: tuple[str, ...], decision: _Rebalanced, measured: float, error: float
     ) -> None:
-        """Announce if the load of components became as even as expected."""
-        due = max(one.expected, CERTAIN * error)
-        gained = one.before - measured >= _PART * (one.before - one.expected)
+        """Announce if the load of components became as even as the plan expected.
+
+        `measured`, `error`: load distance now, and its standard error.
+        """
+        due = max(decision.expected, CERTAIN * error)
+        gained = decision.before - measured >= _PART * (decision.before - decision.expected)
         helped = measured <= due or gained
         reason = "executors are as even as expected"
         if measured > due:
             reason = "key groups cost more or less at their new places than was expected"
-        self._announce_verdict(components, one, "helped" if helped else "no help", reason, measured)
+        self._announce_verdict(
+            components, decision, "helped" if helped else "no help", reason, measured
+        )
 
     def _stop_judging(self, components: tuple[str, ...], reason: str) -> None:
         """Stop waiting for the effect of moves, and announce the reason."""
@@ -259,7 +275,7 @@ class BalanceJudge:
     def _announce_verdict(
         self,
         components: tuple[str, ...],
-        one: _Rebalanced,
+        decision: _Rebalanced,
         verdict: Literal["helped", "no help", "overtaken"],
         reason: str,
         measured: float | None,
@@ -270,8 +286,8 @@ class BalanceJudge:
             events.RebalancingJudged,
             components=components,
             verdict=verdict,
-            before=one.before,
-            expected=one.expected,
+            before=decision.before,
+            expected=decision.expected,
             measured=measured,
             reason=reason,
         )

@@ -69,7 +69,7 @@ class StageLoad:
     key: str = ""  # the key that has most of it, as JSON, where one has
 
     def busiest(self, lanes: int, speed: float) -> float:
-        """Return the least share of its time that the busiest of so many lanes can be busy."""
+        """Return the smallest share of time for which the busiest of `lanes` lanes can be busy."""
         if not len(self.loads):
             return 0.0
         summed = np.concatenate(([0.0], np.cumsum(self.loads)))
@@ -80,7 +80,7 @@ class StageLoad:
 
     @property
     def heaviest(self) -> float:
-        """Load of the heaviest key group, in standard lanes."""
+        """Load of the heaviest key group, in lanes of speed 1."""
         return float(self.loads[0]) if len(self.loads) else 0.0
 
     def scaled(self, factor: float) -> StageLoad:
@@ -98,7 +98,7 @@ class Learned:
     unevenness: Mapping[int, float] = field(default_factory=dict)
 
     def fixed_at(self, executors: int, now_s: float) -> float:
-        """Return an epoch's fixed seconds with so many executors; `now_s` if unknown."""
+        """Return the fixed seconds of an epoch with `executors` executors; `now_s` if unknown."""
         known = self.fixed_s
         if not known:
             return now_s
@@ -116,10 +116,11 @@ class Learned:
         return max(line, bound) if executors < near else min(line, bound)
 
     def unevenness_at(self, executors: int, cores: float) -> float:
-        """Return the load of the busiest lane over its possible minimum, with so many executors.
+        """Return the busiest lane's load over its possible minimum, with `executors` executors.
 
         Fewer executors than were ever seen have fewer lanes with more rows each, which differ by
-        less. Of more than were seen the nearest stands: they come where the rate is higher.
+        less. Above the largest number seen, the nearest value is used: there the rate is higher.
+        `cores`: load, in cores.
         """
         if not self.unevenness:
             return 1.0
@@ -130,17 +131,20 @@ class Learned:
         )
 
     def ratio_at(self, executors: int) -> float:
-        """Return measured over predicted latency with so many executors; 1 if none was measured."""
+        """Return measured over predicted latency with `executors` executors.
+
+        1 if never measured.
+        """
         return self.ratio[_nearest(self.ratio, executors)] if self.ratio else 1.0
 
 
 def _nearest(known: Mapping[int, float], executors: int) -> int:
-    """Return the number of executors in `known` with the nearest ratio; of two, the smaller."""
+    """Return the number in `known` with the smallest ratio to `executors`; of two, the smaller."""
     return min(known, key=lambda n: (abs(math.log(n / executors)), n))
 
 
 def _random_excess(lanes: float) -> float:
-    """Return how much the busiest of `lanes` lanes exceeds the mean by chance, in proportion."""
+    """Return by which share the busiest of `lanes` lanes exceeds the mean by chance."""
     return math.sqrt(lanes * math.log(1 + lanes))
 
 
@@ -156,7 +160,7 @@ class Learning:
 
     @property
     def learned(self) -> Learned:
-        """What was measured so far, as a value."""
+        """Measurements so far, as a value for the model."""
         return Learned(
             fixed_s=dict(self._fixed),
             ratio=dict(self._ratio),
@@ -174,10 +178,10 @@ class Learning:
             self._note_unevenness(executors, unevenness)
 
     def _note_unevenness(self, executors: int, unevenness: float) -> None:
-        """Add the unevenness of lanes, but for the first one of a new number of executors.
+        """Add the unevenness of lanes, but not the first one of a new number of executors.
 
-        Lanes of executors that have just come are not balanced yet, and what they differ by then
-        would stand for the numbers around it for good, once there is another number.
+        Lanes of executors that have just joined are not balanced yet, and their unevenness then
+        would count for similar numbers for ever, once there is another number.
         """
         first = executors not in self._unevenness and bool(self._unevenness)
         if first and (self._once is None or self._once[0] != executors):
@@ -224,7 +228,7 @@ def _update_average(known: OrderedDict[int, float], executors: int, value: float
 
 
 def _unevenness(situation: ScalingSituation) -> float | None:
-    """Return the busiest lane's load over its possible minimum; ``None`` if unknown."""
+    """Return the busiest lane's load over its possible minimum; ``None`` if it is unknown."""
     least = _least_busy(situation, situation.executors)
     if not situation.busiest or least <= 0:
         return None
@@ -232,14 +236,14 @@ def _unevenness(situation: ScalingSituation) -> float | None:
 
 
 def _least_busy(situation: ScalingSituation, executors: int) -> float:
-    """Return the share of its time that the busiest lane is busy under the best assignment."""
+    """Return the share of time that the busiest lane is busy under the best assignment."""
     lanes = max(int(executors * situation.cores), 1)
     speed = situation.lanes / situation.cores
     return sum(stage.busiest(lanes, speed) for stage in situation.stages)
 
 
 def busy_share(situation: ScalingSituation, executors: int, learned: Learned) -> float:
-    """Return the share of its time that the busiest lane is busy with so many executors."""
+    """Return the share of time that the busiest lane is busy with `executors` executors."""
     if not situation.stages:
         return situation.offered * situation.evenness / (executors * situation.lanes)
     unevenness = learned.unevenness_at(executors, situation.cores)
@@ -289,7 +293,7 @@ def busy_curve(situation: ScalingSituation) -> FloatArray:
 
 
 def why_no_faster(situation: ScalingSituation, executors: int) -> str:
-    """Return the bottleneck that more executors would not remove, in words; empty if unknown."""
+    """Return the bottleneck, as text, that more executors would not remove; empty if unknown."""
     lanes = max(int(executors * situation.cores), 1)
     speed = situation.lanes / situation.cores
     for stage in sorted(situation.stages, key=lambda s: -s.heaviest):

@@ -72,7 +72,7 @@ class _Block:
     strayed: int  # epochs of which it is known
 
     def add(self, other: _Block) -> None:
-        """Add the epochs of a later block under the same assignment."""
+        """Add the epochs of a later block that has the same assignment."""
         self.ended_s = other.ended_s
         self.epochs += other.epochs
         self.rows += other.rows
@@ -83,7 +83,7 @@ class _Block:
         self.strayed += other.strayed
 
     def follows(self, other: _Block) -> bool:
-        """Return true if key groups are on the same executors as in another block."""
+        """Return whether key groups are on the same executors as in block `other`."""
         return self.executors == other.executors and (
             self.executor_of is other.executor_of
             or bool((self.executor_of == other.executor_of).all())
@@ -172,7 +172,7 @@ class LoadWindow:
     # -- changes ----------------------------------------------------------------------------------
 
     def _cut_at_change(self, speeds: Mapping[str, float]) -> None:
-        """Drop the epochs before the latest significant change of the load's distribution."""
+        """Drop the epochs before the last significant change of the distribution of load."""
         blocks, every = self._blocks, self._sum_blocks(self._blocks, speeds)
         if every.epochs < _BEFORE + _PARTS[0]:
             return
@@ -234,10 +234,10 @@ class LoadWindow:
     def _deviations(
         self, assignment: Assignment, raw_s: FloatArray, speeds: Mapping[str, float]
     ) -> tuple[FloatArray, float, float] | None:
-        """Return an epoch's squared deviations from earlier shares, and two sums of them.
+        """Return an epoch's squared deviations from the shares so far, and two sums of them.
 
-        Very large deviations are capped, since they are not noise: such as loading of state, or an
-        executor that has become slow.
+        `raw_s`: busy seconds of each key group. Very large deviations are capped, since they are
+        not noise: such as loading of state, or an executor that has become slow.
         """
         window = self._sum_blocks(self._blocks, speeds)
         speed = np.array([speeds.get(name, 1.0) for name in assignment.executors])
@@ -257,7 +257,7 @@ class LoadWindow:
         return squares, float(squares.sum()), float(sums.sum()) * own
 
     def _sum_blocks(self, blocks: list[_Block], speeds: Mapping[str, float]) -> _Sums:
-        """Sum up blocks, with the two factors of noise."""
+        """Return the sums of blocks, with the two factors of noise."""
         rows, busy_s, squares = np.zeros((3, self._size))
         for block, standard_s in zip(blocks, _standard_s(blocks, speeds), strict=True):
             rows += block.rows
@@ -285,7 +285,7 @@ class LoadWindow:
 
 
 def _standard_s(blocks: Sequence[_Block], speeds: Mapping[str, float]) -> list[FloatArray]:
-    """Return each block's seconds per key group at speed 1, shape ``(G,)``."""
+    """Return each block's seconds per key group on a lane of speed 1, shape ``(G,)``."""
     if all(speed == 1.0 for speed in speeds.values()):
         return [block.busy_s for block in blocks]
     return [

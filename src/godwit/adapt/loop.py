@@ -120,9 +120,9 @@ class Controller:
     # -- what whoever drives it calls -------------------------------------------------------------
 
     def begun(self, rows: int, backlog_rows: int | None, at_s: float | None = None) -> None:
-        """Record the begin of an epoch with `rows` rows, with `backlog_rows` more in the sources.
+        """Record that an epoch began with `rows` rows, and sources had `backlog_rows` besides.
 
-        Arrivals are counted at the begin, since an epoch of an overloaded stream ends late.
+        Arrivals are counted at the beginning, since an epoch of an overloaded stream ends late.
         """
         self._statistics.begun(rows, backlog_rows, self._clock.now_s() if at_s is None else at_s)
 
@@ -133,11 +133,11 @@ class Controller:
         self._lanes.observe(epoch)
 
     def delivered(self, latency: LatencyHistogram) -> None:
-        """Record the latency of the rows of an epoch that was delivered."""
+        """Record the latencies of the rows of an epoch that sinks now have."""
         self._statistics.delivered(latency)
 
     def step(self) -> None:
-        """Decide, and carry out decisions through the controller's interfaces."""
+        """Decide, if a period has ended, and carry out the decisions."""
         self._resizing.look_at_pool()  # before the executors: see there
         now_s, view = self._clock.now_s(), self._migrations.view
         self._resizing.update(view, now_s)
@@ -172,7 +172,7 @@ class Controller:
 
     @property
     def memory(self) -> ControllerMemory:
-        """What the controller of the next run goes on from."""
+        """Measurements and decisions that the controller of the next run continues from."""
         now_s, (scaled, scaled_s) = self._clock.now_s(), self._resizing.last
         return ControllerMemory(
             overrides={w: now_s + left for w, left in self._overrides.seconds_left(now_s).items()},
@@ -208,7 +208,7 @@ class Controller:
     # -- evaluate ---------------------------------------------------------------------------------
 
     def propose(self, now_s: float) -> Iterator[Proposal]:
-        """Propose changes at the end of a period: lanes, number of executors, moves."""
+        """Yield proposals at the end of a period: lanes, number of executors, and moves."""
         view, static = self._migrations.view, self._settings.elasticity == "static"
         came = view.executors.keys() - self._executors
         self._executors = frozenset(view.executors)
@@ -240,7 +240,7 @@ class Controller:
             yield from self._lanes.propose(view, now_s, self._topology.stages)
 
     def _is_due(self, view: ProtocolView, now_s: float) -> bool:
-        """Return true if the period ends: at a step in the rate, or with enough epochs."""
+        """Return whether the period ends: at a step in the arrival rate, or with enough epochs."""
         passed_s = now_s - self._statistics.began_s
         if self._settings.scaling_model is not None and self._statistics.stepped:
             return True  # what needs more executors should not wait for the period's end
@@ -256,7 +256,10 @@ class Controller:
     def _plan_and_propose(
         self, period: PeriodStatistics, view: ProtocolView, now_s: float, *, scale: bool
     ) -> Iterator[Proposal]:
-        """Plan, scale by the plan if `scale`, plan again, and yield the proposed moves."""
+        """Plan, propose another number of executors if `scale` is set, and yield the moves to make.
+
+        After a change of the number of executors, the moves are planned again.
+        """
         own = self._rebalancing.ids if self._can_replan else frozenset()
         busy = {
             name: _IN_MIGRATION if c.migration else "it was migrated by hand"
@@ -306,7 +309,10 @@ class Controller:
         busy: Mapping[str, str],
         now_s: float,
     ) -> Iterator[Proposal]:
-        """Yield a proposal of another number of executors, decided by the plan."""
+        """Yield a proposal of another number of executors, decided by load once plans are done.
+
+        `busy`: component → migration under way.
+        """
         if self._settings.scaling_model is None:
             return
         if self._overrides.holds("scaling", now_s):
@@ -339,7 +345,7 @@ class Controller:
         )
 
     def _propose_moves(self, plan: Planned) -> Iterator[Proposal]:
-        """Yield the moves of a plan that pay, unless those under way are as good."""
+        """Yield the moves of a plan if they pay, unless moves under way are as good."""
         overtaken = self._rebalancing.replacement_reason(plan, self._migrations.view)
         if overtaken == "":
             return  # what is under way leads to where it was to lead
@@ -363,12 +369,12 @@ class Controller:
             )
 
     def answered(self, proposal: Proposal) -> None:
-        """Do nothing: a proposal that still pays is made again."""
+        """No-op: the next period proposes again what still pays."""
 
     # -- act --------------------------------------------------------------------------------------
 
     def cost(self, proposal: Proposal) -> float:
-        """Return the cost that a proposal states, since plans are priced when they are made."""
+        """Return the cost that a proposal states; plans are priced when they are made."""
         return proposal.cost
 
     def act(self, proposal: Proposal) -> bool:

@@ -49,7 +49,10 @@ class _Path:
     tau: float  # that the plan keeps: the limit, or more where nothing is within the limit
 
     def at(self, wanted: tuple[int, ...]) -> _Path | None:
-        """Return the rest of the path for these numbers of executors; ``None``: it differs."""
+        """Return the rest of the path from these numbers of executors on.
+
+        ``None`` if it differs.
+        """
         for path in (self, _Path(executors=self.executors[1:], cuts=self.cuts[1:], tau=self.tau)):
             if path.cuts and path.executors == wanted[: len(path.executors)]:
                 return path
@@ -65,7 +68,7 @@ class MigrationSequence:
         self._reasons: dict[tuple[str, ...], str] = {}  # why there is no path
 
     def forget(self, components: tuple[str, ...], reason: str) -> None:
-        """Drop the planned sequence of components, since the stream has left it."""
+        """Drop the planned sequence of components, since the stream no longer follows it."""
         if self._paths.pop(components, None) is not None:
             self._reasons[components] = reason
 
@@ -80,7 +83,11 @@ class MigrationSequence:
         plan: Callable[[Problem, tuple[int, ...]], Solution | None],
         tried: bool = False,  # whether it is only asked what would be
     ) -> IntArray:
-        """Return the executor of each key group in the present step of a sequence."""
+        """Return the executor of each key group in the present step of a planned sequence.
+
+        `executors`: numbers of executors, now and to come. `plan`: plans the sequence. `tried`: for
+        a decision that may not be made, so that the sequence is not replaced.
+        """
         wanted = tuple(executors)[:_HORIZON]
         known = self._paths.get(components)
         path = None if known is None else known.at(wanted)
@@ -124,7 +131,10 @@ def _why_anew(
     problem: Problem,
     variance: FloatArray | None,
 ) -> str:
-    """Return the reason to plan the rest of a sequence anew; empty if it is followed."""
+    """Return the reason to plan the rest of a sequence again; empty if it is still valid.
+
+    `wanted`: numbers of executors to come.
+    """
     if path is None:
         return f"it was planned for {', '.join(map(str, known.executors))} executors"
     if len(path.executors) == 1 < len(wanted):
@@ -138,7 +148,7 @@ def _why_anew(
 
 
 def _path_of(solution: Solution, wanted: tuple[int, ...]) -> _Path:
-    """Return the steps of a planned sequence; only the first if the planner found no other."""
+    """Return the steps of a planned sequence; only the first if the planner returned no others."""
     problem, cuts = solution.problem, solution.details.get("cuts")
     if cuts is None:
         cuts = [present_cuts(replace(problem, current=solution.assignment))]
@@ -150,7 +160,7 @@ def _path_of(solution: Solution, wanted: tuple[int, ...]) -> _Path:
 
 
 def _with_executors(problem: Problem, wanted: tuple[int, ...]) -> Problem:
-    """Return the problem with executors added that are to come, like the first that stays."""
+    """Return the problem with executors added that will join, equal to the first that stays."""
     missing = max(0, max(wanted) - len(problem.available))
     like = np.append(np.arange(problem.num_executors), np.repeat(problem.available[:1], missing))
     return replace(

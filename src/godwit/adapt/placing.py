@@ -47,9 +47,9 @@ _ROOM = 2
 
 
 def partly_common_inputs(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
-    """Return inputs between operators whose keys have some columns in common, unchanged.
+    """Return inputs between operators whose keys have some columns in common.
 
-    The columns come unchanged: no function of the user's stands between.
+    The columns come unchanged: no user's function stands between.
     """
     found = []
     for sender in flow.operators:
@@ -74,10 +74,10 @@ def partly_common_inputs(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
 def place_by_attributes(
     flow: CompiledFlow, free: Collection[str], settings: Fusion, num_lanes: int
 ) -> list[dict[str, Any]]:
-    """Place operators by columns in common; return the fields of a `PartitioningCompared` each.
+    """Partition operators by columns in common; return the fields of each `PartitioningCompared`.
 
-    `free`: operators without state. Those whose columns the program states stay as they are, and so
-    do phases of windows, of which one cannot have other key groups than the other.
+    `free`: operators without state. Operators whose columns the program states stay as they are,
+    and so do phases of windows, which must have the same key groups.
     """
 
     def is_free(feed: UpstreamInput) -> bool:
@@ -130,11 +130,11 @@ def place_by_attributes(
 def place_as_measured(
     flow: CompiledFlow, past: Iterable[Event], confirm: int
 ) -> list[dict[str, Any]]:
-    """Place operators that have state as earlier runs measured to be better.
+    """Partition operators with state as earlier runs measured to be better.
 
-    `past`: events of these runs, oldest first. `confirm`: so many comparisons of an operator have
-    to agree, the last ones since its state was written. Returns the fields of a
-    `PartitioningCompared` for each that is placed otherwise.
+    `past`: events of these runs, oldest first. `confirm`: number of last comparisons of an
+    operator, since its state was written, that must agree. Returns the fields of a
+    `PartitioningCompared` for each operator that changes.
     """
     measured: dict[tuple[str, str], list[events.PartitioningCompared]] = {}
     for event in past:
@@ -180,7 +180,10 @@ def place_as_measured(
 def _fusion_problem(
     flow: CompiledFlow, edges: Collection[UpstreamInput], settings: Fusion, needed: int
 ) -> FusionProblem:
-    """Return the fusion problem of operators by their key columns (paper 3)."""
+    """Return the fusion problem of operators by their key columns (paper 3).
+
+    `needed`: minimum number of values that partition attributes must have.
+    """
     names = [operator.name for operator in flow.operators]
     number = {name: at for at, name in enumerate(names)}
     ends = {name for feed in edges for name in (feed.upstream, feed.operator)}
@@ -213,7 +216,10 @@ class ComparePlacing:
         self._sums: dict[tuple[str, str], _Sums] = {}
 
     def observe(self, epoch: FlowEpoch) -> None:
-        """Add an epoch to the period; compare after `Fusion.epochs` epochs with input."""
+        """Add an epoch to the period.
+
+        After `Fusion.epochs` epochs with input, compare placements.
+        """
         flow, outcome = epoch.flow, epoch.outcome
         if outcome.batch is None:
             return
@@ -237,7 +243,7 @@ class ComparePlacing:
                 self._compare(feed, self._sums.pop(edge), lanes)
 
     def _compare(self, feed: UpstreamInput, sums: _Sums, lanes: int) -> None:
-        """Announce the costs of a period, placed as now and as the receiver."""
+        """Announce a period's costs with an operator placed as now, and as its receiver."""
         costs = compare_placing(
             sums.sender / sums.epochs,
             sums.receiver / sums.epochs,
@@ -261,11 +267,11 @@ class ComparePlacing:
         )
 
     def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002
-        """Propose nothing: the columns that place state change at a start only."""
+        """Yield nothing: the columns that place state change only at a start."""
         return iter(())
 
     def answered(self, proposal: Proposal) -> None:
-        """Do nothing, since there are no proposals."""
+        """No-op, since there are no proposals."""
 
 
 class _Sums:

@@ -65,12 +65,12 @@ class _Call(Generic[T]):
         self._thread.start()
 
     def has_ended_within(self, seconds: float) -> bool:
-        """Wait up to `seconds` for the call's end; return true if it has ended."""
+        """Wait up to `seconds` for the call's end; return whether it has ended."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def result(self) -> T:
-        """Return what the function returned, and raise what it raised."""
+        """Return the function's result, or raise its error."""
         if not self._failed:
             return self._returned[0]
         error = self._failed[0]
@@ -80,7 +80,7 @@ class _Call(Generic[T]):
         raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
     def interrupt(self) -> bool:
-        """Raise an exception in the call's thread to end it; return true if it has ended."""
+        """Raise an exception in the call's thread to end it; return whether it has ended."""
         _silence_finalizers()
         for _ in range(_ATTEMPTS):
             self._raise_in_thread()
@@ -89,7 +89,7 @@ class _Call(Generic[T]):
         return False
 
     def _run_thread(self) -> None:
-        """Call the function, and keep its result or its error."""
+        """Call the function, and store its result or its error."""
         # What is raised here late, between the lines below, has nobody to tell.
         with contextlib.suppress(_PlannerEnded):
             try:
@@ -128,7 +128,10 @@ def _silence_finalizers() -> None:
 
 
 def run_without_limit(plan: Callable[[], T], *, time_limit_s: float) -> T:  # noqa: ARG001
-    """Call a planner in this thread; `time_limit_s` is ignored, as for virtual time."""
+    """Return the result of a planner, called in this thread without a time limit.
+
+    For virtual time; `time_limit_s` is ignored.
+    """
     try:
         return plan()
     except SystemExit as error:  # ends nothing but the planner

@@ -74,7 +74,11 @@ def measured_problem(
     topology: Topology,  # who sends to whom
     seconds_per_byte: float = 0.0,  # what moving state costs, for planners that mind
 ) -> MeasuredProblem:
-    """Build the planning problem of some components from a period's measurements."""
+    """Return the planning problem of some components, from a period's measurements.
+
+    `history`: component → load of key groups in past periods. `seconds_per_byte`: CPU time of
+    sending.
+    """
     period_s, seen = statistics.covered_s, statistics.components
     parts = {
         name: seen.get(name) or _no_statistics(view.components[name].assignment)
@@ -143,8 +147,8 @@ def _load_variance(
 ) -> FloatArray | None:
     """Return the variance of each key group's load on the bottleneck; ``None`` if unknown.
 
-    Bytes on the network are known as badly as busy time, relative to their mean, since both come
-    with the rows; sizes of state are exact.
+    `expected`: seconds and variance of each component. Bytes on the network have the relative error
+    of busy time, since both come with the rows; sizes of state are exact.
     """
     resource = problem.resources[problem.bottleneck]
     if resource == "memory" or all(variance is None for _, variance in expected):
@@ -158,7 +162,7 @@ def _load_variance(
 
 
 def _no_statistics(assignment: Assignment) -> ComponentStatistics:
-    """Return the statistics of a component without measurements."""
+    """Return statistics without measurements, for a component that has none."""
     zeros = np.zeros(assignment.num_key_groups)
     return ComponentStatistics(
         by_assignment=(AssignmentPeriod.empty(assignment),),
@@ -182,8 +186,8 @@ def fill_limits(
 ) -> MeasuredProblem:
     """Return the problem with the limits that its planner needs: a load range, tau or theta.
 
-    A function of the user's (``None``) gets what there is. `even_enough` is the share of the mean
-    by which an executor's load may differ from it.
+    A user's function (`planner` is ``None``) gets all of them. `even_enough`: share of the mean by
+    which an executor's load may differ from it.
     """
     if planner is None:
         return measured
@@ -204,13 +208,13 @@ def fill_limits(
 
 
 def resource_usage(problem: Problem) -> Mapping[str, float]:
-    """Return resource → share in use, over the executors that stay."""
+    """Return resource → share in use, over the executors that do not drain."""
     total = problem.load.sum(axis=0) / problem.capacity[problem.available].sum(axis=0)
     return dict(zip(problem.resources, total.tolist(), strict=True))
 
 
 def gathered(problem: Problem) -> IntArray:
-    """Return an assignment by ranges of key groups, for planners that start from one."""
+    """Return an assignment by ranges of key groups, for planners that require one to start from."""
     # Its solver is a package that only flows with such a planner need.
     from godwit.planning.intervals.ranges import gather_ranges  # noqa: PLC0415
 
@@ -220,9 +224,9 @@ def gathered(problem: Problem) -> IntArray:
 def with_evacuation(problem: Problem, planned: IntArray) -> IntArray:
     """Return a plan that moves at least one key group off draining executors, if they own any.
 
-    A plan that already does is unchanged. Otherwise all key groups of draining executors move,
-    heaviest first, each to the executor with the least load per capacity. Ties: the lower executor,
-    the lower key group.
+    If `planned` does, it is returned unchanged. Otherwise all key groups of draining executors
+    move, heaviest first, each to the executor with the least load per capacity. Ties: the lower
+    executor, the lower key group.
     """
     there = problem.draining[problem.current]
     if not there.any() or (there & (planned != problem.current)).any():
@@ -252,7 +256,10 @@ def guarded_plan(
     run: PlannerRunner,
     time_limit_s: float,
 ) -> Solution:
-    """Run a planner, and check its answer; raise `PlannerFailedError` if that fails."""
+    """Run a planner, and return its checked answer; raise `PlannerFailedError` if either fails.
+
+    `run`: runs it within the time limit.
+    """
     if isinstance(planner, Planner) and (refusal := planner.refusal(problem)):
         raise _planner_failed(name, f"it cannot take this problem: {refusal}")
     try:
@@ -301,7 +308,7 @@ def _checked_solution(answer: Any, problem: Problem, name: str) -> Solution:
 
 
 def _planner_failed(name: str, reason: str) -> PlannerFailedError:
-    """Return the error for a planner that returned no valid plan."""
+    """Return the error that a planner returned no valid plan."""
     return PlannerFailedError(
         f"Planner {name!r} gave no plan: {reason}.",
         remedy="The stream goes on with the assignment it has.",
@@ -386,17 +393,20 @@ class Planning:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Numbers of executors until now, oldest first."""
+        """Past and present numbers of executors, oldest first."""
         return tuple(self._sizes)
 
     @property
     def targets(self) -> tuple[int, ...]:
-        """Numbers of executors that the planner's options name and that are still to come."""
+        """Numbers of executors to come, as the planner's options name them."""
         return self._targets
 
     @property
     def remote(self) -> dict[str, float] | None:
-        """Component → its work on lent cores; ``None`` unless the policy is executor-centric."""
+        """Component → its work on lent cores.
+
+        ``None`` unless the elasticity is executor-centric.
+        """
         return None if self._homes is None else self._homes.remote
 
     def record_size(self, executors: int) -> None:
@@ -411,18 +421,18 @@ class Planning:
             self.record_size(event.wanted)
 
     def start_time_limit(self, now_s: float, *, coming: int = 0) -> None:
-        """Begin a decision: its time limit, and how many executors are `coming`."""
+        """Start the time limit of a decision; `coming`: number of executors that will join."""
         self._left_s, self._now_s, self._coming = self._limit_s, now_s, coming
         # A period that ends early shares the budget of the one before.
         begun_s = now_s - self._settings.period_s * (1 - 1e-6)
         self._spent = [(at_s, *rest) for at_s, *rest in self._spent if at_s > begun_s]
 
     def spend(self, selected: SelectedMoves, now_s: float) -> None:
-        """Count moves that are carried out against the period's budget."""
+        """Subtract moves that are carried out from the period's budget."""
         self._spent.append((now_s, len(selected.order), selected.moved_bytes))
 
     def _remaining_budget(self) -> tuple[Budget, bool]:
-        """Return the rest of the period's budget, and true if no move was counted yet."""
+        """Return the rest of the period's budget, and whether it is still whole."""
         moves, size_bytes = (sum(spent[at] for spent in self._spent) for at in (1, 2))
         return self._settings.budget.less(int(moves), size_bytes), not moves
 
@@ -446,7 +456,10 @@ class Planning:
         # whether it is only asked what could be had: then nothing limits what moves
         tried: bool = False,
     ) -> list[Planned]:
-        """Plan all components, the most unbalanced first, since they share one budget."""
+        """Plan all components, the most unbalanced first, since they share one budget.
+
+        `fixed`: components that must not move. `tried`: for a decision that may not be made.
+        """
         settings = self._settings
         budget, alone = (Budget(max_bytes=None), True) if tried else self._remaining_budget()
         self.record_size(len(view.executors.keys() - view.draining))
@@ -486,7 +499,10 @@ class Planning:
         alone: bool,
         tried: bool,
     ) -> Planned:
-        """Plan one problem within the budget, and select the moves that pay."""
+        """Plan one problem within the budget, and select the moves that pay.
+
+        `alone`: the budget is whole. `tried`: for a decision that may not be made.
+        """
         settings, model = self._settings, self._settings.scaling_model
         limits = replace(
             settings.search.limits, max_moves=budget.max_moves, max_bytes=budget.max_bytes
@@ -532,7 +548,10 @@ class Planning:
         )
 
     def _run_planner(self, measured: MeasuredProblem, *, tried: bool) -> IntArray:
-        """Return the planner's assignment of a problem; today's if it fails or is not needed."""
+        """Return the planner's assignment for a problem.
+
+        The present one if it fails or is not needed.
+        """
         problem = measured.problem
         if not len(problem.available):
             return problem.current
@@ -568,7 +587,7 @@ class Planning:
         return best
 
     def _waits(self, problem: Problem) -> bool:
-        """Return true if laying out ranges anew should wait for executors that are coming."""
+        """Return whether new ranges should wait for executors that will join."""
         return self._coming > 0 and not problem.draining[problem.current].any()
 
     def _move_limits(self, problem: Problem) -> tuple[int | None, ...]:
@@ -588,7 +607,7 @@ class Planning:
         return tuple(n if most is None else min(n, most) for n in counts)
 
     def _executors_to_come(self, have: int, *, tried: bool) -> tuple[int, ...]:
-        """Return the present number of executors, and those that the user says will follow."""
+        """Return the present number of executors (`have`), and those that the user announced."""
         model, later = self._settings.scaling_model, self._targets
         if later:
             while later and later[0] == have:
@@ -602,7 +621,7 @@ class Planning:
         return tuple(itertools.compress(numbers, changes))
 
     def _try_plan(self, problem: Problem, *, targets: tuple[int, ...] = ()) -> Solution | None:
-        """Run the planner; return ``None`` if it fails, which is announced."""
+        """Return the planner's solution; ``None`` if it fails, which is announced."""
         settings, options = self._settings, self._planner_options(problem)
         if targets:
             options = {"sample": SAMPLE} | options | {"targets": targets}
@@ -625,7 +644,7 @@ class Planning:
         return solution
 
     def _run_in_time(self, plan: Callable[[], T], *, time_limit_s: float) -> T:  # noqa: ARG002
-        """Run a planner within what is left of the decision's time limit."""
+        """Return the result of a planner, run within the rest of the decision's time limit."""
         if self._left_s <= 0:
             raise TimeoutError
         began = time.perf_counter()
@@ -635,7 +654,7 @@ class Planning:
             self._left_s -= time.perf_counter() - began
 
     def _planner_options(self, problem: Problem) -> dict[str, Any]:
-        """Return the options of the planner: the user's, past sizes, and limits of the solver."""
+        """Return the planner's options: those of the user, past sizes, and limits of the solver."""
         settings, known = self._settings, self._settings.registered
         options = dict(settings.search.options)
         if known is None:
@@ -668,7 +687,7 @@ class Planning:
         *,
         lead_s: float = 0.0,
     ) -> ScalingSituation:
-        """Return load and executors for a scaling model, as they are once plans are carried out."""
+        """Return load and executors, as they will be after the plans, for a scaling model."""
         settings, demand = self._settings, period.demand
         stays = sorted(view.executors.keys() - view.draining)
         cores = [view.executors[name] for name in stays]
@@ -716,12 +735,11 @@ class Planning:
     def learn(
         self, situation: ScalingSituation, *, changing: bool, settled: bool
     ) -> tuple[ScalingSituation, bool]:
-        """Add a period to the latency model; return the situation, and true if it was steady.
+        """Add a period to the latency model; return the situation, and whether it was steady.
 
-        Costs of epochs are measured if the period was `settled`: one assignment throughout.
-
-        It is not steady if something was changing in this period or in the one before, whose rows
-        may have been delivered in this one; nor while epochs become longer or shorter, as when a
+        Costs of epochs are measured if the period was `settled`: one assignment throughout. It is
+        not steady if something was changing in this period or in the one before, whose rows may
+        have been delivered in this one; nor while epochs become longer or shorter, as when a
         backlog is worked off.
         """
         if settled and not changing:
@@ -749,7 +767,7 @@ class Planning:
 
 
 def _waits_s(situation: ScalingSituation) -> float:
-    """Return for how many seconds sources of a stream at rest may hold rows back.
+    """Return the seconds that rows may wait in the sources of a steady stream.
 
     Epochs that work off a backlog are long, so their length alone does not tell.
     """
@@ -758,12 +776,12 @@ def _waits_s(situation: ScalingSituation) -> float:
 
 
 def _has_small_gap(solution: Solution) -> bool:
-    """Return true if a solution is proved to be within 5 % of the optimum."""
+    """Return whether a solution is proved to be within 5 % of the optimum."""
     return solution.gap is not None and solution.gap < _NEARLY
 
 
 def _excess_key_groups(problem: Problem) -> int:
-    """Return the least number of moves that bring all loads down to the mean and empty draining."""
+    """Return the least number of moves that bring all loads to the mean and end all draining."""
     load, room = metrics.loads(problem, problem.current), problem.speed.copy()
     room[problem.draining] = 0.0
     excess = load - metrics.mean_index(problem) * room
@@ -784,7 +802,7 @@ def _stage_loads(
     speeds: Mapping[str, float],
     demand: float,
 ) -> tuple[StageLoad, ...]:
-    """Return the loads of the key groups of every stage, at the arrival rate."""
+    """Return the loads of the key groups of each stage, scaled to the arrival rate by `demand`."""
     loads = []
     for stage in stages:
         parts = {
@@ -810,7 +828,7 @@ def _stage_loads(
 def _queueing_stations(
     period: PeriodStatistics, speeds: Mapping[str, float], demand: float
 ) -> dict[str, Station]:
-    """Return component → its arrival and service rates."""
+    """Return component → arrival and service rates, for the queueing model."""
     stations = {}
     for name, component in period.components.items():
         rows, busy_s = float(component.rows.sum()), float(component.standard_s(speeds).sum())

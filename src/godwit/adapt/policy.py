@@ -78,16 +78,16 @@ class AdaptationPolicy(Protocol[Epoch_contra]):
     """Policy that measures and prices one kind of change."""
 
     def observe(self, epoch: Epoch_contra) -> None:
-        """Add a committed epoch to the measurements."""
+        """Add a committed epoch to the policy's measurements."""
 
     def propose(self, now_s: float) -> Iterable[Proposal]:
         """Yield the changes that measurements suggest, and earlier ones without an answer.
 
-        It is lazy: each proposal is decided and carried out before the next one is made.
+        Lazy: each proposal is decided and carried out before the next one is made.
         """
 
     def answered(self, proposal: Proposal) -> None:
-        """Drop a proposal that was carried out, or turned down since it does not pay."""
+        """Drop a proposal that was carried out, or rejected because it does not pay."""
 
 
 class Actor(Protocol):
@@ -109,7 +109,7 @@ class Hysteresis:
         self._made: dict[str, tuple[str, float]] = {}
 
     def is_confirmed(self, subject: str, change: Hashable) -> bool:
-        """Count an evaluation; return true once enough in a row gave the same change of a subject.
+        """Count an evaluation; return whether enough in a row gave the same change of a subject.
 
         A falsy change (``None``, an empty tuple) means no change, and resets the count.
         """
@@ -126,7 +126,7 @@ class Hysteresis:
         self._made[subject] = change, at_s
 
     def cooling_down(self, subject: str, now_s: float) -> str:
-        """Return the last change of a subject while that cools down; else empty."""
+        """Return the last change of a subject during its cool-down; else empty."""
         change, at_s = self._made.get(subject, ("", -math.inf))
         return change if now_s - at_s < self._rest_s else ""
 
@@ -162,23 +162,26 @@ class ManualOverrides:
         self._begun: Mapping[str, int] = {}  # component → migrations by hand noted so far
         self._drained: frozenset[str] = frozenset()
 
-    def record(self, what: Iterable[str], now_s: float) -> None:
-        """Record and announce decisions (`what`) that were just made by hand."""
+    def record(self, decisions: Iterable[str], now_s: float) -> None:
+        """Record and announce decisions that a user just made by hand."""
         until_s = now_s + self._respect_s
-        for name in what:
+        for name in decisions:
             self._until_s[name] = until_s
             self._announce(events.ManualOverrideRespected, what=name, until_s=until_s)
 
-    def record_ongoing(self, what: Iterable[str], now_s: float) -> None:
-        """Record decisions by hand that are still under way; announce new ones."""
-        for name in what:
+    def record_ongoing(self, decisions: Iterable[str], now_s: float) -> None:
+        """Record decisions made by hand that are still under way; announce new ones."""
+        for name in decisions:
             if self.holds(name, now_s):
                 self._until_s[name] = now_s + self._respect_s
             else:
                 self.record([name], now_s)
 
     def detect(self, view: ProtocolView, now_s: float, *, own_draining: Collection[str]) -> None:
-        """Record migrations and drains that a person decided since the last call."""
+        """Record migrations and drains that a user started since the last call.
+
+        `own_draining`: executors that the controller drains.
+        """
         begun = view.begun_by_hand
         moved = {name for name in begun if begun[name] > self._begun.get(name, 0)}
         moved.update(name for name, c in view.components.items() if c.by_hand)
@@ -192,7 +195,7 @@ class ManualOverrides:
         self._drained = drained
 
     def restore_from_event(self, event: events.Event, now_s: float) -> None:
-        """Restore an override from an event of an earlier run."""
+        """Restore an override from an event of an earlier run; other events are ignored."""
         if not isinstance(event, events.ManualOverrideRespected) or event.what.startswith("drain"):
             return
         self.restore({event.what: event.until_s}, now_s)
@@ -203,9 +206,9 @@ class ManualOverrides:
             most_s = min(then_s, now_s + self._respect_s)
             self._until_s[what] = max(self._until_s.get(what, most_s), most_s)
 
-    def holds(self, what: str, now_s: float) -> bool:
-        """Return true while the override of a decision, such as ``"scaling"``, holds."""
-        return self._until_s.get(what, now_s) > now_s
+    def holds(self, decision: str, now_s: float) -> bool:
+        """Return whether the override of a decision, such as ``"scaling"``, is still valid."""
+        return self._until_s.get(decision, now_s) > now_s
 
     def operators(self, now_s: float) -> frozenset[str]:
         """Return the operators whose components were chosen by hand."""
@@ -218,7 +221,7 @@ class ManualOverrides:
         return self._stated.union(regrouped)
 
     def seconds_left(self, now_s: float) -> Mapping[str, float]:
-        """Return decision by hand → seconds that its override still holds."""
+        """Return decision made by hand → seconds for which its override is still valid."""
         return {what: t - now_s for what, t in self._until_s.items() if t > now_s}
 
 
@@ -243,14 +246,14 @@ class PolicyLoop(Generic[Epoch]):
             policy.observe(epoch)
 
     def step(self, now_s: float) -> None:
-        """Decide on all proposals, and carry out those that pay."""
+        """Decide on the proposals of all policies, and carry out those that pay."""
         for policy in self._policies:
             for proposal in policy.propose(now_s):
                 if self._decide(proposal, now_s):
                     policy.answered(proposal)
 
     def _decide(self, proposal: Proposal, now_s: float) -> bool:
-        """Carry out a proposal, or skip it; return true unless it has to be decided again."""
+        """Carry out a proposal, or skip it; return ``False`` if it has to be decided again."""
         if proposal.change is None:
             self.announce_skipped(proposal.subject, proposal.reason, proposal.numbers)
             return True
@@ -268,7 +271,7 @@ class PolicyLoop(Generic[Epoch]):
         return acted
 
     def announce_skipped(self, subject: str, reason: str, numbers: Mapping[str, float]) -> None:
-        """Announce the reason why nothing is done about a subject, once until it changes."""
+        """Announce the reason why a proposal about a subject is skipped, once until it changes."""
         if self.skipped.get(subject) != reason:
             self.skipped[subject] = reason
             self._announce(
@@ -277,10 +280,7 @@ class PolicyLoop(Generic[Epoch]):
 
 
 def check_epoch_settings(settings: Any) -> None:
-    """Check the fields of a policy's settings that count epochs and confirmations.
-
-    Raises `InvalidFlowError` if one is no whole number from 1.
-    """
+    """Raise `InvalidFlowError` if a policy's setting that counts epochs is no integer from 1."""
     for name in ("epochs", "confirm", "payback_epochs"):
         if not hasattr(settings, name):
             continue

@@ -49,7 +49,7 @@ _OWN = "control-"
 
 
 def is_own(migration: str) -> bool:
-    """Return true if the controller started the migration with this id."""
+    """Return whether the controller started the migration with this id."""
     return migration.startswith(_OWN)
 
 
@@ -71,9 +71,10 @@ class _Migration:
         *,
         max_load_distance: float,
     ) -> str:
-        """Return the reason to replace the migration by a new plan; empty if it goes on.
+        """Return the reason to replace the migration by a new plan; empty if it continues.
 
         `remaining`: moves not made yet: key group, numbered as in `problem`, → executor.
+        `selected`: the moves of the new plan.
         """
         if not len(selected.order):
             return ""
@@ -129,7 +130,7 @@ class Rebalancing:
     def replacement_reason(self, plan: Planned, view: ProtocolView) -> str | None:
         """Return the reason to replace migrations under way by a new plan.
 
-        Empty where they are not; ``None`` where nothing is under way.
+        Empty if they continue; ``None`` if none is under way.
         """
         measured = plan.measured
         remaining: dict[int, str] = {}
@@ -159,7 +160,7 @@ class Rebalancing:
         self._judge.judge_ended(planned, period, self._own.keys())
 
     def executors_released(self, executors: Collection[str]) -> None:
-        """Record executors that were given back, whose absence must not abandon a plan."""
+        """Record executors that were given back; their loss must not abandon a plan."""
         for name, own in self._own.items():
             self._own[name] = replace(own, executors=own.executors.difference(executors))
 
@@ -225,7 +226,7 @@ class Rebalancing:
         return True
 
     def change_lanes(self, change: LaneChange) -> bool:
-        """Request a change of lanes; return false if the assignment has changed since."""
+        """Request a change of lanes; return ``False`` if the assignment has changed since."""
         try:
             self._migrations.change_lanes(change.request)
         except GodwitError:
@@ -248,7 +249,11 @@ class Rebalancing:
         sources: list[str],
         busy: dict[str, FloatArray],  # what lanes have to do, see `spread_over_lanes`
     ) -> str:
-        """Request the moves of one component; return the migration's id, empty if outdated."""
+        """Request the moves of component `name`; return the migration's id, empty if outdated.
+
+        `places`: key group → executor. `sources`: present executor of each. `busy`: load of lanes,
+        which is added to.
+        """
         # As it is by now: what turns to its other slot has changed the places of that component.
         view = self._migrations.view
         measured = plan.measured
@@ -292,11 +297,11 @@ def spread_over_lanes(
     load: FloatArray,
     busy: dict[str, FloatArray],
 ) -> Assignment:
-    """Return the assignment with arriving key groups on the least loaded lanes.
+    """Return the assignment with arriving key groups on the least loaded lanes, heaviest first.
 
-    The heaviest first; ties: the lower lane. `load` is of shape ``(G,)``, `busy` that of the lanes
-    of executors, of all components that they serve, and is added to. By number alone lanes of an
-    executor that has just come would differ by what their key groups do.
+    Ties: the lower lane. `load`: of each key group, shape ``(G,)``. `busy`: executor → load of each
+    lane, of all components, which is added to. Without it, lanes of a new executor would have equal
+    numbers of key groups, and unequal loads.
     """
     lane_of, coming = target.lane_of.copy(), np.zeros(target.num_key_groups, np.bool_)
     coming[list(arriving)] = True
@@ -325,7 +330,7 @@ def _busy_lanes(measured: MeasuredProblem, view: ProtocolView) -> dict[str, Floa
 
 
 def _check_sources(component: str, current: Assignment, sources: dict[int, str]) -> None:
-    """Refuse a plan if key groups have left the executors (`sources`) that it moves them from."""
+    """Raise if key groups have left the executors (`sources`) from which a plan moves them."""
     for key_group, source in sources.items():
         if current.executor(key_group) != source:
             raise InvalidPlanError(
@@ -367,13 +372,13 @@ class LaneBalancing:
             self._epochs.append(epoch)
 
     def reset(self) -> None:
-        """Drop all measurements, since the components have changed."""
+        """Drop all measurements, because the components have changed."""
         self._epochs.clear()
 
     def propose(
         self, view: ProtocolView, now_s: float, stages: Iterable[tuple[str, ...]]
     ) -> Iterator[Proposal]:
-        """Yield changes of lanes if the interval between them has passed."""
+        """Yield changes of lanes, if the interval between such changes has passed."""
         every = self._settings.cadence.lanes_every
         if every is None or now_s < self._due_s:
             return
@@ -429,9 +434,10 @@ def recent_load(
 def rebalance_lanes(parts: Mapping[str, LaneLoads], theta: float) -> list[LaneChange]:
     """Return changes of lanes that even out each executor's lanes, for the components of a stage.
 
-    A lane serves all of them, so their key groups are dealt out together. Theta is the busiest lane
-    over the mean one above which lanes change in any case; beyond a quarter of that they do if
-    noise does not explain it: an epoch waits for the busiest lane, and no state moves.
+    A lane serves all of them, so their key groups are assigned together. `theta`: ratio of the
+    busiest lane to the mean one above which lanes change in any case. Beyond a quarter of that
+    excess they do if noise does not explain it: an epoch waits for the busiest lane, and no state
+    moves.
     """
     lane_of: dict[str, dict[int, int]] = {name: {} for name in parts}
     changed: dict[str, list[str]] = {name: [] for name in parts}

@@ -100,7 +100,7 @@ class Pace:
         # rate that it was made for; infinite: not known, or no reason of it
         arrival_per_s: float = math.inf,
     ) -> None:
-        """Record a scaling decision, of this run or of an earlier one."""
+        """Record a scaling decision (``"out"`` or ``"in"``) of this run or of an earlier one."""
         again = self._hysteresis.cooling_down(_SCALING, at_s) == kind and not self._made_at_rest
         self._hysteresis.record(_SCALING, kind, at_s)
         self._arrived, self._arrival_per_s, self.last = False, arrival_per_s, (kind, at_s)
@@ -112,15 +112,15 @@ class Pace:
         self._sufficed.clear()
 
     def _same_rate(self, arrival_per_s: float) -> bool:
-        """Return true if an arrival rate is the one that the last decisions were made for."""
+        """Return whether an arrival rate is the one for which the last decisions were made."""
         step = self._step_per_s
         return max(arrival_per_s, step) <= _TOO_LITTLE * min(arrival_per_s, step) < math.inf
 
     def _as_decided(self, wanted: WantedExecutors, situation: ScalingSituation) -> bool:
-        """Return true if the last decision still meets its target, noise aside.
+        """Return whether the last decision still meets its target, up to noise.
 
-        It does where the measured figure nearly meets its target, and rows come at the rate that
-        the decision was made for.
+        It does if the measured figure nearly meets its target, and the arrival rate is that of the
+        decision.
         """
         if wanted.measured is None or wanted.measured > _NEARLY * wanted.target:
             return False
@@ -132,10 +132,9 @@ class Pace:
     def _fewest(
         self, wanted: WantedExecutors, situation: ScalingSituation, *, at_rest: bool
     ) -> int | None:
-        """Return how many executors suffice, as measured at rest; ``None``: unknown.
+        """Return the number of executors that suffices, as measured at rest; ``None``: unknown.
 
-        A decision is corrected by it once.  If it was corrected already, more corrections would
-        only follow the noise.
+        A decision is corrected by it once; more corrections would only follow the noise.
         """
         made = self._made if self._same_rate(situation.arrival_per_s) else 0
         if not at_rest or wanted.sufficient is None or made > 1:
@@ -156,7 +155,10 @@ class Pace:
         paced: bool,
         steady: bool = False,  # whether what is measured is of a stream at rest
     ) -> ScalingStep:
-        """Turn a scaling model's answer into a decision; called once a period."""
+        """Return the decision that follows from a scaling model's answer; called once a period.
+
+        `paced`: the answer is an estimate, subject to hysteresis. `steady`: the load was steady.
+        """
         have, self._steady = situation.executors, steady
         coming = have + pool.pending
         lost, self._had = coming < self._had, coming
@@ -212,7 +214,10 @@ class Pace:
         paced: bool,
         arrived: bool,
     ) -> ScalingStep:
-        """Decide on a request of more executors: `bounded` is how many there are to be."""
+        """Return the decision on an increase to `bounded` executors.
+
+        `arrived`: requested executors have all joined.
+        """
         have, resting = (
             situation.executors,
             self._hysteresis.cooling_down(_SCALING, situation.now_s),
@@ -230,7 +235,10 @@ class Pace:
     def _decide_fewer(
         self, roomy: int, situation: ScalingSituation, *, paced: bool, confirmed: bool
     ) -> ScalingStep:
-        """Decide on giving up executors: `roomy` is how many there are to be."""
+        """Return the decision on a decrease to `roomy` executors.
+
+        `confirmed`: measurements at rest show that they suffice.
+        """
         have = situation.executors
         if paced and self._hysteresis.cooling_down(_SCALING, situation.now_s):
             return ScalingStep(kind="stay", executors=have, reason="cooling down")
@@ -287,21 +295,21 @@ class Resizing:
         """Executors that were given back and are not gone yet."""
 
     def look_at_pool(self) -> None:
-        """Note the state of the pool for decisions of this step; to be called at its beginning.
+        """Store the state of the pool for the decisions of this step; called at its beginning.
 
-        An executor that joins while a decision is made counts as pending and, at most, as there,
-        too. Else it would count as neither, and another one be requested in its place.
+        An executor that joins while a decision is made counts as pending, and perhaps as present,
+        too. Otherwise it would count as neither, and another would be requested in its place.
         """
         if self._pool is not None:
             self._pool_view = self._pool.view
 
     @property
     def pending(self) -> int:
-        """Number of requested executors that have not arrived yet."""
+        """Number of requested executors that have not joined yet."""
         return 0 if self._pool is None else self._pool.view.pending
 
     def restore_from_event(self, event: events.Event, now_s: float) -> None:
-        """Restore cool-down and verdicts from an event of an earlier run."""
+        """Restore cool-down and verdicts from an event of an earlier run; ignore other events."""
         if isinstance(event, events.ScaledOut):
             self._pace.record_decision("out", min(event.at_s, now_s))
         elif isinstance(event, events.ScaledIn):
@@ -321,11 +329,11 @@ class Resizing:
 
     @property
     def lead_s(self) -> float:
-        """Usual seconds from a request of executors until all have arrived; at first a guess."""
+        """Usual seconds from a request of executors until all have joined; initially a guess."""
         return float(np.median(self._leads_s)) if self._leads_s else self._settings.period_s
 
     def update(self, view: ProtocolView, now_s: float) -> None:
-        """Drop lost executors, and measure how long requested ones took to arrive."""
+        """Forget lost executors, and measure the time that requested executors took to join."""
         if self._asked_s is not None and not self.pending:
             self._leads_s.append(now_s - self._asked_s)
             self._asked_s = None
@@ -333,7 +341,7 @@ class Resizing:
         self.returned &= view.executors.keys()
 
     def release_drained(self, view: ProtocolView) -> tuple[str, ...]:
-        """Give empty drained executors back to the cluster; return their names."""
+        """Return drained executors that are empty to the cluster; return their names."""
         if self._pool is None:
             return ()
         empty = {name for name in self.draining if _owns_nothing(view, name)}
@@ -364,7 +372,7 @@ class Resizing:
         return ready
 
     def request_first(self, now_s: float) -> None:
-        """Request the minimum of executors if none is left."""
+        """Request the minimum number of executors if there are none."""
         pool, least = self._pool, self._settings.min_executors
         if pool is None or self._settings.scaling_model is None or pool.view.pending:
             return
@@ -389,7 +397,10 @@ class Resizing:
         trial: Callable[[frozenset[str]], list[Planned]] | None,
         steady: bool,  # whether nothing changes any more, see `Planning.learn`
     ) -> Iterator[Proposal]:
-        """Evaluate the scaling model, and yield its answer if pace and limits allow."""
+        """Evaluate the scaling model; yield its answer if cool-down and limits allow.
+
+        `trial`: plans without some executors, to test if the others suffice.
+        """
         model = self._settings.scaling_model
         assert model is not None, "asked only where there is one"
         try:
@@ -451,11 +462,11 @@ class Resizing:
             )
 
     def act(self, change: Resize) -> bool:
-        """Carry out a change of the number of executors; return false if it is not possible."""
+        """Change the number of executors; return ``False`` if it is not possible."""
         return self._scale_in(change) if change.leaving else self._scale_out(change)
 
     def _scale_out(self, change: Resize) -> bool:
-        """Keep draining executors and request others; return false if neither was possible."""
+        """Keep draining executors and request others; return ``False`` if neither is possible."""
         pool, wanted, situation = self._pool, change.wanted, change.situation
         assert pool is not None
         self._pace.record_decision(
@@ -510,7 +521,10 @@ class Resizing:
         return True
 
     def _cancel_draining(self, count: int) -> tuple[str, ...]:
-        """Keep up to `count` draining executors, those with most key groups first; return them."""
+        """Keep up to `count` draining executors, those with most key groups first.
+
+        Return their names.
+        """
         view = self._migrations.view
         owned = {name: _count_key_groups(view, name) for name in self.draining & view.draining}
         staying = tuple(sorted(owned, key=lambda name: (-owned[name], name))[:count])
@@ -555,7 +569,10 @@ class Resizing:
         *,
         about: str = "",  # what stays the same where figures in the reason change
     ) -> None:
-        """Announce that a number of executors is not possible, once per reason."""
+        """Announce that a number of executors is not possible, once per reason.
+
+        `about`: subject for which reasons are told apart.
+        """
         about = about or reason
         if about != self._refused:
             self._refused = about
@@ -568,14 +585,14 @@ class Resizing:
             )
 
     def _announce_failure(self, model: str, reason: str) -> None:
-        """Announce why a scaling model failed, once per reason."""
+        """Announce the reason why a scaling model failed, once per reason."""
         if reason != self._refused:
             self._refused = reason
             self._announce(events.PlannerFailed, planner=model, reason=reason)
 
 
 def _evaluate_model(model: ScalingModel, situation: ScalingSituation) -> WantedExecutors:
-    """Return a scaling model's answer, checked, and raised to the forecast arrival rate."""
+    """Return a scaling model's answer, checked, and raised to that for the forecast rate."""
     wanted: Any = model.wanted(situation)
     if not isinstance(wanted, WantedExecutors):
         raise InvalidControlError(
@@ -599,7 +616,7 @@ def _add_prediction(wanted: WantedExecutors, executors: int) -> dict[str, float]
 
 
 def _owns_nothing(view: ProtocolView, executor: str) -> bool:
-    """Return true if an executor is there, owns no key group and is to get none."""
+    """Return whether an executor is present, and neither owns key groups nor will get any."""
     coming = (t.destination for c in view.components.values() for t in c.transfers)
     return executor in view.executors and not (
         _count_key_groups(view, executor) or executor in coming
@@ -616,7 +633,7 @@ def _count_key_groups(view: ProtocolView, executor: str) -> int:
 
 
 def _cheapest_to_drain(view: ProtocolView, planned: list[Planned]) -> tuple[str, ...]:
-    """Return the executors that do not drain, those with the least state first."""
+    """Return the executors that are not draining, those with the least state first."""
     held_bytes = dict.fromkeys(view.executors.keys() - view.draining, 0.0)
     for plan in planned:
         problem = plan.measured.problem

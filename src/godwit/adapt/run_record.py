@@ -51,7 +51,7 @@ class RunRecorder:
         self._places: Mapping[str, Assignment] = {}
 
     def committed(self, flow: CompiledFlow, epoch: EpochObserved, now_s: float) -> None:
-        """Note the flow, moved key groups and figures of a committed epoch."""
+        """Record the flow, moved key groups and figures of a committed epoch in the journal."""
         number = epoch.outcome.epoch
         if flow is not self._flow or number >= self._graph_due:
             if flow is not self._flow:
@@ -70,7 +70,7 @@ class RunRecorder:
         self._stream.observe(epoch, self._topology, now_s)
 
     def loads(self, load: LoadSummary | None) -> None:
-        """Note a summary of loads and the figures of its epochs; ``None``: none is due."""
+        """Record a summary of loads and epochs in the journal; ``None``: none is due."""
         if load is None:
             return
         self._note("load", load.to_dict)
@@ -81,7 +81,7 @@ class RunRecorder:
 def placement_entry(
     epoch: int, moved: Mapping[str, tuple[Assignment | None, Assignment]]
 ) -> dict[str, Any]:
-    """Return the journal's entry of key groups that changed their executor or lane.
+    """Return the journal's entry about key groups that changed executor or lane.
 
     `moved`: component → its previous assignment (``None`` if unknown), and the present one.
     """
@@ -92,7 +92,10 @@ def placement_entry(
 
 
 def _changed_places(before: Assignment | None, now: Assignment) -> dict[str, Any]:
-    """Return the key groups that changed executor or lane, with their flat lane numbers."""
+    """Return, as plain values, the key groups that changed executor or lane, and where they are.
+
+    Lanes are numbered over all executors.
+    """
     flat = now.flat_lanes()
     changed = np.ones(len(flat), np.bool_)
     if before is not None and (before.executors, before.lanes) == (now.executors, now.lanes):

@@ -123,7 +123,7 @@ class WantedExecutors:
     curve: tuple[float, ...] = ()
 
     def expects(self, executors: int) -> float | None:
-        """Return the figure predicted for so many executors; ``None`` without a prediction."""
+        """Return the figure predicted for a number of executors; ``None`` without a prediction."""
         return self.curve[executors - 1] if 1 <= executors <= len(self.curve) else None
 
     def __post_init__(self) -> None:
@@ -143,16 +143,17 @@ class WantedExecutors:
 
 
 def _invalid_answer(name: str, value: Any, wanted: str) -> InvalidControlError:
-    """Return the error for a field of a scaling model's answer that is not `wanted`."""
+    """Return the error that a field of a scaling model's answer is not `wanted` (as text)."""
     return InvalidControlError(
         f"A scaling model gave {value!r} as its {name}.", remedy=f"Give {wanted}."
     )
 
 
 def backlog_to_come(situation: ScalingSituation) -> float:
-    """Return the sources' backlog, in rows, when executors requested now begin to work.
+    """Return the sources' backlog, in rows, at the time when executors requested now start to work.
 
-    It grows by what the busiest lane cannot process until they arrive and the current epoch ends.
+    It grows by the rows that the busiest lane cannot process until they join and the current epoch
+    ends.
     """
     rows = float(situation.backlog_rows or 0)
     busy = busy_share(situation, max(situation.executors, 1), situation.learned)
@@ -163,7 +164,10 @@ def backlog_to_come(situation: ScalingSituation) -> float:
 
 
 def catching_up(situation: ScalingSituation, within_s: float) -> ScalingSituation:
-    """Return the situation at a higher arrival rate, which works the backlog off in time."""
+    """Return the situation at the higher arrival rate that includes working off the backlog.
+
+    `within_s`: time to work it off.
+    """
     backlog = backlog_to_come(situation)
     if not backlog or situation.arrival_per_s <= 0:
         return situation
@@ -203,10 +207,7 @@ class ScalingModel(Protocol):
 
 
 def checked_count(count: Any) -> int:
-    """Check a number of executors, and return it.
-
-    Raises `InvalidControlError` if it is none.
-    """
+    """Return a number of executors; raise `InvalidControlError` if it is not valid."""
     try:
         number = operator.index(count)
     except TypeError:
@@ -292,10 +293,7 @@ def utilisation(
 
 
 def check_slack(slack: float) -> None:
-    """Refuse a slack that is not a share below 1.
-
-    Raises `InvalidControlError` if it is no share below 1.
-    """
+    """Raise `InvalidControlError` if a slack is not a share from 0 to below 1."""
     if not isinstance(slack, int | float) or not 0 <= slack < 1:
         raise InvalidControlError(
             f"A slack of {slack!r} is none.",
@@ -320,7 +318,10 @@ _MARGIN = 0.15
 
 
 def _min_executors(curve: FloatArray, target_s: float) -> int | None:
-    """Return the least number of executors whose latency is at most the target; ``None``: none."""
+    """Return the fewest executors whose latency is at most the target; ``None``: no number.
+
+    `curve`: latency with 1, 2, … executors.
+    """
     met = np.flatnonzero(curve <= target_s)
     return int(met[0]) + 1 if len(met) else None
 
@@ -337,11 +338,11 @@ class Latency:
     paced: bool = True
 
     def measured_s(self, latency: LatencyHistogram) -> float:
-        """Return the measured figure that has to meet the target: the mean or the quantile."""
+        """Return the mean or quantile of measured latencies, which has to meet the target."""
         return latency.mean_s if self.quantile is None else latency.quantile_s(self.quantile)
 
     def _quantile_ratio(self, situation: ScalingSituation) -> float:
-        """Return the ratio of the latency's quantile to its mean, as measured of late."""
+        """Return the ratio of the latency's quantile to its mean, measured in the last periods."""
         recent = situation.recent_latency
         if self.quantile is None or recent.rows < _ROWS_OF_RATIO or recent.mean_s <= 0:
             return 1.0
@@ -397,7 +398,7 @@ class Latency:
         numbers: dict[str, float],
         figure: dict[str, Any],
     ) -> WantedExecutors:
-        """Return the answer for a target out of reach: executors that still make a difference.
+        """Return the answer if no number meets the target: executors that still help.
 
         `curve`: predicted latency with 1, 2, … executors; `figure`: further fields of the answer.
         """
@@ -503,7 +504,10 @@ class LoadRange:
     paced: bool = True
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
-        """Return the executors whose mean load is in the range, and those in its middle."""
+        """Return the present number of executors if the mean load is in the range, else a new one.
+
+        The new number puts the mean load in the middle of the range.
+        """
         load = situation.offered / situation.lanes
         fewest = max(1, math.ceil(load / self.high - _ROUNDING))
         most = max(fewest, math.floor(load / self.low + _ROUNDING))
@@ -587,7 +591,7 @@ class Scripted:
         )
 
     def to_come(self, passed_s: float) -> tuple[int, ...]:
-        """Return the script's number at a time since the start, and those that follow."""
+        """Return the script's number of executors at a time since the start, and the later ones."""
         over = sum(since_s <= passed_s for since_s, _ in self.steps)
         return tuple(count for _, count in self.steps[max(over - 1, 0) :])
 

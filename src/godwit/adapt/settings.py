@@ -518,7 +518,10 @@ class Control:
 
 
 def _check_number(name: str, value: Any, *, least: float, whole: bool) -> None:
-    """Refuse a setting of the controller that is no finite number of at least `least`."""
+    """Raise `InvalidControlError` if a setting is not a finite number of at least `least`.
+
+    `whole`: it must be an integer.
+    """
     what = f"The setting {name} of the controller"
     check_number(what, value, least=least, error=InvalidControlError, whole=whole)
     if value == float("inf"):
@@ -528,7 +531,7 @@ def _check_number(name: str, value: Any, *, least: float, whole: bool) -> None:
 
 
 def _check_kind(name: str, value: object, kind: type) -> None:
-    """Refuse a setting of the controller that is not of the type `kind`."""
+    """Raise `InvalidControlError` if a setting is not of the type `kind`."""
     if not isinstance(value, kind):
         raise InvalidControlError(
             f"The setting {name} of the controller is {value!r}.",

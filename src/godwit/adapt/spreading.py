@@ -114,9 +114,9 @@ class SpreadKeyOver:
 
 
 def spreading_of(flow: CompiledFlow, settings: Spreading | None) -> Spreading | None:
-    """Return the settings for spreading a flow's hot keys; ``None``: none are spread.
+    """Return the settings for dividing a flow's hot keys; ``None``: none are divided.
 
-    Raises `InvalidFlowError` if there are settings and no operator whose keys may be spread.
+    Raises `InvalidFlowError` if there are settings and no operator whose keys may be divided.
     """
     if settings is None or any(operator.max_parts for operator in flow.operators):
         return settings
@@ -155,7 +155,7 @@ class SpreadHotKeys:
         self._standing: dict[tuple[str, int], Proposal] = {}
 
     def observe(self, epoch: FlowEpoch) -> None:
-        """Add an epoch to the period; evaluate after `Spreading.epochs` epochs with input."""
+        """Add an epoch to the period; after `Spreading.epochs` epochs with input, evaluate it."""
         outcome = epoch.outcome
         for name, period in self._periods.items():
             period.work += outcome.key_work.get(name, OperatorWork())
@@ -178,13 +178,13 @@ class SpreadHotKeys:
         yield from tuple(self._standing.values())
 
     def answered(self, proposal: Proposal) -> None:
-        """Drop a proposal that was carried out or turned down."""
+        """Drop a proposal that was carried out or rejected."""
         change = proposal.change
         self._standing.pop((change.operator, change.hash), None)
         self._hysteresis.reset(f"{change.operator} {change.hash}")
 
     def _evaluate(self, name: str, period: _Period, epoch: FlowEpoch) -> None:
-        """Propose changes for the hot keys of an operator, by the period's measurements."""
+        """Create proposals for the hot keys of an operator, from the period's measurements."""
         orders, plan = self._orders[name], epoch.plans[epoch.flow.component_of(name).name]
         spreads = orders.spreads
         measured = {of.hash: of for of in period.work.keys}
@@ -237,7 +237,10 @@ class SpreadHotKeys:
     def _shape(
         self, key: SidesOfKey, now: Grid, mean: float, orders: SpreadOrders, lanes: int
     ) -> tuple[int, int] | None:
-        """Return (rows, columns) of the parts that a key should get; ``None`` to leave it."""
+        """Return the numbers of parts (rows, columns) that a key should have; ``None``: no change.
+
+        `mean`: mean load of a lane.
+        """
         if key.total <= self._settings.gather_below * mean:
             return None if now == WHOLE else (1, 1)
         little = mean * lanes < _MIN_WORK * self._settings.epochs
@@ -251,7 +254,7 @@ class SpreadHotKeys:
 
 
 def _sides(work: KeyWork | None, grid: Grid) -> SidesOfKey:
-    """Return a key's rows and pairs, each counted once, from the work measured over its parts."""
+    """Return a key's rows of each side and its pairs, each counted once, from work over parts."""
     if work is None:
         return SidesOfKey(left=0.0, right=0.0, pairs=0.0)
     return SidesOfKey(
@@ -269,7 +272,11 @@ def parts_for(
     share: float = 1.0,  # of all that, what the key's parts will have
     hashes_whole: bool = True,  # see `KeyedOperator.hashes_whole`
 ) -> tuple[int, ...]:
-    """Choose parts for a key, in different lanes with the least load."""
+    """Choose `count` parts for a key, on different lanes with the least load.
+
+    `taken`: the present grid, whose parts are in use. `cpu_ms`: load of each key group. `share`:
+    share of the key's work per part.
+    """
     if count == 1:
         return WHOLE.parts
     width = max(assignment.lanes)
@@ -298,7 +305,7 @@ def parts_for(
 
 
 def orders_of(spreading: Mapping[str, SpreadOrders], name: str) -> SpreadOrders:
-    """Return the orders for an operator whose hot keys may be spread; refuse other names."""
+    """Return the orders for operator `name`; raise if its hot keys cannot be divided."""
     if name in spreading:
         return spreading[name]
     known = f"Those are {listing(spreading)}." if spreading else "No operator has either."
@@ -312,9 +319,9 @@ def orders_of(spreading: Mapping[str, SpreadOrders], name: str) -> SpreadOrders:
 def change_by_hand(
     orders: SpreadOrders, key: Any, shape: tuple[int, int] | None, assignment: Assignment
 ) -> SpreadKeyOver:
-    """Return the change of a key's parts that a user requested; refuse an invalid one.
+    """Return the change of a key's parts that a user requested; raise if it is not valid.
 
-    `shape`: numbers of parts of the left and of the right rows; ``None``: gather the key.
+    `shape`: numbers of parts of the left and of the right rows; ``None``: make the key whole again.
     `assignment`: that of the operator's component. Raises `InvalidPlanError` if key or shape is not
     valid, and `MigrationError` while another change of the key is in progress.
     """
@@ -359,7 +366,7 @@ def change_by_hand(
 
 
 def being_changed(change: SpreadKeyOver) -> MigrationError:
-    """Return the error for a key of which another change is under way."""
+    """Return the error that another change of the same key is in progress."""
     return MigrationError(
         f"A change of key {change.key} of operator {change.operator!r} is under way.",
         remedy="Wait for an epoch with input; of a join, until the watermark has passed what rows "
@@ -369,7 +376,7 @@ def being_changed(change: SpreadKeyOver) -> MigrationError:
 
 
 def _key_row(operator: KeyedOperator, key: Any) -> pa.RecordBatch:
-    """Return a user's key as a row of the operator's key columns; refuse an invalid one."""
+    """Return a user's key as one row of the operator's key columns; raise if it is not valid."""
     fields = list(operator.user_keys)
     values = key if isinstance(key, tuple) else (key,)
     if len(values) != len(fields):

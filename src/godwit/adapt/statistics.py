@@ -97,10 +97,10 @@ class ComponentStatistics:
         return total
 
     def expected_s(self, speeds: Mapping[str, float]) -> tuple[FloatArray, FloatArray | None]:
-        """Return the seconds that each key group needs by all that is known, and their variance.
+        """Return the seconds that each key group is expected to need, and the variance of each.
 
-        Both of shape ``(G,)``. The period says how much there is to do in all, the window how it
-        is shared out; the variance is ``None`` where nothing tells.
+        Both of shape ``(G,)``. The period gives the total, the load window the shares; the variance
+        is ``None`` if it is unknown.
         """
         total = self.standard_s(speeds)
         shares = None if self.window is None else self.window.shares(speeds)
@@ -144,17 +144,17 @@ class PeriodStatistics:
 
     @property
     def settled(self) -> bool:
-        """True if there are measurements, and no key group changed its place or lane."""
+        """True if there are measurements, and no key group changed its executor or lane."""
         seen = self.components.values()
         return bool(seen) and all(len(one.by_assignment) == 1 for one in seen)
 
     @property
     def covered_s(self) -> float:
-        """Seconds that the figures cover: less than the period if outcomes are missing."""
+        """Seconds with measurements: less than the period if outcomes are missing."""
         return self.period_s * self.covered
 
     def heaviest_key(self, component: str, key_group: int) -> str:
-        """Return the key with most of a key group's time, as JSON; empty if unknown."""
+        """Return the key that takes most of a key group's time, as JSON; empty if unknown."""
         busy_s = self.components[component].busy_s
         work = self.key_work.get(component, OperatorWork())  # of one operator it has the name
         for of in work.keys:
@@ -231,7 +231,7 @@ class Statistics:
         return len(self._epochs.rows)
 
     def has_enough(self, epochs: int, lasting_s: float) -> bool:
-        """Return true if the period has `epochs` epochs, or some that took `lasting_s` seconds."""
+        """Return whether the period has `epochs` epochs, or some that together took `lasting_s`."""
         seen = self._epochs
         long = len(seen.rows) >= _SHOWN and sum(seen.took_s) >= lasting_s
         return len(seen.rows) >= epochs or long
@@ -289,7 +289,7 @@ class Statistics:
         self._latency = LatencyHistogram.merged((self._latency, latency))
 
     def _sizes(self, component: str, num_key_groups: int) -> FloatArray:
-        """Return the bytes of state of every key group, as last reported; updated in place."""
+        """Return the bytes of state of every key group, as last reported; the caller updates it."""
         if component not in self._state_bytes:
             sizes = np.zeros(num_key_groups)
             known = self._known_bytes.pop(component, {})
@@ -325,7 +325,7 @@ class Statistics:
         return statistics
 
     def so_far(self, now_s: float) -> PeriodStatistics:
-        """Return the statistics of the period that has not ended yet."""
+        """Return the statistics of the present period, which goes on."""
         so_far = self._epochs
         busiest, took = sum(so_far.busiest_s), sum(so_far.took_s)
         rows, counted = sum(so_far.rows), len(so_far.busiest_s)

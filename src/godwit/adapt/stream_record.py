@@ -55,13 +55,13 @@ class EpochColumns:
 
     @classmethod
     def joined(cls, parts: list[EpochColumns]) -> EpochColumns:
-        """Concatenate the columns of several parts."""
+        """Return the columns of several parts, one after the other."""
         return cls(
             **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
         )
 
     def where(self, mask: np.ndarray) -> EpochColumns:
-        """Return the columns of the epochs that a mask selects."""
+        """Return the columns of the epochs that `mask` selects."""
         return EpochColumns(**{name: getattr(self, name)[mask] for name in _COLUMNS})
 
 
@@ -178,12 +178,12 @@ class StreamRecorder:
         )
 
     def forget(self) -> None:
-        """Drop the figures, which are of components that do not exist any more."""
+        """Drop the measurements, because the components have changed."""
         self._epochs.clear()
         self._latest = None
 
     def summary(self, topology: Topology) -> StreamSummary | None:
-        """Return the figures since the last summary; ``None`` if there are none."""
+        """Return the measurements since the last summary; ``None`` if there are none."""
         latest, self._latest = self._latest, None
         if latest is None:
             return None

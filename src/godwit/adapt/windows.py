@@ -127,8 +127,8 @@ class LayoutMeter:
     def add_epoch(self, epoch: FlowEpoch, layout: WindowLayout, levels_more: int) -> Metered | None:
         """Add an epoch; return the costs of both layouts if it ends the period, else ``None``.
 
-        Another layout than before begins a period anew; `levels_more` are the levels that epochs
-        have only in the split layout.
+        A change of `layout` starts the period again; `levels_more`: levels that the two-phase
+        layout adds to an epoch.
         """
         if layout != self._layout:
             self._layout, self._sums, self._places = layout, _Sums(), None
@@ -178,7 +178,7 @@ class LayoutMeter:
     def _count_migrations(self, epoch: FlowEpoch) -> None:
         """Count the key groups that changed executor since the last epoch.
 
-        Those of an executor that is gone are no migrations: they need another place anyway.
+        Those of a lost executor do not count: they need another executor in any case.
         """
         plans = [epoch.plans[epoch.flow.component_of(slot).name] for slot in self._slots]
         owners = [
@@ -201,9 +201,9 @@ class LayoutMeter:
         self._sums.movers.update(moved.tolist())
 
     def _price_layouts(self, epoch: FlowEpoch, layout: WindowLayout, levels_more: int) -> Metered:
-        """Return the costs of both layouts by the measurements of the period.
+        """Return the costs of both layouts, from the measurements of the period.
 
-        `levels_more`: stages that the split layout adds to an epoch.
+        `levels_more`: levels that the two-phase layout adds to an epoch.
         """
         sums, exchange = self._sums, self._exchange
         if layout == "split":
@@ -255,14 +255,14 @@ class LayoutMeter:
 
 
 def _update_average(before: float, measured: float) -> float:
-    """Return a moving average after adding the measurement of a period."""
+    """Return the moving average after the measurement of one more period."""
     return _MEMORY * before + (1 - _MEMORY) * measured
 
 
 def partials_in(grid: PaneGrid, period_us: int) -> float:
-    """Return how many panes are passed on in a period, counted for each window that needs them.
+    """Return the number of panes passed on in a period, counted once per window that needs them.
 
-    At a moment at which windows end, those of the longest of them are.
+    When several windows end at the same time, only the panes of the longest are passed on.
 
     Examples
     --------
@@ -373,7 +373,7 @@ def splitting_of(flow: CompiledFlow, settings: Splitting | None) -> Splitting | 
 
 
 def layout_of(flow: CompiledFlow, part: ConsolidatePart) -> WindowLayout | None:
-    """Return the present layout of windows; ``None`` if it is neither split nor combined.
+    """Return the present layout of windows; ``None`` if it is neither two-phase nor one-phase.
 
     Fused operators downstream may share the consolidate part's component.
     """
@@ -391,7 +391,7 @@ def layout_of(flow: CompiledFlow, part: ConsolidatePart) -> WindowLayout | None:
 def components_for(
     flow: CompiledFlow, part: ConsolidatePart, layout: WindowLayout
 ) -> dict[str, tuple[str, ...]]:
-    """Return the components that give windows a layout: component → operators."""
+    """Return component → operators for the windows of `part` to have a layout."""
     first, second = part.slots
     beside = tuple(
         operator.name
@@ -455,11 +455,11 @@ class SplitOrCombine:
             yield replace(self._standing[first], change=change)
 
     def answered(self, proposal: Proposal) -> None:
-        """Drop a proposal that was carried out or turned down."""
+        """Drop a proposal that was carried out or rejected."""
         self._forget(proposal.subject.removeprefix(_SUBJECT))
 
     def _layout(self, flow: CompiledFlow, part: ConsolidatePart) -> tuple[WindowLayout | None, int]:
-        """Return the present layout of windows, and the levels that only two phases need."""
+        """Return the present layout of windows, and the levels that the two-phase layout adds."""
         at = (part.name, flow.physical_plan)  # of which there are few in a run
         if at not in self._layouts:
             layout = layout_of(flow, part)
@@ -467,13 +467,13 @@ class SplitOrCombine:
         return self._layouts[at]
 
     def _forget(self, name: str) -> None:
-        """Withdraw the proposal for an aggregate, which must be confirmed anew."""
+        """Withdraw the proposal for the aggregate `name`; it must be confirmed again."""
         self._choices.pop(name, None)
         self._standing.pop(name, None)
         self._hysteresis.reset(name)
 
     def _confirm(self, name: str, flow: CompiledFlow, metered: Metered, choice: Choice) -> None:
-        """Propose a change of an aggregate's layout once evaluations in a row agree."""
+        """Propose a change of an aggregate's layout, once enough evaluations in a row agree."""
         self._choices.pop(name, None)
         self._standing.pop(name, None)
         if not self._hysteresis.is_confirmed(name, choice.layout if choice.changes else None):
@@ -505,7 +505,7 @@ class SplitOrCombine:
     def _comparison(
         self, name: str, layout: WindowLayout, metered: Metered, choice: Choice
     ) -> dict[str, Any]:
-        """Return the fields of the event that reports a comparison."""
+        """Return the fields of the event that reports a comparison of layouts."""
         costs, bound_ms = metered.costs, self._settings.max_latency_ms
         return {
             "operator": name,
@@ -529,7 +529,7 @@ def _measured_parts(flow: CompiledFlow) -> tuple[ConsolidatePart, ...]:
 
 
 def _levels_more(flow: CompiledFlow, part: ConsolidatePart) -> int:
-    """Return the number of levels that an epoch has only with two phases."""
+    """Return the number of levels of an epoch that only the two-phase layout has."""
     split, combined = (
         flow.with_plan(regrouped(flow, components_for(flow, part, layout)))
         for layout in ("split", "combined")
@@ -538,7 +538,7 @@ def _levels_more(flow: CompiledFlow, part: ConsolidatePart) -> int:
 
 
 def _reason_text(name: str, metered: Metered, choice: Choice, max_latency_ms: float) -> str:
-    """Format the measured costs that decided for a layout as a reason."""
+    """Return, as text, the measured costs that decided for a layout."""
     costs = metered.costs
     cpu = f"{costs.split_ms:.1f} ms of CPU split and {costs.combined_ms:.1f} ms combined"
     moved = f"{costs.migrations:.0f} key groups migrated"
@@ -569,7 +569,7 @@ class SharePanes:
         self._standing: dict[str, Proposal] = {}
 
     def observe(self, epoch: FlowEpoch) -> None:  # noqa: ARG002  the meters are told by the engine
-        """Evaluate the windows whose period has ended; their meters are fed by the engine."""
+        """Evaluate the windows whose period has ended; the engine adds to their meters."""
         for name, meter in self._meters.items():
             if not meter.is_over:
                 continue
@@ -594,7 +594,7 @@ class SharePanes:
             )
 
     def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002
-        """Yield the changes of the last evaluation, until they are answered."""
+        """Yield the changes of the last evaluation until they are answered."""
         yield from tuple(self._standing.values())
 
     def answered(self, proposal: Proposal) -> None:

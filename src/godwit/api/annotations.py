@@ -37,7 +37,10 @@ def check_annotations(
     has_timers: bool,
     timed: bool = False,  # whether it is called with a timer in place of rows
 ) -> None:
-    """Refuse a user's function whose annotations contradict the operator's arguments."""
+    """Raise if the annotations of a user's function contradict the operator's arguments.
+
+    `timed`: rows are passed with timers.
+    """
     hints = _parameter_types(function)
     if len(hints) < _PARAMETERS:
         return
@@ -57,7 +60,7 @@ def check_annotations(
 
 
 def _parameter_types(function: Callable[..., Any]) -> list[tuple[str, Any]]:
-    """Return name and annotation of each parameter; `Any` for annotations that are not found."""
+    """Return name and annotation of each parameter; `Any` for a missing annotation."""
     if isinstance(function, functools.partial) or not inspect.isfunction(function):
         return []
     own = inspect.unwrap(function)
@@ -75,7 +78,10 @@ def _parameter_types(function: Callable[..., Any]) -> list[tuple[str, Any]]:
 
 
 def _key_mismatch(name: str, hint: Any, keys: tuple[str, ...]) -> tuple[str, str] | None:
-    """Return what the annotation of the key says wrongly, and the remedy; ``None`` if it fits."""
+    """Return how the annotation of the key is wrong, and the remedy; ``None`` if it is right.
+
+    `hint`: the annotation of parameter `name`.
+    """
     parts = typing.get_args(hint)
     if typing.get_origin(hint) is tuple:
         if ... in parts or len(parts) == len(keys):
@@ -95,7 +101,7 @@ def _key_mismatch(name: str, hint: Any, keys: tuple[str, ...]) -> tuple[str, str
 def _rows_mismatch(
     name: str, hint: Any, row: type | None, has_timers: bool
 ) -> tuple[str, str] | None:
-    """Return what the annotation of the rows says wrongly, and the remedy; ``None`` if it fits."""
+    """Return how the annotation of the rows is wrong, and the remedy; ``None`` if it is right."""
     of, parts = typing.get_origin(hint) or hint, typing.get_args(hint)
     told = hint_text(hint)
     if of is TimedRows and not has_timers:
@@ -124,7 +130,7 @@ def _rows_mismatch(
 
 
 def _timer_mismatch(name: str, hint: Any) -> tuple[str, str] | None:
-    """Return what the annotation of a timer says wrongly, and the remedy; ``None`` if it fits."""
+    """Return how the annotation of a timer is wrong, and the remedy; ``None`` if it is right."""
     if _may_be_instance(hint, FiredTimer):
         return None
     return (
@@ -134,7 +140,7 @@ def _timer_mismatch(name: str, hint: Any) -> tuple[str, str] | None:
 
 
 def _state_mismatch(name: str, hint: Any, state: Any) -> tuple[str, str] | None:
-    """Return what the annotation of the state says wrongly, and the remedy; ``None`` if it fits."""
+    """Return how the annotation of the state is wrong, and the remedy; ``None`` if it is right."""
     told, of, parts = hint_text(hint), typing.get_origin(hint) or hint, typing.get_args(hint)
     if state is States:
         if _may_be_instance(hint, States):
@@ -164,7 +170,7 @@ def _state_mismatch(name: str, hint: Any, state: Any) -> tuple[str, str] | None:
 
 
 def _may_be_same(one: Any, other: Any) -> bool:
-    """Return whether two types are the same, as far as both are specified."""
+    """Return whether two types may be the same; unspecified parts match anything."""
     if one == other or any(_is_open(hint) for hint in (one, other)):
         return True
     if (typing.get_origin(one) or one) is not (typing.get_origin(other) or other):
@@ -176,7 +182,7 @@ def _may_be_same(one: Any, other: Any) -> bool:
 
 
 def _is_open(hint: Any) -> bool:
-    """Return whether a type leaves something open: `Any`, a type variable, or a union."""
+    """Return whether a type is not fully specified: `Any`, a type variable, or a union."""
     if hint is Any or isinstance(hint, typing.TypeVar):
         return True
     return any(map(_is_open, typing.get_args(hint))) or typing.get_origin(hint) in _UNIONS

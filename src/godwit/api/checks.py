@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def check_not_results(where: str, **options: object) -> None:
-    """Refuse an aggregate that was passed as an option of ``compute``, such as ``name``.
+    """Raise if an aggregate was passed as an option of ``compute``, such as ``name``.
 
     `where`: the call, for errors.
     """
@@ -68,13 +68,13 @@ def check_not_results(where: str, **options: object) -> None:
 
 
 def describe(node: StreamNode) -> str:
-    """Describe a stream for messages, such as ``source 'flights' after 1 map``."""
+    """Return a stream as text for errors, such as ``source 'flights' after 1 map``."""
     parts = [_branch_text(branch) for branch in branches_of(node)]
     return parts[0] if len(parts) == 1 else f"the union of {' and '.join(parts)}"
 
 
 def _branch_text(branch: Branch) -> str:
-    """Describe a branch for messages: its source or operator, and the number of its maps."""
+    """Return a branch as text for errors: its source or operator, and its number of maps."""
     kind = "source" if isinstance(branch.feed, SourceNode) else "operator"
     number = len(branch.maps)
     after = f" after {number} map{'s' if number > 1 else ''}" if number else ""
@@ -82,7 +82,7 @@ def _branch_text(branch: Branch) -> str:
 
 
 def check_function(function: object, where: str, example: str) -> None:
-    """Refuse a value that cannot be called; `example`: a correct call, for the message.
+    """Raise if a value is not callable; `example`: a correct call, for the error.
 
     `where`: the call, for errors.
     """
@@ -94,7 +94,7 @@ def check_function(function: object, where: str, example: str) -> None:
 
 
 def check_plain(function: Callable[..., Any], where: str) -> None:
-    """Refuse an asynchronous function where only plain ones are called.
+    """Raise if a function is asynchronous where only plain functions are allowed.
 
     `where`: the call, for errors.
     """
@@ -107,7 +107,7 @@ def check_plain(function: Callable[..., Any], where: str) -> None:
 
 
 def check_same_flow(flow: Any, other: Any, where: str) -> None:
-    """Refuse a stream of another flow. `where`: the call, for errors."""
+    """Raise if a stream belongs to another flow. `where`: the call, for errors."""
     if other is not flow:
         raise InvalidFlowError(
             f"{where} of flow {flow.name!r} was given a stream of another flow, {other.name!r}.",
@@ -117,7 +117,7 @@ def check_same_flow(flow: Any, other: Any, where: str) -> None:
 
 
 def check_window_function(name: str, node: WindowedNode) -> None:
-    """Refuse options of windows that do not apply to a function over their rows."""
+    """Raise for options of windows that do not apply to a function over their rows."""
     if node.update:
         given = "output='update'"
         remedy = "A function is called when its window is over: leave output= of window out."
@@ -141,9 +141,9 @@ def check_window_function(name: str, node: WindowedNode) -> None:
 
 
 def check_keys(columns: tuple[object, ...], where: str, example: str) -> tuple[str, ...]:
-    """Return the names of key columns; refuse none, names twice, and values that are no text.
+    """Return the names of key columns; raise if there are none, duplicates, or other values.
 
-    `where`: the call, for errors.
+    `where`: the call, for errors. `example`: a correct call.
     """
     if not columns:
         raise InvalidFlowError(
@@ -170,11 +170,9 @@ def check_keys(columns: tuple[object, ...], where: str, example: str) -> tuple[s
 def check_partition_by(
     columns: object, keys: tuple[str, ...], where: str
 ) -> tuple[str, ...] | None:
-    """Return the key columns that place rows, by ``partition_by=``; or refuse the value.
+    """Return the key columns in ``partition_by=``; raise if the value is not valid.
 
-    Empty if they are all key columns in order; ``None`` if the user said nothing.
-
-    ``None``: nobody has said.
+    Empty if they are all key columns in order; ``None`` if the user gave no value.
     """
     if columns is None:
         return None
@@ -197,7 +195,7 @@ def check_partition_by(
 
 
 def check_formerly(name: str, formerly: object, kind: str = "Operator") -> None:
-    """Refuse a former name that is empty, no text, or the present name."""
+    """Raise if a former name is empty, no text, or equal to the present name."""
     if formerly is not None and (not isinstance(formerly, str) or formerly in ("", name)):
         raise InvalidFlowError(
             f"{kind} {name!r} has formerly={formerly!r}.",
@@ -215,7 +213,7 @@ def operator_fields(
     *,
     partition_by: tuple[str, ...] | None = None,
 ) -> dict[str, Any]:
-    """Return the fields that all nodes of operators have; a name is made up if there is none."""
+    """Return the fields that all nodes of operators have; `action` is part of a default name."""
     named = name is not None
     if name is None:
         name = default_name([source.name for source in sources_of(node)], action, keys)
@@ -231,13 +229,13 @@ def operator_fields(
 
 
 def is_sink(value: object) -> bool:
-    """Return true for an instance that has the methods of a sink."""
+    """Return whether a value is an instance that has the methods of a sink."""
     calls = (getattr(value, call, None) for call in ("open", "deliver"))
     return not isinstance(value, type) and all(map(callable, calls))
 
 
 def check_late(late: object, where: str) -> None:
-    """Refuse a value of ``late=`` that is no sink. `where`: the call, for errors."""
+    """Raise if a value of ``late=`` is no sink. `where`: the call, for errors."""
     if late is not None and not is_sink(late):
         raise InvalidFlowError(
             f"{where} was given {type_name(late)} for late=, which is not a sink.",
@@ -248,7 +246,10 @@ def check_late(late: object, where: str) -> None:
 def check_one_of(
     subject: str, option: str, value: object, known: Sequence[str], remedy: str, **context: str
 ) -> None:
-    """Refuse a value of an option that is not one of the known texts; offer the closest."""
+    """Raise if an option's value is not one of the `known` texts.
+
+    The error suggests the closest.
+    """
     if not is_one_of(value, known):
         raise InvalidFlowError(
             f"{subject} has {option}={value!r}.",
@@ -258,7 +259,7 @@ def check_one_of(
 
 
 def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
-    """Refuse a result that is no aggregate, or whose columns are not given by name."""
+    """Raise if the value for a result is no aggregate, or its columns are not given by name."""
     # Asked of the type, since a column of Spark's has an attribute of any name.
     if not callable(getattr(type(aggregate), "bind", None)):
         if result in ("name", "formerly", "output", "late") and isinstance(aggregate, str):
@@ -291,7 +292,7 @@ def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
 def read_output(
     name: str, output: Any, event_time: object, slack: Duration | None
 ) -> tuple[pa.Schema, RowClass | None, str | None, int | None]:
-    """Read what a function emits: columns, class of rows, event time and slack (µs)."""
+    """Return what a function emits: columns, class of rows, event-time column and slack (µs)."""
     where = f"The output of operator {name!r}"
     if output is None:
         raise InvalidFlowError(
@@ -305,7 +306,7 @@ def read_output(
 
 
 def read_state_columns(name: str, state: Any) -> StateColumns:
-    """Read the state columns of a function over tables, with the defaults of new keys."""
+    """Return the state columns of a function over tables, with the defaults for new keys."""
     where = f"The state of operator {name!r}"
     if state is None:
         raise InvalidFlowError(
@@ -342,7 +343,7 @@ def read_state_columns(name: str, state: Any) -> StateColumns:
 
 
 def check_timers(operator: str, timers: object, on_timer: object) -> None:
-    """Refuse an unknown clock of timers, and a clock without ``on_timer=`` or the reverse."""
+    """Raise for an unknown clock of timers, a clock without ``on_timer=``, or the reverse."""
     if timers is not None:
         remedy = 'Give "event" (they go by the watermark) or "processing" (by the clock).'
         known = ("event", "processing")
@@ -356,14 +357,14 @@ def check_timers(operator: str, timers: object, on_timer: object) -> None:
 
 
 def _spark_function(value: object) -> str:
-    """Describe a Column of Spark, such as ``F.sum("v")``; empty for other values."""
+    """Return a Column of Spark as text, such as ``F.sum("v")``; empty for other values."""
     if not type(value).__module__.startswith("pyspark.sql"):
         return ""
     return f"{value!r}, which Spark would compute on a DataFrame"
 
 
 def check_process(name: str, state: object, codec: object, state_upgrade: object) -> None:
-    """Refuse a function per key without a type of state, or with an unknown codec."""
+    """Raise if a function per key has no type of state, or an unknown codec."""
     if isinstance(state, ValueState | ListState | MapState):
         raise InvalidFlowError(
             f"Operator {name!r} has state={state!r}, which declares one of several states.",
@@ -393,7 +394,7 @@ def check_process(name: str, state: object, codec: object, state_upgrade: object
 
 
 def check_merge(name: str, merge: Any, others: Mapping[str, object]) -> None:
-    """Refuse ``merge=`` that cannot take two states, or beside options of a whole key.
+    """Raise if ``merge=`` does not take two states, or is given with options for whole keys.
 
     `others`: name → value of such options.
     """
@@ -413,7 +414,7 @@ def check_merge(name: str, merge: Any, others: Mapping[str, object]) -> None:
 def check_merge_of_states(
     name: str, states: Mapping[str, Declared], others: Mapping[str, object]
 ) -> None:
-    """Refuse ``merge=`` of some states only, or beside options of a whole key.
+    """Raise if only some states have ``merge=``, or options for whole keys are given with it.
 
     `others`: name → value of such options.
     """
@@ -459,7 +460,7 @@ def check_merge_of_states(
 
 
 def _check_divisible(name: str, others: Mapping[str, object]) -> None:
-    """Refuse options that concern all rows of a key (name → value) beside ``merge=``."""
+    """Raise for options that concern all rows of a key (name → value) together with ``merge=``."""
     given = [other for other, value in others.items() if value]
     if given:
         raise InvalidFlowError(
@@ -471,7 +472,7 @@ def _check_divisible(name: str, others: Mapping[str, object]) -> None:
 
 
 def check_table_names(name: str, broadcast: object, example: str) -> None:
-    """Refuse ``broadcast=`` that is no mapping with names that a state can have."""
+    """Raise if ``broadcast=`` is no mapping whose names can be names of states."""
     if not isinstance(broadcast, Mapping) or not all(
         isinstance(table, str) and re.fullmatch("[a-z_][a-z0-9_]*", table) for table in broadcast
     ):
@@ -484,7 +485,7 @@ def check_table_names(name: str, broadcast: object, example: str) -> None:
 
 
 def check_state_classes(name: str, given: object) -> None:
-    """Refuse ``state_classes=`` that is not a collection of classes."""
+    """Raise if ``state_classes=`` is not a collection of classes."""
     classes = [*given.values()] if isinstance(given, Mapping) else given
     if not isinstance(classes, list | tuple | set | frozenset) or not all(
         isinstance(one, type) for one in classes
@@ -500,7 +501,7 @@ def check_state_classes(name: str, given: object) -> None:
 def check_results(
     name: str, keys: tuple[str, ...], aggregates: Mapping[str, Any], output: object
 ) -> None:
-    """Refuse results that are no aggregates, or that have the name of a key column."""
+    """Raise for results that are no aggregates, or have the name of a key column."""
     remedy = (
         "Give 'update' (keys that changed), 'complete' (all keys) or 'changes' (of keys that "
         "changed, before and after)."
@@ -520,7 +521,7 @@ def check_results(
 
 
 def check_suffix(suffix: object, where: str) -> None:
-    """Refuse a suffix that is empty or no text. `where`: the call, for errors."""
+    """Raise if a suffix is empty or no text. `where`: the call, for errors."""
     if suffix is not None and (not isinstance(suffix, str) or not suffix):
         raise InvalidFlowError(
             f"{where} has suffix={suffix!r}.",
@@ -529,7 +530,7 @@ def check_suffix(suffix: object, where: str) -> None:
 
 
 def checked_spread(spread: Any, where: str) -> int:
-    """Return ``spread=``, the maximum number of parts of a hot key; or refuse the value.
+    """Return ``spread=``, the maximum number of parts of a hot key; raise if it is not valid.
 
     `where`: the call, for errors.
     """
@@ -543,7 +544,7 @@ def checked_spread(spread: Any, where: str) -> int:
 
 
 def interval_of(between: Any, where: str) -> tuple[int, int]:
-    """Return the bounds of a join's interval, ``between=``, in microseconds; or refuse them.
+    """Return the bounds of a join's ``between=`` in microseconds; raise if they are not valid.
 
     `where`: the call, for errors.
     """
@@ -576,7 +577,7 @@ def check_windows(
     length_as: object,
     name: object,
 ) -> int:
-    """Refuse options of ``window`` that do not fit together; return the lateness in µs.
+    """Return the allowed lateness in µs; raise for options of ``window`` that exclude each other.
 
     `where`: the call, for errors.
     """
@@ -651,7 +652,7 @@ def _conflicts(
     length_as: object,
     lateness: Duration | None,  # if windows come out again
 ) -> Iterator[tuple[str, str]]:
-    """Yield each pair of window options that do not fit together, with the remedy."""
+    """Yield a text for each two window options that exclude each other, with the remedy."""
     session = "a session" if any(isinstance(spec, Session) for spec in windows) else ""
     grows = "output='update'" if output == "update" else ""
     alone = "share='never'" if share == "never" else ""
@@ -691,7 +692,7 @@ def _conflicts(
 
 
 def _check_rows(where: str, **options: Any) -> None:
-    """Refuse options of event time (name → value) beside windows of rows.
+    """Raise for options of event time (name → value) together with windows of rows.
 
     `where`: the call, for errors.
     """
@@ -740,7 +741,10 @@ def warn_of_rebinding(operator: str, function: Callable[..., Any], *, stacklevel
 
 
 def _state_assignments(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
-    """Yield each statement that assigns a new object to the state's name, with that name."""
+    """Yield the statements of a function that assign a new object to its state's name.
+
+    With each, that name.
+    """
     while isinstance(function, functools.partial):
         function = function.func
     try:

@@ -81,7 +81,7 @@ class LogicalFlow:
         return f"<div><b>{html.escape(f'Flow {self.name!r}')}</b><br>{self._picture()}</div>"
 
     def _picture(self) -> str:
-        """Draw the graph as SVG."""
+        """Return the flow's graph as SVG."""
         from godwit.plan.drawing import flow_svg  # noqa: PLC0415  few programs draw
 
         return flow_svg(self._graph())
@@ -280,7 +280,7 @@ class LogicalFlow:
         return Stream(self, node)
 
     def _feed_back(self, stream: StreamNode, loop: SourceNode) -> None:
-        """Record the stream that is fed back to a loop; refuse a second stream."""
+        """Record that a stream is fed back to a loop; raise if another one is already."""
         if loop.name in self._feedbacks:
             raise InvalidFlowError(
                 f"Two streams are fed back to the loop {loop.name!r} of flow {self.name!r}.",
@@ -290,7 +290,7 @@ class LogicalFlow:
         self._feedbacks[loop.name] = FeedbackNode(loop=loop, upstream=stream)
 
     def _check_own(self, name: str, source: Source) -> None:
-        """Refuse a source object that was added before, or whose identity is no text."""
+        """Raise if a source object was added before, or its identity is no text."""
         for other, known in self.own_sources.items():
             if known is source:
                 raise InvalidFlowError(
@@ -309,7 +309,7 @@ class LogicalFlow:
             )
 
     def _check_dataframe(self, name: str, dataframe: DataFrame) -> None:
-        """Refuse a value that is no streaming DataFrame, or one that cannot be run."""
+        """Raise if a value is no streaming DataFrame, or cannot be run."""
         streaming = getattr(dataframe, "isStreaming", None)
         if not isinstance(streaming, bool):
             raise InvalidFlowError(
@@ -456,9 +456,9 @@ class LogicalFlow:
         return self.compile(resolve)
 
     def _check_source(self, name: str, dataframe: DataFrame) -> None:
-        """Refuse a DataFrame that cannot be run: none here, where nothing is started."""
+        """Raise if a DataFrame cannot be run, in subclasses that run flows; no-op here."""
 
     def _add_operator(self, node: OperatorNode) -> None:
-        """Add a keyed operator to the flow; refuse a name that is taken."""
+        """Add a keyed operator to the flow; raise if its name is taken."""
         check_unique("operator", check_name("operator", node.name), self._operators, self.name)
         self._operators[node.name] = node

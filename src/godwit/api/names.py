@@ -53,9 +53,9 @@ _ON_ROWS = frozenset(
 
 
 def no_such_call(name: str, where: str, *, keyed: bool) -> AttributeError:
-    """Build the error for an unknown method of a stream, with the method to use.
+    """Return the error for an unknown method of a stream, with the method to use instead.
 
-    `where`: the stream, for the message. `keyed`: whether it has a key.
+    `where`: the stream, for the error. `keyed`: whether it has a key.
     """
     calls = _KEYED if keyed else _STREAM
     if name.startswith("_"):

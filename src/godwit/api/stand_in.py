@@ -77,7 +77,7 @@ class StandIn:
         return type(self)(self.table.rename_columns(names))
 
     def _checked_name(self, column: Any, call: str) -> str:
-        """Return the name of a column for `call`; refuse one that is unknown or no text."""
+        """Return the name of a column; raise if it is unknown or no text. `call`: for the error."""
         if not isinstance(column, str) or column == "*":
             raise _needs_session_error(f"{call} with a Column")
         if column not in self.columns:
@@ -99,7 +99,7 @@ class StandIn:
 
 
 def _needs_session_error(what: str) -> NeedsSessionError:
-    """Build the error that a call needs Spark; `what`: the call, in words."""
+    """Return the error that a call (`what`, as text) needs a Spark session."""
     return NeedsSessionError(
         f"A stand-in for a DataFrame cannot do {what}: that needs Spark.", remedy=_WAYS_OUT
     )
@@ -143,9 +143,9 @@ def is_stand_in(dataframe: object) -> TypeGuard[StandIn]:
 def map_rows(
     source: str, maps: tuple[Callable[[Any], Any], ...], dataframe: Any, table: pa.Table
 ) -> pa.Table:
-    """Apply a source's DataFrame maps, in order, to the rows of an epoch.
+    """Return the rows of an epoch after a source's DataFrame maps.
 
-    `dataframe` is the source's: a stand-in, or a DataFrame, whose session runs the maps.
+    `dataframe`: the source's: a stand-in, or a DataFrame, whose session runs the maps.
     """
     if not maps:
         return table
@@ -161,7 +161,7 @@ def map_rows(
 
 
 def _apply_maps(source: str, maps: tuple[Callable[[Any], Any], ...], frame: Any) -> Any:
-    """Apply a source's maps to a frame; errors of maps that need Spark name the ways out."""
+    """Return a frame after a source's maps; an error of a map that needs Spark has remedies."""
     try:
         return map_dataframe(source, maps, frame)
     except InvalidFlowError as error:
@@ -179,6 +179,6 @@ def _apply_maps(source: str, maps: tuple[Callable[[Any], Any], ...], frame: Any)
 
 
 def _active_session() -> Any:
-    """Return the active Spark session, or ``None``; does not import Spark."""
+    """Return the active Spark session; ``None`` if there is none. Does not import Spark."""
     sql = sys.modules.get("pyspark.sql")
     return None if sql is None else sql.SparkSession.getActiveSession()

@@ -102,10 +102,10 @@ class OwningFlow(Protocol):
     name: str
 
     def _add_operator(self, node: OperatorNode) -> None:
-        """Add a keyed operator to the flow; refuse a name that is taken."""
+        """Add a keyed operator to the flow; raise if its name is taken."""
 
     def _feed_back(self, stream: StreamNode, loop: SourceNode) -> None:
-        """Record the stream that is fed back to a loop; refuse a second stream."""
+        """Record that a stream is fed back to a loop; raise if another one is already."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -793,7 +793,10 @@ class KeyedStream:
     def _checked_tables(
         self, name: str, broadcast: Any, *, taken: Collection[str]
     ) -> dict[str, TableNode]:
-        """Return the broadcast tables of an operator by name; refuse anything but keyed sources."""
+        """Return the broadcast tables of an operator by name.
+
+        Raise unless each is a keyed source.
+        """
         if broadcast is None:
             return {}
         example = 'as in broadcast={"rates": rates.key_by("currency")}'
@@ -1095,7 +1098,10 @@ class KeyedStream:
         name: str | None,
         formerly: str | None,
     ) -> dict[str, Any]:
-        """Check the options that both kinds of joins have; return them as fields of the node."""
+        """Return the checked options of a join as fields of its node.
+
+        `known`: valid kinds of join.
+        """
         where = self._call_text(action)
         if not isinstance(other, KeyedStream):
             raise InvalidFlowError(
@@ -1130,7 +1136,7 @@ class KeyedStream:
         }
 
     def _call_text(self, action: str) -> str:
-        """Describe a call on this stream for messages; `action`: the method."""
+        """Return a call of a method (`action`) of this stream as text for errors."""
         return f"{action} by {listing(self.keys)} on {describe(self.node)}"
 
     def _node_fields(self, name: str | None, action: str, formerly: str | None) -> dict[str, Any]:
@@ -1271,7 +1277,7 @@ class WindowedStream:
         )
 
     def _add_to_flow(self, name: str, **values: Any) -> Stream:
-        """Add the operator of the windows to the flow; return its stream.
+        """Add the operator of the windows to the flow; return the stream of its output.
 
         `values`: further fields of the operator's node.
         """
@@ -1290,7 +1296,7 @@ class WindowedStream:
         return default_name(sources, f"{action}_{windows}", self.keyed.keys)
 
     def _text(self) -> str:
-        """Describe the stream and its windows, for messages."""
+        """Return the stream and its windows as text for errors."""
         windows = ", ".join(map(str, self.windows))
         return f"{describe(self.keyed.node)} by {', '.join(self.keyed.keys)}, {windows}"
 
@@ -1302,6 +1308,6 @@ def _add_to_flow(flow: OwningFlow, node: OperatorNode) -> Stream:
 
 
 def _action_name(function: Callable[..., Any]) -> str:
-    """Return the action of an operator, for its default name: its function's name."""
+    """Return the name of an operator's function, which is part of the operator's default name."""
     name = function_name(function)
     return "process" if name == "<lambda>" else name

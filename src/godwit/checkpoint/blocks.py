@@ -75,7 +75,7 @@ class BlockWriter:
         self._end = 0
 
     def add(self, data: bytes | pa.Buffer) -> int:
-        """Add a block of bytes; return its index in the list that `close` returns."""
+        """Add a block of bytes; return its position in the list that `close` returns."""
         length = memoryview(data).nbytes
         padding = bytes(padded(length) - length)
         checksum = zlib.crc32(padding, zlib.crc32(data))
@@ -94,7 +94,7 @@ class BlockWriter:
         return index
 
     def close(self) -> list[BlockRef]:
-        """Make the blocks durable; return a reference to each, in the order they were added."""
+        """Make the blocks durable; return a reference to each, in the order of `add`."""
         if self._file is not None:
             file, self._file = self._file, None
             file.close()
@@ -166,7 +166,7 @@ def decode_batch(data: bytes | pa.Buffer) -> pa.RecordBatch:
 
 
 def read_batch(storage: CheckpointStorage, ref: BlockRef) -> pa.RecordBatch:
-    """Read a block as an Arrow record batch; raise if it fails its checksum or is none."""
+    """Read a block as an Arrow record batch; raise if its checksum fails or it is not one."""
     buffer = read_block(storage, ref)
     try:
         return decode_batch(buffer)
@@ -182,7 +182,7 @@ def read_batch(storage: CheckpointStorage, ref: BlockRef) -> pa.RecordBatch:
 
 
 def read_segment(storage: CheckpointStorage, segment: SegmentRef) -> pa.RecordBatch:
-    """Read the rows of a changelog segment; raise if their number is not the recorded one."""
+    """Read the rows of a changelog segment; raise if their number differs from the recorded one."""
     batch = read_batch(storage, segment.block)
     expected = segment.row_ends[-1] if segment.row_ends else 0
     if batch.num_rows != expected:

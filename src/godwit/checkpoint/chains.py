@@ -53,7 +53,10 @@ _RECENT_EPOCHS = 64
 
 
 def rows_of(segment: SegmentRef, key_group: int) -> tuple[int, int]:
-    """Return a key group's first row in a segment, and the row after its last; 0, 0 if none."""
+    """Return the range of a key group's rows in a segment: first row, and the row after the last.
+
+    ``(0, 0)`` if it has none.
+    """
     try:
         i = segment.key_groups.index(key_group)
     except ValueError:
@@ -69,7 +72,7 @@ class WaitingRows:
     consumed: dict[int, int] = field(default_factory=dict)
 
     def add(self, segment: SegmentRef) -> None:
-        """Add a waiting segment to those of its key groups that have not processed its rows yet."""
+        """Add a segment with waiting rows, for its key groups that have not processed them yet."""
         for key_group in segment.key_groups:
             if segment.epoch >= self.consumed.get(key_group, -1):
                 self.segments.setdefault(key_group, []).append(segment)
@@ -93,7 +96,7 @@ class SegmentColumns:
 
     @classmethod
     def of(cls, segments: Sequence[SegmentRef]) -> SegmentColumns:
-        """Convert one epoch's segments, at least one, to arrays with an element per key group."""
+        """Convert one or more segments of an epoch to arrays with one element per key group."""
         sizes = np.array([len(segment.key_groups) for segment in segments])
         at = np.repeat(np.arange(len(segments)), sizes)
         ends = concatenate((segment.row_ends for segment in segments), len(at))
@@ -162,12 +165,11 @@ class StateChains:
     def segments_since(
         self, floor: npt.NDArray[np.int64], behind: npt.NDArray[np.bool_]
     ) -> tuple[list[SegmentRef], npt.NDArray[np.int64]]:
-        """Find the segments that bring stale key groups up to date from versions `floor`.
+        """Find the segments that bring copies of key groups up to date.
 
-        `floor`, `behind`: shape ``(num_key_groups,)``: present versions, and a mask of the key
-        groups to bring up to date.
-
-        Returns the segments, and key groups whose chains have to be looked up one by one.
+        `floor`, `behind`: shape ``(num_key_groups,)``: versions of the copies, and a mask of the
+        key groups to bring up to date. Returns the segments, and the key groups whose chains have
+        to be looked up one by one.
         """
         one_by_one = behind & (
             (floor < self.recent_from) | ((self.snapshot_version >= 0) & (floor < self.base))
@@ -182,7 +184,7 @@ class StateChains:
         return segments, np.flatnonzero(one_by_one)
 
     def add_snapshot(self, snapshot: SnapshotRef) -> None:
-        """Add a key group's snapshot unless a newer one is there; drop the segments it covers."""
+        """Add a key group's snapshot unless there is a newer one; drop the segments before it."""
         g = snapshot.key_group
         if snapshot.version <= self.snapshot_version[g]:
             return  # a later one is here already
@@ -206,7 +208,7 @@ class StateChains:
         return _distinct(self.segments)
 
     def manifest(self, state: StateId) -> StateManifest:
-        """Return the chains as the part of a manifest about `state`."""
+        """Return the chains as the entry of a manifest for the state `state`."""
         return StateManifest(
             state=state,
             segments=tuple(map(without_bytes, self.distinct())),
@@ -219,7 +221,7 @@ class StateChains:
         )
 
     def restore(self, manifest: StateManifest) -> None:
-        """Fill empty chains from a manifest's part about their state."""
+        """Fill empty chains from a manifest's entry for their state."""
         for snapshot in manifest.snapshots:
             self.add_snapshot(snapshot)
         for _, of_epoch in groupby(manifest.segments, lambda segment: segment.epoch):
@@ -245,7 +247,7 @@ def _sort_key(segment: SegmentRef) -> tuple[int, str, str, int, str]:
 
 
 def _distinct(lists: Iterable[list[SegmentRef]]) -> list[SegmentRef]:
-    """Collect the segments of several lists, each once, in order of epochs and lanes."""
+    """Return the segments of several lists, each once, in order of epochs and lanes."""
     distinct = {id(segment): segment for segments in lists for segment in segments}
     return sorted(distinct.values(), key=_sort_key)
 
@@ -266,7 +268,10 @@ def _forget_inline_bytes(lists: Iterable[list[SegmentRef]], before: int) -> dict
 
 
 def _group_by_state(segments: Iterable[SegmentRef]) -> list[tuple[StateId, list[SegmentRef]]]:
-    """Group the segments that change state by that state; leave out those of waiting rows."""
+    """Group changelog segments by the state that they change.
+
+    Segments of waiting rows are left out.
+    """
     by_names: dict[tuple[str, str], list[SegmentRef]] = {}
     for segment in segments:
         if segment.kind == "changes":
@@ -275,7 +280,7 @@ def _group_by_state(segments: Iterable[SegmentRef]) -> list[tuple[StateId, list[
 
 
 def _share_of_bytes(segment: SegmentRef, key_group: int) -> int:
-    """Bytes of a segment's block that belong to a key group, in proportion to its rows."""
+    """Return the bytes of a segment that belong to a key group, in proportion to its rows."""
     first, end = rows_of(segment, key_group)
     return (end - first) * segment.block.length // max(1, segment.row_ends[-1])
 
@@ -312,7 +317,7 @@ class Chains:
         return tuple(sorted(self._states))
 
     def upgrade(self, number: int, version: FlowVersion) -> None:
-        """Change to the next flow version, of number `number`: rename and drop states."""
+        """Apply the renamings and drops of flow version `number` to the chains."""
         if number == self.flow:
             return
 
@@ -391,7 +396,7 @@ class Chains:
             yield f"what it names was written under flow version {flow}, not {record.flow}"
 
     def _segment_problems(self, segment: SegmentRef, record: CommitRecord) -> Iterator[str]:
-        """Yield the problems of one segment of a commit record."""
+        """Yield the reasons why one segment of a commit record is not valid."""
         where = f"the {segment.kind} segment of '{segment.id}', lane {segment.lane},"
         if segment.epoch != record.epoch:
             yield f"{where} is of epoch {segment.epoch}"
@@ -448,12 +453,12 @@ class Chains:
     def segments_since(
         self, state: StateId, floor: npt.NDArray[np.int64], needed: npt.NDArray[np.bool_]
     ) -> tuple[list[SegmentRef], dict[int, KeyGroupChain]]:
-        """Return the segments and chains that bring many key groups to their present versions.
+        """Return the segments and chains that bring copies of many key groups up to date.
 
-        `floor`: shape ``(num_key_groups,)``: present version of each key group's copy. `needed`:
-        shape ``(num_key_groups,)``: mask of key groups to bring up to date. Returns all segments
-        that these need, each once; and key group → its chain (see `chain_since`), for those that
-        begin with a snapshot or are far behind.
+        `floor`: shape ``(num_key_groups,)``: version of each key group's copy. `needed`: shape
+        ``(num_key_groups,)``: mask of key groups to bring up to date. Returns all segments that
+        these need, each once; and key group → its chain (see `chain_since`), for those that begin
+        with a snapshot or are far behind.
         """
         chains = self.chains_of(state)
         segments, others = chains.segments_since(floor, (chains.version > floor) & needed)
@@ -468,7 +473,7 @@ class Chains:
         return self.chains_of(state).version.copy()
 
     def is_empty(self, state: StateId) -> npt.NDArray[np.bool_]:
-        """Return a mask, shape ``(num_key_groups,)``: true where the state surely has no entry."""
+        """Return a mask of key groups, shape ``(num_key_groups,)``, that surely have no entry."""
         chains = self.chains_of(state)
         empty: npt.NDArray[np.bool_] = chains.num_segments == 0
         for key_group, snapshot in chains.snapshots.items():
@@ -508,12 +513,15 @@ class Chains:
         ]
 
     def flows_of(self, state: StateId) -> frozenset[int]:
-        """Return the flow versions under which a state's segments and snapshots were written."""
+        """Return the numbers of the flow versions that wrote a state's segments and snapshots."""
         changelog = {segment.flow for segment in self.segments(state)}
         return frozenset(changelog | {snapshot.flow for snapshot in self.snapshots(state)})
 
     def written_under(self) -> frozenset[int]:
-        """Return the flow versions that wrote any segment or snapshot, and the current one."""
+        """Return the numbers of the current flow version and of those that wrote segments.
+
+        Snapshots count as segments do.
+        """
         segments, snapshots = self.segments(), self.snapshots()
         return frozenset({self.flow, *(s.flow for s in segments), *(s.flow for s in snapshots)})
 
@@ -573,7 +581,7 @@ class Chains:
         return chains
 
     def _waiting_of(self, operator: str) -> WaitingRows:
-        """Return the wait buffer of an operator; an empty one if no rows wait."""
+        """Return the wait buffer of an operator; a new, empty one if no rows wait."""
         return self._waiting.get(operator) or WaitingRows()
 
 

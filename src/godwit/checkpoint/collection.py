@@ -64,11 +64,11 @@ class Collected:
 
 
 def collect_garbage(log: CommitLog) -> Collected:
-    """Delete every file that no retained epoch needs.
+    """Delete every file that no retained epoch needs, and report what was deleted.
 
     Reads one manifest and the records after it, and lists seven directories: call it every few
-    epochs, not in each. It may run beside commits of the same log. A file that cannot be deleted
-    keeps none of the others.
+    epochs, not in each. It may run beside commits of the same log. If a file cannot be deleted, the
+    others still are.
     """
     removed: list[FileEntry] = []
     errors: list[GodwitError] = []
@@ -104,7 +104,10 @@ def reading_while_collected(storage: CheckpointStorage) -> Iterator[None]:
 
 
 def unless_collected(storage: CheckpointStorage, error: CorruptCheckpointError) -> CheckpointError:
-    """Return the error for a missing file: `EpochCollectedError` if it was deleted as garbage."""
+    """Return the error to raise for a missing file: `error`, or that it was deleted as garbage.
+
+    The latter is `EpochCollectedError`.
+    """
     file = str(error.context.get("file", ""))
     if not collected_since(storage, [file]):
         return error
@@ -120,7 +123,7 @@ def unless_collected(storage: CheckpointStorage, error: CorruptCheckpointError) 
 
 
 def collected_since(storage: CheckpointStorage, files: Iterable[str]) -> frozenset[str]:
-    """Return the files of a list that are gone because no retained epoch needs them."""
+    """Return those of `files` that are gone because no retained epoch needs them."""
     missing = {file for file in files if number_in(file) is not None}
     for directory in {file.rpartition("/")[0] for file in missing}:
         missing -= {entry.path for entry in storage.list(directory)}
@@ -168,9 +171,9 @@ def unneeded_files(log: CommitLog) -> list[FileEntry]:
 
 
 def needed_files(log: CommitLog) -> set[str]:
-    """Files that the retained epochs need: those that `chains_at` reads, and all blocks.
+    """Return the files that the retained epochs need: those that `chains_at` reads, and all blocks.
 
-    A manifest is named for every retained epoch, though few have one: another run may have written
+    Includes a manifest for every retained epoch, though few have one: another run may have written
     it since the log was opened.
     """
     retained = log.retained_epochs
@@ -272,7 +275,7 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
 
 
 def _positions(log: CommitLog) -> Iterator[tuple[str, tuple[str, Any]]]:
-    """Yield each of Godwit's own sources with its identity and position."""
+    """Yield name, identity and position of each source of Godwit's own."""
     batch = None if log.latest is None else log.latest.last_batch
     if batch is not None:
         for name, position in batch.positions.items():
@@ -280,14 +283,14 @@ def _positions(log: CommitLog) -> Iterator[tuple[str, tuple[str, Any]]]:
 
 
 def _pending_edits(log: CommitLog) -> Iterator[str]:
-    """Describe the renamings and drops that the next start applies, one text each."""
+    """Yield a text for each renaming or deletion that the next start applies."""
     for edit in log.edits():
         yield from (f"{old} is renamed to {new}" for old, new in edit.renamed.items())
         yield from (f"{name} is dropped" for name in edit.dropped)
 
 
 def _state_summary(log: CommitLog, state: StateId) -> StateSummary:
-    """Summarise the sizes, keys and chains of one state at the latest epoch."""
+    """Return sizes, number of keys and chains of one state at the latest epoch."""
     chains = log.chains
     has_state = chains.versions(state) >= 0
     segments = chains.chains_of(state).num_segments[has_state]

@@ -190,18 +190,18 @@ class CommitLog:
                     raise
 
     def _load_record(self, path: str, kind: type[_T]) -> tuple[_T, str]:
-        """Read the record at `path` and its digest (hexadecimal text); cached."""
+        """Read the record at `path`; return it and the hexadecimal digest of its file. Cached."""
         entry = self._loaded.get(path)
         if entry is None:
             entry = self._loaded[path] = load_with_digest(self.storage, path, kind)
         return entry
 
     def version(self, number: int) -> FlowVersion:
-        """Return the flow version of that number; cached."""
+        """Return the flow version with this number; cached."""
         return self._load_record(flow_path(number), FlowVersion)[0]
 
     def _check_version(self, record: CommitRecord) -> None:
-        """Raise if the file of a commit record's flow version is not the one that it names."""
+        """Raise if a commit record names another flow version than the file of that number has."""
         path = flow_path(record.flow)
         if record.flow_digest != self._load_record(path, FlowVersion)[1]:
             problem = f"epoch {record.epoch} ran under another flow version of this number"
@@ -209,7 +209,7 @@ class CommitLog:
 
     @property
     def physical_plan(self) -> PhysicalPlan | None:
-        """Physical plan for the commits of the next epochs; ``None`` if there is none."""
+        """Physical plan that the next commits name; ``None`` if there is none."""
         if self.plan < 0:
             return None
         path, latest = plan_path(self.plan), self.latest
@@ -220,7 +220,7 @@ class CommitLog:
         return plan
 
     def versions_since(self, number: int) -> dict[int, FlowVersion]:
-        """Return number → flow version, from the current one back to `number`."""
+        """Return the flow versions from number `number` to the current one, by number."""
         versions: dict[int, FlowVersion] = {}
         at = self.flow
         while at >= max(number, 0):
@@ -229,7 +229,7 @@ class CommitLog:
         return versions
 
     def edits(self) -> tuple[EditRecord, ...]:
-        """Return the edits of the current flow version that the next one applies, in order.
+        """Return the edits that the next flow version will apply, in order.
 
         Each has the digests of the edit before it, the flow version and the latest record; raises
         `CorruptCheckpointError` for an edit of another checkpoint.
@@ -250,7 +250,7 @@ class CommitLog:
         return tuple(edits)
 
     def next_edit(self, edit: EditRecord) -> EditRecord:
-        """Return an edit with the next number and the digests of its predecessors."""
+        """Return a copy of `edit` with the next number and the digests of the records before it."""
         return msgspec.structs.replace(
             edit,
             number=max(self.edit_numbers(), default=-1) + 1,
@@ -281,7 +281,7 @@ class CommitLog:
         return numbers_in(self.storage, EDITS)
 
     def recorded_as(self, state: StateId) -> StateId:
-        """Return a state's id by the names that the latest commit record uses."""
+        """Return the id that a state has in the latest commit record, before edits that wait."""
         if self.latest is None or self.latest.flow == self.flow:
             return state
         before = self.version(self.flow).name_before(state.operator)
@@ -289,12 +289,12 @@ class CommitLog:
 
     @property
     def latest_epoch(self) -> int:
-        """The latest committed epoch; -1 before the first."""
+        """Number of the latest committed epoch; -1 before the first."""
         return -1 if self.latest is None else self.latest.epoch
 
     @property
     def retained_epochs(self) -> range:
-        """The epochs whose state can be read."""
+        """Numbers of the epochs whose state can still be read."""
         latest = self.latest  # read once: a collection may run beside commits
         if latest is None:
             return range(0)
@@ -320,12 +320,12 @@ class CommitLog:
         return max((m for m in self._manifests if m <= epoch), default=-1)
 
     def forget_manifests(self, *, before: int) -> None:
-        """Note that manifests of epochs earlier than `before` were deleted."""
+        """Record that the manifests of epochs earlier than `before` were deleted."""
         for epoch in [epoch for epoch in self._manifests if epoch < before]:
             self._manifests.remove(epoch)  # in place: a commit beside this may append one
 
     def point(self, epoch: int) -> HistoryPoint:
-        """Return an epoch with its history and the digest of its commit record."""
+        """Return the point of an epoch: its number, its history, and its commit record's digest."""
         origin = self.identity.origin_of(epoch)
         return HistoryPoint(
             query_id=origin.query_id,
@@ -335,7 +335,7 @@ class CommitLog:
         )
 
     def relation(self, point: HistoryPoint) -> Relation:
-        """Compare an epoch of some history, as a sink's target has it, with this checkpoint."""
+        """Return how a point, as a sink's target stores it, relates to this history."""
         origin = self.identity.origin_of(point.epoch)
         if (point.query_id, point.history) != (origin.query_id, origin.history):
             return "diverged"
@@ -348,8 +348,8 @@ class CommitLog:
     def last_shared_epoch(self, point: HistoryPoint) -> int:
         """Return the last epoch that this checkpoint shares with the history of a point.
 
-        Returns -1 if none is known: the histories have nothing to do with each other, or it is not
-        known where they parted.
+        Returns -1 if none is known: the histories are unrelated, or where they parted is not
+        recorded.
         """
         relation = self.relation(point)
         if relation != "diverged":
@@ -433,7 +433,7 @@ class CommitLog:
         )
 
     def _begin_version(self, version: FlowVersion, run: RunRecord) -> None:
-        """Write a flow version for the next epochs; a later commit record makes it count."""
+        """Write a flow version for the next epochs; it is valid from their first commit on."""
         if version.previous != self.flow:
             raise ConcurrentRunError(
                 f"While run {run.run_id!r} was starting, another one committed flow version "
@@ -453,11 +453,10 @@ class CommitLog:
             self.plan = create_numbered(self.storage, PLANS, plan, after=self.plan)
 
     def commit(self, record: CommitRecord) -> CommitRecord:
-        """Commit the next epoch; durable once this returns.
+        """Commit the next epoch; it is durable once this returns.
 
-        Returns the record as it was written: every block has a file, and small ones still have
-        their bytes with them.
-        Raises `ConcurrentRunError` if another run owns the checkpoint.
+        Returns the record as it was written: every block has a file, and small blocks also keep
+        their bytes in memory. Raises `ConcurrentRunError` if another run owns the checkpoint.
         """
         run = self._run
         if run is None:
@@ -505,7 +504,7 @@ class CommitLog:
         return written
 
     def _write_manifest(self) -> None:
-        """Write a manifest of all chains; a failure is logged, since records suffice."""
+        """Write a manifest of all chains; a failure is only logged, since records suffice."""
         path = manifest_path(self.latest_epoch)
         try:
             manifest = msgspec.structs.replace(

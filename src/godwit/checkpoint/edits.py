@@ -71,7 +71,8 @@ def rename_operator(log: CommitLog, old: str, new: str) -> None:
 def drop_operator(log: CommitLog, operator: str, *, reset: bool = False) -> None:
     """Drop an operator's state and waiting rows from the next epoch on.
 
-    `reset`: allow an operator of the flow, which starts empty then.
+    `reset`: the operator may still be in the flow, and then starts with empty state. Without it,
+    dropping such an operator raises.
     """
     version = _current_version(log)
     _check_operator(log, version, operator)
@@ -86,7 +87,7 @@ def drop_operator(log: CommitLog, operator: str, *, reset: bool = False) -> None
 
 
 def _current_version(log: CommitLog) -> FlowVersion:
-    """Return the flow version of the last epoch, with the edits that wait applied."""
+    """Return the flow version of the last epoch with the pending edits applied."""
     if log.latest is None:
         raise CheckpointError(
             f"No epoch is committed yet in the checkpoint {log.storage.uri!r}, so it has no "
@@ -97,7 +98,7 @@ def _current_version(log: CommitLog) -> FlowVersion:
 
 
 def _check_operator(log: CommitLog, version: FlowVersion, operator: str) -> None:
-    """Refuse an operator that the checkpoint does not have, or that is a part of another."""
+    """Raise if the checkpoint does not have the operator, or it is a part of another operator."""
     current = version.operator(operator)
     if current is not None and current.part_of:
         raise CheckpointError(
@@ -129,11 +130,10 @@ def remove_key(
     key: str,
     delivered: bool = False,
 ) -> dict[str, int]:
-    """Commit an epoch that removes the state of one key; return state → removed entries.
+    """Commit an epoch that deletes the state of one key; return state → number of deleted entries.
 
     `matches`: returns a mask, shape ``(n,)``, of the rows with the key among n rows of key columns.
-    `key`: the key's text, for messages. `delivered`: whether the user says that sinks have the last
-    epoch.
+    `key`: the key as text, for messages. `delivered`: the user says that sinks have the last epoch.
     """
     version = log.version(log.flow)
     target = version.operator(operator)
@@ -203,11 +203,10 @@ def commit_edit(
     snapshots: Iterable[SnapshotRef] = (),
     delivered: bool,
 ) -> None:
-    """Commit an epoch without input after the last epoch, with these segments and snapshots.
+    """Commit an epoch without input that has the given segments and snapshots.
 
-    `before`: last committed batch, from which sources go on.
-
-    Raises `CheckpointError` if sinks may lack the last epoch.
+    `before`: last committed batch, from which sources go on. Raises `CheckpointError` if sinks may
+    lack the last epoch.
     """
     with_rows = {ref.sink for ref in latest.outputs if ref.rows}
     # Its record has no rows for a sink, which is not the whole result of any.
@@ -245,9 +244,10 @@ def commit_edit(
 
 
 def _was_delivered(log: CommitLog, latest: CommitRecord) -> bool:
-    """Return whether the journal shows that an epoch was delivered.
+    """Return whether the journal shows that sinks have an epoch.
 
-    Only what the run says that committed it: a journal outlives epochs that a repair takes back.
+    Only entries of the run that committed it count: a journal outlives epochs that a repair takes
+    back.
     """
     entries = JournalReader(log.storage).entries_of_run(latest.run_id)
     said = (entry.get("event") for entry in entries)
@@ -256,7 +256,7 @@ def _was_delivered(log: CommitLog, latest: CommitRecord) -> bool:
 
 
 def _repeat_loop_rows(log: CommitLog, latest: CommitRecord) -> tuple[OutputRef, ...]:
-    """Write the rows that wait in loops again, as staged output of the new epoch."""
+    """Write the rows that wait in feedback loops again, as staged output of the new epoch."""
     refs = [ref for ref in latest.outputs if ref.rows and ref.sink.startswith(FED_BACK)]
     if not refs:
         return ()
@@ -329,9 +329,9 @@ def _removal_entries(
 
 
 def _placeholders(name: str, text: str, count: int, types: Mapping[str, pa.DataType]) -> pa.Array:
-    """Return the values of a state column in `count` removals: placeholders, which nobody reads.
+    """Return `count` arbitrary values of a state column, for entries that are removals.
 
-    `text`: name of the column's type. `types`: name → type, of columns found in the checkpoint;
+    `text`: the column's type as text. `types`: text → type, of columns found in the checkpoint;
     raises `CheckpointError` if it is not among them.
     """
     dtype = types.get(text)
@@ -348,9 +348,9 @@ def _placeholders(name: str, text: str, count: int, types: Mapping[str, pa.DataT
 
 
 def keep_position(log: CommitLog, source: str, *, delivered: bool = False) -> None:
-    """Allow a source of Godwit's own to read other data from its present position.
+    """Allow a source of Godwit's own to read other data from its present position on.
 
-    The last committed batch has its position. `delivered`: as for `remove_key`.
+    `delivered`: as for `remove_key`.
     """
     latest = log.latest
     assert latest is not None

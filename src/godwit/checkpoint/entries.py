@@ -51,21 +51,21 @@ class StateRows:
     removed: npt.NDArray[np.bool_] | None = None
 
     def followed_by(self, others: StateRows) -> StateRows:
-        """Return these entries followed by others; neither has removals."""
+        """Return these entries, then `others`; neither may have removals."""
         return StateRows(
             hashes=np.concatenate([self.hashes, others.hashes]),
             keys=pa.concat_batches([self.keys, others.keys]),
             values=pa.concat_batches([self.values, others.values]),
         )
 
-    def take(self, which: npt.NDArray[np.integer]) -> StateRows:
-        """Return the entries at the positions `which`."""
-        rows = pa.array(which)
+    def take(self, positions: npt.NDArray[np.integer]) -> StateRows:
+        """Return the entries at the given positions."""
+        rows = pa.array(positions)
         return StateRows(
-            hashes=self.hashes[which],
+            hashes=self.hashes[positions],
             keys=self.keys.take(rows),
             values=self.values.take(rows),
-            removed=None if self.removed is None else self.removed[which],
+            removed=None if self.removed is None else self.removed[positions],
         )
 
 
@@ -121,7 +121,10 @@ class EntryLayout:
     def _upgrade_values(
         self, values: pa.RecordBatch, upgrade: StateUpgrade, columns: Sequence[pa.Array]
     ) -> pa.RecordBatch:
-        """Upgrade the state columns of an earlier flow version; an error names the state's key."""
+        """Return state columns of an earlier flow version, upgraded.
+
+        An error names the state's key.
+        """
         try:
             return upgrade(values)
         except GodwitError as error:
@@ -192,9 +195,9 @@ class ColumnsByName:
 
 
 def select_columns(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
-    """Return the columns of a schema from a batch that has them, in any order.
+    """Return the columns of `schema` from a batch that has them in any order.
 
-    Timestamps may be in any time zone. `name`: the state or operator, for errors.
+    Timestamps may have any time zone. `name`: the state or operator, for errors.
     """
     if batch.schema.equals(schema):
         return batch
@@ -212,7 +215,7 @@ def select_columns(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.Re
 
 
 def in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with its timestamps in time zone UTC, as they are stored; no copy."""
+    """Return a batch whose timestamps have time zone UTC, as they are stored; no copy."""
     types = [type_in_utc(field.type) for field in batch.schema]
     if types == batch.schema.types:
         return batch
@@ -228,7 +231,7 @@ def type_in_utc(dtype: pa.DataType) -> pa.DataType:
 
 
 def _as_type(column: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """Cast timestamps to another time zone; raise for any other difference of types."""
+    """Return a column with another time zone; raise for any other difference of types."""
     if column.type == dtype:
         return column
     if type_text(column.type) != type_text(dtype):
@@ -237,7 +240,10 @@ def _as_type(column: pa.Array, dtype: pa.DataType) -> pa.Array:
 
 
 def is_entries_of(columns: Columns, expected: Columns) -> bool:
-    """Return whether columns are a hash, `expected` (keys, state), and perhaps a removed flag."""
+    """Return whether columns are a hash, then those `expected`, then perhaps a flag for removals.
+
+    `expected`: key and state columns.
+    """
     inner, rest = columns[1 : len(expected) + 1], columns[len(expected) + 1 :]
     framed = [dtype for _, dtype in (*columns[:1], *rest)]
     return inner == expected and framed in (["int64"], ["int64", "bool"])
@@ -265,7 +271,10 @@ def key_group_ranges(segment: SegmentRef) -> Iterator[tuple[int, int, int]]:
 def _columns_mismatch(
     what: str, columns: Columns, flow: int, expected: Columns
 ) -> CheckpointMismatchError:
-    """Return the error that columns (`what` has them) are not those of their flow version."""
+    """Return the error that stored columns are not those of their flow version.
+
+    `what`: the segment or snapshot that has them, as text. `flow`: number of the version.
+    """
     return CheckpointMismatchError(
         f"{what} the columns {_columns_text(columns)}, but flow version {flow}, which wrote them, "
         f"has {_columns_text(expected)}.",
@@ -313,7 +322,7 @@ def read_chain(
     *,
     cache: BatchCache | None = None,
 ) -> StateRows:
-    """Read the whole state of one key group: its snapshot, changed by its segments."""
+    """Return all entries of one key group, read from its snapshot and the segments after it."""
     cache = BatchCache(storage) if cache is None else cache
     parts = []
     if chain.snapshot is not None:
@@ -328,7 +337,7 @@ def read_chain(
 
 
 def latest_entries(parts: Sequence[StateRows], schema: StateSchema) -> StateRows:
-    """Concatenate entries, oldest first; keep the last entry of each key unless it is removed."""
+    """Concatenate entries, oldest first; of each key keep the last, unless it is a removal."""
     hashes = np.concatenate([part.hashes for part in parts] or [np.empty(0, np.int64)])
     keys = _concatenate([part.keys for part in parts], schema.keys)
     values = _concatenate([part.values for part in parts], schema.values)

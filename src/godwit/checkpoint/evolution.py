@@ -107,16 +107,16 @@ class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
     dropped: tuple[str, ...] = ()  # operators of the previous version whose state is gone
 
     def operator(self, name: str) -> OperatorVersion | None:
-        """Return an operator with state, of the flow or removed from it; ``None`` if unknown."""
+        """Return the operator `name`, of the flow or removed from it; ``None`` if it is unknown."""
         return self.operators.get(name) or self.kept.get(name)
 
     def parts_of(self, name: str) -> tuple[str, ...]:
-        """Names of the operators that are parts of the operator `name`."""
+        """Return the names of the operators that are parts of the operator `name`."""
         every = {**self.operators, **self.kept}
         return tuple(part for part, operator in every.items() if operator.part_of == name)
 
     def name_before(self, operator: str) -> str | None:
-        """Return an operator's name in the previous version; ``None`` if it is new."""
+        """Return the operator's name in the previous flow version; ``None`` if it is new."""
         for old, new in self.renamed.items():
             if new == operator:
                 return old
@@ -129,18 +129,18 @@ def type_text(dtype: pa.DataType) -> str:
 
 
 def columns_of(schema: Iterable[pa.Field]) -> Columns:
-    """Return columns as stored in a checkpoint: name and type as text."""
+    """Return a schema as a checkpoint stores it: name and type of each column, as text."""
     return tuple((field.name, type_text(field.type)) for field in schema)
 
 
 def _in_utc(text: str) -> str:
-    """Replace the time zone in a type's text by UTC."""
+    """Return the text of a type with its time zone replaced by UTC."""
     # Nearly every type has no zone, and a start describes each column several times.
     return _ZONE.sub(r"\1, tz=UTC]", text) if "tz=" in text else text
 
 
 def without_zones(value: Any) -> Any:
-    """Return a plain value with UTC in place of the time zones in its names of types."""
+    """Return plain values in which the texts of types have time zone UTC."""
     if isinstance(value, str):
         return _in_utc(value)
     if isinstance(value, dict):
@@ -169,11 +169,11 @@ class WrittenState:
 
     @classmethod
     def of(cls, description: StateDescription) -> WrittenState:
-        """Build the written state of a description whose parts are all valid."""
+        """Return the written state of a description of which every column is valid."""
         return _narrow_to_valid(description, ())
 
     def columns_kept_in(self, today: StateDescription) -> frozenset[str]:
-        """Return the names of stored columns whose meaning has not changed."""
+        """Return the names of stored columns that mean the same in the description `today`."""
         results = _aggregates_of(self.description)
         if results is None:
             return self.live
@@ -184,9 +184,9 @@ class WrittenState:
 def description_in(
     versions: Mapping[int, FlowVersion], latest: int, operator: str, state: str, flow: int
 ) -> WrittenState | None:
-    """Return the schema of a state in an earlier flow version.
+    """Return the description of a state in flow version `flow`; ``None`` if it did not exist.
 
-    Returns ``None`` if the operator or the state was not there.
+    `operator`, `state`: their names in version `latest`.
     """
     line: list[StateDescription | None] = []
     number, name = latest, operator
@@ -211,7 +211,7 @@ def description_in(
 def _narrow_to_valid(
     written: StateDescription, later: Iterable[StateDescription | None]
 ) -> WrittenState:
-    """Narrow a written state to the columns, results and fields that all later ones have."""
+    """Return a written state with only the columns, results and fields that all later ones have."""
     live = {name for name, _ in written.columns}
     results = _aggregates_of(written)
     records = _class_fields(written)
@@ -248,13 +248,13 @@ def _narrow_to_valid(
 
 
 def _aggregates_of(description: StateDescription) -> dict[str, Any] | None:
-    """Return result → description of an aggregating operator's state; ``None`` for others."""
+    """Return result → description of its aggregate; ``None`` if the operator does not aggregate."""
     is_aggregate = description.codec == "arrow" and isinstance(description.type, dict)
     return description.type if is_aggregate else None
 
 
 def _columns_of_aggregates(results: Mapping[str, Any]) -> frozenset[str]:
-    """Names of the state columns of an operator's results."""
+    """Return the names of the state columns that the results of an operator have."""
     return frozenset(column for result in results.values() for column in result["state"])
 
 
@@ -270,7 +270,7 @@ def _class_fields(description: StateDescription | None) -> dict[str, frozenset[s
 
 
 def differences(where: str, old: Any, new: Any) -> Iterator[str]:
-    """Yield the differences of two plain values in words, each with `where` before it."""
+    """Yield the differences of two plain values as text, each prefixed by `where`."""
     old, new = plain(old), plain(new)
     if not (isinstance(old, dict) and isinstance(new, dict)):
         if old != new:
@@ -301,9 +301,9 @@ def check_compatible(
     remedy: str = _START_EMPTY,
     **context: Any,
 ) -> None:
-    """Raise `CheckpointMismatchError` if stored state does not fit its present description.
+    """Raise `CheckpointMismatchError` if stored state does not fit the description of today's.
 
-    `subject`: whose state, in words. `problems`: further differences, found by the caller.
+    `subject`: the state's owner, as text. `problems`: further differences, found by the caller.
     """
     every = [*problems, *changed_meaning(stored, today)]
     if (stored.codec == "arrow") != (today.codec == "arrow"):
@@ -329,9 +329,9 @@ def changed_meaning(stored: StateDescription, today: StateDescription) -> Iterat
 
 
 def changed_columns(stored: Columns, today: Columns, *, are_rows: bool) -> Iterator[str]:
-    """Yield in words the stored columns that today's flow would read as something else.
+    """Yield, as text, the stored columns that today's flow would read as something else.
 
-    `are_rows`: whether they are columns of rows, which may have been renamed.
+    `are_rows`: they are columns of rows, which may have been renamed.
     """
     was, now = dict(stored), dict(today)
     for name, dtype in stored:
@@ -349,7 +349,7 @@ def changed_columns(stored: Columns, today: Columns, *, are_rows: bool) -> Itera
 def mismatch_error(
     what: str, problems: Iterable[str], remedy: str, **context: Any
 ) -> CheckpointMismatchError:
-    """Build the error that stored data (`what`) does not fit, with all `problems` in words."""
+    """Return the error that stored data (`what`, as text) does not fit, with all `problems`."""
     problems = list(problems)
     return CheckpointMismatchError(
         f"{what} in the checkpoint does not fit: {'; '.join(problems)}.",
@@ -362,7 +362,10 @@ def mismatch_error(
 def flow_mismatch(
     uri: str, problems: Sequence[str], why: str = "", *, remedy: str
 ) -> CheckpointMismatchError:
-    """Build the error that a flow does not fit its checkpoint; `why`: the danger in words."""
+    """Return the error that a flow does not fit its checkpoint.
+
+    `why`: what could go wrong if it ran, as text.
+    """
     return CheckpointMismatchError(
         f"The checkpoint {uri!r} does not fit this flow: {'; '.join(problems)}. {why}".rstrip(),
         remedy=remedy,
@@ -371,27 +374,29 @@ def flow_mismatch(
     )
 
 
-def _changed_values(where: str, was: Any, now: Any) -> Iterator[str]:
-    """Yield in words which plain values changed; `where`: the path of names to them."""
-    if isinstance(was, dict) and isinstance(now, dict):
-        for name in sorted(was.keys() & now.keys()):
-            yield from _changed_values(f"{where} {name}".lstrip(), was[name], now[name])
-    elif was != now:
-        yield f"{where} was {was!r} and is {now!r}"
+def _changed_values(where: str, before: Any, now: Any) -> Iterator[str]:
+    """Yield, as text, the plain values that changed; `where`: the path of names to them."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in sorted(before.keys() & now.keys()):
+            yield from _changed_values(f"{where} {name}".lstrip(), before[name], now[name])
+    elif before != now:
+        yield f"{where} was {before!r} and is {now!r}"
 
 
-def _swapped_names(was: Any, now: Any) -> Iterator[str]:
-    """Yield in words the names that were swapped, such as the left and right of a join.
+def _swapped_names(before: Any, now: Any) -> Iterator[str]:
+    """Yield, as text, names that were swapped, such as those of a join's left and right input.
 
     Origins are compared by their common fields, since earlier versions may have stored fewer.
     """
-    if not (was and now):
+    if not (before and now):
         return
-    was, now = plain(was), plain(now)
-    names = [name for name in was if name in now]
-    every = [of[name] for of in (was, now) for name in names]
-    known = [field for field in was[names[0]] if all(field in o for o in every)] if names else []
-    old, new = ({name: [of[name][field] for field in known] for name in names} for of in (was, now))
+    before, now = plain(before), plain(now)
+    names = [name for name in before if name in now]
+    every = [of[name] for of in (before, now) for name in names]
+    known = [field for field in before[names[0]] if all(field in o for o in every)] if names else []
+    old, new = (
+        {name: [of[name][field] for field in known] for name in names} for of in (before, now)
+    )
     moved = [
         name
         for name in names
@@ -402,7 +407,7 @@ def _swapped_names(was: Any, now: Any) -> Iterator[str]:
 
 
 def _sorted_windows(windows: Any) -> Any:
-    """Sort the plain values of windows, whose order in a program makes no difference."""
+    """Return the plain values of windows sorted, since their order in a program is irrelevant."""
     if not windows:
         return None
     bounds = ("length_us", "every_us", "offset_us", "gap_us")
@@ -438,10 +443,12 @@ def compare_flows(
     edits: Sequence[EditRecord] = (),
     repartition: bool = False,
 ) -> FlowChanges:
-    """Compare the present flow with the stored one; raise if it does not fit.
+    """Return the changes from the stored flow to today's.
 
-    `stored`: version of the last committed epoch; ``None`` before the first. `repartition`: other
-    columns may place the rows of an operator.
+    Raise if it cannot continue the checkpoint.
+
+    `stored`: version of the last committed epoch; ``None`` before the first. `previous`: its
+    number. `repartition`: other columns may decide the key groups of an operator's rows.
     """
     if stored is None:
         return FlowChanges(
@@ -526,7 +533,7 @@ def compare_flows(
 
 
 def apply_edits(version: FlowVersion, edits: Sequence[EditRecord]) -> FlowVersion:
-    """Apply edits to a flow version; its `renamed` and `dropped` list them."""
+    """Return a flow version with edits applied; its `renamed` and `dropped` list them."""
     renamed: dict[str, str] = {}
     dropped: list[str] = []
     operators, kept = dict(version.operators), dict(version.kept)
@@ -553,7 +560,7 @@ def apply_edits(version: FlowVersion, edits: Sequence[EditRecord]) -> FlowVersio
 
 
 def _name_before_edits(renamed: Mapping[str, str], name: str) -> str:
-    """Return an operator's name before the edits."""
+    """Return an operator's name before the edits; `renamed`: old → new name."""
     return next((old for old, new in renamed.items() if new == name), name)
 
 
@@ -600,7 +607,7 @@ def _event_time_columns(today: FlowVersion, stored: FlowVersion, uri: str) -> di
 
 
 def partitioned_anew(operator: str) -> str:
-    """Return the text of `FlowChanges.results` for state that went to other key groups."""
+    """Return the text in `FlowChanges.results` for an operator whose state changes key groups."""
     return f"{operator} is partitioned anew"
 
 
@@ -618,7 +625,7 @@ def _changed_partition(name: str, was: OperatorVersion, now: OperatorVersion) ->
 
 
 def _changed_part(name: str, part_of: str, now: OperatorVersion) -> Iterator[str]:
-    """Yield a problem if the operator has become a part of another, or is one no longer."""
+    """Yield a problem if the operator has become a part of another one, or has ceased to be."""
     if part_of != now.part_of:
         was, becomes = (
             f"a part of {whole!r}" if whole else "an operator of its own"
@@ -651,7 +658,7 @@ def _lost_states(name: str, before: OperatorVersion, now: OperatorVersion) -> It
 
 
 def _changed_results(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
-    """Yield in words the aggregates that an operator gained or lost."""
+    """Yield, as text, the aggregates that an operator gained or lost."""
     for state, described_as in now.states.items():
         was = before.states.get(state)
         if was is None or not (isinstance(was.type, dict) and isinstance(described_as.type, dict)):
@@ -663,19 +670,19 @@ def _changed_results(name: str, before: OperatorVersion, now: OperatorVersion) -
                 yield f"{name}.{result} was dropped"
 
 
-def _changed_keys(where: str, was: Columns, now: Columns) -> Iterator[str]:
-    """Yield differences of key columns; operators with divided keys have a part column more."""
+def _changed_keys(where: str, before: Columns, now: Columns) -> Iterator[str]:
+    """Yield differences of key columns; operators with divided hot keys have one column more."""
     part = (f"{RESERVED_PREFIX}_part", "int32")
-    if part in was and part not in now:
+    if part in before and part not in now:
         yield f"{where}it had spread=, and has none"
-    if part in now and part not in was:
+    if part in now and part not in before:
         yield f"{where}it had no spread=, and has it"
-    own, today = ([column for column in columns if column != part] for columns in (was, now))
+    own, today = ([column for column in columns if column != part] for columns in (before, now))
     yield from differences(f"{where}keys", own, today)
 
 
 def _changed_sinks(today: FlowVersion, stored: FlowVersion) -> Iterator[str]:
-    """Yield in words the columns of sinks that were added, removed or changed in type."""
+    """Yield, as text, the columns of sinks that were added, removed or changed in type."""
     for sink, columns in today.sinks.items():
         where = f"sink {sink}: "
         yield from differences(where, dict(stored.sinks.get(sink, columns)), dict(columns))
@@ -684,7 +691,7 @@ def _changed_sinks(today: FlowVersion, stored: FlowVersion) -> Iterator[str]:
 def _lost_generated_names(
     today: FlowVersion, stored: FlowVersion, added: Sequence[str], removed: Sequence[str]
 ) -> Iterator[str]:
-    """Yield problems: operators with a generated name that would lose their state."""
+    """Yield a problem for each operator whose generated name changed: it would lose its state."""
     for name in added:
         operator = today.operators[name]
         for old in removed:
@@ -698,7 +705,7 @@ def _lost_generated_names(
 
 
 def _renamings(today: FlowVersion, stored: FlowVersion, problems: list[str]) -> dict[str, str]:
-    """Return old name → new name of operators to rename; add impossible ones to `problems`."""
+    """Return old name → new name of operators to rename; append problems to `problems`."""
     renamings = {name: o.formerly for name, o in today.operators.items() if o.formerly}
     renamed: dict[str, str] = {}
     for new, old in renamings.items():
@@ -729,11 +736,11 @@ def _renamings(today: FlowVersion, stored: FlowVersion, problems: list[str]) -> 
 
 
 def _swapped_again(today: FlowVersion, stored: FlowVersion, new: str, old: str) -> bool:
-    """Return whether operators that exchanged their names have exchanged them again.
+    """Return whether two operators that had swapped names have swapped them once more.
 
-    ``formerly=`` is the same as after the first exchange, so origins are compared: one that equals
-    the stored origin of its ``formerly`` name shows an exchange, unless another equals that of its
-    own name. Changed code shows nothing.
+    ``formerly=`` is the same as after the first swap, so origins are compared: one that equals the
+    stored origin of its ``formerly`` name shows a swap, unless another equals that of its own name.
+    Changed code shows nothing.
     """
     cycle = [new]
     while old != new:

@@ -247,7 +247,7 @@ _CHECKS: Final[dict[type, Callable[[Any, int], Iterator[str]]]] = {
 
 
 def _not_hexadecimal(record: object, *fields: str) -> Iterator[str]:
-    """Yield a problem for each of the record's fields that is no hexadecimal digest."""
+    """Yield a problem for each named field of a record that is not a hexadecimal digest."""
     for name in fields:
         value = getattr(record, name)
         if not _HEXADECIMAL.fullmatch(value):
@@ -255,7 +255,7 @@ def _not_hexadecimal(record: object, *fields: str) -> Iterator[str]:
 
 
 def _out_of_bounds(record: object, **bounds: tuple[int, int]) -> Iterator[str]:
-    """Yield a problem for each field of a record outside its inclusive bounds."""
+    """Yield a problem for each field of a record outside its bounds (inclusive, by field name)."""
     for name, (minimum, maximum) in bounds.items():
         value = getattr(record, name)
         if not minimum <= value <= maximum:
@@ -275,7 +275,7 @@ def concatenate(parts: Iterable[Sequence[int]], size: int) -> np.ndarray[Any, np
 
 
 def rows_are_sound(segments: Sequence[SegmentRef], num_key_groups: int) -> bool:
-    """Return whether `row_problems` finds nothing in any segment; checks all at once."""
+    """Return whether `row_problems` finds nothing in any segment; one vectorized check of all."""
     sizes = [len(segment.key_groups) for segment in segments]
     if sizes != [len(segment.row_ends) for segment in segments]:
         return False
@@ -297,7 +297,7 @@ def rows_are_sound(segments: Sequence[SegmentRef], num_key_groups: int) -> bool:
 
 
 def row_problems(segment: SegmentRef, num_key_groups: int) -> Iterator[str]:
-    """Yield the problems of a segment's key groups and of the row ends beside them."""
+    """Yield the problems of a segment's list of key groups and of its list of row ends."""
     if len(segment.key_groups) != len(segment.row_ends):
         yield (
             f"a segment has {len(segment.key_groups)} key groups and {len(segment.row_ends)} ends "
@@ -385,12 +385,12 @@ def encode_record(value: msgspec.Struct, blocks: bytes = b"") -> bytes:
 
 
 def digest_of(data: bytes | memoryview) -> str:
-    """Return the hash of a commit record's file, which the next record holds."""
+    """Return the digest of a commit record's file, by which the next record refers to it."""
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
-    """Decode a record's file at `path`; raise if it is damaged or breaks a rule."""
+    """Decode the content of the record file at `path`; raise if it is damaged or not valid."""
     view = memoryview(data)
     problem = _frame_problem(view)
     if not problem:
@@ -416,7 +416,7 @@ def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
 
 
 def _other_format(version: int, path: str) -> CheckpointMismatchError:
-    """Return the error that the file at `path` has an unreadable format number."""
+    """Return the error that the file at `path` has a format number that cannot be read."""
     if version in RELEASES:
         remedy = (
             f"Godwit {' and '.join(RELEASES[version])} reads it: go on with that version, on the "
@@ -458,10 +458,10 @@ def _frame_problem(view: memoryview) -> str:
 
 
 def encode_commit(record: CommitRecord) -> tuple[bytes, CommitRecord]:
-    """Frame a commit record with the blocks that travel in it.
+    """Encode a commit record, with small blocks inline, as the content of its file.
 
-    Returns bytes: the file's content; CommitRecord: the same record, in which every block has a
-    file; blocks that travelled inline keep their bytes in memory beside their new address.
+    Returns the bytes, and the record in which every block has a file; inline blocks keep their
+    bytes in memory too.
     """
     path = commit_path(record.epoch)
     inline: list[bytes] = []
@@ -495,7 +495,7 @@ def _with_blocks(record: CommitRecord, change: Callable[[BlockRef], BlockRef]) -
 
 
 def _with_block(ref: _Ref, block: BlockRef) -> _Ref:
-    """Return a reference to a segment, snapshot or output that names another block."""
+    """Return a reference to a segment, snapshot or output, changed to refer to `block`."""
     return ref if block is ref.block else msgspec.structs.replace(ref, block=block)
 
 

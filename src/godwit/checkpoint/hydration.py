@@ -85,7 +85,7 @@ class Hydration:
     def bring_forward(
         self, needed: npt.NDArray[np.bool_], keep_up: npt.NDArray[np.bool_] | None = None
     ) -> npt.NDArray[np.bool_]:
-        """Bring copies of key groups up to the committed version.
+        """Bring the local copies of key groups up to the committed version.
 
         `needed`: shape ``(num_key_groups,)``: mask of key groups that this epoch needs. `keep_up`:
         shape ``(num_key_groups,)``: mask of others, which are brought up to date only if that needs
@@ -110,7 +110,7 @@ class Hydration:
         return short & ~missing
 
     def _only_newest_missing(self) -> npt.NDArray[np.bool_]:
-        """Return a mask of key groups that lack no more than the last epoch's changes."""
+        """Return a mask of key groups whose copies lack at most the last epoch's changes."""
         versions = self.local.versions
         first = np.full(len(versions), np.iinfo(np.int64).max)
         for segment in reversed(self._segments):
@@ -139,7 +139,7 @@ class Hydration:
         self._apply_segments(sorted(distinct.values(), key=lambda s: (s.epoch, s.lane)), selected)
 
     def _restore_snapshots(self, snapshots: Mapping[int, SnapshotRef]) -> None:
-        """Replace local copies of key groups by their snapshots, where these are newer."""
+        """Replace local copies of key groups by their snapshots, if these are newer."""
         parts: list[Changes] = []
         for key_group, snapshot in sorted(snapshots.items()):
             if self.local.versions[key_group] >= snapshot.version:
@@ -157,10 +157,10 @@ class Hydration:
     def _apply_segments(
         self, segments: Iterable[SegmentRef], selected: npt.NDArray[np.bool_]
     ) -> None:
-        """Apply segments, in order of epochs, to the selected key groups that are behind them.
+        """Apply segments, in order of epochs, to selected key groups whose copies lack them.
 
-        Segments that change different key groups are brought in by one call, whatever their epochs:
-        in a steady run that is one call for all that the last epoch changed.
+        Segments that change different key groups are applied by one call, whatever their epochs: in
+        a steady run that is one call for all that the last epoch changed.
         """
         versions = self.local.versions
         parts: list[Changes] = []
@@ -195,7 +195,10 @@ def _to_changes(
     ends: npt.NDArray[np.int64],
     epochs: npt.NDArray[np.int64],
 ) -> Changes:
-    """Convert rows of segments or snapshots to changes of a local store."""
+    """Convert rows of segments or snapshots to changes of a local store.
+
+    `ends`: end of each key group's rows. `epochs`: version of each key group after the change.
+    """
     return Changes(
         key_groups=key_groups,
         ends=ends,
@@ -212,8 +215,8 @@ def recover_chains(
 ) -> dict[int, KeyGroupChain]:
     """Read the full chains of some key groups from the checkpoint, at a committed epoch.
 
-    `state` has its name of that epoch. This reads a manifest and the records after it; it is used
-    only by executors that have less state than the driver assumed.
+    `state` has its name of that epoch. This reads a manifest and the records after it; only
+    executors that have less state than the driver assumed use it.
     """
     if epoch < 0:
         return {}
@@ -279,10 +282,10 @@ def unpack_copies(
     state: str,
     schema: StateSchema,
 ) -> Iterator[Changes]:
-    """Verify and decode packed copies.
+    """Verify and decode copies that `pack_copies` encoded; yield them as changes.
 
-    Raises `MigrationError` if one is damaged, of something else, or missing.  What was returned
-    until then is as good as the checkpoint's.
+    Raises `MigrationError` if one is damaged, of another state, or missing. Copies yielded before
+    that are as good as the checkpoint's.
     """
     layout = EntryLayout(name=state, schema=schema)
     received, sent = 0, -1
@@ -316,7 +319,10 @@ def unpack_copies(
 
 
 def _unusable_copies(state: str, why: str) -> MigrationError:
-    """Return the error that another executor's copies of a state cannot be used."""
+    """Return the error that another executor's copies of a state cannot be used.
+
+    `why`: the reason.
+    """
     return MigrationError(
         f"Copies of {state!r} cannot be taken from another executor: {why}.",
         remedy="They are read from the checkpoint.",

@@ -146,7 +146,7 @@ class JournalWriter:
             self._numbers.append(segment.number)
 
     def _warn(self, what: str, error: Exception) -> None:
-        """Log a warning that the journal could not be written; `what`: what failed, in words."""
+        """Log a warning that the journal could not be written; `what`: the step that failed."""
         with suppress(Exception):  # a log handler of the user's
             _logger.warning("The journal of %s: %s: %s", self._storage.uri, what, error)
 
@@ -224,7 +224,7 @@ class JournalReader:
         return [] if segment is None else _parse_entries(segment)
 
     def _segment(self, number: int) -> JournalSegment | None:
-        """Read segment `number` of the journal; ``None`` if it is deleted or damaged."""
+        """Return segment `number` of the journal; ``None`` if it is deleted or damaged."""
         path = journal_path(number)
         # It may have been deleted since it was listed, or hold what is no journal.
         with suppress(GodwitError):

@@ -73,9 +73,9 @@ class HistoryPoint:
 
 
 def link_problems(identity: FlowIdentity, record: CommitRecord, *, digest: str) -> Iterator[str]:
-    """Yield why a commit record does not continue this checkpoint's history.
+    """Yield the reasons why a commit record does not continue this checkpoint's history.
 
-    `digest`: digest of the record before, as it is here; empty if it is not known.
+    `digest`: digest of the preceding record in this checkpoint; empty if it is not known.
     """
     origin = identity.origin_of(record.epoch)
     writer = f"run {record.run_id!r} of query {record.query_id or 'unknown'} committed it"
@@ -94,10 +94,10 @@ def link_problems(identity: FlowIdentity, record: CommitRecord, *, digest: str) 
 def edit_problems(
     identity: FlowIdentity, edit: EditRecord, *, record: str, flow_version: str, previous: str
 ) -> Iterator[str]:
-    """Yield why an edit does not belong to this checkpoint in its present state.
+    """Yield the reasons why an edit does not belong to this checkpoint in its present state.
 
-    `record`, `flow_version`, `previous`: digests of what the edit names, as they are here; an empty
-    `record` is not known.
+    `record`, `flow_version`, `previous`: digests, in this checkpoint, of the records that the edit
+    names; an empty `record` is not known.
     """
     if edit.history != identity.origin_of(edit.epoch).history or record not in {"", edit.record}:
         yield f"it was written after another epoch {edit.epoch} than the one that is here"
@@ -142,7 +142,7 @@ def stored_identity(storage: CheckpointStorage) -> FlowIdentity | None:
 
 
 def create_identity(storage: CheckpointStorage, identity: FlowIdentity) -> FlowIdentity:
-    """Store an identity unless the checkpoint has one; return the stored one."""
+    """Store the identity of a new checkpoint; return the stored one if there is one already."""
     stored = stored_identity(storage)
     if stored is not None:
         claimed = stored.num_key_groups, stored.name
@@ -232,9 +232,8 @@ def acquire_lease(
 ) -> CheckpointLease:
     """Acquire the lease on a checkpoint for a query.
 
-    `pause`: waits so many seconds; called only where the lease is held, or is a heartbeat that may
-    be dead.
-    Raises `CheckpointInUseError` if another query, of this process or any other, holds it.
+    `pause`: waits for a number of seconds; called only if the lease is held, or its heartbeat may
+    be dead. Raises `CheckpointInUseError` if another query, of this process or any other, holds it.
     """
     now = datetime.now(UTC).isoformat(timespec="seconds")
     owner = LeaseOwner(run_id=run_id, host=socket.gethostname(), pid=os.getpid(), since=now)
@@ -268,7 +267,7 @@ def lease_owner(storage: CheckpointStorage) -> LeaseOwner | None:
 
 
 def inspect_lease(storage: CheckpointStorage) -> LeaseSight:
-    """Return whether a query holds the checkpoint's lease, and who, without waiting."""
+    """Return, without waiting, whether a query holds the lease on a checkpoint, and its owner."""
     try:
         if any(entry.path == _LOCK for entry in storage.list("")):
             try:
@@ -287,16 +286,16 @@ def inspect_lease(storage: CheckpointStorage) -> LeaseSight:
 
 
 def _lock_owner(storage: CheckpointStorage) -> LeaseOwner | None:
-    """Read from the lock's file who holds the lease; ``None`` if it is unreadable."""
+    """Return the owner of the lease, read from the lock's file; ``None`` if it is unreadable."""
     with suppress(GodwitError, msgspec.DecodeError):
         return msgspec.json.decode(memoryview(storage.read(_LOCK)), type=LeaseOwner)
     return None
 
 
 def break_lease(storage: CheckpointStorage) -> None:
-    """Remove the lease of an owner that is surely dead.
+    """Remove the lease of an owner that is certainly dead.
 
-    One that is alive after all commits nothing more once another run has begun.
+    If it is alive after all, it cannot commit once another run has begun.
     """
     storage.delete(_LOCK)
     number, beat = _latest_lease(storage)
@@ -309,7 +308,7 @@ def break_lease(storage: CheckpointStorage) -> None:
 def _wait_until_dead(
     storage: CheckpointStorage, number: int, beat: _Beat, pause: Callable[[float], None]
 ) -> None:
-    """Wait until a heartbeat has surely stopped; raise as soon as it beats."""
+    """Wait until a heartbeat has certainly stopped; raise as soon as it is renewed."""
     for _ in range(round(EXPIRY_S / _WATCH_S)):
         pause(_WATCH_S)
         latest, seen = _latest_lease(storage)
@@ -333,7 +332,7 @@ def _in_use(storage: CheckpointStorage, owner: LeaseOwner | None) -> CheckpointI
 
 
 def _lease_taken(storage: CheckpointStorage, lease: LeaseOwner) -> CheckpointInUseError:
-    """Return the error that the lease of this query was taken from it."""
+    """Return the error that another query, owner of `lease`, took the lease from this query."""
     owner = lease_owner(storage)
     by = f"by {owner}" if owner is not None and owner != lease else "from outside"
     return CheckpointInUseError(
@@ -398,7 +397,7 @@ class HeartbeatLease:
             self._check_for_later_lease()
 
     def _check_for_later_lease(self) -> None:
-        """Check whether a later lease has replaced this one."""
+        """Mark this lease as lost if a later lease has replaced it."""
         with suppress(GodwitError, OSError):  # as of `_write_beat`
             numbers = numbers_in(self._storage, LEASES)
             self._overtaken = max(numbers, default=-1) > self._number
@@ -419,7 +418,7 @@ class HeartbeatLease:
             )
 
     def _encode_beat(self) -> bytes:
-        """Encode the lease's file: its owner, its heartbeat, and whether it is released."""
+        """Return the content of the lease's file: owner, heartbeat, and whether it is released."""
         released = self._released.is_set()
         return encode_record(_Beat(owner=self.owner, beat=self._beat, released=released))
 
@@ -428,6 +427,6 @@ CheckpointLease: TypeAlias = LockLease | HeartbeatLease
 
 
 def _latest_lease(storage: CheckpointStorage) -> tuple[int, _Beat | None]:
-    """Return number and content of the last lease by heartbeat; ``(-1, None)`` without any."""
+    """Return number and content of the newest lease file; ``(-1, None)`` if there is none."""
     number = max(numbers_in(storage, LEASES), default=-1)
     return number, None if number < 0 else load_record(storage, lease_path(number), _Beat)

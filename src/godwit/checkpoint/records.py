@@ -84,9 +84,9 @@ _NUMBERED = re.compile(
 
 
 def number_in(path: str, *, temporary: bool = False) -> int | None:
-    """Return the number (epoch, run, ...) in a file's name; None for a foreign name.
+    """Return the number (epoch, run, ...) in a file's name; ``None`` if the name has another form.
 
-    `temporary`: whether to accept also the name of a file that was never finished.
+    `temporary`: accept also the name of a file that was never finished.
     """
     match = _NUMBERED.fullmatch(path)
     if match is None or (match[2] is not None and not temporary):
@@ -184,7 +184,7 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> StateId:
-        """The changed state, by the names of its epoch."""
+        """Id of the changed state, with the names of the segment's epoch."""
         return StateId(self.operator, self.state)
 
 
@@ -202,7 +202,7 @@ class SnapshotRef(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> StateId:
-        """The state, by the names of its epoch."""
+        """Id of the state, with the names of the snapshot's epoch."""
         return StateId(self.operator, self.state)
 
 
@@ -315,7 +315,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
         return self.batch if self.batch is not None else self.before
 
     def blocks(self) -> tuple[BlockRef, ...]:
-        """Every block this record names: of segments, then snapshots, then outputs."""
+        """Return the references to all blocks: of segments, then snapshots, then outputs."""
         return (
             *(ref.block for ref in self.segments),
             *(ref.block for ref in self.snapshots),

@@ -71,7 +71,10 @@ def read_entry(storage: CheckpointStorage, path: str) -> bytes | None:
 
 
 def entries_in(storage: CheckpointStorage, directory: str) -> dict[int, str]:
-    """Return number → path of the entries in a directory of Spark's log; compacted ones win."""
+    """Return number → path of the entries in a directory of Spark's log.
+
+    Of an entry that is there twice, the compacted file is returned.
+    """
     entries: dict[int, str] = {}
     for entry in storage.list(f"{SPARK}/{directory}"):
         match = _ENTRY.fullmatch(entry.path.rpartition("/")[2])
@@ -81,7 +84,7 @@ def entries_in(storage: CheckpointStorage, directory: str) -> dict[int, str]:
 
 
 def source_numbers(storage: CheckpointStorage, minimum: int = 0) -> Iterator[int]:
-    """Yield Spark's numbers of sources: 0 to `minimum` - 1, and further ones that have a log."""
+    """Yield the numbers of sources in Spark's logs: 0 to `minimum` - 1, then others with a log."""
     number = 0
     while number < minimum or storage.list(f"{SPARK}/sources/{number}"):
         yield number
@@ -94,7 +97,10 @@ def offsets_in(entry: bytes) -> list[bytes]:
 
 
 def log_offset(line: bytes) -> int | None:
-    """Return the entry of a file source's own log that an offset names; ``None`` for others."""
+    """Return the entry number of a file source's log in an offset; ``None`` for other sources.
+
+    `line`: the offset as JSON.
+    """
     try:
         offset: Any = json.loads(line)
     except (ValueError, RecursionError):
@@ -104,7 +110,7 @@ def log_offset(line: bytes) -> int | None:
 
 
 def reorder_offsets(entry: bytes, old: Sequence[int], new: Sequence[int]) -> bytes | None:
-    """Rewrite an entry of Spark's offset log for sources `new` in place of sources `old`.
+    """Return an entry of Spark's offset log with its lines for sources `old` reordered for `new`.
 
     Returns ``None`` if the entry does not have the lines `old`, or lacks the offset of a source.
     """
@@ -119,7 +125,7 @@ def reorder_offsets(entry: bytes, old: Sequence[int], new: Sequence[int]) -> byt
 
 
 def files_read(names: Iterable[str], last: int, interval: int = DEFAULT_INTERVAL) -> list[str]:
-    """Name the files of a source's log that Spark reads at a start, ascending by entries.
+    """Return the names of a source log's files that Spark reads at a start, ascending by entries.
 
     `last`: the last entry that must be there; later ones are read as well.
     """
@@ -139,9 +145,9 @@ def files_read(names: Iterable[str], last: int, interval: int = DEFAULT_INTERVAL
 def lacking_files(
     storage: CheckpointStorage, entry: bytes, lines: Sequence[int], interval: int
 ) -> list[str]:
-    """Return the files of sources' logs that an offset-log entry needs and that are missing.
+    """Return the missing files of source logs that an entry of the offset log needs.
 
-    `lines`: Spark's number of the source of each offset. `interval`: Spark merges a source's log
+    `lines`: Spark's number of the source of each offset. `interval`: Spark compacts a source's log
     every so many entries.
     """
     lacking = []
@@ -164,7 +170,7 @@ def is_merged(entry: int, merged: Iterable[int], interval: int = DEFAULT_INTERVA
 
 
 def _interval(latest: int, interval: int) -> int:
-    """Derive the compaction interval from the last compacted entry, as Spark does."""
+    """Return the compaction interval that Spark derives from the last compacted entry."""
     if latest + 1 <= interval:
         return latest + 1
     if (latest + 1) // 2 > interval:
@@ -205,9 +211,9 @@ def load_layout(storage: CheckpointStorage) -> OffsetLayout | None:
 
 
 def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed: bool) -> None:
-    """Rewrite Spark's offset log for the sources of the plan about to run.
+    """Rewrite Spark's offset log for the sources of the plan that is about to run.
 
-    `committed`: whether the checkpoint has an epoch, so that its offsets count.
+    `committed`: the checkpoint has an epoch, so its offsets must be kept.
     """
     stored = load_layout(storage)
     problems = [] if stored is None else list(_differences(stored, layout))
@@ -250,7 +256,7 @@ def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed
 def _rewritten_entries(
     storage: CheckpointStorage, stored: OffsetLayout | None, layout: OffsetLayout
 ) -> tuple[dict[int, bytes], bool]:
-    """Return number → offset-log entry that Spark reads at a start, and whether any is new."""
+    """Return number → entry of the offset log that Spark reads at a start, and if any changed."""
     entries: dict[int, bytes] = {}
     changed = False
     pending = {} if stored is None else stored.pending
@@ -279,11 +285,10 @@ def _rewritten_entries(
 
 
 def lines_of(entry: bytes, layout: OffsetLayout) -> tuple[int, ...] | None:
-    """Derive which of Spark's sources each offset of an entry belongs to, without a layout.
+    """Return the number of Spark's source for each offset of an entry that has no layout.
 
-    Lines of one source are alike and lie side by side, in the order of the sources' names.
-
-    Returns ``None`` if that is not known.
+    Lines of one source are alike and lie side by side, in the order of the sources' names. Returns
+    ``None`` if they cannot be told.
     """
     lines = offsets_in(entry)
     if (
@@ -299,7 +304,7 @@ def lines_of(entry: bytes, layout: OffsetLayout) -> tuple[int, ...] | None:
 
 
 def _differences(stored: OffsetLayout, today: OffsetLayout) -> Iterator[str]:
-    """Yield in words the sources that now read other data than their stored offsets are of."""
+    """Yield, as text, the sources that no longer read the data of their stored offsets."""
     names = _source_names(today)
     if len(names) == len(_source_names(stored)) == 1:  # it may have been renamed
         (name,) = names
@@ -323,7 +328,7 @@ def _differences(stored: OffsetLayout, today: OffsetLayout) -> Iterator[str]:
 
 
 def _reading_text(reading: Reading) -> str:
-    """Describe in words what a source reads: its format and options."""
+    """Return a text of what a source reads: its format and options."""
     named = (f"{name} {value!r}" for name, value in reading.reads.items() if name != "format")
     return " of ".join(filter(None, [reading.reads.get("format", ""), ", ".join(named)]))
 
@@ -334,7 +339,7 @@ def _source_names(layout: OffsetLayout) -> set[str]:
 
 
 def _renamed(layout: OffsetLayout, name: str) -> OffsetLayout:
-    """Return the layout with the name of its only source replaced."""
+    """Return a layout of a single source with that source renamed to `name`."""
     readings = tuple(
         tuple(msgspec.structs.replace(reading, source=name) for reading in of)
         for of in layout.readings
@@ -343,7 +348,7 @@ def _renamed(layout: OffsetLayout, name: str) -> OffsetLayout:
 
 
 def keep_offsets(storage: CheckpointStorage, source: str) -> None:
-    """Allow a source that reads other data to continue at its present offsets."""
+    """Allow a source that now reads other data to continue at its stored offsets."""
     layout = load_layout(storage)
     names = sorted(set() if layout is None else _source_names(layout))
     if layout is None or source not in names:
@@ -396,16 +401,15 @@ def copy_spark_log(
     last: BatchRef | None,
     spark_id: str | None,
 ) -> dict[str, int]:
-    """Copy Spark's log as of the last micro-batch that is committed; return path → bytes.
+    """Copy Spark's log as of the last committed micro-batch; return path → bytes copied.
 
     Copied are the entries of the micro-batch and the one before it, which Spark reads at a start,
     and the logs of the sources. A later micro-batch, already planned, is planned again by the copy.
-
     Spark may delete entries older than a hundred micro-batches, and compact the sources' logs,
     meanwhile. So offsets are taken from the commit records if these have them.
 
-    `batches`: of the retained epochs.
-    `spark_id`: another id for the copy's query; ``None`` keeps the one there is.
+    `batches`: of the retained epochs. `spark_id`: another id for the copy's query; ``None`` keeps
+    it.
     """
     copied: dict[str, int] = {}
 
@@ -445,7 +449,7 @@ def copy_spark_log(
 def _offset_entry(
     source: CheckpointStorage, number: int, batch: BatchRef | None, layout: OffsetLayout | None
 ) -> bytes:
-    """Build the offset-log entry of micro-batch `number`, for the sources of a layout."""
+    """Return the offset-log entry of micro-batch `number`, for the sources of a layout."""
     if batch is not None and batch.offsets:
         if layout is None:
             return batch.offsets
@@ -463,7 +467,10 @@ def _offset_entry(
 def _read_source_log(
     source: CheckpointStorage, number: int, end: int | None, interval: int
 ) -> dict[str, bytes]:
-    """Read the log of Spark's source `number` up to entry `end`, even while Spark compacts it."""
+    """Return path → content of the log of Spark's source `number`, up to entry `end`.
+
+    Works while Spark compacts the log.
+    """
     files: dict[str, bytes] = {}
     for _ in range(_ATTEMPTS):
         for entry in source.list(f"{SPARK}/sources/{number}"):
@@ -480,7 +487,7 @@ def _read_source_log(
 
 
 def _incomplete_copy(source: CheckpointStorage, path: str) -> CheckpointError:
-    """Return the error that Spark's log could not be copied whole."""
+    """Return the error that a file of Spark's log disappeared while it was copied."""
     return CheckpointError(
         f"Spark's log of {source.uri!r} could not be copied whole: {path!r} is not there.",
         remedy="Remove the incomplete copy and copy again. If it fails while no query runs, "

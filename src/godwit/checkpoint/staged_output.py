@@ -52,12 +52,12 @@ class WrittenFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_files(files: WrittenFiles) -> bytes:
-    """Encode the list of files that a lane wrote to a target, for a block of the checkpoint."""
+    """Encode the list of files that a lane wrote to a target, as a block of the checkpoint."""
     return msgspec.msgpack.encode(files)
 
 
 def decode_files(data: bytes | pa.Buffer) -> WrittenFiles:
-    """Decode a block of `encode_files`; refuse paths that lead out of the target."""
+    """Decode a block that `encode_files` encoded; refuse paths that lead out of the target."""
     try:
         written = msgspec.msgpack.decode(data, type=WrittenFiles)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -77,7 +77,7 @@ def decode_files(data: bytes | pa.Buffer) -> WrittenFiles:
 
 
 def _damaged_block(what: str, path: str) -> CorruptCheckpointError:
-    """Return the error that a block of staged output is damaged; `what`: how, in words."""
+    """Return the error that a block of staged output is damaged; `what`: how, as text."""
     return CorruptCheckpointError(
         f"A block {what}.",
         remedy="The checkpoint was changed by something else than Godwit; restore it from a copy.",
@@ -124,13 +124,13 @@ class DivertedRows:
         self._delete_files({path for path in self._paths if path < f"{DIVERTED}/{epoch:012d}"})
 
     def _delete_files(self, paths: set[str]) -> None:
-        """Delete these files of rejected rows."""
+        """Delete the files of rejected rows at the given paths."""
         for path in paths & self._paths:
             self._storage.delete(path)
         self._paths -= paths
 
 
 def _path(sink: str, epoch: int) -> str:
-    """Return the checkpoint's path for rows of an epoch that a sink rejected."""
+    """Return the path, in the checkpoint, of the rows of an epoch that a sink rejected."""
     # Names of sinks may hold what names of files cannot.
     return f"{DIVERTED}/{epoch:012d}-{hashlib.sha256(sink.encode()).hexdigest()[:16]}.rec"

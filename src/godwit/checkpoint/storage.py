@@ -58,12 +58,11 @@ _RESTORE = "Restore it from a copy of the checkpoint, or start with a new checkp
 
 @contextmanager
 def translate_errors(uri: str, path: str, doing: str) -> Iterator[None]:
-    """Translate errors of the file system to errors that name a remedy.
+    """Context that translates errors of the file system to errors with a remedy.
 
     `FileExistsError` and `BlockingIOError`, which mean that another process was first, are not
-    translated.
-
-    `doing` is ``"reading"``, ``"writing"``, ``"listing"``, ``"locking"`` or ``"deleting"``.
+    translated. `doing`: ``"reading"``, ``"writing"``, ``"listing"``, ``"locking"`` or
+    ``"deleting"``.
     """
     try:
         yield
@@ -74,7 +73,10 @@ def translate_errors(uri: str, path: str, doing: str) -> Iterator[None]:
 
 
 def _translate_error(error: Exception, uri: str, path: str, doing: str) -> GodwitError:
-    """Translate a file system's error, on `path` of checkpoint `uri`, to one with a remedy."""
+    """Return the error with a remedy for a file system's error on `path` of checkpoint `uri`.
+
+    `doing`: see `translate_errors`.
+    """
     if isinstance(error, FileNotFoundError) and doing == "reading":
         return CorruptCheckpointError(
             f"The file {path!r} is missing from the checkpoint {uri!r}.",
@@ -107,9 +109,9 @@ def _translate_error(error: Exception, uri: str, path: str, doing: str) -> Godwi
 
 
 def length_to_read(uri: str, path: str, size: int, offset: int, length: int | None) -> int:
-    """Return how many bytes to read of a file of `size` bytes; raise if it is too short.
+    """Return the number of bytes to read of a file of `size` bytes; raise if it is too short.
 
-    `length`: bytes wanted from `offset` on; ``None``: all.
+    `length`: bytes requested from `offset` on; ``None``: all.
     """
     if size < offset + (length or 0):
         raise CorruptCheckpointError(
@@ -178,12 +180,11 @@ class CheckpointStorage(ABC):
     def open(
         uri: str | os.PathLike[str], *, access: Access = "owner", single_driver: bool = False
     ) -> CheckpointStorage:
-        """Open the directory at `uri`; nothing is created or read yet.
+        """Return the storage of the checkpoint at `uri`; nothing is created or read yet.
 
-        `access`: who may read what is written on local disks: ``"owner"``, or ``"umask"`` for
-        whomever the process's umask lets.
-        `single_driver`: the user vouches that no other driver ever writes here. Needed only for
-        stores where creating a file cannot be made exclusive.
+        `access`: who may read files written to local disks: ``"owner"``, or ``"umask"`` for those
+        whom the process's umask allows. `single_driver`: the user guarantees that no other driver
+        ever writes here; needed only for stores that cannot create a file exclusively.
         """
         text = os.fspath(uri)
         secrets = Secrets.of_uri(text)
@@ -213,10 +214,7 @@ class CheckpointStorage(ABC):
 
     @abstractmethod
     def create_exclusive(self, path: str, data: bytes) -> None:
-        """Create a file with these bytes atomically; fail if the name exists.
-
-        Raises `FileExistsError` if there is one.
-        """
+        """Create a file with these bytes atomically; raise `FileExistsError` if it exists."""
 
     @abstractmethod
     def write_atomic(self, path: str, data: bytes) -> None:
@@ -224,7 +222,7 @@ class CheckpointStorage(ABC):
 
     @abstractmethod
     def open_output(self, path: str) -> OutputFile:
-        """Begin a new file; its name must be unique, for example by a random part."""
+        """Create a file for writing; its name must be unique, for example by a random part."""
 
     @abstractmethod
     def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
@@ -237,7 +235,7 @@ class CheckpointStorage(ABC):
     def list(self, directory: str) -> tuple[FileEntry, ...]:
         """Return the files directly in a directory, ordered by path; none if it does not exist.
 
-        Symbolic links are no files of a checkpoint.
+        Symbolic links are left out.
         """
 
     @abstractmethod
@@ -280,7 +278,7 @@ class PosixDisk:
         return os.write(descriptor, data)
 
     def sync(self, descriptor: int) -> None:
-        """Make the bytes written to an open file durable."""
+        """Make the bytes written to an open file durable (fsync)."""
         os.fsync(descriptor)
 
     def close(self, descriptor: int) -> None:
@@ -296,10 +294,12 @@ class PosixDisk:
         source.replace(target)
 
     def lock(self, path: Path, *, wait: bool) -> int:
-        """Lock a file, created if need be; closing the descriptor releases it.
+        """Lock a file, created if need be, and return its descriptor.
 
-        It is of the descriptor, not of the process, so threads compete. Raises `BlockingIOError` if
-        somebody else has it and `wait` is false.
+        Closing that releases the lock.
+
+        The lock belongs to the descriptor, not to the process, so threads compete. Raises
+        `BlockingIOError` if another descriptor holds it and `wait` is false.
         """
         flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(path, flags, self._file_mode)
@@ -319,7 +319,7 @@ class PosixDisk:
         path.mkdir(mode=self._directory_mode)
 
     def sync_directory(self, path: Path) -> None:
-        """Make the names in a directory durable."""
+        """Make the file names in a directory durable (fsync)."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -328,7 +328,7 @@ class PosixDisk:
 
 
 def create_file(disk: PosixDisk, path: Path) -> int:
-    """Create a new file for writing, and missing directories durably; return its descriptor."""
+    """Create a file for writing, with its missing directories (durably); return its descriptor."""
     try:
         return disk.create(path)
     except FileNotFoundError:
@@ -337,7 +337,7 @@ def create_file(disk: PosixDisk, path: Path) -> int:
 
 
 def create_directory(disk: PosixDisk, path: Path) -> None:
-    """Create a directory unless it exists, and missing ones above it durably."""
+    """Create a directory unless it exists, with missing parents, durably."""
     if path.is_dir():
         return
     create_directory(disk, path.parent)
@@ -347,7 +347,7 @@ def create_directory(disk: PosixDisk, path: Path) -> None:
 
 
 def append(disk: PosixDisk, descriptor: int, data: bytes | memoryview | pa.Buffer) -> None:
-    """Write all of `data` to a file descriptor, by as many calls as it takes."""
+    """Write all of `data` to a file descriptor, in as many calls as it takes."""
     rest = memoryview(data).cast("B")
     while rest:
         rest = rest[disk.write(descriptor, rest) :]
@@ -370,7 +370,10 @@ class LocalStorage(CheckpointStorage):
         return partial(LocalStorage, disk=self.disk), (self.uri,)
 
     def create_exclusive(self, path: str, data: bytes) -> None:
-        """Create a file atomically, by linking a temporary one; fail if the name exists."""
+        """Create a file atomically, by linking a temporary one.
+
+        Raise `FileExistsError` if it exists.
+        """
         target = self._root / path
         with (
             translate_errors(self.uri, path, "writing"),
@@ -389,7 +392,10 @@ class LocalStorage(CheckpointStorage):
                 self._rename_to_new(temporary, target, path)
 
     def _rename_to_new(self, temporary: Path, target: Path, path: str) -> None:
-        """Rename a file to a name that must not exist, under a lock where links cannot do it."""
+        """Rename a temporary file to `target`, which must not exist; without links, under a lock.
+
+        `path`: its path in the checkpoint.
+        """
         try:
             lock = self.disk.lock(target.with_name(_LOCK), wait=True)
         except OSError as error:
@@ -418,7 +424,7 @@ class LocalStorage(CheckpointStorage):
             self.disk.replace(temporary, target)
 
     def open_output(self, path: str) -> OutputFile:
-        """Begin a new file."""
+        """Create a file for writing; its name must be unique."""
         full = self._root / path
         with translate_errors(self.uri, path, "writing"):
             descriptor = create_file(self.disk, full)
@@ -440,7 +446,7 @@ class LocalStorage(CheckpointStorage):
         return OutputFile(self.uri, path, write=write, close=close, abort=abort)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
-        """Map a file, or a part of it, into memory."""
+        """Return the content of a file, or a part of it, mapped into memory."""
         full = self._root / path
         with translate_errors(self.uri, path, "reading"):
             status = full.lstat()
@@ -504,7 +510,10 @@ class LocalStorage(CheckpointStorage):
 
     @contextmanager
     def _temporary(self, target: Path, data: bytes) -> Iterator[Path]:
-        """Write a durable temporary file; afterwards remove it and make names durable."""
+        """Context with a durable temporary file.
+
+        At its end the file is deleted, and names are durable.
+        """
         temporary = target.with_name(f"{target.name}.{uuid4().hex}.tmp")
         descriptor = create_file(self.disk, temporary)
         try:
@@ -533,7 +542,7 @@ class StorageLock:
 
     @property
     def is_held(self) -> bool:
-        """Return whether the lock is valid: its file has not been removed."""
+        """True if the lock is valid: its file has not been deleted."""
         if self._descriptor is None:
             return False
         try:
@@ -550,7 +559,7 @@ class StorageLock:
             self.close()
 
     def close(self) -> None:
-        """Close the file; in a forked child, the parent keeps the lock."""
+        """Close the lock's file; in a forked child this leaves the lock with the parent."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -563,7 +572,7 @@ _locks: WeakSet[StorageLock] = WeakSet()
 
 
 def _close_in_child() -> None:
-    """Close inherited locks after a fork: they are the parent's."""
+    """Close locks inherited by a forked process: they belong to the parent."""
     for lock in list(_locks):
         lock.close()
 
@@ -595,7 +604,7 @@ class ObjectStoreClaims:
             raise FileExistsError(path)
 
     def _probe(self) -> None:
-        """Raise if the store lets two writers create the same object."""
+        """Raise if the store ignores conditional puts: two writers can create one object."""
         path = f"{_PROBE}{uuid4().hex}"
         first, second = self._try_create(path, b"1"), self._try_create(path, b"2")
         self._store.delete(path)
@@ -622,9 +631,9 @@ class ObjectStoreClaims:
 
 
 def claims_for(uri: str) -> ObjectStoreClaims | None:
-    """Return the client for conditional puts on the object store at `uri`.
+    """Return the client for conditional puts to the object store at `uri`.
 
-    ``None`` if there are none for it, or its client is not installed.
+    ``None`` if the store has no such client, or the client is not installed.
     """
     parts = urlsplit(re.sub(r"^s3[an]://", "s3://", uri))
     if parts.scheme not in _SCHEMES or find_spec("obstore") is None:
@@ -647,7 +656,10 @@ def claims_for(uri: str) -> ObjectStoreClaims | None:
 
 
 def _store_settings(scheme: str, options: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Translate parameters of Arrow's URI to settings of the store and its client."""
+    """Translate the parameters of an Arrow URI.
+
+    Returns the settings of the object store, and the settings of its client.
+    """
     config: dict[str, Any] = {}
     client: dict[str, Any] = {}
     if scheme != "s3":
@@ -689,7 +701,10 @@ class RemoteStorage(CheckpointStorage):
         return partial(CheckpointStorage.open, single_driver=self._single_driver), (self._location,)
 
     def create_exclusive(self, path: str, data: bytes) -> None:
-        """Create an object by a conditional put, or a claim; fail if the name exists."""
+        """Create an object by a conditional put, or a claim.
+
+        Raise `FileExistsError` if it exists.
+        """
         with translate_errors(self.uri, path, "writing"):
             if self._claims is None:
                 self._claims = claims_for(self._location)
@@ -716,7 +731,7 @@ class RemoteStorage(CheckpointStorage):
             self._write_whole(path, data)
 
     def _write_whole(self, path: str, data: bytes) -> None:
-        """Write a file so that no reader sees a part of it."""
+        """Write a file so that readers see all of it or nothing."""
         if not self._renames:
             self._write_object(path, data)
             return
@@ -726,7 +741,7 @@ class RemoteStorage(CheckpointStorage):
         self._filesystem.move(self._full_path(temporary), self._full_path(path))
 
     def open_output(self, path: str) -> OutputFile:
-        """Begin a new object."""
+        """Create an object for writing; its name must be unique."""
         full = self._full_path(path)
         with translate_errors(self.uri, path, "writing"):
             file = _open_remote(self._filesystem, full)
@@ -740,7 +755,7 @@ class RemoteStorage(CheckpointStorage):
         return OutputFile(self.uri, path, write=file.write, close=file.close, abort=abort)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
-        """Read an object, or a part of it."""
+        """Return the content of an object, or a part of it."""
         with (
             translate_errors(self.uri, path, "reading"),
             self._filesystem.open_input_file(self._full_path(path)) as file,

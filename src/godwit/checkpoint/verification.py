@@ -96,7 +96,7 @@ class VerificationReport:
 
     @property
     def ok(self) -> bool:
-        """Return whether there are no findings."""
+        """True if there are no findings."""
         return not self.findings
 
 
@@ -113,9 +113,11 @@ _T = TypeVar("_T")
 def verify(
     storage: CheckpointStorage, on_block: Callable[[int], None] = lambda _: None
 ) -> VerificationReport:
-    """Verify everything that the retained epochs need; `on_block` gets the bytes of each block.
+    """Verify everything that the retained epochs need.
 
-    Never raises because of the checkpoint: what is wrong is in the report.
+    Findings are in the report, nothing is raised.
+
+    `on_block`: called with the bytes of each block, to show progress.
     """
     return _Verification(storage, on_block).run()
 
@@ -133,7 +135,7 @@ class _Verification:
         self.checked: dict[BlockRef, pa.Schema | None] = {}
 
     def run(self) -> VerificationReport:
-        """Verify the whole checkpoint, and report the findings."""
+        """Verify the whole checkpoint, and return the report."""
         try:
             self.identity = load_record(self.storage, IDENTITY, FlowIdentity)
             self.num_key_groups = self.identity.num_key_groups
@@ -169,11 +171,11 @@ class _Verification:
         self.findings.add(Finding(file=file, problem=problem, remedy=remedy))
 
     def add_error(self, file: str, error: GodwitError) -> None:
-        """Add an error about a file as a finding."""
+        """Add a finding from an error about a file."""
         self.add_finding(file, error.message, error.remedy)
 
     def read_all(self, directory: str, kind: type[_T]) -> dict[int, _T | None]:
-        """Read all records of a directory by number; ``None``, and a finding, if unreadable."""
+        """Return number → record of a directory; ``None``, and a finding, if one is unreadable."""
         try:
             records = _load_all(self.storage, directory, kind, self.digests, self.add_error)
         except GodwitError as error:
@@ -185,7 +187,10 @@ class _Verification:
     def check_epochs(
         self, commits: dict[int, CommitRecord | None], manifests: dict[int, Manifest | None]
     ) -> tuple[int, int] | None:
-        """Replay the records from the first manifest needed; return the retained epochs."""
+        """Replay the records from the first manifest needed.
+
+        Returns the first and the last retained epoch; ``None`` if there are none.
+        """
         last = max([*commits, *manifests], default=-1)
         if last < 0:
             self.check_spark_commits()
@@ -228,7 +233,7 @@ class _Verification:
         commits: dict[int, CommitRecord | None],
         manifests: dict[int, Manifest | None],
     ) -> None:
-        """Report records and manifests from epoch `first` on that are of another history."""
+        """Add a finding for each record and manifest of another history, from epoch `first` on."""
         for epoch in sorted(epoch for epoch in {*commits, *manifests} if epoch >= first):
             record, manifest = commits.get(epoch), manifests.get(epoch)
             digest = self.digests.get(commit_path(epoch), "")
@@ -245,7 +250,7 @@ class _Verification:
                 )
 
     def check_edits(self, edits: Sequence[EditRecord]) -> None:
-        """Report edits that belong to another checkpoint."""
+        """Add a finding for each edit that belongs to another checkpoint."""
         if self.identity is None:
             return
         previous = ""
@@ -263,7 +268,7 @@ class _Verification:
             previous = self.digests[edit_path(edit.number)]
 
     def check_spark_commits(self) -> None:
-        """Report missing commit records if Spark has noted a completed micro-batch."""
+        """Add a finding if Spark has completed a micro-batch that no commit record has."""
         try:
             names = [entry.path.rpartition("/")[2] for entry in self.storage.list(_SPARK_COMMITS)]
         except GodwitError as error:
@@ -274,7 +279,7 @@ class _Verification:
             self.add_finding(COMMITS, problem, _RESTORE)
 
     def check_references(self, record: CommitRecord) -> None:
-        """Report a record's flow version and plan if they are missing or of another history."""
+        """Add a finding if a record's flow version or plan is missing, or of another history."""
         for path, digest, what in (
             (flow_path(record.flow), record.flow_digest, "flow version"),
             (plan_path(record.plan), record.plan_digest, "physical plan"),
@@ -287,9 +292,10 @@ class _Verification:
             self.add_finding(plan_path(record.plan), problem, _RESTORE)
 
     def check_records_exist(self, first: int, commits: Collection[int], last: int) -> None:
-        """Report commit records missing from epoch `first` to `last`, as ranges.
+        """Add findings for commit records missing from epoch `first` to `last`, as ranges.
 
-        A number costs nothing to write, so the work goes by the files there are.
+        The work depends on the number of files, not on the epoch numbers, which may be arbitrarily
+        large.
         """
         for epoch in [*sorted(epoch for epoch in commits if epoch >= first), last + 1]:
             if epoch > first:
@@ -305,9 +311,9 @@ class _Verification:
     def check_manifests_exist(
         self, records: list[CommitRecord], floor: int, manifests: dict[int, Manifest | None]
     ) -> int:
-        """Report missing manifests; return the epoch of the one to start from, -1 for none.
+        """Add findings for missing manifests; return the epoch of the manifest to start from.
 
-        `floor`: the earliest retained epoch.
+        -1 if none is needed or there is none. `floor`: the earliest retained epoch.
         """
         named = {record.manifest for record in records if record.epoch >= floor}
         anchor = max((m for m in (*named, *manifests) if m <= floor), default=-1)
@@ -332,7 +338,7 @@ class _Verification:
         return chains
 
     def check_flows(self, chains: Chains) -> None:
-        """Report missing flow versions that chains were written under."""
+        """Add a finding for each missing flow version that wrote a part of the chains."""
         number, first = chains.flow, min(chains.written_under())
         while number >= first:
             version = self.flows.get(number)
@@ -342,13 +348,13 @@ class _Verification:
             number = version.previous
 
     def add_missing_flow(self, number: int) -> None:
-        """Report that flow version `number` is missing."""
+        """Add the finding that flow version `number` is missing."""
         if number not in self.flows:  # otherwise what is wrong with it was found
             problem = "The flow version is missing, though state was written under it."
             self.add_finding(flow_path(number), problem, _RESTORE)
 
     def upgrade_chains(self, chains: Chains, record: CommitRecord) -> bool:
-        """Change chains to the flow version of a commit record; return whether it is known."""
+        """Upgrade chains to a commit record's flow version; return ``False`` if it is missing."""
         if record.flow != chains.flow:
             version = self.flows.get(record.flow)
             if version is None:
@@ -358,7 +364,10 @@ class _Verification:
         return True
 
     def check_manifest(self, chains: Chains | None, manifest: Manifest | None) -> Chains | None:
-        """Compare a manifest with replayed chains; without chains, return the manifest's."""
+        """Compare a manifest with the replayed chains.
+
+        Return them, or the manifest's if there are none.
+        """
         if manifest is None:
             return chains
         if chains is None:
@@ -379,7 +388,7 @@ class _Verification:
         return chains
 
     def read_unseen(self, ref: BlockRef) -> pa.RecordBatch | None:
-        """Read a block; ``None`` if it was checked before, or is unreadable, which is a finding.
+        """Read a block; ``None`` if it was read before, or is unreadable, which adds a finding.
 
         Only its schema is kept: the retained state may be larger than memory.
         """
@@ -397,7 +406,7 @@ class _Verification:
         return batch
 
     def check_segments(self, segments: Iterable[SegmentRef]) -> None:
-        """Read segments, and report wrong rows, checksums and key groups."""
+        """Read segments; add findings for wrong rows, checksums and key groups."""
         for segment in segments:
             where = (
                 f"The {segment.kind} segment of '{segment.id}', epoch {segment.epoch}, lane "
@@ -407,7 +416,7 @@ class _Verification:
             self.check_rows(segment.block, where, segment.row_ends, filed_under)
 
     def check_snapshots(self, snapshots: Iterable[SnapshotRef]) -> None:
-        """Read snapshots, and report wrong rows, checksums and key groups."""
+        """Read snapshots; add findings for wrong rows, checksums and key groups."""
         for snapshot in snapshots:
             where = (
                 f"The snapshot of key group {snapshot.key_group} of '{snapshot.id}' at "
@@ -418,10 +427,10 @@ class _Verification:
     def check_rows(
         self, ref: BlockRef, where: str, row_ends: Sequence[int], filed_under: Sequence[int] | None
     ) -> None:
-        """Compare a block's rows and key groups with the reference to it.
+        """Compare a block's rows and their key groups with the reference to the block.
 
-        `filed_under`: the key group of the rows up to each of `row_ends`; ``None`` where the rows
-        have no hashes.
+        `row_ends`: end of each key group's rows. `filed_under`: these key groups; ``None`` if rows
+        have no hashes. `where`: text for findings.
         """
         batch = self.read_unseen(ref)
         if batch is None:
@@ -454,7 +463,7 @@ class _Verification:
             )
 
     def check_outputs(self, outputs: Iterable[OutputRef]) -> None:
-        """Read staged output, and report wrong checksums and numbers of rows."""
+        """Read staged output; add findings for wrong checksums and numbers of rows."""
         for output in outputs:
             if output.kind == "files":
                 self.on_block(padded(output.block.length))
@@ -476,7 +485,7 @@ class _Verification:
                 )
 
     def check_columns(self, chains: Chains) -> None:
-        """Report blocks whose columns are not those of their flow version."""
+        """Add a finding for each block whose columns are not those of its flow version."""
         changes = [segment for segment in chains.segments() if segment.kind == "changes"]
         written = [(ref.id, ref.flow, ref.block) for ref in changes]
         written += [(ref.id, ref.flow, ref.block) for ref in chains.snapshots()]
@@ -508,10 +517,10 @@ def _load_all(
     digests: dict[str, str],
     refused: Callable[[str, GodwitError], None],
 ) -> dict[int, _T | None]:
-    """Read all records of a directory, by number; ``None`` for an unreadable one.
+    """Return number → record of a directory; ``None`` for an unreadable record.
 
-    `digests`: gets path → digest of the readable ones. `refused`: gets path and error of the
-    others.
+    `digests`: filled with path → digest of the readable ones. `refused`: called with path and error
+    of the others.
     """
     records: dict[int, _T | None] = {}
     for entry in storage.list(directory):
@@ -552,7 +561,7 @@ def start_problems(storage: CheckpointStorage) -> tuple[Finding, ...]:
 def _missing_blocks(
     storage: CheckpointStorage, blocks: Iterable[BlockRef]
 ) -> Iterator[tuple[BlockRef, str]]:
-    """Yield blocks whose file is missing or too short, with the problem, one per file."""
+    """Yield one block of each file that is missing or too short, and the problem as text."""
     sizes = {
         entry.path: entry.size_bytes
         for directory in (BLOCKS, COMMITS)
@@ -598,7 +607,7 @@ class RecordRepair:
 
 
 def plan_record_repair(storage: CheckpointStorage) -> RecordRepair:
-    """Plan the repair of records that keep a checkpoint from being opened."""
+    """Return a plan to repair the records that keep a checkpoint from being opened."""
     identity = load_record(storage, IDENTITY, FlowIdentity)
     return _RecordPlan(storage, identity).plan()
 
@@ -632,7 +641,10 @@ class _RecordPlan:
         self.manifests: dict[int, Manifest | None] = load(MANIFESTS, Manifest)
 
     def plan(self) -> RecordRepair:
-        """Plan the repair of the checkpoint's commit records and manifests."""
+        """Return the repair of the checkpoint's commit records and manifests.
+
+        Nothing is changed yet.
+        """
         last, chains = self._last_reachable()
         genuine = [
             n for n, record in self.commits.items() if n > last and self._belongs_here(record)
@@ -661,7 +673,7 @@ class _RecordPlan:
         return RecordRepair(steps=tuple(self.steps), records=tuple(records), taken_back=taken_back)
 
     def _plan_manifest(self, chains: Chains, latest: CommitRecord) -> None:
-        """Plan a manifest that notes the earliest readable epoch, if its record is set aside."""
+        """Add a manifest that records the earliest readable epoch, if its record is set aside."""
         later = (record for number, record in self.commits.items() if number > latest.epoch)
         retained_from = max(
             (r.retained_from for r in later if r and self._belongs_here(r)), default=0
@@ -689,7 +701,10 @@ class _RecordPlan:
         )
 
     def _last_reachable(self) -> tuple[int, Chains | None]:
-        """Return the last epoch that records and manifests lead to, and its chains; -1 if none."""
+        """Return the last epoch that can be replayed from manifests and records, and its chains.
+
+        -1 and ``None`` if there is none.
+        """
         anchors = [n for n, manifest in self.manifests.items() if manifest is not None]
         reached = [c for anchor in (*anchors, -1) if (c := self._replay_from(anchor)) is not None]
         chains = max(reached, key=lambda chains: chains.epoch, default=None)
@@ -700,9 +715,9 @@ class _RecordPlan:
     def _end_problem(
         self, last: int, chains: Chains | None, taken_back: tuple[int, ...]
     ) -> tuple[str, str] | None:
-        """Return file and problem that prevent the checkpoint from ending at epoch `last`.
+        """Return the file and the problem because of which epoch `last` cannot be the last one.
 
-        `chains`: as of that epoch. `taken_back`: the committed epochs after it.
+        ``None`` if it can. `chains`: as of that epoch. `taken_back`: the committed epochs after it.
         """
         following = last + 1
         if last >= 0 and self.commits.get(last) is None:
@@ -740,7 +755,7 @@ class _RecordPlan:
                 return
 
     def _damage_of(self, epoch: int) -> str:
-        """Describe in words what is wrong with an epoch's commit record."""
+        """Return, as text, the damage of an epoch's commit record."""
         if epoch not in self.commits:
             return "It is missing, and what its epoch committed is known nowhere else."
         if self.commits[epoch] is None:
@@ -755,7 +770,7 @@ class _RecordPlan:
         return record.history == origin.history
 
     def _rewrite_manifest(self, number: int) -> None:
-        """Plan to write the manifest of epoch `number` again from the commit records."""
+        """Add a step that writes the manifest of epoch `number` again from the commit records."""
         chains = self._replayed(number, before=number)
         path = manifest_path(number)
         problem = "It is missing."
@@ -788,12 +803,15 @@ class _RecordPlan:
         return None
 
     def _matches_record(self, manifest: Manifest) -> bool:
-        """Return whether a manifest belongs to the commit record that its epoch has here."""
+        """Return whether a manifest belongs to the commit record of its epoch."""
         digest = self.digests.get(commit_path(manifest.epoch), manifest.record)
         return manifest.record == digest
 
     def _replay_from(self, anchor: int, *, until: int | None = None) -> Chains | None:
-        """Replay commit records from the manifest of epoch `anchor` (-1: none), up to `until`."""
+        """Return chains replayed from the manifest of epoch `anchor` (-1: from nothing) to `until`.
+
+        ``None`` if the records do not lead there.
+        """
         manifest = self.manifests.get(anchor)
         chains = Chains(self.num_key_groups)
         if manifest is not None:

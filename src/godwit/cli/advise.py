@@ -63,7 +63,7 @@ def _run_advise(args: argparse.Namespace) -> int:
 
 
 def _nothing_to_advise(path: str, reader: StageReader, notes: list[str]) -> EventLogError:
-    """Return the error that a log has no stateful stages."""
+    """Return the error that a log has no stateful stages; it lists the `notes`."""
     if reader.events == 0:
         why, remedy = "holds no event that can be read", "Give a log that is whole."
     elif not reader.queries:
@@ -186,12 +186,12 @@ def _stage_title(reader: StageReader, stage: StageAdvice) -> str:
 
 
 def _range_text(low: int, high: int) -> str:
-    """Write a range of whole numbers: ``3``, or ``3 to 5``."""
+    """Return a range of whole numbers as text: ``3``, or ``3 to 5``."""
     return str(low) if low == high else f"{low} to {high}"
 
 
 def _draw_stages(reader: StageReader, stages: Sequence[StageAdvice], path: Path) -> None:
-    """Draw the figures of stages into an image file."""
+    """Draw figures of stages, and write them to an image file."""
     try:
         from godwit.cli import plots  # noqa: PLC0415  matplotlib is slow to import
     except ModuleNotFoundError as error:

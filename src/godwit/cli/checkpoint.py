@@ -92,7 +92,7 @@ def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_looks_and_copies(action: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the actions that are allowed while a query runs."""
+    """Add the subcommands that are allowed while a query runs."""
     shown = action(
         "inspect",
         _run_inspect,
@@ -134,7 +134,7 @@ def _add_looks_and_copies(action: Callable[..., argparse.ArgumentParser]) -> Non
 
 
 def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the actions that change the checkpoint for the next run."""
+    """Add the subcommands that change the checkpoint for the next run."""
     action(
         "rename",
         _run_rename,
@@ -206,7 +206,7 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def opened_checkpoint(path: str) -> CheckpointStorage:
-    """Open a checkpoint for reading; raise if the directory is none."""
+    """Return the storage of a checkpoint; raise if the directory is none."""
     storage = CheckpointStorage.open(path)
     if all(entry.path != IDENTITY for entry in storage.list("")):
         raise CheckpointError(
@@ -259,7 +259,7 @@ def _run_inspect(args: argparse.Namespace) -> int:
 
 
 def _position(position: Any) -> str:
-    """Describe a position in a line: files in words, others as JSON, shortened."""
+    """Return a source's position in one line: files in words, others as JSON, shortened."""
     shown = describe_position(position)
     if shown is not position:
         whole = counted(shown["files"], "file")
@@ -271,12 +271,12 @@ def _position(position: Any) -> str:
 
 
 def _position_json(position: Any) -> str:
-    """Write a source position as JSON."""
+    """Return a source's position as JSON."""
     return msgspec.json.encode(position).decode()
 
 
 def _plan(summary: CheckpointSummary) -> str:
-    """Describe the physical plan, as far as components are shared."""
+    """Return the shared components of the physical plan as text."""
     shared = [
         f"{name} = {', '.join(operators)}"
         for name, operators in summary.components.items()
@@ -287,7 +287,7 @@ def _plan(summary: CheckpointSummary) -> str:
 
 
 def _line_of(entry: dict[str, Any]) -> str:
-    """Describe a journal entry in a line; empty for entries without interest."""
+    """Return a journal entry as one line of text; empty if it is of no interest."""
     if not isinstance(entry.get("event"), dict):
         return ""
     try:
@@ -299,7 +299,7 @@ def _line_of(entry: dict[str, Any]) -> str:
 
 
 def _states(summary: CheckpointSummary) -> Table:
-    """Table of the checkpoint's states."""
+    """Return a table of the checkpoint's states."""
     head = (
         *("operator", "state", "key groups", "snapshot rows", "snapshots", "changelog"),
         *("segments: mean", "most", "waiting"),
@@ -359,7 +359,7 @@ def _run_verify(args: argparse.Namespace) -> int:
 def _with_surroundings(
     storage: CheckpointStorage, report: VerificationReport
 ) -> tuple[VerificationReport, TargetReport]:
-    """Add findings in Spark's log and at the targets."""
+    """Return a report with findings about Spark's log added, and the report on sinks' targets."""
     try:
         targets = check_targets(storage)
         findings = (*_log_findings(storage), *targets.findings)
@@ -369,7 +369,7 @@ def _with_surroundings(
 
 
 def _log_findings(storage: CheckpointStorage) -> tuple[Finding, ...]:
-    """Find contradictions between Spark's log and the records."""
+    """Return the contradictions between Spark's log and the commit records."""
     while True:
         latest = CommitLog.open_read_only(storage).latest_epoch
         steps = plan_log_repair(storage, plan_record_repair(storage).records)
@@ -407,7 +407,7 @@ def _print_verification(path: str, report: VerificationReport, targets: TargetRe
 
 
 def _grid(rows: Sequence[tuple[str, str]]) -> Table:
-    """Build a table of labels and values."""
+    """Return a table of labels and values."""
     grid = Table.grid(padding=(0, 2))
     for label, value in rows:
         grid.add_row(Text(label, style="bold"), Text(printable(value)))
@@ -459,7 +459,7 @@ def _run_drop(args: argparse.Namespace) -> int:
 
 
 def _run_keep_offsets(args: argparse.Namespace) -> int:
-    """Let a source that reads something else keep its offsets; return the exit status."""
+    """Allow a source that now reads other data to keep its offsets; return the exit status."""
     with _locked_log(args.path) as log:
         latest = None if log.latest is None else log.latest.last_batch
         of_spark = latest is not None and latest.of_spark and args.source not in latest.identities
@@ -475,7 +475,7 @@ def _run_keep_offsets(args: argparse.Namespace) -> int:
 
 
 def _drop_key(args: argparse.Namespace) -> int:
-    """Drop the state of the key whose repr is given."""
+    """Drop the state of the key in ``args``, given as its repr; return the exit status."""
 
     def is_key(keys: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         return np.array([repr(key) == args.key for key in rows_as_tuples(keys)], np.bool_)
@@ -493,7 +493,7 @@ def _drop_key(args: argparse.Namespace) -> int:
 
 
 def _log_for_change(log: CommitLog, does: str) -> CommitLog:
-    """Open a checkpoint to commit one epoch that changes it."""
+    """Return a commit log opened for one epoch that changes the checkpoint; `does`: the command."""
     return CommitLog.create_or_open(
         log.storage,
         log.identity,
@@ -504,7 +504,7 @@ def _log_for_change(log: CommitLog, does: str) -> CommitLog:
 
 @contextmanager
 def _locked_log(path: str) -> Iterator[CommitLog]:
-    """Open the commit log of a checkpoint under its lease, while no query runs on it."""
+    """Context with a checkpoint's commit log, under the lease, so while no query runs on it."""
     storage = CheckpointStorage.open(path)
     CommitLog.open_read_only(storage)  # before a lease would create the directory
     lease = acquire_lease(storage, f"edit-{uuid4().hex[:8]}")
@@ -613,10 +613,10 @@ def verify_watched(
     on_totals: Callable[[int | None, int | None], None],
     on_block: Callable[[int], None],
 ) -> VerificationReport:
-    """Verify a checkpoint, with callbacks for totals and every block read.
+    """Verify a checkpoint, with callbacks for its progress.
 
-    `on_totals`: gets the blocks to check, and their bytes; ``None`` if that cannot be told.
-    `on_block`: gets the bytes of a block that was read.
+    `on_totals`: called with the number of blocks to check, and their bytes; ``None`` if that is
+    unknown. `on_block`: called with the bytes of each block read.
     """
     on_totals(*_blocks_to_read(storage))
     return verify(storage, on_block)
@@ -650,7 +650,7 @@ class VerificationDisplay:
             self._bar.stop()
 
     def begin(self, blocks: int | None, size_bytes: int | None) -> None:
-        """Set the totals."""
+        """Set the number of blocks to check, and their bytes; ``None`` if unknown."""
         self._of_blocks = "" if blocks is None else f" of {blocks}"
         self._of_bytes = "" if size_bytes is None else f" of {human_bytes(size_bytes)}"
         self._blocks = self._bytes = 0
@@ -658,7 +658,7 @@ class VerificationDisplay:
             self._bar.update(self._task, total=size_bytes)
 
     def advance(self, size_bytes: int) -> None:
-        """Count a block, and update the display."""
+        """Count a block that was checked, and update the display."""
         self._blocks += 1
         self._bytes += size_bytes
         text = f"blocks {self._blocks}{self._of_blocks}, {human_bytes(self._bytes)}{self._of_bytes}"
@@ -670,7 +670,7 @@ class VerificationDisplay:
 
 
 def _blocks_to_read(storage: CheckpointStorage) -> tuple[int | None, int | None]:
-    """Count the blocks that the retained epochs need, and their bytes."""
+    """Return the number of blocks that the retained epochs need, and their bytes."""
     try:
         log = CommitLog.open_read_only(storage)
         retained = log.retained_epochs

@@ -63,7 +63,7 @@ class EventLog:
     cut_short: set[str] = field(default_factory=set)
 
     def lines(self) -> Iterator[bytes]:
-        """Yield the lines; lines after damage are left out, and noted."""
+        """Yield the lines of all files; lines after damage are left out, which is noted."""
         for path in self.files:
             yield from self._lines_of(path)
 
@@ -91,7 +91,7 @@ class EventLog:
             yield bytes(rest)
 
     def _pieces(self, path: str) -> Iterator[bytes]:
-        """Yield the bytes of a file in pieces, decompressed."""
+        """Yield the bytes of a file, decompressed, in pieces."""
         try:
             with self.filesystem.open_input_stream(path, compression=None) as file:
                 start = file.read(8)
@@ -103,7 +103,7 @@ class EventLog:
 
 
 def open_event_log(path: str) -> EventLog:
-    """Find the files of an event log.
+    """Return the event log at a path.
 
     `path`: a file, or a directory of rolled ones; a path, or a URI that ``pyarrow.fs`` opens.
     Raises `EventLogError` if there is no event log there, or several.
@@ -148,7 +148,10 @@ def open_event_log(path: str) -> EventLog:
 
 
 def _rolled(path: str, inside: list[Any]) -> tuple[list[Any], list[str]]:
-    """Return the files of a rolled log in order, and the missing ones."""
+    """Return the files of a rolled log in order, and the names of missing ones.
+
+    `inside`: the files of its directory.
+    """
     numbered = sorted(
         (int(match[1]), not file.base_name.endswith(".compact"), file)
         for file in inside
@@ -181,7 +184,10 @@ def _rolled(path: str, inside: list[Any]) -> tuple[list[Any], list[str]]:
 
 
 def _decompressed(path: str, file: Any, start: bytes) -> Iterator[bytes]:
-    """Yield the bytes of a compressed file, or refuse its codec."""
+    """Yield the bytes of a file, decompressed; raise for a codec that is not supported.
+
+    `start`: its first bytes.
+    """
     for codec, magic in _REFUSED.items():
         if start.startswith(magic):
             raise EventLogError(
@@ -294,7 +300,7 @@ class TaskRun:
 
     @property
     def took_s(self) -> float:
-        """Duration in seconds."""
+        """Duration of the task in seconds."""
         return (self.finish_ms - self.launch_ms) / 1e3
 
 
@@ -379,30 +385,30 @@ class StageReader:
                 yield run
 
     def _log_start(self, line: bytes) -> None:
-        """Read Spark's version."""
+        """Store Spark's version."""
         self.spark_version = str(_mapping(json.loads(line)).get("Spark Version", ""))[:40]
 
     def _application_start(self, line: bytes) -> None:
-        """Read the application's name."""
+        """Store the application's name."""
         self.application = str(_mapping(json.loads(line)).get("App Name", ""))[:200]
 
     def _environment(self, line: bytes) -> None:
-        """Read the settings that matter."""
+        """Store the settings that concern scheduling."""
         properties = _mapping(json.loads(line)).get("Spark Properties")
         known = dict(properties) if isinstance(properties, list) else _mapping(properties)
         self._task_cpus = max(1, int(known.get("spark.task.cpus", 1)))
 
     def _executor_added(self, line: bytes) -> None:
-        """Note an executor's cores."""
+        """Store an executor's number of cores."""
         added = msgspec.json.decode(line, type=_Executor)
         self._cores[added.executor] = max(0, added.info.cores)
 
     def _executor_removed(self, line: bytes) -> None:
-        """Forget an executor."""
+        """Remove an executor."""
         self._cores.pop(msgspec.json.decode(line, type=_Executor).executor, None)
 
     def _stage_submitted(self, line: bytes) -> None:
-        """Open a stage with stateful operators."""
+        """Begin a stage, if it has stateful operators."""
         if b"StateStore" not in line:
             return
         submitted = msgspec.json.decode(line, type=_Stage)
@@ -424,7 +430,7 @@ class StageReader:
         )
 
     def _place(self, query: str, batch: int, operators: tuple[str, ...], stage: int) -> int:
-        """Return the number of a stage among those of its micro-batch with the same operators."""
+        """Return the number of a stage among those of a micro-batch with the same operators."""
         if query not in self._seen or self._seen[query][0] != batch:
             if len(self._seen) >= _MOST_QUERIES:
                 self._seen.clear()
@@ -457,7 +463,7 @@ class StageReader:
         run.tasks.setdefault(partition, task)
 
     def _stage_completed(self, line: bytes) -> StageRun | None:
-        """Close a stage and return its run."""
+        """End a stage, and return its run; ``None`` if it is not a stateful stage."""
         if not self._open:
             return None
         info = msgspec.json.decode(line, type=_Stage).info
@@ -465,7 +471,7 @@ class StageReader:
         return run if run is not None and run.tasks and info.failure is None else None
 
     def _query_started(self, line: bytes) -> None:
-        """Note a streaming query and its name."""
+        """Store a streaming query's name."""
         started = _mapping(json.loads(line))
         self._query(started.get("id"), started.get("name"))
 
@@ -487,7 +493,7 @@ class StageReader:
             }
 
     def _query(self, identifier: Any, name: Any) -> QueryFigures:
-        """Return the figures of a query, created at first sight."""
+        """Return the figures of a query, created when it is first seen."""
         key = str(identifier)
         if key not in self.queries and len(self.queries) >= _MOST_QUERIES:
             self.queries.pop(next(iter(self.queries)))
@@ -498,7 +504,7 @@ class StageReader:
 
 
 def _kind(line: bytes) -> str | None:
-    """Name of the event in a line; ``None`` if the line is no event."""
+    """Return the name of the event in a line; ``None`` if the line is no event."""
     if line.startswith(_PREFIX):
         end = line.find(b'"', len(_PREFIX), len(_PREFIX) + 200)
         if end >= 0:
@@ -511,7 +517,7 @@ def _kind(line: bytes) -> str | None:
 
 
 def _stateful(rdds: list[_Rdd]) -> tuple[str, ...]:
-    """Names of the stateful operators among the RDDs of a stage."""
+    """Return the names of the stateful operators among the RDDs of a stage."""
     names = set()
     for rdd in rdds:
         if "StateStore" in rdd.name:
@@ -523,7 +529,7 @@ def _stateful(rdds: list[_Rdd]) -> tuple[str, ...]:
 
 
 def _summed(accumulables: list[_Accumulable], name: str) -> int:
-    """Sum a task's updates of an accumulator."""
+    """Return the sum of a task's updates of the accumulator `name`."""
     updates = [a.update for a in accumulables if a.name == name and a.update is not None]
     return sum(msgspec.convert(update, _Long, strict=False) for update in updates)
 

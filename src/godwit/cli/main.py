@@ -91,7 +91,7 @@ _PACKAGE_OF = {"cli": "rich", "demo": "matplotlib", "planning": "scipy"}
 
 
 def parser(commands: Collection[str] = tuple(_COMMANDS)) -> argparse.ArgumentParser:
-    """Build the parser of the command line.
+    """Return the parser of the command line.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def parser(commands: Collection[str] = tuple(_COMMANDS)) -> argparse.ArgumentPar
 
 @contextmanager
 def _naming_the_extra(command: str) -> Iterator[None]:
-    """Context that answers a missing package with the extra to install for a command."""
+    """Context in which a missing package's error names the extra to install for a command."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -76,13 +76,13 @@ def _print_json(values: Any) -> int:
 
 
 def _methods() -> str:
-    """Table of all planners."""
+    """Return a table of all planners as text."""
     rows = [(p.name, p.kind, p.paper, p.minimises) for p in PLANNERS.values()]
     return table(("method", "kind", "paper", "minimises"), rows, left=4)
 
 
 def _add_method(methods: Any, entry: Planner) -> None:
-    """Add the subcommand of a planner."""
+    """Add the subcommand of a planner; `methods`: argparse's subcommands."""
     parser = methods.add_parser(
         entry.name,
         description=(
@@ -110,7 +110,7 @@ def _add_method(methods: Any, entry: Planner) -> None:
 
 
 def _options(entry: Planner) -> str:
-    """Describe a planner's options with their defaults."""
+    """Return a planner's options, with their defaults, as text."""
     try:
         defaults = {**entry.defaults(), **entry.for_streams}
     except InvalidProblemError as error:
@@ -119,7 +119,10 @@ def _options(entry: Planner) -> str:
 
 
 def _add_arguments(parser: argparse.ArgumentParser, *, shown: str) -> None:
-    """Add the arguments that a single planner and the comparison share."""
+    """Add the arguments that the commands for one planner and for a comparison share.
+
+    `shown`: what ``--plot`` draws.
+    """
     parser.add_argument("problem", type=Path, metavar="PROBLEM.json")
     parser.add_argument("--json", action="store_true", help=f"print the {shown} as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it (.png, .svg, .pdf)")
@@ -160,7 +163,7 @@ def _add_precompute(methods: Any) -> None:
 
 
 def _solve_with_planner(args: argparse.Namespace) -> int:
-    """Solve the planning problem of a file by the planner in `args`; return the exit code."""
+    """Solve the problem in a file by the planner in `args`; return the exit status."""
     problem, options = _read_problem(args.problem)
     entry = planner(args.method)
     chosen = {**entry.for_streams, **options.get(args.method, {}), **_parse_settings(args.set)}
@@ -191,7 +194,7 @@ def _solve_with_planner(args: argparse.Namespace) -> int:
 
 
 def _run_compare(args: argparse.Namespace) -> int:
-    """Solve a problem by several planners and compare them."""
+    """Solve a problem by several planners, and print a comparison; return the exit status."""
     problem, options = _read_problem(args.problem)
     if not isinstance(problem, Problem):
         raise InvalidProblemError(
@@ -228,7 +231,7 @@ def _run_compare(args: argparse.Namespace) -> int:
 
 
 def _comparison(solutions: Sequence[Solution], shown: Sequence[PlanPreview]) -> str:
-    """Table of the solutions of several planners."""
+    """Return a table of the solutions of several planners as text; `shown`: their previews."""
     return table(
         ("method", "status", "load distance", "variance", "moves", "bytes", "collocated", "pause",
          "time"),
@@ -250,7 +253,7 @@ def _comparison(solutions: Sequence[Solution], shown: Sequence[PlanPreview]) -> 
 
 
 def _run_precompute(args: argparse.Namespace) -> int:
-    """Compute projected migration costs, and write them to a file."""
+    """Compute projected migration costs, and write them to a file; return the exit status."""
     problem, _ = _read_problem(args.problem)
     transitions = _transitions(args.transitions)
     block_map: BlockMap = serially
@@ -281,7 +284,7 @@ def _run_precompute(args: argparse.Namespace) -> int:
 
 
 def _transitions(path: Path) -> Transitions:
-    """Read transition probabilities, or estimate them from a log of sizes."""
+    """Return transition probabilities from a file, or estimated from a log of sizes."""
     values = _parse_json(_read_file(path).decode("utf-8", "replace"), str(path))
     if isinstance(values, dict) and set(values) == {"log"}:
         return estimate_transitions(values["log"])
@@ -296,7 +299,7 @@ def _transitions(path: Path) -> Transitions:
 
 
 def _parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """Parse the ``NAME=VALUE`` pairs of ``--set``."""
+    """Return name → value of the ``NAME=VALUE`` pairs of ``--set``."""
     settings = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -309,7 +312,7 @@ def _parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def _parse_json(text: str, where: str) -> Any:
-    """Parse JSON; raise an error that names `where` it stands."""
+    """Return the values of a JSON text; errors name `where` the text is."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
@@ -319,7 +322,7 @@ def _parse_json(text: str, where: str) -> Any:
 
 
 def _read_problem(path: Path) -> tuple[Any, dict[str, dict[str, Any]]]:
-    """Return a problem and its options per method."""
+    """Return the problem in a file, and its options per method."""
     return problem_from_json(_read_file(path).decode("utf-8", "replace"))
 
 
@@ -337,7 +340,7 @@ def _read_file(path: Path) -> bytes:
 
 
 def _draw(shown: Sequence[PlanPreview], path: Path) -> None:
-    """Draw previews of plans into a file."""
+    """Draw previews of plans, and write them to an image file."""
     from godwit.cli import plots  # noqa: PLC0415  matplotlib is slow to import
 
     figure = plots.preview_figure(shown[0]) if len(shown) == 1 else plots.compare_figure(shown)

@@ -28,7 +28,7 @@ __all__ = ["EXAMPLES", "KINDS", "plain", "problem_from_json", "schema_of", "solu
 
 
 def _about(text: str) -> Meta:
-    """Describe a field in the JSON schema."""
+    """Return the annotation that gives a field its description in the JSON schema."""
     return Meta(description=text)
 
 
@@ -41,7 +41,7 @@ _Executor = str | _Count
 
 class _Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def given_arguments(self) -> dict[str, Any]:
-        """Return the fields that the JSON object has, as keyword arguments by name."""
+        """Return the fields that are present in the JSON object, as keyword arguments."""
         names = (name for name in self.__struct_fields__ if name not in {"kind", "options"})
         return {name: v for name in names if (v := getattr(self, name)) is not UNSET}
 
@@ -105,7 +105,7 @@ class AssignmentJson(ProblemJson, frozen=True, kw_only=True):
     seconds_per_byte: float | UnsetType = UNSET
 
     def build(self) -> Problem:
-        """Build the problem."""
+        """Return the planning problem that the JSON object describes."""
         values = self.given_arguments()
         index = {name: i for i, name in enumerate(self.executors)}
         values["current"] = [
@@ -148,7 +148,7 @@ class CoreAllocationJson(ProblemJson, frozen=True, kw_only=True):
     ] = 1
 
     def build(self) -> CoreAllocationProblem:
-        """Build the problem."""
+        """Return the problem that the JSON object describes."""
         return CoreAllocationProblem(
             **self.given_arguments()
             | {"network": QueueingNetwork(**self.network.given_arguments())}
@@ -170,7 +170,7 @@ class CoreAssignmentJson(ProblemJson, frozen=True, kw_only=True):
     home: Annotated[list[_Count], _about("Per executor: machine of its main process.")]
 
     def build(self) -> CoreAssignmentProblem:
-        """Build the problem."""
+        """Return the problem that the JSON object describes."""
         return CoreAssignmentProblem(
             **{name: _to_array(name, value) for name, value in self.given_arguments().items()}
         )
@@ -194,7 +194,7 @@ class FusionJson(ProblemJson, frozen=True, kw_only=True):
     ] = {}
 
     def build(self) -> FusionProblem:
-        """Build the problem."""
+        """Return the problem that the JSON object describes."""
         return FusionProblem(**self.given_arguments())
 
 
@@ -211,7 +211,7 @@ _LACKS = re.compile(r"Object (missing required|contains unknown) field `(?P<fiel
 
 
 def problem_from_json(text: str) -> tuple[Any, dict[str, dict[str, Any]]]:
-    """Read a problem and its options per method."""
+    """Return the problem in a JSON text, and its options per method."""
     try:
         values = json.loads(text, parse_float=_parse_number)
     except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
@@ -234,13 +234,13 @@ def problem_from_json(text: str) -> tuple[Any, dict[str, dict[str, Any]]]:
 
 
 def _parse_number(text: str) -> float:
-    """Parse a number of the JSON text: an `int` where it is exactly one."""
+    """Return a number of the JSON text; an `int` if it is a whole number."""
     number = float(text)
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
 def _invalid(error: str, kind: str) -> InvalidProblemError:
-    """Return the error with the field that msgspec names."""
+    """Return the error about the field that msgspec's `error` names; `kind`: of problem."""
     place = _PLACE.fullmatch(error)
     assert place is not None, "the pattern matches any text"
     field, text = place["path"] or "", place["text"]
@@ -261,7 +261,7 @@ def _field_error(name: str, value: object, remedy: str) -> InvalidProblemError:
 
 
 def _to_array(name: str, value: Any) -> Any:
-    """Convert nested lists to an array, or refuse them."""
+    """Return nested lists as an array; raise if they are not regular."""
     try:
         return np.asarray(value) if isinstance(value, list) else value
     except (ValueError, OverflowError):
@@ -324,7 +324,7 @@ class SolutionJson(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def solution_to_dict(solution: Any) -> dict[str, Any]:
-    """Return the JSON values of a solution; numbers that people need are spelled out."""
+    """Return a solution as plain values for JSON, with derived figures for people."""
     if not isinstance(solution, Solution):
         return dict(plain(solution))
     executors, split = solution.problem.executors, solution.split
@@ -344,7 +344,7 @@ def solution_to_dict(solution: Any) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Convert values, arrays, sets and mappings for `json.dumps`."""
+    """Return values, arrays, sets and mappings as plain values for `json.dumps`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, np.ndarray | np.generic):

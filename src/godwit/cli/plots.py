@@ -21,7 +21,7 @@ _PALE, _BLUE, _RED, _GREY = "#b0b7c3", "#2a6f97", "#e07a5f", "#6c757d"
 
 
 def preview_figure(preview: PlanPreview) -> Figure:
-    """Draw load before and after (above) and bytes sent and received (below) per executor."""
+    """Return a figure of a plan per executor: load before and after, bytes sent and received."""
     figure = Figure(figsize=(max(6.0, 0.35 * len(preview.executors)), 6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     place = np.arange(len(preview.executors))
@@ -49,7 +49,7 @@ def preview_figure(preview: PlanPreview) -> Figure:
 
 
 def compare_figure(previews: Sequence[PlanPreview]) -> Figure:
-    """Draw every planner as a point: bytes moved against load distance."""
+    """Return a figure with a point per planner: bytes moved against load distance."""
     figure = Figure(figsize=(7, 5), layout="constrained")
     axes = figure.subplots()
     for plan in previews:
@@ -65,7 +65,7 @@ def compare_figure(previews: Sequence[PlanPreview]) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure; the file's suffix chooses the format."""
+    """Write a figure to a file, whose suffix chooses the format."""
     figure.savefig(path, dpi=150)
 
 
@@ -79,7 +79,10 @@ _PANELS = (
 
 
 def histories_figure(runs: Mapping[str, History], *, title: str) -> Figure:
-    """Draw epoch time, lag, load distance, executors and bytes moved of each run over time."""
+    """Return a figure of runs over time.
+
+    It shows epoch time, lag, load distance, executors and bytes moved of each run.
+    """
     figure = Figure(figsize=(8, 9), layout="constrained")
     for axes, (column, label) in zip(
         figure.subplots(len(_PANELS), 1, sharex=True), _PANELS, strict=True
@@ -98,7 +101,7 @@ def histories_figure(runs: Mapping[str, History], *, title: str) -> Figure:
 
 
 def what_if_figure(answers: Sequence[Answer], *, target_s: float | None, title: str) -> Figure:
-    """Draw latencies with their error bars, and how busy lanes are, by number of executors."""
+    """Return a figure of latencies with error bars, and of busy lanes, by number of executors."""
     figure = Figure(figsize=(8, 6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     executors = [answer.executors for answer in answers]
@@ -129,7 +132,7 @@ _PARTITIONS = 200
 
 
 def advice_figure(stages: Sequence[tuple[str, StageAdvice]]) -> Figure:
-    """Draw the first stages, one row each."""
+    """Return a figure of the advice on the first stages, one row each."""
     shown = stages[:_STAGES]
     figure = Figure(figsize=(11, 3.4 * len(shown)), layout="constrained")
     for row, (title, stage) in zip(
@@ -163,7 +166,7 @@ _COLOURS = (_BLUE, "#e9c46a", "#2a9d8f", _RED, "#8d6a9f", _PALE)
 
 
 def epoch_figure(recording: Recording) -> Figure:
-    """Draw epoch time over time (above) and the key groups of each executor (below)."""
+    """Return a figure of epoch times, and of the key groups of each executor, over time."""
     epochs = recording.epochs
     at_s = np.array([epoch.at_s for epoch in epochs])
     figure = Figure(figsize=(10, 7), layout="constrained")
@@ -206,9 +209,9 @@ def _draw_marks(
     *,
     row_height: float,
 ) -> int:
-    """Draw a line for each mark through all panels; return the rows that labels take.
+    """Draw a line for each mark through all panels; return the number of rows of labels.
 
-    `row_height`: of a row of labels in the uppermost panel, as a part of that panel's height.
+    `row_height`: of a row of labels, as a share of the uppermost panel's height.
     """
     rows = label_rows([((mark.at_s - begin_s) / span_s, mark.label) for mark in marks])
     for (row, is_left), mark in zip(rows, marks, strict=True):
@@ -231,15 +234,15 @@ def _draw_marks(
 
 
 def _highest_shown(durations: Sequence[float]) -> float:
-    """Upper limit of epoch times in a picture, without the first epochs."""
+    """Return the upper limit of the axis of epoch times, which ignores the first epochs."""
     usual = durations[_STARTING_UP:] if len(durations) > _STARTING_UP else durations
     return 1.1 * float(max([*usual, 1e-3]))
 
 
 def label_rows(labels: Sequence[tuple[float, str]]) -> list[tuple[int, bool]]:
-    """Place labels without overlap: the row of each, and whether it is left of its mark.
+    """Place labels without overlap; return the row of each, and whether it is left of its mark.
 
-    `labels`: where each begins, as a part of the width, and its text.
+    `labels`: position of each, as a share of the width, and its text.
     """
     spans_by_row: list[list[tuple[float, float]]] = []
     rows = []
@@ -261,17 +264,17 @@ def label_rows(labels: Sequence[tuple[float, str]]) -> list[tuple[int, bool]]:
 
 
 def _width(text: str) -> float:
-    """Width of a label as a share of the axes'."""
+    """Return the width of a label as a share of the axes' width."""
     return 0.02 + 0.0085 * len(text)
 
 
 def _counted(durations: Sequence[str]) -> str:
-    """Label of an axis of epochs, with their duration if they share one."""
+    """Return the label of an axis of epochs, with their duration if all have the same."""
     return f"epoch ({durations[0]})" if len(durations) == 1 else f"epochs ({', '.join(durations)})"
 
 
 def scenario_figure(runs: Sequence[ScenarioRun], *, title: str) -> Figure:
-    """Draw epoch time, rows behind, imbalance, executors and bytes moved over time."""
+    """Return a figure of runs: epoch time, backlog, imbalance, executors and bytes over time."""
     figure = Figure(figsize=(10, 11), layout="constrained")
     rows = figure.subplots(5, 1, sharex=True)
     for run in runs:

@@ -133,7 +133,7 @@ def _run_sim(args: argparse.Namespace) -> int:
 
 
 def _print_histories(runs: Mapping[str, History], *, tell: bool) -> None:
-    """Print a table of the runs, and their events if asked."""
+    """Print a table of the runs, and with `tell` their events."""
     figures = [history.summary() for history in runs.values()]
     rows = [
         ("rows/s", *(f"{f['rows_per_s']:,.0f}" for f in figures)),

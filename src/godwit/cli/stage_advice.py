@@ -43,20 +43,20 @@ class WhatIf:
 
     @property
     def saved_by_moving_s(self) -> float:
-        """Seconds saved if whole partitions were placed freely."""
+        """Seconds saved if whole partitions could be placed freely."""
         return max(0.0, self.as_run_s - self.moved_s)
 
     @property
     def saved_by_splitting_s(self) -> float:
-        """Seconds saved at most if work could be divided freely."""
+        """Seconds saved, at most, if work could be divided freely."""
         return max(0.0, self.as_run_s - self.mean_s)
 
 
 def what_if(as_run_s: float, tasks_s: Sequence[float], slots: int) -> WhatIf:
-    """Compute the times that a stage could take.
+    """Return the times that a stage would take with better placement.
 
-    `as_run_s`: from the first launch to the last finish, in seconds. `tasks_s`: what each task
-    took, in seconds; at least one. `slots`: how many tasks can run at once; at least one.
+    `as_run_s`: from the first launch to the last finish, in seconds. `tasks_s`: time of each task,
+    in seconds; at least one. `slots`: number of tasks that can run at once; at least one.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def what_if(as_run_s: float, tasks_s: Sequence[float], slots: int) -> WhatIf:
 
 
 def longest_first_s(tasks_s: Sequence[float], slots: int) -> float:
-    """Length of the schedule that starts the longest task first."""
+    """Return the seconds of the schedule that starts the longest task first."""
     free_s = [0.0] * min(slots, len(tasks_s))
     for task_s in sorted(tasks_s, reverse=True):
         heapq.heapreplace(free_s, free_s[0] + task_s)
@@ -116,7 +116,7 @@ class Batches:
     mean_s: float
 
     def merged(self, other: Batches) -> Batches:
-        """Merge with later micro-batches."""
+        """Return these micro-batches merged with later ones."""
         return Batches(
             first=self.first,
             last=other.last,
@@ -153,7 +153,7 @@ class StageAdvice:
     worst: list[tuple[int, float, float]] = field(default_factory=list)
 
     def add(self, run: StageRun) -> None:
-        """Add the stage of one micro-batch."""
+        """Add the run of the stage in one micro-batch."""
         tasks = run.tasks.values()
         as_run_s = (max(t.finish_ms for t in tasks) - min(t.launch_ms for t in tasks)) / 1e3
         slots = run.slots or _most_at_once(run)
@@ -180,7 +180,7 @@ class StageAdvice:
         self._note_batch(run.batch, comparison)
 
     def _note_batch(self, batch: int, comparison: WhatIf) -> None:
-        """Add a micro-batch to the picture, and to the worst ones."""
+        """Add a micro-batch to the picture, and to the worst ones if it is one."""
         self.drawn.append(
             Batches(
                 first=batch,
@@ -205,13 +205,13 @@ class StageAdvice:
 
     @property
     def imbalance(self) -> float:
-        """The longest task against the mean of all partitions, over micro-batches."""
+        """Longest task over the mean of all partitions, averaged over micro-batches."""
         mean_s = self.work_s / len(self.partitions) if self.partitions else 0.0
         return self.longest_s / mean_s if mean_s > 0 else 1.0
 
     @property
     def hottest(self) -> tuple[int, float]:
-        """The partition with most work, and its share of all."""
+        """Partition with most work, and its share of all work."""
         number = max(self.partitions, key=lambda n: (self.partitions[n].work_s, -n))
         return number, self.partitions[number].work_s / self.work_s if self.work_s else 0.0
 
@@ -223,7 +223,7 @@ class StageAdvice:
         return max(abs(one - mean) for one in spent) / mean if mean > 0 else 0.0
 
     def verdict(self) -> str:
-        """Sum the advice up in a sentence or two."""
+        """Return the advice in one or two sentences."""
         if self.as_run_s <= 0:
             return "It took no time that Spark's clock can show."
         moving = self.saved_by_moving_s / self.as_run_s
@@ -249,7 +249,7 @@ class StageAdvice:
 
 
 def advise(runs: Iterable[StageRun]) -> list[StageAdvice]:
-    """Sum up the stateful stages of all micro-batches, those first that would have saved most."""
+    """Return the advice on the stateful stages of all micro-batches, largest savings first."""
     stages: dict[tuple[str, tuple[str, ...], int], StageAdvice] = {}
     for run in runs:
         key = (run.query, run.operators, run.place)
@@ -260,7 +260,7 @@ def advise(runs: Iterable[StageRun]) -> list[StageAdvice]:
 
 
 def _most_at_once(run: StageRun) -> int:
-    """Count the tasks that ran at once, where Spark does not say how many could."""
+    """Return the largest number of tasks that ran at once, if Spark does not give the slots."""
     changes = [(t.launch_ms, 1) for t in run.tasks.values()]
     changes += [(t.finish_ms, -1) for t in run.tasks.values()]
     running = greatest = 0

@@ -85,7 +85,7 @@ def add_top_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _parse_interval(text: str) -> float:
-    """Parse the seconds of ``--interval``."""
+    """Return the seconds of ``--interval``; raise if they are not valid."""
     value = float(text)
     if not 0.1 <= value <= 3600:
         raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 3600")
@@ -122,7 +122,7 @@ class Viewer:
         self._liveness = Liveness(storage, now_s=now_s, monotonic_s=monotonic_s)
 
     def look(self) -> Sight:
-        """Read the present content."""
+        """Return the present state of the stream, to be drawn."""
         figures = figures_of(self._reader.tail(_ENTRIES))
         state, why = self._liveness.look(figures.last_word, figures.last_s)
         return Sight(
@@ -155,7 +155,7 @@ def _run_top(args: argparse.Namespace) -> int:
 
 
 def _watch(viewer: Viewer, sight: Sight, console: Console, interval_s: float) -> None:
-    """Redraw until Ctrl-C."""
+    """Redraw the display until Ctrl-C."""
     symbols = symbols_for(console)
 
     def drawn(note: str = "") -> Group:
@@ -269,10 +269,10 @@ class RunFigures:
 
 
 def figures_of(entries: Sequence[Mapping[str, Any]]) -> RunFigures:
-    """Compute figures from journal entries.
+    """Return the figures of a run, computed from journal entries.
 
-    `entries`: the last ones, oldest first, as `godwit.checkpoint.journal.JournalReader.tail` gives
-    them.
+    `entries`: the last ones, oldest first, as `godwit.checkpoint.journal.JournalReader.tail`
+    returns them.
     """
     events = _values_of_kind(entries, "event")
     lines = [line for values in events if (line := event_line(values)) is not None]
@@ -357,7 +357,7 @@ def _latency_figures(values: Any) -> dict[str, float]:
 
 
 def _rows_per_s(epochs: Sequence[EpochFigures]) -> float:
-    """Rows a second over the last epochs."""
+    """Return the rows per second over the last epochs."""
     if not epochs:
         return 0.0
     end_s = epochs[-1].began_s + epochs[-1].duration_ms / 1e3
@@ -411,7 +411,7 @@ def _executor_figures(
 
 
 def _load_distance(executors: Iterable[ExecutorFigures]) -> float:
-    """Largest distance of a lane's load from the mean, as a share of it."""
+    """Return the largest distance of a lane's load from the mean, as a share of the mean."""
     index = [e.busy_ms / max(e.lanes, 1) for e in executors if not (e.draining or e.lost)]
     mean = sum(index) / len(index) if index else 0.0
     return max(abs(one - mean) for one in index) / mean if mean > 0 else 0.0
@@ -466,11 +466,10 @@ _ALARMING = (
 
 
 def frame(sight: Sight, *, width: int, height: int | None, symbols: Symbols) -> list[Text]:
-    """Draw the whole page.
+    """Return the lines of the whole display, none wider than `width`.
 
-    `sight`: whose run, how it is, and its figures. `width`, `height`: columns and lines there are;
-    ``None``: as many lines as it takes. `symbols`: what the terminal can show. Returns lines, none
-    of them wider than `width`.
+    `sight`: the state of the stream. `width`, `height`: size of the terminal; ``None``: any number
+    of lines. `symbols`: characters that the terminal can show.
     """
     figures = sight.figures
     above = [
@@ -514,7 +513,7 @@ def frame(sight: Sight, *, width: int, height: int | None, symbols: Symbols) -> 
 
 
 def _speed(figures: RunFigures, width: int, symbols: Symbols) -> Iterator[Text]:
-    """Lines on the speed of epochs."""
+    """Yield the lines about the speed of epochs."""
     if not figures.epochs:
         yield Text("no epoch in sight")
         return
@@ -532,7 +531,7 @@ def _speed(figures: RunFigures, width: int, symbols: Symbols) -> Iterator[Text]:
 
 
 def _latencies(figures: RunFigures) -> Iterator[Text]:
-    """Line on the latency of rows."""
+    """Yield the line about the latency of rows."""
     known = [epoch.latency_ms for epoch in figures.epochs if epoch.latency_ms]
     if known:
         shown = "  ".join(f"{name} {_duration_text(ms)}" for name, ms in known[-1].items())
@@ -540,12 +539,12 @@ def _latencies(figures: RunFigures) -> Iterator[Text]:
 
 
 def _duration_text(ms: float) -> str:
-    """Write milliseconds as ``850 ms`` or ``12.3 s``."""
+    """Return milliseconds as text: ``850 ms`` or ``12.3 s``."""
     return f"{ms:,.0f} ms" if ms < 10_000 else f"{ms / 1e3:,.1f} s"
 
 
 def _moving(figures: RunFigures) -> Text:
-    """Line on key groups on their way."""
+    """Return the line about moving key groups."""
     busy = figures.in_flight or figures.planned or figures.waiting or figures.suspended
     return Text(
         f"key groups: {figures.in_flight} in flight, {figures.planned} still to move, "
@@ -555,7 +554,7 @@ def _moving(figures: RunFigures) -> Text:
 
 
 def _source(source: SourceFigures, symbols: Symbols) -> Text:
-    """Line on a source."""
+    """Return the line about a source."""
     parts = [] if source.behind is None else [f"{counted(source.behind, 'offset')} behind"]
     if source.input_rows_per_s is not None:
         parts.append(f"{source.input_rows_per_s:,.0f} rows/s in")
@@ -567,7 +566,7 @@ def _source(source: SourceFigures, symbols: Symbols) -> Text:
 
 
 def _draw_executors(figures: RunFigures, width: int, room: int, symbols: Symbols) -> Iterator[Text]:
-    """Lines on the executors."""
+    """Yield the lines about the executors; `room`: number of lines available."""
     executors = figures.executors
     if not executors:
         return
@@ -588,7 +587,7 @@ def _draw_executors(figures: RunFigures, width: int, room: int, symbols: Symbols
 def _draw_executor(
     executor: ExecutorFigures, busiest_ms: float, name_width: int, width: int, symbols: Symbols
 ) -> Text:
-    """Line on one executor: name, share of the time, bar of its load."""
+    """Return the line about one executor: name, share of the time, bar of its load."""
     name = Text(symbols.plain(executor.name))
     name.truncate(name_width, overflow="crop", pad=True)
     index = executor.busy_ms / max(executor.lanes, 1)
@@ -608,7 +607,7 @@ def _draw_executor(
 
 
 def _listed(title: str, shown: tuple[EventLine, ...], symbols: Symbols) -> list[Text]:
-    """Title, and a line for each event."""
+    """Return a title, and a line for each event."""
     if not shown:
         return []
     lines = [Text(f"last {title} (UTC)", style="bold")]

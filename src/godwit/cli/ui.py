@@ -60,7 +60,7 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _parse_port(text: str) -> int:
-    """Parse the number of a port."""
+    """Return the number of a port; raise if it is not valid."""
     value = int(text)
     if not 0 <= value < 2**16:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 65535")

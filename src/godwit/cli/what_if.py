@@ -152,7 +152,7 @@ def _run_what_if(args: argparse.Namespace) -> int:
 
 
 def _planner(name: str | None) -> str | None:
-    """Check the name of a planner of assignments."""
+    """Return the name of a planner of assignments; raise if there is none of that name."""
     known = [p.name for p in PLANNERS.values() if p.asks == "assignment"]
     if name is not None and name not in known:
         raise InvalidControlError(
@@ -164,7 +164,10 @@ def _planner(name: str | None) -> str | None:
 
 
 def _time(text: str, what: str) -> float:
-    """Read a time such as ``2s``, ``500ms`` or ``"2 seconds"``; a bare number is of seconds."""
+    """Return the seconds of a text such as ``2s``, ``500ms`` or ``"2 seconds"``; or a bare number.
+
+    `what`: the option, for errors.
+    """
     short = _DURATION.fullmatch(text.strip())
     try:
         return seconds(float(text), what)
@@ -173,7 +176,7 @@ def _time(text: str, what: str) -> float:
 
 
 def _rate(text: str) -> tuple[float, float | None]:
-    """Read a rate: times the measured one, or else rows a second."""
+    """Return an arrival rate: its factor relative to the measured one, or rows per second."""
     number = text.strip().removesuffix("x")
     try:
         value = float(number)
@@ -189,7 +192,7 @@ def _rate(text: str) -> tuple[float, float | None]:
 
 
 def _whole(text: str, what: str) -> int:
-    """Read a number of executors or of lanes."""
+    """Return a number of executors or of lanes; `what`: the option, for errors."""
     try:
         value = int(text)
     except ValueError:
@@ -202,7 +205,7 @@ def _whole(text: str, what: str) -> int:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    """Read numbers of executors: ``6``, ``4..16`` or ``2,4,8``."""
+    """Return numbers of executors, given as ``6``, ``4..16`` or ``2,4,8``."""
     sizes: set[int] = set()
     for part in text.split(","):
         first, dots, last = part.partition("..")
@@ -232,7 +235,10 @@ def _plain(
     known: Accuracy,
     found: Sequence[Answer],
 ) -> dict[str, Any]:
-    """Return everything as plain values."""
+    """Return the question, the data and the answers as plain values for JSON.
+
+    `known`: accuracy of the simulation. `found`: the answers.
+    """
     best = fewest(found)
     return {
         "flow": flow,
@@ -266,7 +272,10 @@ def _tell(
     known: Accuracy,
     found: Sequence[Answer],
 ) -> None:
-    """Print the table of answers, and the data behind it."""
+    """Print the table of answers, and the data that they rest on.
+
+    `known`: accuracy of the simulation. `found`: the answers.
+    """
     console = wide_console()
     lanes = sum(stream.executors.values())
     tell(
@@ -310,7 +319,7 @@ def _tell(
 
 
 def _verdict(question: Question, found: Sequence[Answer]) -> str:
-    """Name the fewest executors that meet the target."""
+    """Return a sentence with the fewest executors that meet the target; `found`: the answers."""
     target = f"{question.quantile:.4g} of rows within {question.target_s:g} s"
     best = fewest(found)
     if best is None:
@@ -331,12 +340,12 @@ def _verdict(question: Question, found: Sequence[Answer]) -> str:
 
 
 def _estimate_text(estimate: Estimate) -> str:
-    """Write an estimated latency with its error bar."""
+    """Return an estimated latency, with its error bar, as text."""
     if estimate.high_s == estimate.low_s:
         return _s_text(estimate.seconds)
     return f"{_s_text(estimate.seconds)} ({_s_text(estimate.low_s)} to {_s_text(estimate.high_s)})"
 
 
 def _s_text(value: float) -> str:
-    """Write seconds as ``850 ms`` or ``1.2 s``."""
+    """Return seconds as text: ``850 ms`` or ``1.2 s``."""
     return f"{value * 1e3:.0f} ms" if value < 1 else f"{value:.3g} s"

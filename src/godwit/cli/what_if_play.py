@@ -81,7 +81,7 @@ class Estimate:
     high_s: float
 
     def meets(self, target_s: float) -> Literal["yes", "likely", "unlikely", "no"]:
-        """Return whether a latency target is met, by the error bar."""
+        """Return whether the estimate meets a latency target, given its error bar."""
         if self.seconds <= target_s:
             return "yes" if self.high_s <= target_s else "likely"
         return "unlikely" if self.low_s <= target_s else "no"
@@ -113,7 +113,10 @@ class Accuracy:
     source: str  # of these, in words
 
     def of(self, quantile: float, seconds: float, *, elsewhere: bool) -> Estimate:
-        """Correct a simulated latency; `elsewhere`: of another configuration than the measured."""
+        """Return a simulated latency, corrected and with its error.
+
+        `elsewhere`: it is for another configuration than the measured one.
+        """
         error = math.hypot(self.replayed, self.predicted if elsewhere else 0.0)
         factor, corrected = math.exp(_SPREAD * error), seconds * self.ratio.get(quantile, 1.0)
         return Estimate(seconds=corrected, low_s=corrected / factor, high_s=corrected * factor)
@@ -127,26 +130,26 @@ class _Metered:
         self.lane_ms = 0.0
 
     def begun(self, rows: int, backlog_rows: int | None) -> None:
-        """Pass on that an epoch has begun."""
+        """Pass the begin of an epoch to the controller."""
         self._controller.begun(rows, backlog_rows)
 
     def observe(self, epoch: EpochObserved) -> None:
-        """Add an epoch."""
+        """Pass a committed epoch to the controller, and add up its work."""
         self._controller.observe(epoch)
         if self._simulation.now_s() >= self._since_s:
             self.lane_ms += sum(epoch.outcome.lane_ms.values())
 
     def delivered(self, latency: LatencyHistogram) -> None:
-        """Pass on how long rows took."""
+        """Pass rows' latencies to the controller."""
         self._controller.delivered(latency)
 
     def step(self) -> None:
-        """Decide."""
+        """Let the controller decide."""
         self._controller.step()
 
 
 def accuracy(stream: MeasuredStream, question: Question, *, seed: int) -> Accuracy:
-    """Simulate the recorded stream, and compare it with the measurements."""
+    """Simulate the recorded stream, and return how accurate the simulation is."""
     quantiles = sorted({MEDIAN, TAIL, question.quantile})
     predicted, source = _earlier(stream.misses)
     time = stream.steady
@@ -179,7 +182,7 @@ def accuracy(stream: MeasuredStream, question: Question, *, seed: int) -> Accura
 
 
 def _earlier(misses: Sequence[float]) -> tuple[float, str]:
-    """Return the deviation of earlier predictions, and which these were."""
+    """Return the error of earlier predictions, and a text of which these were."""
     if len(misses) >= _JUDGED:
         deviation = float(np.sqrt(np.mean(np.square(misses))))
         return deviation, f"{len(misses)} decisions of this stream that were judged"
@@ -193,17 +196,17 @@ def _earlier(misses: Sequence[float]) -> tuple[float, str]:
 
 
 def _bound_ratio(ratio: float) -> float:
-    """Limit a ratio to the bounds `_RATIO`."""
+    """Return a ratio limited to the bounds `_RATIO`."""
     return min(max(ratio, _RATIO[0]), _RATIO[1])
 
 
 def _settling_s(stream: MeasuredStream) -> float:
-    """Time after the last row in which its epoch ends."""
+    """Return the seconds after the last row in which its epoch ends."""
     return 3 * max(stream.topology.trigger_s, 1.0)
 
 
 def _as_it_was(stream: MeasuredStream, time: MeasuredTime) -> Scenario:
-    """Make the scenario of the stream as it was measured."""
+    """Return the scenario of the stream as it was measured."""
     lanes = sum(stream.executors.values())
     return Scenario(
         cluster=SimulatedCluster(
@@ -223,7 +226,7 @@ def _as_it_was(stream: MeasuredStream, time: MeasuredTime) -> Scenario:
 def answers(
     stream: MeasuredStream, question: Question, known: Accuracy, *, seed: int
 ) -> Iterable[Answer]:
-    """Play the stream with each number of executors."""
+    """Yield the answer for each number of executors, by simulation; `known`: its accuracy."""
     for executors in question.executors:
         yield _answer(stream, question, known, executors, seed=seed)
 
@@ -231,7 +234,7 @@ def answers(
 def _answer(
     stream: MeasuredStream, question: Question, known: Accuracy, executors: int, *, seed: int
 ) -> Answer:
-    """Simulate the stream with `executors` executors."""
+    """Return the answer for a number of executors, by simulation; `known`: its accuracy."""
     as_now = executors == len(stream.executors)
     each = question.lanes_each or stream.lanes_each
     lanes = executors * each
@@ -318,7 +321,7 @@ def _answer(
 def _settings(
     stream: MeasuredStream, question: Question, executors: int, period_s: float
 ) -> Control:
-    """Make the settings of the controller that brings the stream there."""
+    """Return settings of the controller that brings the stream to `executors` executors."""
     size = stream.key_groups * max(executors, len(stream.executors))
     return Control(
         planner=question.planner or ("milp" if size <= _SMALL else "flux"),
@@ -333,7 +336,10 @@ def _settings(
 def _metered(
     scenario: Scenario, settings: Control, since_s: float, seed: int
 ) -> tuple[Simulation, Callable[[], _Metered]]:
-    """Make a simulation whose lanes' work is added up from some time on."""
+    """Return a simulation, and a function for its controller that adds up lanes' work.
+
+    `since_s`: time from which work is added up.
+    """
     make, meters = controlled_by(settings), list[_Metered]()
 
     def metered(simulation: Simulation) -> Any:
@@ -344,6 +350,9 @@ def _metered(
 
 
 def fewest(answered: Sequence[Answer]) -> Answer | None:
-    """Return the fewest executors that meet the target by the best estimate; ``None``: none do."""
+    """Return the answer with the fewest executors that meet the target by the best estimate.
+
+    ``None`` if none does.
+    """
     meeting = [answer for answer in answered if answer.met in ("yes", "likely")]
     return min(meeting, key=lambda answer: answer.executors) if meeting else None

@@ -75,7 +75,7 @@ class MeasuredTime:
 
     @property
     def latency(self) -> LatencyHistogram:
-        """Measured latency of all of its rows."""
+        """Measured latency of all rows of this time."""
         return LatencyHistogram.merged(latency for _, _, latency in self.parts)
 
 
@@ -96,30 +96,31 @@ class MeasuredStream:
 
     @property
     def key_groups(self) -> int:
-        """Key groups of all components."""
+        """Number of key groups of all components."""
         return sum(component.key_groups for component in self.components)
 
     @property
     def lanes_each(self) -> int:
-        """Lanes of one executor: the number that most of them have."""
+        """Number of lanes of one executor, as most of them have."""
         counts = sorted(self.executors.values())
         return max(counts, key=counts.count)
 
     def costs_at(self, lanes: int) -> CostModel:
-        """Return the costs of an epoch with so many lanes."""
+        """Return the cost model of an epoch with this number of lanes."""
         return replace(self.costs, fixed_ms=self.costs.fixed_ms + self.lane_ms * lanes)
 
     @property
     def state_bytes(self) -> float:
-        """State of all components."""
+        """Bytes of state of all components."""
         measured = (component.measured for component in self.components)
         return float(sum(m.state_bytes.sum() for m in measured if m is not None))
 
 
 def measured_stream(storage: CheckpointStorage, *, last_s: float) -> MeasuredStream:
-    """Read the end of a checkpoint's journal; `last_s`: seconds of it that are played, at most.
+    """Return the measurements at the end of a checkpoint's journal.
 
-    Raises `CheckpointError` if it has no journal, one of another version, or too short a one.
+    `last_s`: maximum seconds of them. Raises `CheckpointError` if the checkpoint has no journal,
+    one of another version, or too short a one.
     """
     entries = read_tail(storage, _ENTRIES)
     loads, summaries = _read(storage.uri, entries)
@@ -199,10 +200,10 @@ def _time(
     epochs: EpochColumns,
     latencies: Mapping[int, LatencyHistogram] | None = None,
 ) -> MeasuredTime:
-    """Make a stretch of time of epochs in a row.
+    """Return consecutive epochs as a stretch of time to simulate.
 
-    An epoch takes what came since the one before began. After a pause, nothing came until shortly
-    before it.
+    An epoch reads the rows that arrived since the one before began. After a pause, rows are taken
+    to arrive shortly before the epoch.
     """
     began = np.maximum.accumulate(epochs.ended_s - epochs.took_ms / 1e3)
     between = np.diff(began).clip(min=1e-3)
@@ -233,7 +234,10 @@ def _time(
 def _parts(
     epochs: EpochColumns, latencies: Mapping[int, LatencyHistogram]
 ) -> Iterable[tuple[float, float, LatencyHistogram]]:
-    """Yield measured latencies, in parts of about as many epochs."""
+    """Yield measured latencies, merged over parts of about equal numbers of epochs.
+
+    With each, the first and the last second of the part.
+    """
     since_s = epochs.ended_s - epochs.ended_s[0]
     cuts = np.linspace(1, len(epochs), _PARTS + 1).astype(int).tolist()
     for first, last in pairwise(cuts):
@@ -244,9 +248,9 @@ def _parts(
 
 
 def _since_change(summaries: Sequence[StreamSummary], *, last_s: float, most: int) -> EpochColumns:
-    """Return the last epochs that had the executors of today, but for the first of them.
+    """Return the last epochs with today's executors, without the first of these.
 
-    What a change of the executors left behind is over by then.
+    The effects of a change of executors are over by then. `most`: maximum number of epochs.
     """
     at = len(summaries) - 1
     while at > 0 and summaries[at - 1].lanes == summaries[-1].lanes:
@@ -262,7 +266,7 @@ def _since_change(summaries: Sequence[StreamSummary], *, last_s: float, most: in
 
 
 def _costs(epochs: EpochColumns, lanes: FloatArray) -> tuple[CostModel, float]:
-    """Fit the costs of epochs, and by how many milliseconds every lane lengthens them."""
+    """Fit the cost model of epochs; return it, and the milliseconds that each lane adds."""
     rest = (epochs.took_ms - epochs.busiest_ms).clip(min=0)
     columns = [np.ones(len(epochs))]
     rows_vary, lanes_vary = _is_variable(epochs.rows), _is_variable(lanes)
@@ -286,13 +290,13 @@ def _costs(epochs: EpochColumns, lanes: FloatArray) -> tuple[CostModel, float]:
 
 
 def _is_variable(values: FloatArray) -> bool:
-    """Return whether the deviation of measurements is more than a share of their mean."""
+    """Return whether measurements deviate by more than a certain share of their mean."""
     mean = float(values.mean())
     return mean > 0 and float(values.std()) > _VARIES * mean
 
 
 def _least_squares(columns: list[FloatArray], values: FloatArray) -> FloatArray:
-    """Fit non-negative factors of columns, without the values that they explain least."""
+    """Return non-negative factors of columns, fitted to values; outliers are left out."""
     from scipy.optimize import nnls  # noqa: PLC0415  slow to import
 
     matrix = np.column_stack(columns)
@@ -308,7 +312,7 @@ def _least_squares(columns: list[FloatArray], values: FloatArray) -> FloatArray:
 def _components(
     loads: Sequence[LoadSummary], summaries: Sequence[StreamSummary], per_touch_ms: float
 ) -> tuple[SimulatedComponent, ...]:
-    """Make components with the loads of the last summaries, in the order of the topology."""
+    """Return components with the loads of the last summaries, in the order of the topology."""
     known = {summary.epoch: summary for summary in summaries}
     pairs = [(load, known[load.epoch]) for load in loads if load.epoch in known][-_LOADS:]
     topology = summaries[-1].topology
@@ -358,7 +362,7 @@ def _key_groups(
 
 
 def _latencies(entries: Iterable[Mapping[str, Any]]) -> dict[int, LatencyHistogram]:
-    """Epoch → measured latency of its rows; what is damaged is left out."""
+    """Return epoch → measured latency of its rows; damaged entries are left out."""
     found: dict[int, LatencyHistogram] = {}
     for entry in entries:
         with suppress(LookupError, TypeError, ValueError, AttributeError):

@@ -17,11 +17,9 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def numpy_type(dtype: pa.DataType) -> np.dtype[Any] | None:
-    """Return the NumPy type that holds values of `dtype` as Arrow lays them out.
+    """Return the NumPy type with the memory layout of an Arrow type; ``None`` if there is none.
 
-    ``None``: none does.
-
-    Dates, times, timestamps and durations are the integers they are stored as.
+    Dates, times, timestamps and durations are integers.
     """
     if pa.types.is_integer(dtype) or pa.types.is_floating(dtype):
         primitive: np.dtype[Any] = np.dtype(dtype.to_pandas_dtype())
@@ -51,7 +49,10 @@ def values_of(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def words_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-    """Return the high (signed) and low words of a decimal128 column; undefined where null."""
+    """Return the high (signed) and low 64-bit words of a decimal128 column.
+
+    Arbitrary where null.
+    """
     words = _view(array.buffers()[1], np.dtype(np.uint64), 2 * array.offset, 2 * len(array))
     return words[1::2].view(np.int64), words[::2]
 
@@ -86,10 +87,10 @@ def blob_bytes(array: pa.Array) -> npt.NDArray[np.uint8]:
 
 
 def column_of(values: npt.NDArray[Any], mask: BoolArray | None, dtype: pa.DataType) -> pa.Array:
-    """Build a column of a primitive type from values and a mask.
+    """Return a column of a primitive type from values and a mask.
 
-    `values`: shape ``(N,)``; converted to the type's NumPy type if it is another.
-    `mask`: shape ``(N,)``: whether each value is there; None where all are.
+    `values`: shape ``(N,)``; converted to the type's NumPy type if it is another. `mask`: shape
+    ``(N,)``: true where a value is not null; ``None``: no nulls.
     """
     if pa.types.is_boolean(dtype):
         data = np.packbits(values.astype(np.bool_, copy=False), bitorder="little")
@@ -99,7 +100,7 @@ def column_of(values: npt.NDArray[Any], mask: BoolArray | None, dtype: pa.DataTy
 
 
 def bitmap_of(mask: BoolArray | None) -> pa.Buffer | None:
-    """Pack a mask of values that are not null into Arrow's validity bitmap."""
+    """Return Arrow's validity bitmap for a mask of values that are not null."""
     return None if mask is None else pa.py_buffer(np.packbits(mask, bitorder="little"))
 
 
@@ -113,7 +114,7 @@ def binary_column(data: npt.NDArray[np.uint8], boundaries: npt.NDArray[Any]) -> 
 def _view(
     buffer: pa.Buffer | None, dtype: np.dtype[Any], offset: int, count: int
 ) -> npt.NDArray[Any]:
-    """View a part of a buffer as an array, without a copy."""
+    """Return `count` values of a buffer, from value `offset` on, as an array without a copy."""
     if buffer is None or count == 0:
         return np.empty(count, dtype)
     return np.frombuffer(buffer, dtype, count, offset * dtype.itemsize)

@@ -50,7 +50,7 @@ class RowsDigest:
         self._sums: list[_Sum] = []
 
     def update(self, batch: pa.RecordBatch) -> None:
-        """Add a batch of rows, which follow those so far."""
+        """Add a batch of rows to the digest, after those so far."""
         self.rows += batch.num_rows
         parts = [part for column in batch.columns for part in _parts_to_digest(column)]
         if not self._sums:
@@ -74,7 +74,7 @@ class _Sum:
         self._adler = 1
 
     def add(self, part: npt.NDArray[Any] | int) -> None:
-        """Add an array of 64-bit numbers or of bytes, or so many zeros, to the checksum."""
+        """Add an array of 64-bit numbers or of bytes, or a number of zeros, to the checksum."""
         if isinstance(part, int):
             self._count += part
         elif part.dtype == np.uint8:
@@ -98,7 +98,7 @@ def _odd_numbers(count: int) -> npt.NDArray[np.uint64]:
 
 
 def _parts_to_digest(array: pa.Array) -> Iterator[npt.NDArray[Any] | int]:
-    """Split a column into arrays of numbers or bytes, and numbers of zeros."""
+    """Yield a column's content as arrays of numbers or bytes, and as numbers of zeros."""
     mask = mask_of(array)
     yield len(array) if mask is None else (~mask).astype(np.uint64)
     dtype = array.type
@@ -128,9 +128,9 @@ def _parts_to_digest(array: pa.Array) -> Iterator[npt.NDArray[Any] | int]:
 def _as_words(
     values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None
 ) -> npt.NDArray[np.uint64]:
-    """Convert values of up to 64 bits to unsigned integers, zero where null.
+    """Return values of up to 64 bits as unsigned integers, 0 where null.
 
-    `mask` is true where a value is there.
+    `mask`: true where a value is not null.
     """
     if values.dtype.kind == "f":
         values = values.view(f"u{values.dtype.itemsize}")
@@ -139,5 +139,5 @@ def _as_words(
 
 
 def _reprs(values: Iterable[Any]) -> bytes:
-    """Concatenate the reprs of values of a type that has no faster way."""
+    """Return the concatenated reprs of values, for types that have no faster encoding."""
     return "".join(f"{value!r};" for value in values).encode()

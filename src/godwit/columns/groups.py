@@ -56,14 +56,14 @@ class Groups:
 
     @cached_property
     def order(self) -> npt.NDArray[np.int64]:
-        """Row numbers ordered by group, and by arrival within a group; computed on first use."""
+        """Row numbers, ordered by group, and by arrival within a group; computed on first use."""
         if self.count <= _SORTED_BY_RADIX:
             return np.argsort(self.of_row.astype(np.uint16), kind="stable")
         return np.argsort(self.of_row, kind="stable")
 
     @cached_property
     def starts(self) -> npt.NDArray[np.int64]:
-        """Position in `order` at which each group starts, and the end."""
+        """Position in `order` where each group starts, and at last the number of rows."""
         sizes = np.bincount(self.of_row, minlength=self.count)
         return np.concatenate([[0], np.cumsum(sizes)])
 
@@ -140,7 +140,7 @@ def group_repeating_rows(
 ) -> Groups | None:
     """Group rows if keys seem to repeat; ``None`` if they do not.
 
-    `hash_of`: hashes rows of `keys`; by default by their first `num_hashed` columns.
+    `hash_of`: hashes rows of `keys`, if not by their first `num_hashed` columns.
     """
     columns = [_float_bits(column) for column in keys.columns]
     if not all(_has_dictionaries(column.type) for column in columns):
@@ -172,17 +172,17 @@ def group_repeating_rows(
 
 
 def _repeat_in_sample(columns: list[pa.Array]) -> bool:
-    """Return whether keys repeat in a small sample, so that a hash table of them pays."""
+    """Return whether keys repeat in a small sample, so that a hash table of them pays off."""
     sample, shown = _number_keys([column.slice(0, _SAMPLE) for column in columns])
     return len(sample) > 0 and len(shown) < _REPEATING * len(sample) + 1
 
 
 def _repeat_overall(columns: list[pa.Array], count: int) -> bool:
-    """Return whether keys repeat so often, by an estimate, that numbering them by a sort pays.
+    """Return whether keys are estimated to repeat so often that numbering them by a sort pays.
 
-    How many keys a sample does not show is estimated from those that it shows once and twice (Chao,
-    Nonparametric Estimation of the Number of Classes in a Population, 1984): many of the one and
-    few of the other are keys that do not come back, however often some others do.
+    The number of keys that a sample lacks is estimated from those that it has once and twice (Chao,
+    Nonparametric Estimation of the Number of Classes in a Population, 1984): if many occur once and
+    few twice, keys hardly repeat, however often some others do.
     """
     if count < _MANY_ROWS:
         return False
@@ -200,7 +200,7 @@ def _has_dictionaries(dtype: pa.DataType) -> bool:
 def _number_keys(
     columns: list[pa.Array], *, many: bool = False
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Assign numbers to keys; return each row's number, and the first row of each number.
+    """Assign numbers to distinct keys; return each row's, and the first row of each.
 
     `many`: distinct keys are so many that a sort takes less time than a hash table.
     """
@@ -219,7 +219,7 @@ def _number_keys(
 
 
 def _is_constant(column: pa.Array) -> bool:
-    """Return true if a quick look shows that all values of a column are equal."""
+    """Return whether all values of a column are certainly equal, by a quick check."""
     if column.null_count or not len(column) or numpy_type(column.type) is None:
         return len(column) > 0 and column.null_count == len(column)
     values = values_of(column)
@@ -229,10 +229,11 @@ def _is_constant(column: pa.Array) -> bool:
 def _number_values(
     column: pa.Array, *, many: bool
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Assign numbers to values of a column; return each row's, and the first row of each number.
+    """Assign numbers to the distinct values of a column.
 
-    Integers take less time than text, in a hash table and in a sort.  What has one number is then
-    compared with the first value that has it; two values of one mix are numbered as they are.
+    Returns each row's number, and the first row of each number. Integers take less time than text,
+    in a hash table and in a sort, so values are first mixed to integers. Values of one number are
+    then compared; if two values were mixed to one integer, the column is numbered without mixing.
     """
     words = _words_of_values(column)
     if words:
@@ -250,7 +251,7 @@ def _number_values(
 
 
 def _words_of_values(column: pa.Array) -> list[UInt64Array]:
-    """Return the words that each value of a fixed-width column consists of; none for others."""
+    """Return the 64-bit words of each value of a fixed-width column; none for other columns."""
     values = fixed_width(column)
     if values is not None and values.dtype.itemsize >= 8:
         # Read several times: copies that lie together and aligned are worth their price.
@@ -261,9 +262,9 @@ def _words_of_values(column: pa.Array) -> list[UInt64Array]:
 
 
 def _mix_words(words: list[UInt64Array], *, evenly: bool) -> UInt64Array:
-    """Hash the words of each value; values that differ in the last word alone differ in hash.
+    """Return a hash of the words of each value; values that differ only in the last word differ.
 
-    `evenly`: so that the upper half of the bits depends on all words.
+    `evenly`: the upper half of the bits depends on all words.
     """
     mixed = words[0].copy()
     for word in words[1:]:
@@ -311,7 +312,7 @@ def _hash_all_columns(
     num_hashed: int | None,
     num_key_groups: int,
 ) -> npt.NDArray[np.int64]:
-    """Extend hashes by the columns that they are not of; the bits of the key group stay."""
+    """Return hashes of all key columns, from hashes of the first; bits of the key group stay."""
     others = [
         number
         for number in range(
@@ -327,7 +328,7 @@ def _hash_all_columns(
 def _order_by_key_group_and_hash(
     hashes: npt.NDArray[np.int64], search: npt.NDArray[np.int64], num_key_groups: int
 ) -> npt.NDArray[np.int64]:
-    """Return the order of rows by the key group of `hashes`, then `search`, then arrival."""
+    """Return row numbers ordered by the key group of `hashes`, then `search`, then arrival."""
     bits = num_key_groups.bit_length() - 1
     if num_key_groups != 1 << bits:
         return np.lexsort((search, key_groups_of(hashes, num_key_groups)))
@@ -354,7 +355,7 @@ def _order_by_key_group_and_hash(
 def _rows_that_differ(
     keys: pa.RecordBatch, rows: npt.NDArray[np.int64], others: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Return the positions i where the keys of ``rows[i]`` and ``others[i]`` differ."""
+    """Return the positions i at which the keys of ``rows[i]`` and ``others[i]`` differ."""
     values_differ = np.zeros(len(rows), np.bool_)
     for column in keys.columns:
         if numpy_type(column.type) is not None:
@@ -377,7 +378,7 @@ def _rows_that_differ(
 def _values_differ(
     column: pa.Array, rows: npt.NDArray[np.int64], others: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Return a mask: whether values at ``rows[i]`` and ``others[i]`` differ and none is null."""
+    """Return a mask: where the values at ``rows[i]`` and ``others[i]`` differ and none is null."""
     same_width = fixed_width(column) if 4 * len(rows) >= len(column) else None
     if same_width is not None:
         return values_differ(same_width, rows, others)
@@ -397,7 +398,7 @@ def _split_shared_hashes(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Split groups of one hash by key; needed only if the 64-bit hashes of two keys collide.
 
-    Returns group of each ordered row, and the rows in order, with every key a group of its own.
+    Returns the group of each ordered row, and the order of rows, with each key a group of its own.
     """
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
@@ -416,7 +417,7 @@ def _split_shared_hashes(
 
 
 def _float_bits(column: pa.Array) -> pa.Array:
-    """View floats as integers of their bits, so that NaNs compare as equal keys."""
+    """Return floats as integers of the same bits, so that NaNs compare as equal keys."""
     if pa.types.is_floating(column.type):
         return column.view(f"int{column.type.bit_width}")
     return column

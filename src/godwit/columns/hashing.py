@@ -116,7 +116,7 @@ def hash_placed(
 
 
 def canonical_keys(keys: pa.RecordBatch) -> pa.RecordBatch:
-    """Normalise floats that are equal as keys: -0.0 becomes 0.0, every NaN the same NaN."""
+    """Return keys whose equal floats have equal bits: -0.0 becomes 0.0, every NaN the same NaN."""
     if not any(pa.types.is_floating(field.type) for field in keys.schema):
         return keys
     columns = [
@@ -127,19 +127,19 @@ def canonical_keys(keys: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def canonical_floats(column: pa.Array) -> pa.Array:
-    """Normalise the floats of one column; nulls stay."""
+    """Return a column whose equal floats have equal bits; nulls stay."""
     return column_of(_canonical_values(values_of(column)), mask_of(column), column.type)
 
 
 def _canonical_values(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Normalise floats: -0.0 becomes 0.0, every NaN the same NaN."""
+    """Return floats with -0.0 replaced by 0.0, and every NaN by the same NaN."""
     canonical: npt.NDArray[Any] = values + values.dtype.type(0)  # -0.0 + 0.0 is 0.0
     canonical[np.isnan(canonical)] = np.nan
     return canonical
 
 
 def _hash_column(column: pa.Array, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Hash the values of a column, each from its row's seed; undefined where null."""
+    """Return the hash of each value of a column, from its row's seed; arbitrary where null."""
     dtype = column.type
     if pa.types.is_null(dtype):
         return seeds
@@ -167,7 +167,10 @@ def _hash_column(column: pa.Array, seeds: npt.NDArray[np.uint64]) -> npt.NDArray
 def _spans(
     column: pa.Array,
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return bytes, starts and lengths of a string or binary column; nulls have length zero."""
+    """Return bytes, starts and lengths of the values of a string or binary column.
+
+    Nulls have length 0.
+    """
     dtype = column.type
     if pa.types.is_fixed_size_binary(dtype):
         starts = (np.arange(len(column), dtype=np.int64) + column.offset) * dtype.byte_width
@@ -187,7 +190,7 @@ def _spans(
 def _decimal_bytes(
     column: pa.Array,
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return bytes, starts and lengths of decimals as Java's ``toByteArray`` has them."""
+    """Return bytes, starts and lengths of decimals, encoded as by Java's ``toByteArray``."""
     high, low = words_of(column)
     words = np.stack([high.view(np.uint64), low], axis=1).astype(">u8")
     digits = words.view(np.uint8).reshape(len(column), 16)
@@ -204,7 +207,7 @@ def _decimal_bytes(
 
 
 def _rotated(values: UInt64Array, bits: int) -> UInt64Array:
-    """Rotate 64-bit values to the left."""
+    """Return 64-bit values rotated to the left by `bits`."""
     rotated = values << np.uint64(bits)
     rotated |= values >> np.uint64(64 - bits)
     return rotated
@@ -221,7 +224,7 @@ def _avalanche(hashes: UInt64Array) -> UInt64Array:
 
 
 def _mixed_lane(lane: UInt64Array) -> UInt64Array:
-    """Mix one 8-byte input before it enters an accumulator."""
+    """Return 8-byte words mixed as xxHash mixes them into an accumulator."""
     return _rotated(lane * _PRIME_2, 31) * _PRIME_1
 
 
@@ -374,9 +377,9 @@ def _selection(chosen: npt.NDArray[np.bool_]) -> Rows | None:
 
 
 def _read_integers(
-    data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], dtype: str
+    data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], dtype: str
 ) -> npt.NDArray[Any]:
-    """Read a little-endian integer of type `dtype` at each byte position, aligned or not."""
+    """Return the little-endian integer of type `dtype` at each byte offset, aligned or not."""
     size = np.dtype(dtype).itemsize
     anywhere = np.ndarray((len(data) - size + 1,), dtype, data, strides=(1,))
-    return anywhere[at]
+    return anywhere[offsets]

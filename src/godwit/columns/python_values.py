@@ -43,7 +43,7 @@ _offset = functools.lru_cache(maxsize=256)(dt.timezone)
 
 
 def with_offsets(values: list[Any], dtype: pa.DataType) -> list[Any]:
-    """Replace the regional time zones of a column's datetimes by their UTC offsets."""
+    """Return a column's values; datetimes with a regional time zone get its UTC offset instead."""
     if not _has_regions(dtype):
         return values
     if pa.types.is_timestamp(dtype):
@@ -52,13 +52,13 @@ def with_offsets(values: list[Any], dtype: pa.DataType) -> list[Any]:
 
 
 def _at_offset(moment: dt.datetime) -> dt.datetime:
-    """Replace a datetime's regional time zone by its UTC offset."""
+    """Return a datetime with its regional time zone replaced by the UTC offset."""
     return moment.replace(tzinfo=_offset(moment.utcoffset()), fold=0)
 
 
 @functools.lru_cache(maxsize=256)
 def _has_regions(dtype: pa.DataType) -> bool:
-    """Return whether a type has timestamps of a region, whose UTC offset may change."""
+    """Return whether a type has timestamps of a region, whose UTC offset changes over time."""
     if pa.types.is_timestamp(dtype):
         zone = dtype.tz
         return not (zone is None or zone in _ALWAYS_THE_SAME or _FIXED.fullmatch(zone))
@@ -67,9 +67,9 @@ def _has_regions(dtype: pa.DataType) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def zone_of(name: str) -> dt.tzinfo:
-    """Return the time zone of Spark's name: a region, or an offset such as ``+02:00``.
+    """Return the time zone that a Spark name denotes: a region, or an offset such as ``+02:00``.
 
-    Raises `ValueError` if Python has no such zone.
+    Raises `ValueError` if Python does not know it.
     """
     if name in ("Z", UTC):
         return dt.UTC
@@ -92,7 +92,7 @@ def has_instants(dtype: pa.DataType) -> bool:
 
 
 def in_zone(value: Any, dtype: pa.DataType, zone: str) -> Any:
-    """Add `zone` to the datetimes in a value that have none, where the type has time zones."""
+    """Return a value whose datetimes without a zone have `zone`, where the type has time zones."""
 
     def of_zone(moment: dt.datetime) -> dt.datetime:
         """Return a datetime with a time zone."""
@@ -104,7 +104,7 @@ def in_zone(value: Any, dtype: pa.DataType, zone: str) -> Any:
 def _each_instant(
     value: Any, dtype: pa.DataType, change: Callable[[dt.datetime], dt.datetime]
 ) -> Any:
-    """Apply `change` to each datetime in a value whose type has a time zone."""
+    """Return a value with `change` applied to each datetime whose type has a time zone."""
     if value is None or not has_instants(dtype):
         return value
     if isinstance(value, dt.datetime):
@@ -136,10 +136,10 @@ class RowMaker(Protocol):
 
     @property
     def make(self) -> Callable[..., Any]:
-        """Function that makes an instance from a value of each column."""
+        """Function that makes a row from one value per column."""
 
     def values(self, name: str, column: pa.Array) -> list[Any]:
-        """Convert a column to the values that the instances have in their field `name`."""
+        """Return the values of the field `name` of all rows, converted from a column."""
 
 
 class KeyRows(Generic[R]):
@@ -259,7 +259,7 @@ class Columns(dict[str, list[Any]]):
         return array
 
     def rows(self, values: Sequence[list[Any]]) -> Iterator[Any]:
-        """Return rows made of `values`, which has the list of every column's values."""
+        """Yield rows made of `values`: one list of values per column."""
         if self._of is not None:
             return map(self.row, *values)
         return map(self.row._make, zip(*values, strict=True))
@@ -283,8 +283,8 @@ def rows_as_tuples(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
 def row_type(names: tuple[str, ...]) -> Any:
     """Return the named-tuple class of rows with these columns.
 
-    Names that its fields cannot have, such as ``_id`` or ``class``, become ``_0``, ``_1``, ...
-    there, and are attributes beside.
+    A column that cannot be a field's name, such as ``_id`` or ``class``, is the field ``_0``,
+    ``_1``, ..., and also an attribute.
     """
     made = collections.namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
     row: Any = made

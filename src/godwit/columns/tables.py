@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 _EXAMPLE = '{"symbol": "A", "price": 9.5}'
 
 
-def table_of(source: str, given: Any, schema: pa.Schema, needed: Iterable[str] = ()) -> pa.Table:
-    """Convert rows given for a source, such as dicts, to an Arrow table of its schema.
+def table_of(source: str, rows: Any, schema: pa.Schema, needed: Iterable[str] = ()) -> pa.Table:
+    """Return rows for a source, such as dicts, as an Arrow table of the source's schema.
 
-    Raises `InvalidInputError` if a column is missing or unknown, or a value is not of its column's
-    type.
+    `needed`: columns that must be present. Raises `InvalidInputError` if a column is missing or
+    unknown, or a value is not of its column's type.
     """
-    if given is None:
+    if rows is None:
         return schema.empty_table()
-    if isinstance(given, pa.RecordBatch):
-        given = pa.Table.from_batches([given])
-    elif is_pandas(given):
-        given = pa.Table.from_pandas(given, preserve_index=False)
-    if isinstance(given, pa.Table):
-        return _cast_table(source, given, schema, set(needed))
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        raise not_rows_error(source, given)
-    return _table_of_rows(source, given, schema, set(needed))
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    elif is_pandas(rows):
+        rows = pa.Table.from_pandas(rows, preserve_index=False)
+    if isinstance(rows, pa.Table):
+        return _cast_table(source, rows, schema, set(needed))
+    if isinstance(rows, str) or not isinstance(rows, Sequence):
+        raise not_rows_error(source, rows)
+    return _table_of_rows(source, rows, schema, set(needed))
 
 
 def _table_of_rows(
     source: str, rows: Sequence[Any], schema: pa.Schema, needed: set[str]
 ) -> pa.Table:
-    """Convert dicts or tuples to a table."""
+    """Return dicts or tuples as an Arrow table; `needed`: columns that must be present."""
     columns: dict[str, list[Any]] = {name: [] for name in schema.names}
     for number, row in enumerate(rows):
         if isinstance(row, Mapping):
@@ -65,7 +65,7 @@ def _table_of_rows(
 def _check_columns(
     source: str, columns: Iterable[Any], schema: pa.Schema, needed: set[str], what: str
 ) -> None:
-    """Refuse columns that are missing or unknown; `what`: subject of the error's message."""
+    """Raise for columns that are missing or unknown; `what`: begins the error's message."""
     names = set(columns)
     unknown = [name for name in names if name not in schema.names]
     if unknown:
@@ -108,7 +108,7 @@ def _source_column(source: str, field: pa.Field, values: list[Any]) -> pa.Array:
 
 
 def _converter(dtype: pa.DataType) -> Callable[[Any], Any]:
-    """Return a function that converts values for a type: ISO 8601 text is allowed for times."""
+    """Return a function that converts Python values for a type; times may be ISO 8601 text."""
     if pa.types.is_timestamp(dtype):
 
         def moment(value: Any) -> Any:
@@ -126,7 +126,7 @@ def _converter(dtype: pa.DataType) -> Callable[[Any], Any]:
 
 
 def _example_value(dtype: pa.DataType) -> str:
-    """Return an example of a value of a type, for messages."""
+    """Return an example of a value of a type, as text for errors."""
     if pa.types.is_timestamp(dtype):
         return '"2024-05-01 08:00" or a datetime'
     if pa.types.is_floating(dtype):
@@ -139,7 +139,7 @@ def _example_value(dtype: pa.DataType) -> str:
 
 
 def _cast_table(source: str, table: pa.Table, schema: pa.Schema, needed: set[str]) -> pa.Table:
-    """Convert a table to the source's schema."""
+    """Return a table with the columns and types of the source's schema."""
     _check_columns(source, table.column_names, schema, needed, f"The table of source {source!r}")
     columns = []
     for field in schema:
@@ -165,20 +165,20 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
-def is_table(given: Any) -> bool:
-    """Return true for an Arrow table or record batch and for a pandas DataFrame."""
-    return isinstance(given, pa.Table | pa.RecordBatch) or is_pandas(given)
+def is_table(value: Any) -> bool:
+    """Return whether a value is an Arrow table or record batch, or a pandas DataFrame."""
+    return isinstance(value, pa.Table | pa.RecordBatch) or is_pandas(value)
 
 
-def is_pandas(given: Any) -> bool:
-    """Return true for a pandas DataFrame, without importing pandas."""
-    return type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "columns")
+def is_pandas(value: Any) -> bool:
+    """Return whether a value is a pandas DataFrame, without importing pandas."""
+    return type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns")
 
 
-def not_rows_error(source: str, given: Any) -> InvalidInputError:
-    """Return the error that what was given for a source is not rows."""
+def not_rows_error(source: str, value: Any) -> InvalidInputError:
+    """Return the error that a value given as the rows of a source is none."""
     return InvalidInputError(
-        f"Source {source!r} was given a value of type {type_name(given)} for rows.",
+        f"Source {source!r} was given a value of type {type_name(value)} for rows.",
         remedy=f"Give a list of dicts, such as [{_EXAMPLE}], a pyarrow.Table or RecordBatch, or a "
         "pandas DataFrame; or a list of these, one an epoch.",
         source=source,

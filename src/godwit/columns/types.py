@@ -36,11 +36,13 @@ class _SparkField(Protocol):
     def name(self) -> str: ...
     @property
     def dataType(self) -> _SparkType:  # noqa: N802 - PySpark's own spelling
+        """PySpark type of the column."""
         ...
 
 
 class _SparkType(Protocol):
     def simpleString(self) -> str:  # noqa: N802 - PySpark's own spelling
+        """Return the type as DDL text."""
         ...
 
 
@@ -153,7 +155,7 @@ def key_type_remedy(name: str, dtype: pa.DataType) -> str:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """Return names and types only: columns nullable, without metadata."""
+    """Return a schema with names and types only: all columns nullable, without metadata."""
     return pa.schema([pa.field(field.name, field.type) for field in schema])
 
 
@@ -169,10 +171,10 @@ def columns_text(schema: pa.Schema) -> str:
 
 
 def to_schema(value: SchemaLike, *, where: str) -> pa.Schema:
-    """Read a schema in any form that users may write.
+    """Return a schema, given in any form that users may write, as an Arrow schema.
 
-    Raises `InvalidFlowError` if it cannot be read, has no columns, or a column has a reserved name
-    or comes twice.
+    `where`: its place, for errors. Raises `InvalidFlowError` if it cannot be read, has no columns,
+    or a column has a reserved name or comes twice.
 
     Examples
     --------
@@ -283,11 +285,11 @@ _TOKEN = re.compile(
 
 
 def columns_of_text(text: str, where: str) -> list[tuple[str, pa.DataType]]:
-    """Read names and types of columns.
+    """Return names and types of the columns that a text declares.
 
     `text`: such as ``"symbol string, sizes array<bigint>, price decimal(10, 2) not null"``.
     `where`: subject of the messages, such as ``"The output of operator 'trades'"``. Raises
-    `InvalidFlowError` if it cannot be read; says where it goes wrong.
+    `InvalidFlowError`, with the position, if it cannot be read.
 
     Examples
     --------
@@ -307,7 +309,7 @@ def columns_of_text(text: str, where: str) -> list[tuple[str, pa.DataType]]:
 
 
 def type_of_text(name: str, text: str, where: str) -> pa.DataType:
-    """Read the type of column `name`.
+    """Return the Arrow type of column `name` that a text declares, such as ``array<bigint>``.
 
     Raises `InvalidFlowError` if it cannot be read, or Arrow has no such type.
     """
@@ -330,7 +332,7 @@ class _Token:
 
     @property
     def value(self) -> str:
-        """The token for comparison: lower case unless quoted."""
+        """Text of the token for comparison: lower case unless quoted."""
         return self.text.replace("``", "`") if self.kind == "quoted" else self.text.lower()
 
 
@@ -351,7 +353,7 @@ class _Reader:
         return self._next < len(self._tokens)
 
     def takes(self, *words: str) -> bool:
-        """Consume these words or signs if they come next; return whether they came."""
+        """Consume these words or signs if they come next; return whether they did."""
         ahead = self._tokens[self._next : self._next + len(words)]
         if [t.value for t in ahead if t.kind in ("word", "sign")] != list(words):
             return False
@@ -359,7 +361,7 @@ class _Reader:
         return True
 
     def expect(self, sign: str) -> None:
-        """Consume a sign, or refuse the text."""
+        """Consume the next sign; raise if it is another one."""
         if not self.takes(sign):
             raise self.syntax_error(f"A {sign!r} is missing there.")
 
@@ -381,7 +383,7 @@ class _Reader:
         return found
 
     def column(self) -> tuple[str, pa.DataType]:
-        """Parse a name, a type, ``not null`` and a comment."""
+        """Parse a name, a type, ``not null`` and a comment; return name and type."""
         if not self.has_more() or self._tokens[self._next].kind not in ("word", "quoted"):
             raise self.syntax_error(_PAIRS)
         token = self._tokens[self._next]
@@ -402,7 +404,7 @@ class _Reader:
         return name, dtype
 
     def type(self) -> pa.DataType:
-        """Parse a type."""
+        """Parse a type, and return it as an Arrow type."""
         if self.takes("array", "<"):
             element = self.type()
             self.expect(">")
@@ -437,7 +439,7 @@ class _Reader:
         return dtype
 
     def numbers(self, word: str) -> list[int]:
-        """Parse the numbers in brackets that a type may have."""
+        """Parse the numbers in brackets that the type `word` may have."""
         if not self.takes("("):
             return []
         numbers: list[int] = []
@@ -470,7 +472,7 @@ class _Reader:
         )
 
     def _unit(self) -> str:
-        """Read a unit of an interval."""
+        """Parse a unit of an interval, such as ``day``."""
         for unit in (*_DAY_UNITS, *_MONTH_UNITS):
             if self.takes(unit):
                 return unit

@@ -26,7 +26,7 @@ _FIRST_NAMED_SO: Final = (2, 4)  # NumPy's version
 
 
 def avoid_slow_sorts(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Have NumPy leave AVX-512 out where it makes sorts slower, unless the user has set that.
+    """Set NumPy not to use AVX-512 where it makes sorts slower, unless the user has set that.
 
     Examples
     --------
@@ -50,9 +50,9 @@ def avoid_slow_sorts(environment: MutableMapping[str, str] = os.environ) -> None
 
 
 def sorts_slowly(processors: str, version: str) -> bool:
-    """Return whether a processor has slow sorts of AVX-512, and NumPy knows its names here.
+    """Return whether the processor sorts slowly with AVX-512, and NumPy knows AVX-512 by name.
 
-    `processors`: as in ``/proc/cpuinfo``. `version`: NumPy's module of that name.
+    `processors`: content of ``/proc/cpuinfo``. `version`: version of NumPy.
 
     Examples
     --------

@@ -140,7 +140,7 @@ class Assignment:
     __hash__ = None  # type: ignore[assignment]
 
     def executor(self, key_group: int) -> str:
-        """Name of the executor that owns `key_group`.
+        """Return the name of the executor that owns a key group.
 
         Examples
         --------

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def _figures_text(numbers: Mapping[str, float]) -> str:
-    """Format the figures of a decision as text in parentheses after a space; empty without any."""
+    """Return a decision's figures as text in parentheses, with a space before.
+
+    Empty without any.
+    """
     told = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
     return f" ({told})" if told else ""
 
@@ -246,7 +249,7 @@ class _Scaling(Decision):
 
     @property
     def _why(self) -> str:
-        """Reason of the decision, with its figures."""
+        """Reason of the scaling decision, with its figures, as text."""
         return self.reason + _figures_text(self.numbers)
 
 

@@ -34,7 +34,7 @@ _PART = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([a-z]+)[\s,]*")
 
 
 def read_duration(text: str) -> int | None:
-    """Parse a text such as ``"250 ms"`` into microseconds; return ``None`` if it is no duration.
+    """Return a text such as ``"250 ms"`` in microseconds; ``None`` if it is no duration.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def read_duration(text: str) -> int | None:
 
 
 def seconds(value: DurationOrSeconds, what: str, *, least_s: float = 1e-3) -> float:
-    """Check a duration and convert it to seconds; `what` is the setting's name in errors.
+    """Return a duration in seconds; `what`: the setting's name, for errors.
 
     Raises `InvalidControlError` if it is no length of time, or shorter than `least_s`.
 
@@ -82,10 +82,10 @@ def seconds(value: DurationOrSeconds, what: str, *, least_s: float = 1e-3) -> fl
 
 
 def microseconds(value: Duration, what: str, *, least: int) -> int:
-    """Check a duration and convert it to microseconds; `what` is the setting's name in errors.
+    """Return a duration in microseconds; `what`: the setting's name, for errors.
 
-    Raises `InvalidFlowError` if it is no length of time, has no fixed length (months), or is too
-    short.
+    Raises `InvalidFlowError` if it is no length of time, has no fixed length (months), or is
+    shorter than `least` microseconds.
 
     Examples
     --------
@@ -111,9 +111,9 @@ def microseconds(value: Duration, what: str, *, least: int) -> int:
 
 
 def signed_microseconds(value: Duration, what: str) -> int:
-    """Check a duration that may be negative, and convert it to microseconds; `what` names it.
+    """Return a duration, which may be negative, in microseconds; `what`: the setting's name.
 
-    Raises `InvalidFlowError` as of `microseconds`, but for the sign.
+    Raises `InvalidFlowError` as `microseconds` does.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def signed_microseconds(value: Duration, what: str) -> int:
 
 
 def _parse_duration(text: str, what: str) -> int:
-    """Parse a duration into microseconds; refuse other texts, with `what` as the setting's name."""
+    """Return a duration in microseconds; raise for other texts. `what`: the setting's name."""
     found = read_duration(text)
     if found is not None:
         return found
@@ -151,7 +151,7 @@ def _parse_duration(text: str, what: str) -> int:
 
 
 def duration_text(length_us: int) -> str:
-    """Format microseconds as a text that `microseconds` reads, such as ``"90 seconds"``.
+    """Return microseconds as text that `microseconds` reads, such as ``"90 seconds"``.
 
     Examples
     --------

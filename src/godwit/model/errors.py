@@ -78,7 +78,7 @@ class GodwitError(Exception):
 def _rebuild(
     cls: type[GodwitError], message: str, remedy: str, context: dict[str, Any]
 ) -> GodwitError:
-    """Create an error again from what `GodwitError.__reduce__` pickled."""
+    """Return an error made again from its pickled parts; used by `GodwitError.__reduce__`."""
     return cls(message, remedy=remedy, **context)
 
 

@@ -56,7 +56,7 @@ class Event:
                 object.__setattr__(self, f.name, shown)
 
     def describe(self) -> str:
-        """Describe the event in one line, for people.
+        """Return the event as one line of text for people.
 
         Examples
         --------
@@ -66,7 +66,7 @@ class Event:
         return self._one_line_text()
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`: that of `_TEXT` with the event's fields filled in."""
+        """Return the text of `describe`: the template `_TEXT` with the event's fields filled in."""
         return self._TEXT.format(event=self)
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,14 +84,17 @@ class Event:
 
 
 def _to_json(value: Any) -> Any:
-    """Convert the value of an event's field to JSON: a tuple to a list, a mapping to a dict."""
+    """Return a field's value for JSON: a tuple as a list, a mapping as a dict."""
     if isinstance(value, tuple):
         return [_to_json(one) for one in value]
     return dict(value) if isinstance(value, Mapping) else value
 
 
 def read_event(kinds: Mapping[str, type[Event]], values: Any) -> Event:
-    """Create the event that `Event.to_dict` returned as `values`; `kinds` maps names to classes."""
+    """Return the event from the `values` that `Event.to_dict` returned.
+
+    `kinds`: name → class of events.
+    """
     kind = values.get("kind") if isinstance(values, dict) else None
     known = kinds.get(kind) if isinstance(kind, str) else None
     if known is None:
@@ -130,7 +133,7 @@ def _field_reader(annotation: str) -> Callable[[Any], Any]:
 
 
 def _check_type(value: Any, kind: type, noun: str) -> Any:
-    """Return a JSON value if it is a `kind`; otherwise raise a `TypeError` that says `noun`."""
+    """Return a JSON value if it is a `kind`; else raise `TypeError`. `noun`: the kind, as text."""
     if not isinstance(value, kind):
         msg = f"{value!r:.100} is no {noun}"
         raise TypeError(msg)
@@ -138,7 +141,7 @@ def _check_type(value: Any, kind: type, noun: str) -> Any:
 
 
 def _read_int(value: Any) -> int:
-    """Convert a JSON number to an integer; raise `TypeError` for fractions, lists and objects."""
+    """Return a JSON number as an integer; raise `TypeError` for other values."""
     if isinstance(value, float | list | dict):
         msg = f"{value!r:.100} is no whole number"
         raise TypeError(msg)
@@ -146,7 +149,7 @@ def _read_int(value: Any) -> int:
 
 
 def _invalid_event(problem: str, kind: Any) -> GodwitError:
-    """Return the error for values that are no event; `kind` is the one that they name."""
+    """Return the error for values that are no event; `kind`: the event's name in them."""
     return GodwitError(
         problem,
         remedy="Read the log with the version of Godwit that wrote it.",

@@ -38,10 +38,10 @@ class WrongArgumentsError(InvalidFlowError, TypeError):
 
 
 def user_call(function: Callable[P, R]) -> Callable[P, R]:
-    """Mark a function of the public API: tracebacks of its errors begin with the user's line.
+    """Decorate a public function so that tracebacks of its errors begin at the user's line.
 
-    Wrong arguments become an `InvalidFlowError` that offers the right ones; frames of this package
-    leave the tracebacks of errors of ours and of what caused them.
+    Wrong arguments raise an `InvalidFlowError` that suggests the right ones; frames of this package
+    are removed from the tracebacks of Godwit's errors and of their causes.
     """
 
     @functools.wraps(function)
@@ -63,21 +63,21 @@ def user_call(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def user_class(cls: type[T]) -> type[T]:
-    """Mark a class of the public API: errors of its constructor begin with the user's line."""
+    """Decorate a public class so that errors of its constructor begin at the user's line."""
     made: Any = cls
     made.__init__ = user_call(made.__init__)
     return cls
 
 
 def _skip_own_frames(frames: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames of this package at its beginning."""
+    """Return a traceback without this package's frames at its beginning."""
     while frames is not None and _is_own_frame(frames):
         frames = frames.tb_next
     return frames
 
 
 def _is_own_frame(frames: TracebackType) -> bool:
-    """Return true if the first frame of a traceback is code of this package."""
+    """Return whether the first frame of a traceback belongs to this package."""
     name: str = frames.tb_frame.f_globals.get("__name__", "")
     return name.partition(".")[0] == _OURS
 
@@ -88,7 +88,10 @@ def _wrong_arguments(
     given: dict[str, object],
     error: TypeError,
 ) -> WrongArgumentsError:
-    """Return the error for a call with wrong arguments; it suggests the right ones."""
+    """Return the error for a call with wrong arguments, with a suggestion.
+
+    `positional`, `given`: arguments by position and by keyword.
+    """
     name = function.__name__
     if name == "__init__":
         name = type(positional[0]).__name__
@@ -106,7 +109,10 @@ def _wrong_arguments(
 
 
 def _suggest_settings(unknown: str, parameters: Mapping[str, inspect.Parameter]) -> str:
-    """Suggest the parameter whose settings class has a field `unknown`; empty if none has."""
+    """Return text that suggests the parameter whose settings class has a field `unknown`.
+
+    Or empty.
+    """
     for name, parameter in parameters.items():
         for word in re.findall(r"\w+", str(parameter.annotation)):
             value = getattr(sys.modules[_OURS], word, None)
@@ -116,7 +122,10 @@ def _suggest_settings(unknown: str, parameters: Mapping[str, inspect.Parameter])
 
 
 def _suggest_argument(unknown: str, known: list[str]) -> str:
-    """Return a question that suggests an argument of the same meaning or nearly the same name."""
+    """Return a question that suggests the known argument with a similar meaning or name.
+
+    Or empty.
+    """
     for words, name in _WORDS:
         if name in known and words & set(re.split(r"[_\d]", unknown.lower())):
             return f"Did you mean {name!r}? "
@@ -132,9 +141,9 @@ _WORDS = (
 
 
 def user_traceback(error: BaseException) -> str:
-    """Format the traceback of an error without the frames of this package; empty if none are left.
+    """Return an error's traceback as text without this package's frames; empty if none are left.
 
-    What led to the exception (``raise ... from``) is in it, treated alike.
+    Causes of the error (``raise ... from``) are included in the same way.
     """
     told = traceback.TracebackException.from_exception(error)
     seen: set[int] = set()
@@ -153,7 +162,7 @@ def user_traceback(error: BaseException) -> str:
 
 
 def _advice(error: BaseException, key: tuple[object, ...] | None) -> str:
-    """Return advice on a common mistake in a user's function, after a space; else empty."""
+    """Return advice on a common mistake in a user's function, with a space before; else empty."""
     if isinstance(error, AttributeError) and type(error.obj).__module__.startswith("godwit."):
         has = [name for name in dir(type(error.obj)) if not name.startswith("_")]
         return f" It has {', '.join(has)}."
@@ -180,7 +189,10 @@ def function_failed(
     attempts: int = 1,  # after how many it was given up
     of: str = "",  # what it was called for, in place of a key
 ) -> UserFunctionError:
-    """Return the error that reports that a user's function of an operator raised `error`."""
+    """Return the error that a user's function of an operator raised `error`.
+
+    `attempts`: number of calls. `of`: the state that the function belongs to, if any.
+    """
     text = user_traceback(error)
     called_for = of if key is None else f"key {key!r}"
     if not text:

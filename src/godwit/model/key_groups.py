@@ -28,7 +28,7 @@ MAX_NUM_KEY_GROUPS = 32_768
 
 
 def key_groups_of(hashes: npt.NDArray[np.int64], num_key_groups: int) -> npt.NDArray[np.int32]:
-    """Key group of each hash: ``pmod(hash, num_key_groups)``, as Spark computes it.
+    """Return the key group of each hash: ``pmod(hash, num_key_groups)``, as Spark computes it.
 
     Examples
     --------
@@ -74,12 +74,12 @@ class PerKeyGroup(Mapping[int, int]):
         self.numbers: npt.NDArray[np.int64] = numbers.astype(np.int64, copy=False)
 
     @classmethod
-    def of(cls, given: Mapping[int, int]) -> PerKeyGroup:
-        """Convert a mapping of key groups to integers into columns."""
-        if isinstance(given, PerKeyGroup):
-            return given
-        key_groups = np.fromiter(given.keys(), np.int64, len(given))
-        numbers = np.fromiter(given.values(), np.int64, len(given))
+    def of(cls, mapping: Mapping[int, int]) -> PerKeyGroup:
+        """Return a mapping of key groups to integers as columns."""
+        if isinstance(mapping, PerKeyGroup):
+            return mapping
+        key_groups = np.fromiter(mapping.keys(), np.int64, len(mapping))
+        numbers = np.fromiter(mapping.values(), np.int64, len(mapping))
         order = np.argsort(key_groups)
         return cls(key_groups[order], numbers[order])
 
@@ -157,7 +157,8 @@ class KeyGroupLoad:
     def packed(self) -> bytes:
         """Return all columns as bytes, for pickling.
 
-        One comes from every lane and operator in every epoch: six arrays take six times as long.
+        One is sent by every lane and operator in every epoch: pickling six arrays takes six times
+        as long.
         """
         times = np.concatenate((self.cpu_ms, self.busy_ms)).view(np.int64)
         size = np.array([len(self.key_groups)])
@@ -270,7 +271,7 @@ class Intervals:
 
     @classmethod
     def of(cls, value_of: npt.NDArray[np.int32]) -> Self:
-        """Convert an array with a value for every key group, shape ``(num_key_groups,)``."""
+        """Return one value per key group, shape ``(num_key_groups,)``, as intervals."""
         changes = np.concatenate(([True], value_of[1:] != value_of[:-1]))
         starts = np.flatnonzero(changes).astype(np.int32)
         return cls(num_key_groups=len(value_of), starts=starts, values=value_of[starts])
@@ -289,7 +290,7 @@ class Intervals:
 
 
 def pack(value_of: npt.NDArray[np.int32]) -> list[int] | dict[str, list[int]]:
-    """Convert an array with a value per key group to JSON: to intervals where these are shorter."""
+    """Return an array with a value per key group as JSON: as intervals if these are shorter."""
     intervals = Intervals.of(value_of)
     if 4 * len(intervals) > len(value_of):
         plain: list[int] = value_of.tolist()
@@ -298,9 +299,9 @@ def pack(value_of: npt.NDArray[np.int32]) -> list[int] | dict[str, list[int]]:
 
 
 def unpack(packed: object, num_key_groups: int) -> npt.NDArray[np.int32]:
-    """Convert the JSON that `pack` returned back to an array, shape ``(num_key_groups,)``.
+    """Return the array that `pack` encoded as JSON, shape ``(num_key_groups,)``.
 
-    Raises `InvalidPlanError` if it is neither way of writing a map of so many key groups.
+    Raises `InvalidPlanError` if it is not valid for this number of key groups.
     """
     if not isinstance(packed, Mapping):
         return np.asarray(packed, np.int32)
@@ -346,10 +347,10 @@ class KeyGroupPairs:
         target: npt.NDArray[np.integer],
         rows: npt.NDArray[np.float64] | float = 1.0,
     ) -> KeyGroupPairs:
-        """Count rows by (sending, receiving) key group, and merge rare pairs.
+        """Return the number of rows of each pair of sending and receiving key group.
 
-        `source`, `target`: shape ``(k,)``: of each row, or of entries to be added up.
-        `rows`: shape ``(k,)``: what each stands for.
+        Rare pairs are merged. `source`, `target`: shape ``(k,)``: of each row, or of entries to add
+        up. `rows`: shape ``(k,)``: number of rows of each entry.
         """
         if not len(source):
             return NO_PAIRS
@@ -362,7 +363,7 @@ class KeyGroupPairs:
 
     @classmethod
     def total(cls, parts: Sequence[KeyGroupPairs]) -> KeyGroupPairs:
-        """Add up the counts of pairs of several lanes or epochs."""
+        """Return the sums of the pairs of several lanes or epochs."""
         if not parts:
             return NO_PAIRS
         return cls.counted(
@@ -377,13 +378,13 @@ class KeyGroupPairs:
 
     @property
     def known(self) -> KeyGroupPairs:
-        """The pairs that name the receiving key group, which is not `OTHERS`."""
+        """The pairs whose receiving key group is known (not `OTHERS`)."""
         of = self.target != OTHERS
         return KeyGroupPairs(source=self.source[of], target=self.target[of], rows=self.rows[of])
 
 
 def _merge_rare(pairs: KeyGroupPairs) -> KeyGroupPairs:
-    """Merge the pairs with less than an eighth of a sender's rows into one, with `OTHERS`."""
+    """Return the pairs with those below an eighth of a sender's rows merged into one, `OTHERS`."""
     sent = np.bincount(pairs.source, pairs.rows)
     rare = (pairs.rows < sent[pairs.source] * _SHARE) & (pairs.target != OTHERS)
     if not rare.any():

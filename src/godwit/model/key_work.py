@@ -23,7 +23,7 @@ class KeyWork:
 
     @property
     def total(self) -> int:
-        """Work of the key in all: rows and pairs of a join, else microseconds."""
+        """Work of the key: number of rows and pairs of a join, else microseconds."""
         return self.left + self.right + self.pairs
 
     def __add__(self, other: KeyWork) -> KeyWork:
@@ -49,7 +49,7 @@ class OperatorWork:
 
     @classmethod
     def summed(cls, works: Sequence[OperatorWork]) -> OperatorWork:
-        """Add up the work of several lanes or epochs, key by key."""
+        """Return the sum of the work of several lanes or epochs, key by key."""
         return cls(
             total=sum(work.total for work in works),
             keys=summed(key for work in works for key in work.keys),
@@ -57,7 +57,7 @@ class OperatorWork:
 
 
 def summed(works: Iterable[KeyWork]) -> tuple[KeyWork, ...]:
-    """Add up the work of equal keys; return one entry for each key, the most work first."""
+    """Return the sum of the work of equal keys, one entry per key, the most work first."""
     of_key: dict[int, KeyWork] = {}
     for work in works:
         of_key[work.hash] = of_key[work.hash] + work if work.hash in of_key else work

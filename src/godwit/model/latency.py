@@ -55,7 +55,10 @@ class LatencyHistogram:
         rows: int | None = None,  # that these stand for; ``None``: for themselves
         max_us: int = 0,  # greatest age of the rows, where these may lack it
     ) -> Self:
-        """Build the histogram of rows with these ages in microseconds."""
+        """Return the histogram of rows with these ages in microseconds.
+
+        `rows`: number of rows, if `ages_us` is a sample. `max_us`: known maximum.
+        """
         if not len(ages_us):
             return cls()
         each = 1.0 if rows is None else rows / len(ages_us)
@@ -75,7 +78,7 @@ class LatencyHistogram:
 
     @classmethod
     def spread(cls, pieces: npt.NDArray[np.float64]) -> Self:
-        """Build the histogram of rows whose latencies are spread evenly over intervals of time.
+        """Return the histogram of rows whose latencies are spread evenly over intervals.
 
         `pieces`: shape ``(n, 3)``: number of rows, least and greatest latency in seconds.
         """
@@ -104,7 +107,7 @@ class LatencyHistogram:
 
     @classmethod
     def _from_counts(cls, counts: npt.NDArray[np.int64], **sums: Any) -> Self:
-        """Build a histogram from the counts of all buckets; `sums` are its other fields."""
+        """Return a histogram from the counts of all buckets; `sums`: its other fields."""
         buckets = np.flatnonzero(counts)
         return cls(buckets=buckets, counts=counts[buckets].astype(np.int64), **sums)
 
@@ -125,7 +128,7 @@ class LatencyHistogram:
         )
 
     def later(self, by_s: float) -> LatencyHistogram:
-        """Return the histogram with `by_s` seconds added to every latency."""
+        """Return the histogram with every latency increased by `by_s` seconds."""
         if not self.rows:
             return self
         counts = np.bincount(
@@ -160,13 +163,16 @@ class LatencyHistogram:
         return min(middle_s, self.max_s)
 
     def below(self, bounds_s: Iterable[float]) -> list[int]:
-        """Count the rows with at most each latency in seconds; a bucket counts by its middle."""
+        """Return the number of rows at or below each bound; a bucket counts by its middle."""
         reached = np.concatenate(([0], np.cumsum(self.counts)))
         middles_s = _middle_us(self.buckets) / 1e6
         return [int(reached[np.searchsorted(middles_s, bound, "right")]) for bound in bounds_s]
 
     def figures_ms(self) -> dict[str, float]:
-        """Return p50, p95, p99, max and mean in milliseconds by name; empty without rows."""
+        """Return p50, p95, p99, max and mean in milliseconds, by these names.
+
+        Empty without rows.
+        """
         if not self.rows:
             return {}
         figures = {name: self.quantile_s(share) for name, share in _QUANTILES.items()}
@@ -224,6 +230,6 @@ def _lower_us(buckets: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
 
 
 def _middle_us(buckets: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return the middle of each bucket, in microseconds, which stands for all its durations."""
+    """Return the middle of each bucket in microseconds, used for all its durations."""
     middle: npt.NDArray[np.float64] = (_lower_us(buckets) + _lower_us(buckets + 1)) / 2
     return np.where(buckets, middle, 0.0)

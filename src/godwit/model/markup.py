@@ -14,7 +14,7 @@ _CELL = 'style="text-align: left; vertical-align: top"'
 
 
 def facts(title: str, pairs: Iterable[tuple[str, object]]) -> str:
-    """Return HTML of a title and a table of names and values; empty values are left out.
+    """Return a title and a table of names and values as HTML; empty values are left out.
 
     Examples
     --------
@@ -30,7 +30,7 @@ def facts(title: str, pairs: Iterable[tuple[str, object]]) -> str:
 
 
 def table(title: str, names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return HTML of a title and a table with these column names."""
+    """Return a title and a table with these column names as HTML."""
     head = "".join(f"<th {_CELL}>{html.escape(name)}</th>" for name in names)
     body = "".join(
         f"<tr>{''.join(f'<td {_CELL}>{_cell_html(value)}</td>' for value in row)}</tr>"
@@ -43,7 +43,7 @@ def table(title: str, names: Sequence[str], rows: Iterable[Sequence[object]]) ->
 
 
 def text_block(text: str) -> str:
-    """Return HTML that shows a text with its line breaks and spaces."""
+    """Return a text as HTML that shows its line breaks and spaces."""
     return f'<pre style="line-height: 1.3">{html.escape(text)}</pre>'
 
 
@@ -54,7 +54,7 @@ class Link(str):
 
 
 def _cell_html(value: object) -> str:
-    """Return the HTML of a table's cell: the escaped text, or a link for a `Link`."""
+    """Return a table's cell as HTML: the escaped text, or a link for a `Link`."""
     text = html.escape(str(value))
     if isinstance(value, Link) and value.startswith(("http://", "https://")):
         return f'<a href="{text}" target="_blank" rel="noopener">{text}</a>'
@@ -62,7 +62,7 @@ def _cell_html(value: object) -> str:
 
 
 def show(text: str, markup: str) -> None:
-    """Display `markup` (HTML) in a notebook; print `text` everywhere else."""
+    """Show HTML (`markup`) in a notebook; elsewhere print `text`."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell is None or not hasattr(shell, "kernel"):

@@ -21,7 +21,7 @@ class _MigrationEvent(Event):
 
     @property
     def _subject(self) -> str:
-        """Text that names the migration and its component."""
+        """The migration and its component, as text."""
         return f"migration {self.migration} of {self.component}"
 
 
@@ -143,7 +143,7 @@ class _KeyGroupEvent(Event):
 
     @property
     def _subject(self) -> str:
-        """Text that names the component and its key groups."""
+        """The component and its key groups, as text."""
         return f"{self.component}: {key_groups_listed(self.key_groups)}"
 
 
@@ -379,7 +379,7 @@ class _RegroupingEvent(Event):
 
     @property
     def _new_components(self) -> str:
-        """Text that lists the new components and their operators."""
+        """The new components and their operators, as text."""
         return "; ".join(f"{name} of {of}" for name, of in self.components.items())
 
 

@@ -38,12 +38,12 @@ def type_name(value: object) -> str:
 
 
 def is_one_of(value: object, known: Collection[str]) -> bool:
-    """Return true if `value` is a text and one of the `known` ones."""
+    """Return whether a value is a text and one of the `known` ones."""
     return isinstance(value, str) and value in known
 
 
 def listing(names: Collection[str], limit: int = 20) -> str:
-    """Join names in quotes for a message; of more than `limit`, say how many more there are.
+    """Return names in quotes as text; beyond `limit`, only the number of the others.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def listing(names: Collection[str], limit: int = 20) -> str:
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return a question that offers the known names closest to `name`, or an empty text.
+    """Return a question that suggests the known names closest to `name`; empty if none is close.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
 
 
 def error_line(error: BaseException) -> str:
-    r"""Format an error as one line: its type and the first line of its text.
+    r"""Return an error as one line: its type, and the first line of its text.
 
     Examples
     --------
@@ -82,10 +82,10 @@ def error_line(error: BaseException) -> str:
 
 
 def check_name(kind: str, name: object) -> str:
-    """Check the name of a flow, source, operator or sink (`kind`), and return it.
+    """Return the name of a flow, source, operator or sink (`kind`); raise if it is not valid.
 
-    Raises `InvalidFlowError` if it is not text, is empty or too long, or would not do as a part of
-    a file name.
+    Raises `InvalidFlowError` if it is not text, is empty or too long, or cannot be part of a file
+    name.
     """
     if not isinstance(name, str):
         raise InvalidFlowError(
@@ -109,9 +109,9 @@ def check_name(kind: str, name: object) -> str:
 
 
 def check_unique(kind: str, name: str, taken: Collection[str], flow: str) -> None:
-    """Refuse a name that another source, operator or sink (`kind`) of the flow has.
+    """Raise `InvalidFlowError` if another source, operator or sink (`kind`) has the name.
 
-    Raises `InvalidFlowError` if `name` is in `taken`.
+    `taken`: names in use in the flow.
     """
     if name in taken:
         raise InvalidFlowError(
@@ -125,9 +125,9 @@ def check_unique(kind: str, name: str, taken: Collection[str], flow: str) -> Non
 def no_such_name(
     module: str, name: str, known: Sequence[str], meant: Mapping[str, str]
 ) -> AttributeError:
-    """Return the error for an unknown name of a module; it suggests the right one.
+    """Return the error for an unknown name of a module, with a suggestion.
 
-    `known` are its public names, `meant` names known elsewhere → what to use for them.
+    `known`: its public names. `meant`: names of other libraries → what to use instead.
     """
     said = f"module {module!r} has no attribute {name!r}"
     if name.startswith("_"):
@@ -141,7 +141,10 @@ def no_such_name(
 def check_number(
     what: str, value: Any, *, least: float, error: type[GodwitError], whole: bool = True
 ) -> None:
-    """Raise `error` unless `value` is a number of at least `least`; `what` names the setting."""
+    """Raise `error` unless a setting (`what`) is a number of at least `least`.
+
+    `whole`: it must be an integer.
+    """
     kind = Integral if whole else Real
     is_number = isinstance(value, kind) and not isinstance(value, bool)
     if is_number and value >= least:
@@ -155,11 +158,10 @@ def check_number(
 
 
 def check_column_names(names: Iterable[str], where: str) -> None:
-    """Refuse column names that are reserved, duplicate, or differ only in case.
+    """Raise `InvalidFlowError` for column names that are reserved, duplicate or differ by case.
 
-    Spark, Delta and most readers of Parquet take names that differ in case only for one.
-
-    Raises `InvalidFlowError` names the column, and `where` it is.
+    Spark, Delta and most readers of Parquet do not tell names apart that differ in case only.
+    `where`: the columns' place, for errors.
     """
     seen: dict[str, str] = {}
     for name in names:
@@ -197,7 +199,7 @@ def function_name(function: Callable[..., object]) -> str:
 
 
 def default_name(sources: Sequence[str], action: str, keys: Iterable[str]) -> str:
-    """Return an operator's default name: its sources, what it does (`action`) and its key columns.
+    """Return an operator's default name, made of its sources, its action and its key columns.
 
     Examples
     --------
@@ -214,7 +216,7 @@ def default_name(sources: Sequence[str], action: str, keys: Iterable[str]) -> st
 
 
 def results_name(results: Collection[str]) -> str:
-    """Join the names of an operator's results to a name; of many, the first two and a number.
+    """Return a name made of an operator's results; of many, the first two and a number.
 
     Examples
     --------

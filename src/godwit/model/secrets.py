@@ -46,7 +46,7 @@ class Secrets:
 
     @classmethod
     def of_uri(cls, uri: str) -> Self:
-        """Collect the secrets in a URI, which are hidden in this process from now on."""
+        """Return the secrets in a URI, which are hidden in this process from now on."""
         shown = shown_uri(uri)
         if shown == uri:
             return cls()
@@ -59,7 +59,7 @@ class Secrets:
 
     @classmethod
     def of_values(cls, values: Mapping[str, object]) -> Self:
-        """Collect the values whose names say that they are secret, and hide them from now on."""
+        """Return the values with confidential names, which this process hides from now on."""
         found = _each_once(str(v) for name, v in values.items() if _is_confidential(name))
         _remember((), found)
         return cls((), found)
@@ -68,7 +68,7 @@ class Secrets:
         return Secrets(self.whole + other.whole, self.parts + other.parts)
 
     def hide(self, text: str) -> str:
-        """Replace these secrets in a text by `HIDDEN`."""
+        """Return a text with these secrets replaced by `HIDDEN`."""
         for given, shown in self.whole:
             text = text.replace(given, shown)
         for part in sorted(self.parts, key=len, reverse=True):
@@ -77,7 +77,7 @@ class Secrets:
         return text
 
     def cause(self, error: BaseException) -> BaseException | None:
-        """Return `error` if it tells no secret and may be shown as a cause; else ``None``."""
+        """Return `error` if it contains no secret, and may be shown as a cause; else ``None``."""
         told: BaseException | None = error
         while told is not None:
             if self.hide(str(told)) != str(told):
@@ -91,7 +91,10 @@ _lock = threading.Lock()
 
 
 def _remember(whole: tuple[tuple[str, str], ...], parts: tuple[str, ...]) -> None:
-    """Hide secrets in this process from now on: (URI, how to show it) pairs, and passwords."""
+    """Hide secrets in this process from now on.
+
+    `whole`: pairs of a URI, and the URI without secrets. `parts`: passwords.
+    """
     global _known
     long = (part for part in parts if len(part) >= _MIN_LENGTH)
     with _lock:
@@ -101,12 +104,12 @@ def _remember(whole: tuple[tuple[str, str], ...], parts: tuple[str, ...]) -> Non
 
 
 def hidden(text: str) -> str:
-    """Replace every secret that this process knows in a text by `HIDDEN`."""
+    """Return a text with every secret that this process knows replaced by `HIDDEN`."""
     return _known.hide(text) if _known.parts or _known.whole else text
 
 
 def hidden_values(value: Any) -> Any:
-    """Hide the known secrets in a text, or in all texts of a list, tuple or dict."""
+    """Return a text, or a list, tuple or dict of texts, with the known secrets hidden."""
     if not (_known.parts or _known.whole):
         return value
     if isinstance(value, str):
@@ -119,7 +122,7 @@ def hidden_values(value: Any) -> Any:
 
 
 def unless_confidential(error: BaseException) -> BaseException | None:
-    """Return `error` if it tells no known secret and may be shown as a cause; else ``None``."""
+    """Return `error` if it contains no known secret, and may be shown as a cause; else ``None``."""
     return _known.cause(error)
 
 
@@ -131,7 +134,7 @@ class _Hiding(logging.Filter):
     """Logging filter that removes secrets from records, tracebacks included."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Hide the known secrets in a log record and its traceback; no record is dropped."""
+        """Hide the known secrets in a log record and its traceback; return ``True`` to log it."""
         told = record.getMessage()
         if (shown := hidden(told)) != told:
             record.msg, record.args = shown, None
@@ -177,10 +180,10 @@ def shown_uri(uri: str) -> str:
 
 
 def _end_of_user(uri: str, start: int) -> int:
-    """Return the position of the ``@`` that ends user and password in a URI; `start` without these.
+    """Return the position of the ``@`` after user and password in a URI; `start` without these.
 
-    A password may hold what should have been written as ``%XX``. So once something looks like a
-    password, the last ``@`` ends it.
+    A password may contain characters that should have been written as ``%XX``. So if there seems to
+    be a password, the last ``@`` ends it.
     """
     first = re.split(r"[/?#]", uri[start:], maxsplit=1)[0]
     if "@" not in first and ":" not in first:
@@ -189,7 +192,7 @@ def _end_of_user(uri: str, start: int) -> int:
 
 
 def _confidential_parts(uri: str) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the URI's password as written and decoded, and (name, value) of its parameters."""
+    """Return the URI's password, as written and decoded, and its parameters as (name, value)."""
     match = _SCHEME.match(uri)
     assert match is not None
     start = match.end()
@@ -208,10 +211,10 @@ def _confidential_parts(uri: str) -> tuple[list[str], list[tuple[str, str]]]:
 
 
 def _is_confidential(name: str) -> bool:
-    """Return true if the name of a parameter says that its value is secret."""
+    """Return whether the name of a parameter says that its value is secret."""
     return _CONFIDENTIAL.search(name) is not None
 
 
 def _each_once(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the texts in their order, without duplicates and empty ones."""
+    """Return the texts in their order, without duplicates and empty texts."""
     return tuple(dict.fromkeys(text for text in texts if text))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def counted(count: int, noun: str) -> str:
-    """Format a count and a noun, which gets an "s" unless the count is 1.
+    """Return a count and a noun as text; the noun gets an "s" unless the count is 1.
 
     Examples
     --------
@@ -22,7 +22,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def human_bytes(count: float) -> str:
-    """Format a number of bytes with a unit, such as ``2.0 KiB``.
+    """Return a number of bytes as text with a unit, such as ``2.0 KiB``.
 
     Examples
     --------
@@ -37,7 +37,7 @@ def human_bytes(count: float) -> str:
 
 
 def key_groups_listed(key_groups: Sequence[int], *, limit: int = 8) -> str:
-    """Format a list of key groups as text; of more than `limit`, only the first and the number.
+    """Return a list of key groups as text; beyond `limit`, only the first ones and the number.
 
     Examples
     --------
@@ -53,9 +53,9 @@ def key_groups_listed(key_groups: Sequence[int], *, limit: int = 8) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Escape control characters and changes of writing direction in a text, and hide secrets.
+    r"""Return a text with control characters and changes of writing direction escaped.
 
-    What is confidential is left out. Line breaks stay.
+    Known secrets are hidden. Line breaks stay.
 
     Examples
     --------

@@ -91,7 +91,7 @@ class Async:
 
     @property
     def timeout_s(self) -> float:
-        """The time-out in seconds.
+        """Time limit of one attempt, in seconds.
 
         Examples
         --------
@@ -102,7 +102,7 @@ class Async:
 
     @property
     def backoff_s(self) -> float:
-        """The first back-off in seconds.
+        """Wait before the first retry, in seconds.
 
         Examples
         --------
@@ -115,9 +115,9 @@ class Async:
 def settings_for(
     operator: str, settings: Any, functions: Sequence[Callable[..., Any]]
 ) -> Async | None:
-    """Return the settings of an operator's functions; ``None`` if none is an ``async def``.
+    """Return the `Async` settings of an operator's functions; ``None`` if none is an ``async def``.
 
-    Raises `InvalidFlowError` for a wrong type, and for settings without an ``async def``.
+    Raises `InvalidFlowError` if `settings` has a wrong type, or is given without an ``async def``.
     """
     awaited = any(map(is_asynchronous, functions))
     if settings is not None and not isinstance(settings, Async):
@@ -143,9 +143,10 @@ def settings_for(
 def caller_for(
     calls: Calls, settings: Async | None, *, state: str, tables: Collection[str]
 ) -> Calls | AsyncCalls:
-    """Check the functions' arguments, and return the plain or asynchronous caller for them.
+    """Check the arguments of a user's functions; return the plain or asynchronous caller for them.
 
-    `state`: name of their third argument in messages. `tables`: names of broadcast tables.
+    `state`: name of their third argument, for errors. `tables`: names of the broadcast tables that
+    are passed to them by keyword.
     """
     named = (*tables, *(() if settings is None else settings.resources))
     for function, called in (

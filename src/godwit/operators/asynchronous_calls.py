@@ -43,7 +43,7 @@ class AsyncCalls:
         self._timeout_s, self._backoff_s = settings.timeout_s, settings.backoff_s
 
     def run(self, work: KeysToCall, meter: Meter) -> tuple[list[Any], list[int]]:
-        """Call the functions for every key; return rows, and their count after each key."""
+        """Call the functions for every key; return emitted rows, and their count after each key."""
         loop, started_s = lane_loop(), time.perf_counter()
         meter.skip()
 
@@ -67,7 +67,10 @@ class AsyncCalls:
         return emitted, np.cumsum([len(key.rows) for key in finished]).tolist()
 
     async def _run_all_keys(self, work: KeysToCall, named: Mapping[str, Any]) -> list[_Finished]:
-        """Run the calls of all keys concurrently; the first error cancels the others."""
+        """Run the calls of all keys concurrently; the first error cancels the others.
+
+        `named`: keyword arguments of the functions. Returns the rows and times of each key.
+        """
         finished = [_Finished() for _ in work.keys]
         waiting = iter(range(len(finished)))
 
@@ -90,7 +93,10 @@ class AsyncCalls:
         return finished
 
     async def _run_key(self, work: KeysToCall, group: int, named: Mapping[str, Any]) -> list[Any]:
-        """Run all calls for a key, and retry where an attempt fails; return the rows."""
+        """Run all calls for key number `group`, with retries; return the emitted rows.
+
+        `named`: keyword arguments of the functions.
+        """
         settings, of_key = self._settings, work.called[group]
         timers = list(of_key.timers)
         attempt = 1
@@ -119,7 +125,7 @@ class AsyncCalls:
     async def _attempt_key(
         self, work: KeysToCall, group: int, named: Mapping[str, Any]
     ) -> list[Any]:
-        """Run all calls for a key once; return the rows."""
+        """Run all calls for key number `group` once, without retries; return the emitted rows."""
         emitted: list[Any] = []
         for call in self._calls.of_key(work, group):
             limit = asyncio.timeout(self._timeout_s)
@@ -154,7 +160,10 @@ class _Finished:
 
 
 async def _await_call(call: Call, key: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
-    """Call a user's function, plain or asynchronous, and return the rows that it emits."""
+    """Call a user's function, plain or asynchronous; return the rows that it emits.
+
+    `named`: keyword arguments of the function.
+    """
     result = call.function(key, call.argument, call.state, **named)
     if hasattr(result, "__aiter__"):
         return [row async for row in result]
@@ -180,7 +189,7 @@ class _Steps:
         return self._run(steps)
 
     def _run(self, steps: Any) -> Generator[Any, None, Any]:
-        """Step through a coroutine, and measure the CPU time of its steps."""
+        """Drive a coroutine to its end, and measure the CPU time of its steps."""
         thrown: BaseException | None = None
         while True:
             started_s = time.thread_time()

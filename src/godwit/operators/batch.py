@@ -91,7 +91,7 @@ class BatchProcess(KeyedOperator):
         self.frames, self._state, self._zone = frames, state, zone
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
-        """Return `count` rows of state columns as those of a new key are."""
+        """Return `count` rows of a new key's state columns, for entries of an earlier schema."""
         columns = []
         for column in self.schema.values:
             default = self._state.defaults.get(column.name)
@@ -122,7 +122,7 @@ class BatchProcess(KeyedOperator):
     def _call_function(
         self, data: OperatorInput, groups: Groups, keys: pa.RecordBatch, states: pa.RecordBatch
     ) -> Any:
-        """Call the user's function with all rows and states of the lane."""
+        """Call the user's function with all rows and states of the lane; return its result."""
         as_frame = _READERS[self.frames]
         rows = _side_by_side(data.rows.keys, data.rows.values)
         try:
@@ -139,7 +139,10 @@ class BatchProcess(KeyedOperator):
             ) from error
 
     def _unpack_result(self, result: Any) -> tuple[Any, Any, Any]:
-        """Split the function's result into rows, new states, and keys to drop."""
+        """Split the function's result into emitted rows, new states, and keys to drop.
+
+        The state of a key to drop is deleted.
+        """
         if result is None:
             return None, None, None
         if isinstance(result, tuple) and len(result) in (2, 3):
@@ -154,14 +157,17 @@ class BatchProcess(KeyedOperator):
     def _new_states(
         self, states: Any, keys: pa.RecordBatch, groups: Groups
     ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
-        """Return the positions of the keys that the function gave a state, and these states."""
+        """Convert the states that the function returned.
+
+        Return their keys' positions, and the states.
+        """
         columns = self.schema.values
         if states is None:
             return np.empty(0, np.int64), pa.RecordBatch.from_pylist([], columns)
         table = _as_table(states)
         has_keys = table is not None and set(keys.schema.names) <= set(table.schema.names)
         if not has_keys:
-            values = self._to_batch(table, columns, "states", of=states)
+            values = self._to_batch(table, columns, "states", returned=states)
             if values.num_rows != groups.count:
                 raise self._wrong_result(
                     f"{values.num_rows} states for {groups.count} keys",
@@ -177,13 +183,13 @@ class BatchProcess(KeyedOperator):
         return self._positions_of_keys(own, keys, groups), values
 
     def _positions_of_keys(
-        self, own: pa.RecordBatch, keys: pa.RecordBatch, groups: Groups
+        self, returned: pa.RecordBatch, keys: pa.RecordBatch, groups: Groups
     ) -> npt.NDArray[np.int64]:
-        """Return the position of each returned key among `keys`.
+        """Return the position in `keys` of each key that the function returned.
 
-        Refuse unknown and repeated ones.
+        Refuses unknown and repeated keys.
         """
-        every = pa.concat_batches([keys, own])
+        every = pa.concat_batches([keys, returned])
         of = group_rows(hash_keys(every), every, 1).of_row
         place = np.full(int(of.max(initial=-1)) + 1, -1, np.int64)
         place[of[: groups.count]] = np.arange(groups.count)
@@ -193,7 +199,7 @@ class BatchProcess(KeyedOperator):
         if not len(wrong) and times.max() > 1:
             wrong, what = np.flatnonzero(at == times.argmax())[1:], "a second time"
         if len(wrong):
-            key = tuple(column[int(wrong[0])].as_py() for column in own.columns)
+            key = tuple(column[int(wrong[0])].as_py() for column in returned.columns)
             raise self._wrong_result(
                 f"a state {what}: {key!r}",
                 "Return at most one state for each row of `states`.",
@@ -215,31 +221,36 @@ class BatchProcess(KeyedOperator):
 
     def _add_dropped(
         self,
-        which: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64],
         values: pa.RecordBatch,
         removed: npt.NDArray[np.bool_],
     ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
-        """Add the keys to drop that have no new state; return positions and states."""
+        """Add the dropped keys that have no new state; return positions of keys, and their states.
+
+        `positions`, `values`: keys with a new state, and these states. `removed`: mask of dropped
+        keys.
+        """
         others = removed.copy()
-        others[which] = False
+        others[positions] = False
         more = np.flatnonzero(others)
         if not len(more):
-            return which, values
-        return np.concatenate([which, more]), pa.concat_batches(
+            return positions, values
+        return np.concatenate([positions, more]), pa.concat_batches(
             [values, self.new_columns(STATE, len(more))]
         )
 
     def _to_batch(
-        self, frame: Any, schema: pa.Schema, what: str, *, of: Any = None
+        self, frame: Any, schema: pa.Schema, what: str, *, returned: Any = None
     ) -> pa.RecordBatch:
         """Convert a table that the function returned to the declared columns.
 
-        `what`: its name in errors.
+        `what`: the table's name for errors, such as "states". `returned`: the object whose type
+        errors name, if it is not `frame`.
         """
         table = _as_table(frame)
         if table is None:
             raise self._wrong_result(
-                f"a {type(frame if of is None else of).__name__} for the {what}",
+                f"a {type(frame if returned is None else returned).__name__} for the {what}",
                 "Return a table: of Arrow, pandas or Polars, or None.",
             )
         names = table.schema.names
@@ -258,7 +269,10 @@ class BatchProcess(KeyedOperator):
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _cast(self, column: Any, column_field: pa.Field, what: str) -> pa.Array:
-        """Convert a column to its type, and refuse values that it cannot hold."""
+        """Convert a returned column to its declared type; refuse values that do not fit.
+
+        `what`: name of the returned table, for errors.
+        """
         whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         if isinstance(whole, pa.ChunkedArray):  # of no chunks
             whole = pa.nulls(0, whole.type)
@@ -275,7 +289,7 @@ class BatchProcess(KeyedOperator):
             ) from error
 
     def _with_zone(self, column: pa.Array, dtype: pa.DataType) -> pa.Array:
-        """Give timestamps without a time zone the session's zone."""
+        """Return timestamps with the session's time zone, if they have none and `dtype` has one."""
         is_instant = pa.types.is_timestamp(dtype) and dtype.tz is not None
         is_naive = pa.types.is_timestamp(column.type) and column.type.tz is None
         if self._zone == UTC or not is_instant or not is_naive:
@@ -284,7 +298,7 @@ class BatchProcess(KeyedOperator):
         return pa.array([in_zone(moment, dtype, self._zone) for moment in moments], dtype)
 
     def _wrong_result(self, what: str, remedy: str, **context: str) -> UserFunctionError:
-        """Return the error that the user's function returned `what`."""
+        """Return the error that the user's function returned something wrong (`what`)."""
         return UserFunctionError(
             f"Operator {self.name!r}: {function_name(self.function)!r} returned {what}.",
             remedy=remedy,
@@ -294,13 +308,13 @@ class BatchProcess(KeyedOperator):
 
 
 def _side_by_side(keys: pa.RecordBatch, values: pa.RecordBatch) -> pa.Table:
-    """Return key columns and other columns as one table."""
+    """Return one table of the key columns and the other columns."""
     schema = pa.schema([*keys.schema, *values.schema])
     return pa.Table.from_arrays([*keys.columns, *values.columns], schema=schema)
 
 
 def _as_table(frame: Any) -> pa.Table | None:
-    """Convert a table of any library that exports Arrow data; ``None`` if it is no table."""
+    """Convert a table of pandas, Polars or Arrow to Arrow; ``None`` if `frame` is no table."""
     if isinstance(frame, pa.Table):
         return frame
     if is_pandas(frame):

@@ -92,7 +92,10 @@ class Broadcast:
         )
 
     def entries(self, rows: Sequence[pa.RecordBatch]) -> StateRows:
-        """Return the newest row of each key as an entry; a row of nulls removes its key."""
+        """Return one entry of state per key, with the key's newest row.
+
+        A row of nulls removes its key.
+        """
         batch = pa.concat_batches(rows)
         own = canonical_keys(batch.select(self.keys.names))
         names = [f"k{i}" for i in range(len(self.keys))]
@@ -113,7 +116,7 @@ class Broadcast:
         )
 
     def to_python(self, entries: StateRows) -> tuple[list[Any], list[Any]]:
-        """Return keys and values of a table's entries as functions see them."""
+        """Return keys and values of a table's entries as users' functions get them."""
         own = rows_as_tuples(self._table_keys(entries))
         make = row_type(tuple(self.values.names))._make
         values = rows_as_tuples(entries.values) if len(self.values) else [()] * len(own)
@@ -128,7 +131,7 @@ class Broadcast:
         return entries.take(order.to_numpy())
 
     def _table_keys(self, entries: StateRows) -> pa.RecordBatch:
-        """Return the table's own key columns of some entries."""
+        """Return the key columns of the table for some of its entries."""
         columns = entries.keys.num_columns
         return entries.keys.select(list(range(len(self.keyed_by), columns)))
 
@@ -142,12 +145,14 @@ class BroadcastTable:
     mapping: Mapping[Any, Any]  # key → its other columns, as functions see it
 
     @classmethod
-    def empty(cls, of: Broadcast) -> BroadcastTable:
-        """Return a table that has no rows yet."""
-        return cls(of=of, rows=latest_entries([], of.schema), mapping=MappingProxyType({}))
+    def empty(cls, broadcast: Broadcast) -> BroadcastTable:
+        """Return the broadcast table `broadcast` without rows."""
+        return cls(
+            of=broadcast, rows=latest_entries([], broadcast.schema), mapping=MappingProxyType({})
+        )
 
     def updated_with(self, entries: StateRows) -> BroadcastTable:
-        """Return the table with later entries applied; raise if it becomes too large."""
+        """Return the table with newer entries applied; raise if it exceeds the size limit."""
         rows = latest_entries([self.rows, entries], self.of.schema)
         size = rows.keys.nbytes + rows.values.nbytes
         if len(rows.hashes) > MAX_KEYS or size > MAX_BYTES:
@@ -175,7 +180,7 @@ class BroadcastTable:
 
 
 def _null_hash(keys: pa.Schema) -> int:
-    """Return the hash of the key whose columns are all null."""
+    """Return the hash of the null key: all columns of `keys` are null."""
     nulls = pa.RecordBatch.from_arrays([pa.nulls(1, f.type) for f in keys], schema=keys)
     return int(hash_keys(nulls)[0])
 
@@ -211,7 +216,7 @@ class BroadcastOperator(KeyedOperator):
         return int(key_groups_of(np.array([self.null_hash]), num_key_groups)[0])
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Apply the epoch's rows of broadcast tables, then process the other rows."""
+        """Apply the epoch's rows of broadcast tables, then process the rows of the main input."""
         named, changed = {}, {}
         for broadcast in self.broadcasts:
             table = data.tables.get(broadcast.name)
@@ -246,7 +251,7 @@ class BroadcastOperator(KeyedOperator):
         return (*self.inner.states, *(StateId(self.name, b.state) for b in self.broadcasts))
 
     def schema_of(self, state: str) -> StateSchema:
-        """Columns of a state of the wrapped operator, or of a broadcast table."""
+        """Return the key and state columns of a state of the wrapped operator, or of a table."""
         table = self._by_state.get(state)
         return self.inner.schema_of(state) if table is None else table.schema
 
@@ -261,18 +266,24 @@ class BroadcastOperator(KeyedOperator):
     def check_stored_state(
         self, state: str, stored: StateDescription, today: StateDescription
     ) -> None:
-        """Raise if stored state does not fit the wrapped operator or the broadcast table."""
+        """Raise if stored state does not fit the wrapped operator or the broadcast table.
+
+        `stored`, `today`: descriptions of the state in the checkpoint and of the flow's.
+        """
         if state in self._by_state:
             super().check_stored_state(state, _with_user_names(stored), _with_user_names(today))
         else:
             self.inner.check_stored_state(state, stored, today)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
-        """Return the upgrade of state columns; those of broadcast tables never need one."""
+        """Return the upgrade of the wrapped operator's state columns; ``None`` if none is needed.
+
+        Broadcast tables never need one.
+        """
         return None if state in self._by_state else self.inner.values_from(state, written)
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
-        """Return columns that entries of an earlier schema lack."""
+        """Return `count` rows of the state columns that entries of an earlier schema lack."""
         if state in self._by_state:
             return super().new_columns(state, count)
         return self.inner.new_columns(state, count)

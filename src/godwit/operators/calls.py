@@ -158,7 +158,10 @@ class TimedRows(KeyRows[R]):
 def columns_of_rows(
     operator: KeyedOperator, rows: StateRows, groups: Groups, keys: list[tuple[Any, ...]]
 ) -> Columns:
-    """Return an epoch's rows, ordered by key, as the columns that the user's function reads."""
+    """Return an epoch's rows, ordered by key, as the columns that the user's function reads.
+
+    `groups`: the key of each row; `keys`: the keys as Python values.
+    """
     of = operator.row_class
     if of is None:
         return Columns(rows.values, operator.inputs, groups.order)
@@ -234,11 +237,17 @@ class CalledKey:
     dropped: bool = False
 
     def restart(self, timers: list[int]) -> None:
-        """Reset to the state before the key's first call, with these timers."""
+        """Reset the key to its state before the first call.
+
+        `timers`: its timers, in microseconds.
+        """
         self.timers, self.touched, self.dropped = list(timers), False, False
 
     def after_call(self, dropped: bool) -> None:
-        """Record whether a call dropped the key's state, and with it the key's timers."""
+        """Record the end of a call.
+
+        `dropped`: it dropped the key's state, and so the key's timers.
+        """
         self.dropped = dropped
         if dropped:
             self.timers.clear()
@@ -280,9 +289,9 @@ class Calls:
     clock: TimerClock | None  # what timers go by; None: there are none
 
     def run(self, work: KeysToCall, meter: Meter) -> tuple[list[Any], list[int]]:
-        """Call the functions for every key.
+        """Call the functions for every key; `meter` measures the time per key group.
 
-        Return the emitted rows, and their count after each key.
+        Returns the emitted rows, and their count after each key.
         """
         emitted: list[Any] = []
         ends: list[int] = []
@@ -298,7 +307,10 @@ class Calls:
         return emitted, ends
 
     def of_key(self, work: KeysToCall, group: int) -> Iterator[Call]:
-        """Yield the calls for a key in order; the caller completes each before the next."""
+        """Yield the calls for key number `group` in order.
+
+        The caller completes each before the next.
+        """
         key, of_key, state = work.keys[group], work.called[group], work.state_of(group)
         timers = Timers(of_key.timers, work.now)
         yield from self._timer_calls(key, state, of_key, timers, work.now)
@@ -320,7 +332,10 @@ class Calls:
     def _timer_calls(
         self, key: tuple[Any, ...], state: Any, of_key: CalledKey, timers: Timers, now: int
     ) -> Iterator[Call]:
-        """Yield calls for due timers, earliest first, also those set meanwhile."""
+        """Yield the calls for due timers of a key, earliest first, also of timers set meanwhile.
+
+        `now`: time in microseconds up to which timers are due.
+        """
         most = _MOST_FIRED + len(of_key.timers)  # those that are set already may be many
         fired_so_far = 0
         while of_key.timers and of_key.timers[0] <= now and not of_key.dropped:
@@ -344,7 +359,10 @@ class Calls:
     def _call_function(
         self, call: Call, key: tuple[Any, ...], named: Mapping[str, Any]
     ) -> list[Any]:
-        """Call a user's function, and return the emitted rows; an error names the key."""
+        """Call a user's function, and return the emitted rows; an error names the key.
+
+        `named`: keyword arguments of the function.
+        """
         try:
             result = call.function(key, call.argument, call.state, **named)
             return [] if result is None else list(result)
@@ -382,13 +400,13 @@ class Meter:
         self._since = _clocks()
 
     def end_key_group(self) -> None:
-        """Record the time since the last record as that of the next key group's calls."""
+        """Attribute the time since the last call of the meter to the next key group."""
         now = _clocks()
         self._laps.append(now - self._since)
         self._since = now
 
     def skip(self) -> None:
-        """Do not count the time since the last record."""
+        """Attribute the time since the last call of the meter to no key group."""
         self._since = _clocks()
 
     def add_concurrent(
@@ -417,23 +435,23 @@ class Meter:
         return self._time_per_key_group(1)
 
     def _time_per_key_group(self, clock: int) -> npt.NDArray[np.float64]:
-        """Return milliseconds per key group by a clock: 0 for CPU time, 1 for elapsed time."""
+        """Return milliseconds per key group by one clock (0: CPU time, 1: elapsed time)."""
         laps = np.array([lap[clock] for lap in self._laps])
         spent: npt.NDArray[np.float64] = self._shared_s[clock] + laps
         return spent * 1e3
 
 
 def _clocks() -> npt.NDArray[np.float64]:
-    """Return CPU time of this thread and wall time, in seconds."""
+    """Return the CPU time of this thread and the elapsed time, in seconds."""
     return np.array([time.thread_time(), time.perf_counter()])
 
 
 @contextlib.contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Context without garbage collection of reference cycles.
+    """Context that suspends Python's garbage collection of reference cycles.
 
-    States and rows by the 100,000 would set it off again and again, to no avail, for more than
-    half of the time.
+    Hundreds of thousands of states and rows would start it again and again; it frees nothing, and
+    takes more than half of the time.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -445,14 +463,17 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 def timer_times(clock: TimerClock | None, time: EpochTime) -> tuple[int, int]:
-    """Return the times up to which timers fire: before a key's rows, and after them."""
+    """Return the times up to which timers fire before a key's rows, and after them.
+
+    In microseconds.
+    """
     if clock == "event":
         return time.until, time.timers_until
     return time.clock, time.clock
 
 
 def is_asynchronous(function: Any) -> bool:
-    """Return whether calls of a function are awaited, or iterated over by ``async for``."""
+    """Return whether a function is an ``async def``: a coroutine function or an async generator."""
     while isinstance(function, functools.partial):
         function = function.func
     if not inspect.isroutine(function):
@@ -469,7 +490,10 @@ def check_arguments(
     awaited: bool = False,  # whether it may be asynchronous
     number: int = 3,  # of arguments
 ) -> None:
-    """Raise if a function cannot be called with these arguments, or may not be async."""
+    """Raise if a user's function does not accept `number` arguments and the keywords `named`.
+
+    `called`: the call as text, for errors. `awaited`: the function may be an ``async def``.
+    """
     name = function_name(function)
     if not awaited and is_asynchronous(function):
         raise InvalidFlowError(

@@ -98,11 +98,11 @@ class ComputeOperator(KeyedOperator):
 
     @property
     def unique_keys(self) -> tuple[tuple[str, ...], ...]:
-        """The key columns: a key has one row. Changes replace none."""
+        """The key columns, which identify a row of the result; none with ``output="changes"``."""
         return () if self.changes else (tuple(self.keys.names),)
 
     def combine(self, groups: Groups, keys: pa.RecordBatch, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Aggregate raw rows into one partial state per group; `keys` are named in errors."""
+        """Aggregate raw rows into one partial state per group; errors name one of the `keys`."""
         return self.aggregate_rows(rows, groups.of_row, groups.count, lambda: keys)
 
     def aggregate_rows(
@@ -114,7 +114,7 @@ class ComputeOperator(KeyedOperator):
     ) -> pa.RecordBatch:
         """Aggregate raw rows into `count` partial states.
 
-        `of_row`: number of the state of each row.
+        `of_row`: position of each row's state. `keys`: returns the states' keys, for errors.
         """
         with _naming_key(lambda: keys().select(self.keys.names)):
             return self._side_by_side(
@@ -122,7 +122,10 @@ class ComputeOperator(KeyedOperator):
             )
 
     def as_partials(self, data: OperatorInput) -> StateRows:
-        """Return an epoch's rows as partial states: combined here, or before the exchange."""
+        """Return an epoch's rows as partial states.
+
+        Rows combined before the exchange are already.
+        """
         rows = data.rows
         if data.is_partial:
             return rows
@@ -132,11 +135,11 @@ class ComputeOperator(KeyedOperator):
         )
 
     def merge_partials(self, groups: Groups, partials: pa.RecordBatch) -> pa.RecordBatch:
-        """Merge the partial states of each group into one, in order."""
+        """Merge the partial states of each group, in order of arrival, into one state per group."""
         return self.merge_in_order(partials.take(pa.array(groups.order)), groups.starts)
 
     def merge_in_order(self, states: pa.RecordBatch, starts: IntArray) -> pa.RecordBatch:
-        """Merge the states ``starts[g]:starts[g + 1]`` into one, for every g."""
+        """Merge the states ``starts[g]:starts[g + 1]`` into one state, for every group g."""
         sizes = np.diff(starts)
         several = np.flatnonzero(sizes > 1)
         if 4 * len(several) > len(sizes) or sizes.min(initial=1) < 1:
@@ -152,7 +155,10 @@ class ComputeOperator(KeyedOperator):
         return pa.concat_batches([states, merged]).take(pa.array(which))
 
     def _merged_in_rounds(self, states: pa.RecordBatch, starts: IntArray) -> pa.RecordBatch:
-        """Merge as `merge_in_order` does, in rounds that each merge pairs of neighbours."""
+        """Merge the states of each group, in rounds that each merge pairs of neighbours.
+
+        The result is that of `merge_in_order`.
+        """
         for left, right, paired in pairing(starts):
             merged = self.merge(states.take(pa.array(left[paired])), states.take(pa.array(right)))
             alone = np.flatnonzero(~paired)
@@ -166,21 +172,21 @@ class ComputeOperator(KeyedOperator):
         return states
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Merge states row by row; `left` has those of the earlier rows."""
+        """Merge two batches of states row by row; `left` has the states of the earlier rows."""
         return self._merge_naming_key(left, right, None)
 
     @property
     def commutative(self) -> bool:
-        """True if the order of rows does not matter."""
+        """True if no aggregate depends on the order of rows."""
         return all(result.aggregate.commutative for result in self._results)
 
     @property
     def idempotent(self) -> bool:
-        """True if adding a row twice does not matter."""
+        """True if a row that is added twice changes no aggregate's state."""
         return all(result.aggregate.idempotent for result in self._results)
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Update the states of an epoch's keys with its rows or partial states."""
+        """Update the states of the epoch's keys, and emit the keys' new results."""
         if not len(data.rows.hashes):
             if not self.complete:
                 return OperatorOutput()
@@ -206,7 +212,7 @@ class ComputeOperator(KeyedOperator):
         )
 
     def _complete_output(self, entries: StateRows, num_key_groups: int) -> pa.RecordBatch:
-        """Return the result of every key (complete output); later entries replace earlier ones."""
+        """Return the result of every key (complete output); of a key's entries, the last counts."""
         groups = group_rows(entries.hashes, entries.keys, num_key_groups)
         newest = pa.array(groups.order[groups.starts[1:] - 1])
         return self.finish(entries.keys.take(newest), entries.values.take(newest))
@@ -220,7 +226,8 @@ class ComputeOperator(KeyedOperator):
     ) -> pa.RecordBatch:
         """Return the old results that no longer hold (change -1), then the new ones (change 1).
 
-        `known`: the keys that had a result before. Results that did not change are left out.
+        `known`: mask of the keys that had a result before. `prior`, `after`: states before and
+        after the epoch. Results that did not change are left out.
         """
         there = pa.array(known)
         before = self.finish(keys.filter(there), prior.filter(there))
@@ -244,7 +251,11 @@ class ComputeOperator(KeyedOperator):
         *,
         are_partial: bool,
     ) -> pa.RecordBatch:
-        """Update the states of G groups with their raw rows or partial states."""
+        """Return the states of G groups with their raw rows or partial states added.
+
+        `known`: mask of the groups that have stored state, which is in `prior`. `are_partial`:
+        `rows` are partial states.
+        """
         if are_partial and not known.any():
             return rows
         before = self.prior_or_new(known, prior)
@@ -255,18 +266,18 @@ class ComputeOperator(KeyedOperator):
         )
 
     def finish(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of the result for `keys` with `state`."""
+        """Return the output rows of `keys`, whose states are `state`."""
         schema = pa.schema(list(self.output)[:-1]) if self.changes else self.output
         return pa.RecordBatch.from_arrays(
             [*keys.columns, *self.results(keys, state)], schema=schema
         )
 
     def results(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> list[pa.Array]:
-        """Return the results for `keys` with `state`, a column for each aggregate."""
+        """Return one column of results per aggregate, for states of `keys`."""
         return [result.finish(result.of(state), keys) for result in self._results]
 
     def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
-        """Describe the state columns, and each aggregate as it describes itself."""
+        """Describe the state columns and each aggregate for the checkpoint."""
         return StateDescription(
             columns=columns_of(self.schema.values),
             codec="arrow",
@@ -274,7 +285,10 @@ class ComputeOperator(KeyedOperator):
         )
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:  # noqa: ARG002
-        """Return the upgrade of changed aggregates; raise if a name has another aggregate."""
+        """Return the upgrade of the states of changed aggregates; ``None`` if no aggregate changed.
+
+        Raises if the checkpoint has an incompatible aggregate under the same name.
+        """
         stored = written.description
         results = stored.type if isinstance(stored.type, dict) else {}
         changed: list[str] = []
@@ -297,25 +311,28 @@ class ComputeOperator(KeyedOperator):
         return partial(_upgrade_results, upgrades) if upgrades else None
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
-        """Return the state columns that entries of an earlier schema lack: states without rows."""
+        """Return `count` initial states of aggregates that entries of an earlier schema lack."""
         return self._side_by_side(result.create(count) for result in self._results)
 
     def _merge_naming_key(
         self, left: pa.RecordBatch, right: pa.RecordBatch, keys: pa.RecordBatch | None
     ) -> pa.RecordBatch:
-        """Merge states row by row; errors name one of the `keys`."""
+        """Merge two batches of states row by row; errors name one of the `keys`."""
         return self._side_by_side(
             result.merge(result.of(left), result.of(right), keys) for result in self._results
         )
 
     def _side_by_side(self, parts: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
-        """Put the state columns of all results side by side."""
+        """Return one batch of the state columns of all aggregates."""
         columns = [column for part in parts for column in part.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
 
 
 def _same_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Mark rows that are equal, nulls included; none where a column is of a nested type."""
+    """Return a mask of rows that are equal in both batches; null equals null.
+
+    If a column has a nested type, no row counts as equal.
+    """
     same = np.ones(left.num_rows, np.bool_)
     for one, other in zip(left.columns, right.columns, strict=True):
         if pa.types.is_nested(one.type):
@@ -330,7 +347,10 @@ def _upgrade_results(
     upgrades: Mapping[tuple[str, ...], StateUpgrade],  # by names of an aggregate's columns
     values: pa.RecordBatch,
 ) -> pa.RecordBatch:
-    """Upgrade the state columns of some aggregates; `upgrades` is by the names of these columns."""
+    """Return state columns in which those of some aggregates are upgraded.
+
+    `upgrades`: names of an aggregate's state columns → upgrade.
+    """
     for names, upgrade in upgrades.items():
         upgraded = upgrade(values.select(list(names)))
         for name, column in zip(names, upgraded.columns, strict=True):
@@ -354,7 +374,7 @@ class _Result:
     fields: tuple[pa.Field, ...]  # its state columns, by the operator's names
 
     def of(self, state: pa.RecordBatch) -> pa.RecordBatch:
-        """Select this aggregate's state columns, and strip its prefix from their names."""
+        """Return this aggregate's state columns, named without the prefix of the result."""
         columns = [state.column(self.first + i) for i in range(len(self.fields))]
         return pa.RecordBatch.from_arrays(columns, schema=self.aggregate.state)
 
@@ -377,13 +397,16 @@ class _Result:
                 yield f"{where}its state column {name!r} was {types.get(name)} and is {dtype}"
 
     def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
-        """Return the upgrade of states of the stored aggregate; ``None`` if there is none."""
+        """Return the upgrade of states that a stored aggregate wrote.
+
+        ``None`` if none is needed.
+        """
         if not isinstance(self.aggregate, BuiltIn):
             return None
         return self.aggregate.upgrade_from(stored.type[self.name]["aggregate"])
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return `count` states that have seen no row."""
+        """Return the initial states of `count` keys."""
         return self._call_aggregate("create", count, None, count)
 
     def update(
@@ -393,26 +416,32 @@ class _Result:
         rows: pa.RecordBatch,
         keys: pa.RecordBatch | None,
     ) -> pa.RecordBatch:
-        """Add rows to the states of their groups; errors name one of the `keys`."""
+        """Return the states with rows added; errors name one of the `keys`.
+
+        `of_row`: position of each row's state.
+        """
         columns = [rows.column(name) for name in self.columns]
         return self._call_aggregate("update", states.num_rows, keys, states, of_row, *columns)
 
     def merge(
         self, left: pa.RecordBatch, right: pa.RecordBatch, keys: pa.RecordBatch | None
     ) -> pa.RecordBatch:
-        """Merge states row by row; `left` has those of the earlier rows."""
+        """Merge two batches of states row by row; `left` has the states of the earlier rows.
+
+        Errors name one of the `keys`.
+        """
         return self._call_aggregate("merge", left.num_rows, keys, left, right)
 
     def finish(self, states: pa.RecordBatch, keys: pa.RecordBatch) -> pa.Array:
-        """Return the result of each state."""
+        """Return the aggregate's result for each state; errors name one of the `keys`."""
         return self._call_aggregate("finish", states.num_rows, keys, states)
 
     def _call_aggregate(
         self, method: str, count: int, keys: pa.RecordBatch | None, *arguments: Any
     ) -> Any:
-        """Call a method of the aggregate by name.
+        """Call a method of the aggregate by name, and check that it returns `count` rows.
 
-        It returns `count` rows, and errors name a key.
+        Errors name one of the `keys`.
         """
         try:
             result = getattr(self.aggregate, method)(*arguments)
@@ -456,7 +485,7 @@ class _Result:
             )
 
     def _contract_broken(self, what: str, remedy: str) -> UserFunctionError:
-        """Return the error that a user's aggregate did `what`, against its contract."""
+        """Return the error that a user's aggregate broke its contract; `what`: how."""
         kind = type(self.aggregate).__qualname__
         return UserFunctionError(
             f"Aggregate {self.name!r} ({kind}) of operator {self.operator!r}: {what}.",
@@ -468,7 +497,7 @@ class _Result:
     def _overflow_error(
         self, error: SumOverflowError, keys: pa.RecordBatch | None
     ) -> EpochFailedError:
-        """Return the error that a sum is too large for its type."""
+        """Return the error that the sum of a key is too large for its type."""
         key = (
             None if keys is None else tuple(column[error.group].as_py() for column in keys.columns)
         )
@@ -486,7 +515,7 @@ class _Result:
 
 @contextmanager
 def _naming_key(keys: Callable[[], pa.RecordBatch]) -> Iterator[None]:
-    """Context in which an `EpochFailedError` about a group gets the name of the group's key."""
+    """Context that adds the key of the group to an `EpochFailedError` raised within it."""
     try:
         yield
     except EpochFailedError as error:
@@ -503,7 +532,7 @@ def _naming_key(keys: Callable[[], pa.RecordBatch]) -> Iterator[None]:
 def _bind_results(
     operator: str, inputs: pa.Schema, aggregates: Mapping[str, Aggregate]
 ) -> tuple[_Result, ...]:
-    """Bind an operator's aggregates, and lay their state columns side by side."""
+    """Bind an operator's aggregates, and give their state columns distinct names."""
     results = []
     first = 0
     for name, aggregate in aggregates.items():
@@ -535,7 +564,7 @@ def _bind_results(
 
 
 def _check_distinct(operator: str, names: list[str]) -> None:
-    """Refuse columns of the same name in an operator."""
+    """Raise `InvalidFlowError` if two columns of an operator have the same name."""
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise InvalidFlowError(

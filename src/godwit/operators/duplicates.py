@@ -113,15 +113,15 @@ class DropDuplicatesWithin(EventTimeOperator):
         return False
 
     def emitted_by(self, moment: int) -> int:  # noqa: ARG002
-        """Return `BEGINNING`: rows are emitted at once, and wait for no watermark."""
+        """Return `BEGINNING`: rows are emitted at once, without waiting for a watermark."""
         return BEGINNING
 
     def last_emitted(self, newest: int) -> int:
-        """Return `newest`: rows pass unchanged."""
+        """Return `newest`: rows keep their event times."""
         return newest
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Emit rows with no earlier row of their key within `within_us`."""
+        """Emit rows whose key had no row within the last `within_us` microseconds of event time."""
         arrived = data.rows
         if not arrived.keys.num_rows:
             return OperatorOutput()
@@ -147,7 +147,7 @@ class DropDuplicatesWithin(EventTimeOperator):
         )
 
     def _event_times(self, rows: StateRows) -> IntArray:
-        """Return the event times of rows; the column may be a key column."""
+        """Return the event times of rows; the event-time column may be a key column."""
         column = self.time.column
         batch = rows.keys if column in rows.keys.schema.names else rows.values
         return values_of(batch.column(column))
@@ -160,7 +160,10 @@ class DropDuplicatesWithin(EventTimeOperator):
         state: StateView,
         closed: int,
     ) -> tuple[IntArray, IntArray]:
-        """Return key and event time of stored rows, in the panes of new rows or next to them."""
+        """Look up stored rows in the panes of new rows, and in neighbouring panes.
+
+        Returns the key number and the event time of each.
+        """
         width = self.grid.width_us
         near = (panes[:, None] + np.array([-width, 0, width])).ravel()
         of = np.repeat(groups.of_row, 3)
@@ -180,9 +183,10 @@ class DropDuplicatesWithin(EventTimeOperator):
 def first_within(
     key: IntArray, times: IntArray, free: npt.NDArray[np.bool_], reach: int
 ) -> IntArray:
-    """Return the positions, ascending, of the `free` rows that are first of their key.
+    """Return the positions of the `free` rows that pass, ascending.
 
-    Others come within `reach` of a row of their key that passed before, in order of arrival.
+    Rows pass unless a row of their key passed before them, in order of arrival, whose time is at
+    most `reach` from theirs. Rows that are not free passed in earlier epochs.
     """
     through = [np.empty(0, np.int64)]
     left = np.flatnonzero(free)

@@ -76,19 +76,25 @@ class Emitted:
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _fields_of_instances(self, of: RowClass) -> Sequence[Sequence[Any]]:
-        """Return the values of every field of emitted instances; refuse rows of another class."""
-        name = of.cls.__qualname__
-        other = of.first_other(self.rows)
+    def _fields_of_instances(self, row_class: RowClass) -> Sequence[Sequence[Any]]:
+        """Return the values of every field of emitted instances; refuse rows of another class.
+
+        `row_class`: the class of rows that the user declared.
+        """
+        name = row_class.cls.__qualname__
+        other = row_class.first_other(self.rows)
         if other is not None:
             row = self.rows[other]
             what = f"{short_repr(row)}, of type {type(row).__name__}, where output={name}"
             remedy = f"Return a list of instances of {name}, or yield them one by one"
             raise self._failure(other, what, remedy=remedy)
         try:
-            return of.columns(self.rows)
+            return row_class.columns(self.rows)
         except MisfitError as error:
-            value, hint = getattr(self.rows[error.index], error.column), of.field(error.column).hint
+            value, hint = (
+                getattr(self.rows[error.index], error.column),
+                row_class.field(error.column).hint,
+            )
             raise self._failure(
                 error.index,
                 f"{short_repr(value)} in {name}.{error.column}, which is {hint_text(hint)} "
@@ -96,16 +102,16 @@ class Emitted:
                 column=error.column,
             ) from error
 
-    def _refuse_nulls(self, of: RowClass, batch: pa.RecordBatch) -> None:
+    def _refuse_nulls(self, row_class: RowClass, batch: pa.RecordBatch) -> None:
         """Refuse nulls in fields, and in lists in fields, that do not admit them."""
-        for field, column in zip(of.fields, batch.columns, strict=True):
+        for field, column in zip(row_class.fields, batch.columns, strict=True):
             index = field.first_null(column)
             if index is None:
                 continue
             value = getattr(self.rows[index], field.name)
             raise self._failure(
                 index,
-                f"{short_repr(value)} in {of.cls.__qualname__}.{field.name}, which is "
+                f"{short_repr(value)} in {row_class.cls.__qualname__}.{field.name}, which is "
                 f"{hint_text(field.hint)}" + ("" if value is None else ": an element is None"),
                 remedy="Give it a value, or declare the field as "
                 f"{field.admitting_null(column[index].as_py())}",
@@ -113,7 +119,7 @@ class Emitted:
             )
 
     def _as_tuple(self, index: int, row: Any) -> tuple[Any, ...]:
-        """Return a row as a tuple in the order of the output's columns."""
+        """Return emitted row number `index` as a tuple, in the order of the output's columns."""
         names = self.schema.names
         if isinstance(row, dict):
             if row.keys() == set(names):
@@ -137,7 +143,10 @@ class Emitted:
         )
 
     def _column(self, field: pa.Field, values: Sequence[Any]) -> pa.Array:
-        """Convert the values of one column; an error names the key and the value."""
+        """Convert the values of one output column to Arrow.
+
+        An error names the key and the value.
+        """
         try:
             if self.zone != UTC and has_instants(field.type):
                 values = tuple(in_zone(value, field.type, self.zone) for value in values)
@@ -173,7 +182,7 @@ class Emitted:
     def _failure(
         self, index: int, what: str, hint: str = "", *, column: str = "", remedy: str = ""
     ) -> UserFunctionError:
-        """Return the error that the emitted row number `index` is, or has, `what`."""
+        """Return the error about emitted row number `index`; `what`: its fault, as text."""
         key = self.keys[bisect.bisect_right(self.ends, index)]
         if not remedy:
             remedy = "Return a tuple in the order of the output columns, or a dict of them"
@@ -189,7 +198,7 @@ class Emitted:
 
 
 def _first_misfit(field: pa.Field, values: Sequence[Any], error: Exception) -> tuple[int, str]:
-    """Return the index of the first value that does not fit a column, and the reason."""
+    """Return the position of the first value that does not fit a column, and the reason as text."""
     for index, value in enumerate(values):
         try:
             pa.array([value], field.type)
@@ -199,7 +208,10 @@ def _first_misfit(field: pa.Field, values: Sequence[Any], error: Exception) -> t
 
 
 def _first_fraction(values: Sequence[Any], dtype: pa.DataType) -> int | None:
-    """Return the position of the first fraction for an integer type; Arrow would truncate it."""
+    """Return the position of the first value with a fraction that integers of `dtype` would lose.
+
+    ``None`` if there is none. (Arrow would truncate it without an error.)
+    """
     if not _has_integers(dtype) or set(map(type, values)) <= {int, type(None)}:
         return None
     return next((i for i, value in enumerate(values) if _loses_fraction(value, dtype)), None)
@@ -207,7 +219,7 @@ def _first_fraction(values: Sequence[Any], dtype: pa.DataType) -> int | None:
 
 @functools.lru_cache(maxsize=256)
 def _has_integers(dtype: pa.DataType) -> bool:
-    """Return whether values of a type are whole numbers, or contain any."""
+    """Return whether a type is an integer type, or contains one."""
     if pa.types.is_integer(dtype):
         return True
     return any(_has_integers(dtype.field(i).type) for i in range(dtype.num_fields))

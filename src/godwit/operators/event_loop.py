@@ -49,7 +49,7 @@ class LaneLoop:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop, and wait for it."""
+        """Run a coroutine on the lane's event loop; block until it ends, and return its result."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
@@ -59,7 +59,7 @@ class LaneLoop:
                 self._wait_for_tasks()
 
     def _wait_for_tasks(self) -> None:
-        """Wait until cancelled tasks have ended; discard the loop if they do not.
+        """Block until cancelled tasks have ended; discard the event loop if they do not.
 
         A cancelled future is done at once, but its task may still run.
         """
@@ -77,7 +77,11 @@ class LaneLoop:
     async def resources(
         self, owner: Any, operator: str, factories: Mapping[str, Callable[[], Any]]
     ) -> Mapping[str, Any]:
-        """Return an operator's resources, created once and kept while `owner` lives."""
+        """Return an operator's resources (name → object), created at the first call.
+
+        They are kept while `owner`, the operator's caller, lives. `factories`: name → user's
+        function that creates the resource.
+        """
         if not factories:
             return {}
         kept = self._kept.get(owner)
@@ -87,7 +91,7 @@ class LaneLoop:
         return await asyncio.shield(kept.opened)
 
     def close(self) -> None:
-        """Close resources and the loop, within a time limit."""
+        """Close all resources and the event loop, within a time limit."""
         if not self.is_usable or self.process != os.getpid() or self._loop.is_closed():
             return
         self.is_usable = False
@@ -108,13 +112,13 @@ class LaneLoop:
             self._loop.close()
 
     def call_soon(self, function: Callable[[], object]) -> None:
-        """Have the loop call a function, unless it is closed."""
+        """Schedule a call of `function` on the event loop; no-op if the loop is closed."""
         if self.process == os.getpid() and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function)
 
 
 async def cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel tasks, and wait until they have ended; discard the loop if some do not."""
+    """Cancel tasks, and wait until they have ended; discard the event loop if some do not end."""
     if not tasks:
         return
     for task in tasks:
@@ -137,7 +141,11 @@ class _Resources:
         self.task = loop.create_task(self._hold_open(operator, dict(factories)))
 
     async def _hold_open(self, operator: str, factories: Mapping[str, Callable[[], Any]]) -> None:
-        """Create the operator's resources, wait for their release, and close them in this task."""
+        """Create the operator's resources, wait until they are released, then close them.
+
+        One task does all three, since some context managers must be left by the task that entered
+        them. `factories`: name → user's function that creates the resource.
+        """
         async with contextlib.AsyncExitStack() as stack:
             opened = {}
             for name, factory in factories.items():
@@ -153,7 +161,11 @@ class _Resources:
 
 
 async def _open_resource(made: Any, stack: contextlib.AsyncExitStack) -> Any:
-    """Enter a factory's result if it is a context manager; else await it if possible."""
+    """Return the resource that a factory's result stands for, and register its closing in `stack`.
+
+    `made`: the result: a context manager, which is entered; an awaitable, which is awaited; or the
+    resource.
+    """
     if hasattr(made, "__aenter__"):
         return await stack.enter_async_context(made)
     if hasattr(made, "__enter__"):
@@ -162,7 +174,7 @@ async def _open_resource(made: Any, stack: contextlib.AsyncExitStack) -> Any:
 
 
 def _resource_error(operator: str, name: str, error: BaseException) -> UserFunctionError:
-    """Return the error that a resource could not be opened."""
+    """Return the error that the resource `name` of an operator could not be opened."""
     return UserFunctionError(
         f"Resource {name!r} of operator {operator!r} could not be opened: {error_line(error)}.",
         remedy="The epoch fails. Correct the factory, or check that the system it connects to is "
@@ -173,14 +185,14 @@ def _resource_error(operator: str, name: str, error: BaseException) -> UserFunct
 
 
 def _close_resources(loop: weakref.ref[LaneLoop], kept: _Resources) -> None:
-    """Close the resources of an operator that was garbage-collected."""
+    """Close the resources of an operator after it was garbage-collected."""
     of = loop()
     if of is not None:
         of.call_soon(kept.over.set)
 
 
 def lane_loop() -> LaneLoop:
-    """Return the loop of this process."""
+    """Return the event loop for asynchronous functions in this process."""
     global _current
     if _current is None or not _current.is_usable or _current.process != os.getpid():
         _current = LaneLoop()

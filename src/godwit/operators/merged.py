@@ -96,7 +96,7 @@ class MergedProcess(DividesHotKeys, ProcessOperator):
 
     @without_garbage_collection()
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Merge the parts that keys leave, then call the function per key or part with rows."""
+        """Merge the states of parts that keys give up, then call the function per key or part."""
         merging, removed_parts = self._parts_to_merge(data)
         groups, identities, (of_merging,) = data.grouped_with(len(self.hash_columns), [merging])
         if not groups.count:
@@ -146,9 +146,9 @@ class MergedProcess(DividesHotKeys, ProcessOperator):
         )
 
     def _parts_to_merge(self, data: OperatorInput) -> tuple[StateRows, StateRows]:
-        """Return states of parts to merge in this lane, and entries to remove.
+        """Return states of parts to merge in this lane, and state entries to remove.
 
-        The former are in the order of the parts' numbers, under the undivided key.
+        The states are in the order of their parts' numbers, under the undivided key.
         """
         rows = data.left_parts.get(PARTS)
         if rows is None:
@@ -169,7 +169,10 @@ class MergedProcess(DividesHotKeys, ProcessOperator):
         merging: StateRows,
         keys: list[tuple[Any, ...]],
     ) -> None:
-        """Merge states of parts, each of the key `of_merging`, into `states` in place."""
+        """Merge states of parts into `states`, in place.
+
+        `of_merging`: position of each one's key.
+        """
         if not of_merging:
             return
         parts = self._decode_states(
@@ -207,7 +210,11 @@ def _look_up_states(
     groups: Groups,
     of_state: tuple[tuple[str, pa.RecordBatch, npt.NDArray[np.intp]], ...],
 ) -> tuple[npt.NDArray[np.bool_], pa.Array]:
-    """Look up keys and parts; return a mask of those with state, and the encoded states."""
+    """Look up the states of keys and of parts.
+
+    `of_state`: state, key columns and positions of the groups that belong to it. Returns a mask of
+    groups with a state, and the encoded states.
+    """
     known = np.zeros(groups.count, np.bool_)
     blobs, order = [], []
     for state, identity, which in of_state:

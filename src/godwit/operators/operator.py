@@ -82,22 +82,26 @@ class StateView(Protocol):
     def find(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
-        """Look up entries by key columns.
+        """Look up entries by their key columns, and `key_groups` of these keys.
 
-        Return a mask of those that exist, and their state columns.
+        Returns a mask of the keys that have an entry, and the entries' state columns.
         """
 
-    def scan(self, part: EntryRange | None = None) -> StateRows:
-        """Copy all entries, or those in a range of event time, in any order."""
+    def scan(self, entry_range: EntryRange | None = None) -> StateRows:
+        """Return a copy of all entries, or of a range of event time, in arbitrary order."""
 
     def select(self, columns: Sequence[int], part: EntryRange, choose: Choose) -> StateRows:
-        """Copy the entries of a range that `choose` picks, in the order in which it gets `columns`.
+        """Return a copy of the entries of a range that `choose` picks.
 
-        These are columns of 64 bits, key columns counted first.
+        `columns`: positions of 64-bit columns that `choose` gets, key columns counted first; it
+        returns the positions of the entries to copy.
         """
 
     def min_after(self, column: int, after: int) -> int:
-        """Return the minimum above `after` in a column of integers, key columns counted first."""
+        """Return the smallest value above `after` in a column of integers, given by position.
+
+        Key columns count first.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -126,7 +130,7 @@ class OperatorInput:
 
     @property
     def state(self) -> StateView:
-        """The state of an operator that has only one."""
+        """State of an operator that has a single state."""
         return self.states[STATE]
 
     def grouped(self, num_hashed: int) -> tuple[Groups, pa.RecordBatch]:
@@ -146,9 +150,10 @@ class OperatorInput:
     def grouped_with(
         self, num_keys: int, entries: Sequence[StateRows]
     ) -> tuple[Groups, pa.RecordBatch, list[list[int]]]:
-        """Group rows and entries of state by key.
+        """Group rows and state entries by key; a key may have entries and no rows.
 
-        Returns groups of the rows, some of which have none; the keys; and the key of each entry.
+        Returns the groups of rows; the keys; and, for each of `entries`, the key number of each
+        entry.
         """
         own = list(range(num_keys))
         hashes = [self.rows.hashes, *(some.hashes for some in entries)]
@@ -191,7 +196,11 @@ class OperatorOutput:
         removed: npt.NDArray[np.bool_] | None = None,
         **others: Any,
     ) -> OperatorOutput:
-        """Return output that writes one entry per group: G rows of key and state columns."""
+        """Return output that writes one entry per group; ``values[g]``: state columns of group g.
+
+        `removed`: mask of the groups whose entry is deleted. `others`: further fields of the
+        output.
+        """
         rows = StateRows(hashes=groups.hashes, keys=keys, values=values, removed=removed)
         return cls(groups=groups, changed={STATE: (rows, groups.key_groups)}, **others)
 
@@ -203,9 +212,9 @@ def changed_by_key(
     values: pa.RecordBatch,
     removed: npt.NDArray[np.bool_] | None = None,
 ) -> dict[str, Changed]:
-    """Return n entries as changes of the only state, ordered by key group.
+    """Return n entries as changes of the operator's only state, ordered by key group.
 
-    `key`: shape ``(n,)``: the group of each entry.
+    `key`: shape ``(n,)``: the group of each entry. `removed`: mask of entries to delete.
     """
     if not len(key):
         return {}
@@ -276,7 +285,7 @@ class KeyedOperator(ABC):
     # -- rows on their way ---------------------------------------------------------------------
 
     def unify_columns(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:  # noqa: ARG002
-        """Convert rows of input number `input_number` to the columns common to all inputs."""
+        """Convert rows of input number `input_number` to the columns that all inputs share."""
         return rows
 
     def arrange(
@@ -305,12 +314,15 @@ class KeyedOperator(ABC):
         return BEGINNING
 
     def combine(self, groups: Groups, keys: pa.RecordBatch, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Aggregate raw rows into one partial state per group, where `mergeable`."""
+        """Aggregate raw rows into one partial state per group.
+
+        Only if the operator is `mergeable`.
+        """
         raise NotImplementedError
 
     @property
     def commutative(self) -> bool:
-        """True if rows may be combined in any order, where `mergeable`."""
+        """True if rows may be combined in any order; only if the operator is `mergeable`."""
         return False
 
     @property
@@ -325,7 +337,10 @@ class KeyedOperator(ABC):
     # -- time ----------------------------------------------------------------------------------
 
     def closes(self, time: EpochTime) -> bool:  # noqa: ARG002
-        """Return whether the operator emits rows because time passes, besides timers."""
+        """Return whether the operator may emit rows in this epoch because time passed.
+
+        Timers are not counted.
+        """
         return False
 
     @property
@@ -334,9 +349,9 @@ class KeyedOperator(ABC):
         return False
 
     def needs_state(self, time: EpochTime) -> bool:
-        """Return whether the epoch must fail if state of a key group is missing.
+        """Return whether the epoch must fail if the state of a key group is missing.
 
-        Elsewhere the rows wait for the state; but what closes in this epoch would be gone by then.
+        In other epochs rows wait for the state; but windows that close in this epoch cannot wait.
         """
         return time.due
 
@@ -349,11 +364,11 @@ class KeyedOperator(ABC):
         return None
 
     def emitted_by(self, moment: int) -> int:
-        """Return the watermark at which a row of this time has been emitted in all its windows."""
+        """Return the watermark at which all windows of a row with this event time are emitted."""
         return moment
 
     def last_emitted(self, newest: int) -> int:
-        """Return the maximum event time of the output, given that of the input."""
+        """Return the maximum event time of the output, if `newest` is that of the input."""
         return newest
 
     # -- roles ---------------------------------------------------------------------------------
@@ -370,9 +385,11 @@ class KeyedOperator(ABC):
 
     @property
     def shared_windows(self) -> tuple[PaneGrid, bool | None] | None:
-        """Panes of the windows, and the user's choice of sharing.
+        """Panes of the windows, and the user's choice to share them.
 
         ``None`` if panes cannot be shared.
+
+        The choice is ``None`` if the user made none.
         """
         return None
 
@@ -398,12 +415,12 @@ class KeyedOperator(ABC):
 
     @property
     def user_keys(self) -> pa.Schema:
-        """Key columns that the user named, without the one that numbers parts of a hot key."""
+        """Key columns that the user named, without the internal column for parts of a hot key."""
         return pa.schema([field for field in self.keys if field.name != PART])
 
     @property
     def hash_columns(self) -> pa.Schema:
-        """Columns that a row's hash is of: the key columns, and the part of a hot key."""
+        """Columns whose hash is a row's hash: the key columns, and the part of a hot key."""
         return self.keys
 
     @property
@@ -432,8 +449,8 @@ class KeyedOperator(ABC):
     def unique_keys(self) -> tuple[tuple[str, ...], ...]:
         """Sets of output columns, each of which identifies a row of the result, widest first.
 
-        A later row with the same values is the newer state of the same result. Rows that a function
-        emits, and pairs of a join, have none.
+        A later row with the same values replaces an earlier one. Empty for rows that a function
+        emits, and for joins.
         """
         return ()
 
@@ -457,13 +474,16 @@ class KeyedOperator(ABC):
         return {of.state: self.describe_state(of.state) for of in self.states}
 
     def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
-        """Return the upgrade of the only state from a stored description; None if it fits."""
+        """Return the upgrade of the operator's only state, stored as `stored`.
+
+        ``None`` if it fits.
+        """
         return self.upgrade_state_from(STATE, WrittenState.of(stored))
 
     def upgrade_state_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
-        """Return the upgrade of a state from a stored description; None if it fits.
+        """Return the upgrade of a state that was stored as `written`; ``None`` if it fits.
 
-        Called once for every flow version that stored state is of. Columns are matched by name; an
+        Called once for every flow version that stored state has. Columns are matched by name; an
         operator defines only the conversion of values (`values_from`) and the initial values of new
         columns (`new_columns`). State that does not fit raises an error with every difference and a
         remedy.
@@ -488,15 +508,21 @@ class KeyedOperator(ABC):
         stored: StateDescription,
         today: StateDescription,
     ) -> None:
-        """Raise if stored state does not fit; see `check_compatible`."""
+        """Raise if stored state does not fit the operator's; see `check_compatible`.
+
+        `stored`, `today`: descriptions of the state in the checkpoint and of the operator's.
+        """
         check_compatible(f"operator {self.name!r}", stored, today, operator=self.name)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:  # noqa: ARG002
-        """Return the upgrade of state columns; ``None`` if unchanged; raise if impossible."""
+        """Return the upgrade of state columns stored as `written`; ``None`` if none is needed.
+
+        Raises if the columns cannot be upgraded.
+        """
         return None
 
     def prior_or_new(self, known: npt.NDArray[np.bool_], prior: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the state of each key: from `prior` where `known`, else that of a new key."""
+        """Return the state of each key: from `prior` if the key is `known`, else a new state."""
         if known.all():
             return prior
         new = self.new_columns(STATE, len(known))

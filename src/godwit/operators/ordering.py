@@ -19,7 +19,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 def order_by(*ranks: IntArray) -> IntArray:
-    """Return the stable order of rows by several columns of non-negative ranks.
+    """Return the positions of rows ordered by several columns of non-negative ranks; stable.
 
     Ranks and row number are packed into one integer, since a plain sort is several times as fast as
     an argsort. If they do not fit, several stable sorts are made, by the last ranks first.
@@ -47,7 +47,10 @@ def order_by(*ranks: IntArray) -> IntArray:
 
 
 def rows_by_group(groups: IntArray, count: int) -> tuple[IntArray, IntArray]:
-    """Order rows by group, then arrival; rows of group g are ``order[starts[g]:starts[g + 1]]``."""
+    """Order rows by group, then arrival; return their positions, and the start of each group.
+
+    Rows of group g are ``order[starts[g]:starts[g + 1]]``.
+    """
     return order_by(groups), starts_of(groups, count)
 
 
@@ -59,7 +62,7 @@ def starts_of(groups: IntArray, count: int) -> IntArray:
 
 
 def starts_run(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return which of n ordered rows begin a run: differ from the row before in any column."""
+    """Return a mask of rows that differ from the row before in any column; the first row does."""
     begins = np.ones(len(columns[0]), np.bool_)
     begins[1:] = columns[0][1:] != columns[0][:-1]
     for column in columns[1:]:
@@ -68,14 +71,16 @@ def starts_run(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def expand_ranges(first: IntArray, count: IntArray) -> tuple[IntArray, IntArray]:
-    """Return ``first[i] .. first[i] + count[i] - 1`` for every i, and the i of each."""
+    """Return the numbers of all ranges ``first[i]:first[i] + count[i]``, and each number's i."""
     of = np.repeat(np.arange(len(first)), count)
     before = np.repeat(np.cumsum(count) - count, count)
     return of, first[of] + np.arange(len(of)) - before
 
 
 def first_of_each(order: IntArray, starts: IntArray, limit: int) -> tuple[IntArray, IntArray]:
-    """Return the first `limit` rows of every group, by group as from `rows_by_group`.
+    """Return the first `limit` rows of every group, and where each group then starts.
+
+    `order`, `starts`: as `rows_by_group` returns them.
 
     >>> order, starts = first_of_each(np.array([4, 2, 7, 0]), np.array([0, 3, 3, 4]), 2)
     >>> order.tolist(), starts.tolist()
@@ -105,7 +110,10 @@ def pairing(starts: IntArray) -> Iterator[tuple[IntArray, IntArray, npt.NDArray[
 
 
 def descending_ranks(column: pa.Array) -> IntArray:
-    """Return the rank of every value, 0 for the largest; ties share a rank, NaN is largest."""
+    """Return the rank of each value, 0 for the largest.
+
+    Equal values share a rank, NaN is largest.
+    """
     if pa.types.is_floating(column.type):
         column = canonical_floats(column)
     if numpy_type(column.type) is None:
@@ -121,7 +129,7 @@ def descending_ranks(column: pa.Array) -> IntArray:
 
 
 def _unsigned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return unsigned integers in the order of `values`, whose floats are canonical."""
+    """Return values as unsigned integers of the same order; floats must be canonical."""
     if values.dtype.kind in "ub":
         return values.view(f"u{values.itemsize}")
     bits: npt.NDArray[Any] = values.view(f"u{values.itemsize}")

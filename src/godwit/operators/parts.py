@@ -43,16 +43,19 @@ class DividesHotKeys(KeyedOperator):
 
     @property
     def hash_columns(self) -> pa.Schema:
-        """Key columns and part; a null part leaves the hash that of the key."""
+        """Key columns, then the part; a null part does not change the hash of the key."""
         return self.schema.keys
 
     def needs_state(self, time: EpochTime) -> bool:
-        """Return whether parts are merged in the epoch, so that rows cannot wait for state."""
+        """Return whether the epoch must fail if state of a key group is missing.
+
+        It must if it merges parts of hot keys: rows cannot wait for state then.
+        """
         merges = time.spreads is not None and bool(time.spreads.former_parts)
         return super().needs_state(time) or merges
 
     def reads_all_keys(self, time: EpochTime) -> bool:
-        """Return whether the epoch reads state of keys without rows, as it does to merge parts."""
+        """Return whether the epoch reads the state of keys without rows: if it merges parts."""
         return super().reads_all_keys(time) or self.needs_state(time)
 
     def arrange(
@@ -61,14 +64,18 @@ class DividesHotKeys(KeyedOperator):
         time: EpochTime,
         input_number: int = 0,  # noqa: ARG002
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
-        """Assign rows of hot keys to parts by their hash; other rows go to the undivided key."""
+        """Assign rows of hot keys to parts by the rows' hash; other rows go to the undivided key.
+
+        Returns the rows with their part; no left-out rows; and their event times.
+        """
         return in_parts(rows, self.keys.names, time), None, NO_ARRIVALS
 
 
 def in_parts(rows: pa.RecordBatch, keys: Sequence[str], time: EpochTime) -> pa.RecordBatch:
-    """Add the part of every row, behind the key columns, which come first.
+    """Insert a column with each row's part behind the key columns.
 
-    Rows of hot keys go to parts by their hash, others to the undivided key.
+    Rows of hot keys go to parts by the hash of the row, others to the undivided key. `keys`: names
+    of the key columns, which come first in `rows`.
     """
     at, parts = len(keys), pa.nulls(rows.num_rows, PART_FIELD.type)
     if time.spreads is not None and time.spreads.keys:
@@ -85,9 +92,9 @@ def in_parts(rows: pa.RecordBatch, keys: Sequence[str], time: EpochTime) -> pa.R
 def entries_left(
     data: OperatorInput, rows: StateRows, keys: Sequence[str]
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Return positions of entries of parts that keys leave: to merge here, and to remove here.
+    """Return positions of entries of given-up parts: those to merge here, those to remove here.
 
-    The former are in the order of the parts' numbers.
+    Those to merge are in the order of the parts' numbers. `keys`: names of the key columns.
     """
     assert data.here is not None, "a lane says what it processes"
     assert data.time.spreads is not None, "some key leaves its parts"
@@ -116,7 +123,7 @@ def part_state_of(state: str) -> str:
 def with_removed(
     changed: dict[str, Changed], state: str, parts: StateRows, num_key_groups: int
 ) -> dict[str, Changed]:
-    """Add to the changes of a state of parts the removal of entries that keys leave."""
+    """Add the deletion of entries of given-up parts to the changes of a state of parts."""
     if not len(parts.hashes):
         return changed
     removed = np.ones(len(parts.hashes), np.bool_)
@@ -137,7 +144,10 @@ def call_merge(
     key: tuple[Any, ...],
     **named: str,  # the state's name, of an operator with named states
 ) -> Any:
-    """Merge two states of a key by the user's function; errors name the key."""
+    """Merge two states of a key by the user's function, and return the result; errors name the key.
+
+    `named`: further fields of the error.
+    """
     try:
         merged = merge(*states)
     except BaseException as error:

@@ -146,7 +146,7 @@ class ProcessOperator(KeyedOperator):
     ) -> tuple[list[Any], list[int], list[int]]:
         """Call the user's function for keys with rows.
 
-        Returns the emitted rows, their count after each key, and the keys whose state is removed.
+        Returns the emitted rows, their count after each key, and positions of keys to delete.
         """
         function = self.function
         emitted: list[Any] = []
@@ -184,7 +184,12 @@ class ProcessOperator(KeyedOperator):
         )
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:  # noqa: ARG002
-        """Return the upgrade: compatible changes of the type, others by ``state_upgrade``."""
+        """Return the upgrade of states of a former type.
+
+        Other changes go through ``state_upgrade``.
+
+        ``None`` if none is needed.
+        """
         return upgrade_between(
             self.name, written, self.describe_state(), self._codec, self._state_upgrade
         )
@@ -196,7 +201,7 @@ class ProcessOperator(KeyedOperator):
     def _decode_states(
         self, known: npt.NDArray[np.bool_], blobs: pa.Array, keys: list[tuple[Any, ...]]
     ) -> list[Any]:
-        """Decode the state of every key; keys without state get a new one."""
+        """Decode the state of each key; a key that is not `known` gets a new state."""
         there = np.flatnonzero(known)
         if len(there) < len(blobs):
             blobs = blobs.take(pa.array(there))
@@ -222,14 +227,17 @@ class ProcessOperator(KeyedOperator):
         return [State(state) for state in states] if self._is_immutable else states
 
     def _new_state(self) -> Any:
-        """Return the state of a new key for the function."""
+        """Return a new state, made by the user's state type, for a key that has none."""
         new = self._state_type()
         return State(new) if self._is_immutable else new
 
     def _encode_states(
         self, states: list[Any], removed: list[int], keys: list[tuple[Any, ...]]
     ) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
-        """Encode states; also return a mask of the keys whose state is removed, if any."""
+        """Encode the keys' states; also return a mask of keys whose state is deleted, if any is.
+
+        `removed`: positions of these keys.
+        """
         dropped = None
         kept: Sequence[int] = range(len(states))
         if removed:
@@ -265,19 +273,25 @@ class DueColumn(NamedTuple):
     by_event: bool = False  # whether it is event time; else it is the driver's clock
 
     def due_at(self, time: int) -> Due:
-        """Return a time of the column as event time or as the driver's clock."""
+        """Return a time of the column as the time at which the operator is next due."""
         return Due(event=time) if self.by_event else Due(clock=time)
 
 
 def due_timers(state: str, column: int, clock: TimerClock, time: EpochTime) -> DueColumn:
-    """Return the column of a state that has the earliest timer of every key."""
+    """Return the column of state `state` that has the earliest timer of every key.
+
+    `column`: its position, key columns counted first.
+    """
     return DueColumn(state, column, timer_times(clock, time)[1], by_event=clock == "event")
 
 
 def next_due(
     columns: Iterable[DueColumn], data: OperatorInput, changed: Mapping[str, Changed]
 ) -> Due:
-    """Return the next due time: of `changed` entries, or of all if the epoch scanned them."""
+    """Return the next time at which a timer or expiry is due.
+
+    If the epoch scanned all entries it is exact; else only `changed` entries count.
+    """
     earliest = Due()
     for due in columns:
         if data.time.due:
@@ -324,7 +338,7 @@ class TimedProcess(ProcessOperator):
         return self.clock is not None or self._ttl_us is not None
 
     def _due_columns(self, time: EpochTime) -> list[DueColumn]:
-        """Return the columns of the state with the due times of timers and expiry."""
+        """Return the state columns with the times of timers and of expiry."""
         first, names = len(self.schema.keys), self.schema.values.names
         columns = []
         if self.clock is not None:
@@ -426,7 +440,7 @@ class TimedProcess(ProcessOperator):
 
 
 def timers_of(blobs: pa.Array | None, known: npt.NDArray[np.bool_]) -> list[list[int]]:
-    """Decode the timers of every key, in microseconds; none for keys that are not `known`."""
+    """Decode the timers of each key, in microseconds; a key that is not `known` has none."""
     if blobs is None:
         return [[] for _ in known]
     if blobs.null_count:
@@ -460,7 +474,7 @@ def columns_beside_state(values: pa.RecordBatch) -> list[tuple[pa.Field, pa.Arra
 
 
 def packed_timers(timers: list[list[int]]) -> list[pa.Array]:
-    """Encode the timers of every key; return them, and the earliest of each key, as columns."""
+    """Encode the timers of every key; return two columns: all timers, and the earliest."""
     times = np.fromiter((at for of_key in timers for at in of_key), "<i8")
     edges = np.zeros(len(timers) + 1, np.int64)
     np.cumsum([8 * len(of_key) for of_key in timers], out=edges[1:])

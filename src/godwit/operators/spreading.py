@@ -76,9 +76,9 @@ class Grid:
         assert self.rows * self.columns == len(set(self.parts)) == len(self.parts)
 
     def parts_of_rows(self, side: int, values: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
-        """Return the parts that rows of a side are sent to, shape ``(rows, copies)``.
+        """Return the parts to which rows of a side are sent, shape ``(rows, copies)``.
 
-        `values`: shape ``(rows,)``: hash of each row, by which it is divided.
+        `values`: shape ``(rows,)``: hash of each row, which decides its part.
         """
         cells = np.array(self.parts, np.int32).reshape(self.rows, self.columns)
         lines = cells if side == 0 else cells.T
@@ -99,7 +99,7 @@ class HotKey:
 
     @property
     def grid(self) -> Grid:
-        """Grid in which new rows are kept."""
+        """Grid that new rows of the key go to."""
         return self.grids[-1]
 
 
@@ -135,7 +135,7 @@ class Spreads:
         )
 
     def grid_of(self, key_hash: int) -> Grid:
-        """Return the grid in which new rows of a key are kept."""
+        """Return the grid that new rows of a key go to."""
         known = self.keys.get(key_hash)
         return WHOLE if known is None else known.grid
 
@@ -147,7 +147,8 @@ class Spreads:
     def with_grid(self, key_hash: int, key: str, grid: Grid, over: int) -> Spreads:
         """Return the hot keys with a new grid for one key; unchanged if its grid cannot change yet.
 
-        `over`: watermark that is past all rows that earlier rows of the key can match.
+        `key`: the key as JSON. `over`: watermark at which no earlier row of the key can match a new
+        row.
         """
         now = self.grid_of(key_hash)
         if self.is_changing(key_hash) or set(now.parts) & set(grid.parts):
@@ -156,7 +157,10 @@ class Spreads:
         return Spreads(keys={**self.keys, key_hash: changed})
 
     def expired_at(self, closed: int) -> Spreads:
-        """Return the hot keys without grids whose rows can match no further rows."""
+        """Return the hot keys without former grids whose rows can match no new row.
+
+        `closed`: watermark.
+        """
         keys = {}
         for key_hash, of in self.keys.items():
             grids = (*(g for g in of.grids[:-1] if g.over > closed), of.grid)
@@ -166,7 +170,7 @@ class Spreads:
 
     @property
     def current(self) -> Spreads:
-        """Hot keys with the present grid of each alone."""
+        """Hot keys with their present grids only, without former ones."""
         return Spreads(keys={h: replace(of, grids=of.grids[-1:]) for h, of in self.keys.items()})
 
     @property
@@ -179,7 +183,7 @@ class Spreads:
         return {key_hash: parts for key_hash, parts in left.items() if parts}
 
     def former_key_groups(self, num_key_groups: int) -> list[int]:
-        """Return the key groups of parts that keys give up, ascending."""
+        """Return the key groups, ascending, of parts that only former grids have."""
         found = [
             key_group_of_part(key_hash, np.array(parts, np.int64), num_key_groups)
             for key_hash, parts in self.former_parts.items()
@@ -225,7 +229,10 @@ class EvenSpread:
     def route_rows(
         self, hashes: IntArray, side: int, rows: pa.RecordBatch
     ) -> tuple[IntArray, npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-        """Divide the rows of every key evenly; see `Spreads.route_rows`."""
+        """Divide the rows of every key evenly among all parts.
+
+        Returns are those of `Spreads.route_rows`.
+        """
         grid = Grid(rows=self.parts, columns=1, parts=tuple(range(self.parts)))
         values = np.zeros(len(hashes), np.uint64) if side else _hashes_of_values(rows)
         targets = grid.parts_of_rows(side, values)
@@ -249,15 +256,15 @@ def key_group_of_part(
 
 
 def hash_undivided(keys: pa.RecordBatch) -> IntArray:
-    """Hash the key columns alone, without the part: the hash by which hot keys are known."""
+    """Hash the key columns without the part; hot keys are identified by this hash."""
     return hash_keys(canonical_keys(keys))
 
 
 def _hashes_of_values(rows: pa.RecordBatch) -> npt.NDArray[np.uint64]:
-    """Hash rows by all their columns that can be hashed.
+    """Hash each row by all its columns of hashable types.
 
-    By nothing else: a sender that runs again, and meets its rows in another order, must divide them
-    as it did the first time.
+    Nothing else decides: a sender that runs again, and meets its rows in another order, must divide
+    them as it did the first time.
     """
     columns = [field.name for field in rows.schema if is_hashable(field.type)]
     hashes = hash_keys(canonical_keys(rows.select(columns))).view(np.uint64)
@@ -272,7 +279,7 @@ _MIN_TIME_US: Final = 10_000  # of a lane in an epoch; below it no key is named
 
 
 def measure_work(
-    own: pa.RecordBatch,  # n rows: key columns of each key and part, without the part
+    keys: pa.RecordBatch,  # n rows: key columns of each key and part, without the part
     is_part: npt.NDArray[np.bool_],  # shape ``(n,)``: whether the key is spread
     left: IntArray,  # shape ``(n,)``, like those that follow; see `KeyWork`
     right: IntArray,
@@ -282,13 +289,18 @@ def measure_work(
     named: npt.NDArray[np.bool_] | None = None,  # shape ``(n,)``: keys to name, in place of these
     hash_of: Callable[[pa.RecordBatch], IntArray] = hash_undivided,
 ) -> OperatorWork:
-    """Add up a lane's work; return also the work of keys that have much of it or are spread."""
+    """Return a lane's work: in total, and of keys with at least 5 % of it or divided into parts.
+
+    `keys`: key columns. `is_part`, `left`, `right`, `pairs`: of each key, if it is divided, and its
+    numbers of rows of each side and of joined pairs. `at`: row of each key in `keys`, if not the
+    same. `named`: mask of keys to return instead.
+    """
     each = left + right + pairs
     total = int(each.sum())
     if not total:
         return OperatorWork()
     chosen = np.flatnonzero((each >= _MIN_SHARE * total) | is_part if named is None else named)
-    some = own.take(pa.array(chosen if at is None else at[chosen]))
+    some = keys.take(pa.array(chosen if at is None else at[chosen]))
     return OperatorWork(
         total=total,
         keys=summed(
@@ -312,9 +324,9 @@ def work_by_time(
     *,
     hash_of: Callable[[pa.RecordBatch], IntArray] = hash_undivided,  # that a key is known by
 ) -> OperatorWork:
-    """Divide the time of key groups among their keys by rows, to find hot keys.
+    """Return a lane's work per key: the measured time of key groups, divided by rows.
 
-    Keys are returned only for a lane with some work.
+    Used to find hot keys. Keys are returned only for a lane with some work.
     """
     rows = np.diff(groups.starts)
     of_key = np.searchsorted(load.key_groups, groups.key_groups)

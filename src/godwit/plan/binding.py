@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def keyed_operator(
     node: ComputeNode | ProcessNode, keys: pa.Schema, inputs: pa.Schema, zone: str
 ) -> KeyedOperator:
-    """Build the operator of a node that aggregates, or calls a function, per key.
+    """Return the operator of a node that aggregates, or calls a function, per key.
 
     `inputs`: the columns that the operator reads. `zone`: the session's time zone.
     """
@@ -101,7 +101,10 @@ def keyed_operator(
 def check_storable(
     operator: str, columns: Iterable[pa.Field], keeps: str = "keeps rows until they are due"
 ) -> None:
-    """Refuse columns whose types state cannot hold; `keeps`: why the rows are stored, in words."""
+    """Raise `InvalidFlowError` for columns whose types state cannot hold.
+
+    `keeps`: the reason why the operator stores rows, as text.
+    """
     for field in columns:
         if not can_be_state(field.type):
             raise InvalidFlowError(
@@ -116,7 +119,7 @@ def check_storable(
 def windowed_operator(
     node: WindowedNode, arriving: pa.Schema, inputs: pa.Schema, time: RowTime, zone: str
 ) -> EventTimeOperator:
-    """Build the operator of windows of event time.
+    """Return the operator of windows of event time.
 
     `arriving`: columns of its rows. `inputs`: those of them that the aggregates or the function
     read. `time`: the column of event time. `zone`: the session's time zone.
@@ -168,10 +171,10 @@ def join_operator(
     right: tuple[pa.Schema, str],
     inputs: tuple[int, int],
 ) -> JoinOperator:
-    """Build the operator of a join.
+    """Return the operator of a join.
 
-    `left`, `right`: columns of each stream, and its description for messages. `inputs`: how many
-    inputs the left has, and the right.
+    `left`, `right`: columns of each stream, and its description for errors. `inputs`: numbers of
+    inputs of the left and of the right stream.
     """
     keys = pa.schema([left[0].field(key) for key in node.keys])
     _check_same_keys(node, keys, left[1], right)
@@ -251,7 +254,10 @@ def _right_columns(
     origin: str,
     other: str,
 ) -> pa.Schema:
-    """Rename the right stream's columns: those whose names the left has too get the suffix."""
+    """Return the right stream's columns, renamed by a suffix where the left has the same name.
+
+    `taken`: the left stream's columns.
+    """
     names = {field.name.lower() for field in taken}
     both = [field.name for field in columns if field.name.lower() in names]
     if both and node.suffix is None:
@@ -268,7 +274,10 @@ def _right_columns(
 
 
 def describe_origin(stream: StreamNode) -> dict[str, Any]:
-    """Describe the sources and maps that a stream's rows come from; see `JoinSide.origin`."""
+    """Return the sources and maps that a stream's rows come from, as plain values.
+
+    See `JoinSide.origin`.
+    """
     branches = branches_of(stream)
     return {
         "sources": sorted(source.name for source in sources_of(stream)),

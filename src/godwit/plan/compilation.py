@@ -75,7 +75,11 @@ if TYPE_CHECKING:
 
 
 def compile_flow(flow: FlowGraph, resolve: Resolver, retimed: Retimed, zone: str) -> CompiledFlow:
-    """Validate `flow` and bind its operators; see `godwit.api.flow.LogicalFlow.compile`."""
+    """Validate a flow and bind its operators; see `godwit.api.flow.LogicalFlow.compile`.
+
+    `resolve`: returns the columns of DataFrame maps. `retimed`: counts the maps that compute event
+    time anew. `zone`: the session's time zone.
+    """
     _check_all_used(flow)
     return _Compilation(flow, resolve, retimed, zone).run()
 
@@ -165,7 +169,7 @@ class _Compilation:
         )
 
     def timed_input(self, feed: Input) -> Input:
-        """Add the source's event-time column to an input if some operator needs the event time."""
+        """Return an input with the source's event-time column, if an operator needs event time."""
         if not isinstance(feed, SourceInput) or feed.source not in self.timed or feed.table:
             return feed
         time = self.times[feed.source]
@@ -276,7 +280,7 @@ class _Compilation:
         return found
 
     def bind_tables(self, node: ProcessNode, first: int) -> list[Input]:
-        """Bind an operator's broadcast tables; return their inputs, numbered from `first` on."""
+        """Bind an operator's broadcast tables; return their inputs, numbered from `first`."""
         found: list[Input] = []
         tables = []
         for name, table in node.tables.items():
@@ -359,7 +363,7 @@ class _Compilation:
         time: str | None = None,
         first: int = 0,
     ) -> list[Input]:
-        """Build an operator's inputs: one for each branch of the stream that it reads.
+        """Return an operator's inputs, one for each branch of the stream that it reads.
 
         `exchanged`: columns that are sent to the operator. `time`: its column of event time, if
         any. `first`: number of the first input.
@@ -438,7 +442,10 @@ class _Compilation:
                 yield from self.unreadable_of(source, own)
 
     def unreadable_of(self, source: str, own: Source) -> Iterable[Output]:
-        """Yield the output for rows that the source cannot read; refuse a sink without use."""
+        """Yield the output for rows that a source cannot read, if the user gave a sink for them.
+
+        Refuses such a sink if the source reads every row.
+        """
         name = f"{source}_unreadable"
         self.check_sink_name(name)
         if own.unreadable is None or getattr(own.rejects, "deliver", None) is None:
@@ -468,9 +475,9 @@ class _Compilation:
         return {b.feed.name for b in branches if isinstance(b.feed, SourceNode)}
 
     def own_sinks(self, outputs: tuple[Output, ...]) -> tuple[Output, ...]:
-        """Return the outputs; refuse one sink object under two names, which mixes up epochs.
+        """Return the outputs; refuse one sink object under two names, which would mix up epochs.
 
-        A sink that keeps no rows cannot mistake them.
+        A sink that stores no rows is accepted.
         """
         taken: dict[int, str] = {}
         for output in outputs:
@@ -489,7 +496,7 @@ class _Compilation:
         return outputs
 
     def rejects_of(self, sink: str, operator: str, value: Any) -> Iterable[Output]:
-        """Yield the output for rows that a sink rejects, if the sink has a sink for them."""
+        """Yield the output for rows that a sink rejects, if the user gave a sink for them."""
         rejects = getattr(value, "rejects", None)
         if rejects is not None:
             self.check_sink_name(f"{sink}_rejects")
@@ -504,12 +511,15 @@ class _Compilation:
             )
 
     def check_sink_name(self, sink: str) -> None:
-        """Refuse a derived name of a sink that the user has given to another sink."""
+        """Raise if the user has given the name of a derived sink to another sink."""
         check_unique("sink", sink, {other.name for other in self.flow.sinks}, self.flow.name)
 
 
 def _partition(operator: KeyedOperator, node: OperatorNode) -> None:
-    """Set the columns that place an operator's rows; refuse hot keys beside ``partition_by=``."""
+    """Set the columns that decide an operator's key groups.
+
+    Refuse hot keys with ``partition_by=``.
+    """
     if node.partition_by and PART in operator.hash_columns.names:
         raise InvalidFlowError(
             f"Operator {node.name!r} has partition_by={listing(node.partition_by)}, and spread= or "

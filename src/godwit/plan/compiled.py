@@ -57,7 +57,7 @@ class SourceInput:
 
     @property
     def branch(self) -> str:
-        """Name of the input's own watermark, if maps compute the event time anew."""
+        """Name of the watermark of this input alone, if its maps compute the event time anew."""
         return f"{self.source}/{self.operator}" + (f"/{self.number}" if self.number else "")
 
 
@@ -86,7 +86,7 @@ Input: TypeAlias = SourceInput | UpstreamInput
 
 
 def source_of(watermark: str) -> str:
-    """Return the source whose rows advance the watermark of that name."""
+    """Return the source whose rows advance the watermark with this name."""
     return watermark.partition("/")[0]
 
 
@@ -137,12 +137,15 @@ class Component:
 
     @property
     def is_flexible(self) -> bool:
-        """True if the state of every operator can be made of parts; else it is rigid (paper 3)."""
+        """True if all operators can merge partial states of a key.
+
+        Else the component is rigid (paper 3).
+        """
         return all(operator.mergeable for operator in self.operators)
 
     @property
     def states(self) -> tuple[StateId, ...]:
-        """States of its operators, each with chains and copies of its own."""
+        """Ids of the states of its operators."""
         return tuple(state for operator in self.operators for state in operator.states)
 
 
@@ -172,14 +175,14 @@ class CompiledFlow:
 
     @property
     def operators(self) -> tuple[KeyedOperator, ...]:
-        """All operators, upstream first; the order does not depend on the physical plan."""
+        """All operators, upstream before downstream; independent of the physical plan."""
         of = {operator.name: operator for c in self.components for operator in c.operators}
         fed = (name for feed in self.inputs for name in (feed.operator, *feed.others))
         return tuple(of[name] for name in dict.fromkeys(fed))
 
     @property
     def levels(self) -> int:
-        """Number of levels, each a stage of lanes that runs after the level before."""
+        """Number of levels: stages of lanes that run one after the other in an epoch."""
         return max(component.level for component in self.components)
 
     @property
@@ -209,7 +212,7 @@ class CompiledFlow:
 
     @property
     def physical_plan(self) -> PhysicalPlan:
-        """The physical plan: which operators make a component."""
+        """Physical plan: component → its operators."""
         return PhysicalPlan(
             components=tuple(
                 ComponentPlan(name=c.name, operators=tuple(o.name for o in c.operators))
@@ -220,8 +223,8 @@ class CompiledFlow:
     def with_plan(self, plan: PhysicalPlan) -> CompiledFlow:
         """Return the flow under another physical plan, with the same results.
 
-        Each operator keeps state of its own, so only what cannot run together is refused
-        (`InvalidPlanError`): operators whose keys have other types, since equal keys would then be
+        Each operator keeps state of its own, so the plan is refused (`InvalidPlanError`) only if it
+        cannot run: it fuses operators whose keys have other types, since equal keys would then be
         of different key groups; an operator that feeds one keyed by other columns, since its rows
         must be sent to other lanes; operators with one of another component between them, since a
         component runs on one level, once an epoch.
@@ -263,7 +266,7 @@ class CompiledFlow:
         return tuple(i for i in self.inputs if found == i.operator or found in i.others)
 
     def sources_of(self, operator: str) -> tuple[str, ...]:
-        """Return the sources that the rows of the operator of that name descend from."""
+        """Return the names of all sources upstream of the operator of that name."""
         found: dict[str, None] = {}
         pending, seen = [operator], {operator}
         while pending:
@@ -276,7 +279,7 @@ class CompiledFlow:
         return tuple(found)
 
     def inputs_fed_by(self, operator: str) -> tuple[UpstreamInput, ...]:
-        """Return the inputs that read the output of the operator of that name."""
+        """Return the inputs, of other operators, that read the output of an operator."""
         found = self.operator(operator).name
         return tuple(
             feed
@@ -286,11 +289,11 @@ class CompiledFlow:
 
     @property
     def watermarks(self) -> tuple[tuple[str, ...], ...]:
-        """Names of each watermark of source rows; a watermark's position is its number.
+        """Names of each watermark of source rows; the position of a watermark is its number.
 
-        First those of the sources, by their names and in their order. Behind them those of branches
-        whose maps compute the event time anew, by the names of the inputs that read them
-        (`SourceInput.branch`), which stay when operators come and go.
+        First those of the sources, by their names and in their order. Then those of branches whose
+        maps compute the event time anew, by the names of the inputs that read them
+        (`SourceInput.branch`), which stay when operators are added or removed.
         """
         found: dict[Any, list[str]] = {(source, ()): [source] for source in self.sources}
         for feed in self.inputs:
@@ -301,8 +304,8 @@ class CompiledFlow:
     def watermark_of(self, feed: SourceInput) -> str:
         """Return the name of the watermark that the rows of an input advance.
 
-        Rows without an event time go by their source's; if no other rows have that either, by those
-        of the first branch of it.
+        Rows without an event time follow the watermark of their source; if no rows of the source
+        have one, that of its first branch.
         """
         if feed.retimed or feed.time is not None:
             return feed.branch if feed.retimed else feed.source
@@ -323,7 +326,7 @@ class CompiledFlow:
 
 
 def _bind_component(flow: CompiledFlow, plan: ComponentPlan, level: int) -> Component:
-    """Build a component from its plan; refuse operators with keys of different types."""
+    """Return a component from its plan; raise if its operators' keys have different types."""
     operators = tuple(o for o in flow.operators if o.name in plan.operators)
     spread = [operator.name for operator in operators if PART in operator.hash_columns.names]
     if spread and len(operators) > 1:

@@ -46,7 +46,7 @@ class Edge:
 
 
 def flow_svg(graph: FlowGraph) -> str:
-    """Draw the sources, operators and sinks of a flow as SVG."""
+    """Return a drawing of a flow's sources, operators and sinks as SVG."""
     boxes, edges = _nodes(graph), list(_edges(graph))
     places = _arrange_rows(boxes, edges)
     columns = sorted({box.column for box in boxes})
@@ -138,7 +138,10 @@ def _node_id(node: SourceNode | OperatorNode, loops: set[str]) -> tuple[str, str
 
 
 def _arrange_rows(boxes: list[Box], edges: list[Edge]) -> dict[tuple[str, str], int]:
-    """Return node → row in its column, ordered by the rows of what the nodes read."""
+    """Return node → row in its column.
+
+    Nodes are ordered by the rows of the nodes that they read.
+    """
     places: dict[tuple[str, str], int] = {}
     for column in sorted({box.column for box in boxes}):
         means = {}
@@ -150,7 +153,7 @@ def _arrange_rows(boxes: list[Box], edges: list[Edge]) -> dict[tuple[str, str], 
 
 
 def _short_texts(box: Box) -> tuple[str, str]:
-    """Return the name and label of a box, shortened if they are long."""
+    """Return the name and the label of a box, shortened if they are long."""
     name, label = (
         text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
         for text in (box.id[1], box.label)
@@ -159,7 +162,7 @@ def _short_texts(box: Box) -> tuple[str, str]:
 
 
 def _draw_node(box: Box, x: int, y: int, width: int) -> str:
-    """Draw a node at a position in pixels, as SVG."""
+    """Return SVG of a node at a position in pixels."""
     name, label = map(html.escape, _short_texts(box))
     middle = x + width // 2
     about = html.escape(f"{box.id[0]} {box.id[1]}: {box.about}")
@@ -178,7 +181,7 @@ def _draw_edge(
     size: dict[tuple[str, str], int],
     tall: int,
 ) -> str:
-    """Draw an edge as an SVG arrow, with its number of maps; `tall`: height of the picture."""
+    """Return SVG of an edge as an arrow with its number of maps; `tall`: height of the picture."""
     (x, y), (to_x, to_y) = corner[edge.start], corner[edge.end]
     y, to_y = y + _HEIGHT // 2, to_y + _HEIGHT // 2
     if edge.back:  # below everything, and up again

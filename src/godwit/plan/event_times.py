@@ -49,7 +49,7 @@ def source_time(
     max_ahead: Duration,
     idle: Duration | None,
 ) -> SourceTime | None:
-    """Read the event-time options of a source; ``None`` if the source has no event time."""
+    """Return the event-time options of a source, checked; ``None`` if it has no event time."""
     if event_time is None:
         return None
     if not isinstance(event_time, str):
@@ -68,7 +68,10 @@ def source_time(
 
 
 def check_event_time(stream: StreamNode, operator: str, does: str) -> None:
-    """Refuse a stream of sources without event time; `does`: why the operator needs it."""
+    """Raise if a source of a stream has no event time.
+
+    `does`: why the operator needs it, as text.
+    """
     for source in sources_of(stream):
         if source.time is None:
             remedy = f'flow.source({source.name!r}, df, event_time="ts", slack="10 minutes")'
@@ -161,7 +164,10 @@ def check_timestamp(field: pa.Field, subject: str, origin: str, operator: str) -
 def check_output_time(
     operator: str, output: pa.Schema, event_time: object, slack: Duration | None
 ) -> tuple[str | None, int | None]:
-    """Check the event-time column that a function emits, and its slack; return column and µs."""
+    """Check the event-time column that a function emits, and its slack.
+
+    Returns the column's name, and the slack in microseconds.
+    """
     if event_time is None:
         if slack is not None:
             raise InvalidFlowError(
@@ -209,12 +215,12 @@ def time_columns(stream: StreamNode) -> list[str]:
 
 
 def _follows_watermark(stream: StreamNode, column: str) -> bool:
-    """Return whether a stream's watermark bounds the event times in `column`."""
+    """Return whether the watermark of a stream bounds the event times in `column`."""
     return all(_branch_follows_watermark(branch, column) for branch in branches_of(stream))
 
 
 def _branch_follows_watermark(branch: Branch, column: str) -> bool:
-    """Return whether a branch's watermark bounds the event times in `column`."""
+    """Return whether the watermark of a branch bounds the event times in `column`."""
     feed = branch.feed
     if isinstance(feed, SourceNode):
         return feed.time is not None and column == feed.time.column
@@ -233,9 +239,9 @@ def delay_us(
     operator: str,
     columns_of: Callable[[StreamNode], Container[str]],
 ) -> int:
-    """Return by how many microseconds the event times in a column may lag the watermark.
+    """Return the maximum lag of a column's event times behind the watermark, in microseconds.
 
-    `feed`: emits the rows; its watermark is meant. `operator`: reads `column` as event time.
+    `feed`: emits the rows, and has the watermark. `operator`: reads `column` as event time.
     `columns_of`: returns the columns of a stream. Raises `InvalidFlowError` if the lag has no
     bound.
     """
@@ -284,7 +290,7 @@ def delay_us(
 
 
 def _unbounded_delay(operator: str, column: str, feed: OperatorNode, why: str) -> InvalidFlowError:
-    """Build the error that event times may lag the watermark without bound; `why`: in words."""
+    """Return the error that event times may lag the watermark without bound; `why`: as text."""
     return InvalidFlowError(
         f"Operator {operator!r} reads {column!r} of {feed.name!r} as event time, and nothing says "
         f"how far behind the watermark it may be: {why}.",

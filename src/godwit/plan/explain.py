@@ -66,11 +66,11 @@ class UserNames:
         return "+".join(dict.fromkeys(self._of.get(part, part) for part in name.split("+")))
 
     def each(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the users' names of several operators, each once."""
+        """Return the users' names of several operators, without repetitions."""
         return tuple(dict.fromkeys(self[name] for name in names))
 
     def labels(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return unique labels for several operators: parts of one get a number."""
+        """Return unique labels of several operators: users' names, numbered for parts of one."""
         labels: list[str] = []
         parts: dict[str, int] = {}
         for name in names:
@@ -108,7 +108,7 @@ class UserNames:
 
 
 def explain(flow: CompiledFlow) -> str:
-    """Describe a flow in text: levels, operators, keys, exchanges, key groups and sinks.
+    """Return a description of a flow: levels, operators, keys, exchanges, key groups and sinks.
 
     Lines have at most 100 characters, as far as names allow; the same flow gives the same text.
     """
@@ -154,7 +154,7 @@ def explain(flow: CompiledFlow) -> str:
 
 
 def _watermark_text(source: str, time: SourceTime) -> str:
-    """Describe the watermark of a source in one sentence."""
+    """Return a sentence about the watermark of a source."""
     slack = f"less the slack of {duration_text(time.slack_us)}"
     if not time.slack_us:
         slack = 'without slack (slack="0 seconds"), so that rows out of order may be late'
@@ -162,7 +162,7 @@ def _watermark_text(source: str, time: SourceTime) -> str:
 
 
 def _loop_hold_text(flow: CompiledFlow, loop: str) -> str:
-    """Say in one sentence how rows that wait in a loop hold watermarks back."""
+    """Return a sentence about how rows that wait in a loop hold watermarks back."""
     if not flow.loops[loop].holds_watermark:
         return f"Rows that wait in loop {loop!r} hold no watermark, and may be late."
     column = flow.times[loop].column
@@ -170,7 +170,7 @@ def _loop_hold_text(flow: CompiledFlow, loop: str) -> str:
 
 
 def _fed_by(flow: CompiledFlow, level: int) -> str:
-    """Name what feeds a level: sources, operators or both."""
+    """Return the text of what feeds a level: sources, operators or both."""
     if level == 1:
         return "sources"
     here = {o.name for c in flow.components if c.level == level for o in c.operators}
@@ -179,7 +179,7 @@ def _fed_by(flow: CompiledFlow, level: int) -> str:
 
 
 def _physical_plan_text(flow: CompiledFlow, names: UserNames) -> str:
-    """Describe in one sentence which operators share a component."""
+    """Return a sentence about which operators share a component."""
     shared = [
         f"{', '.join(shared)} share component {names[component.name]!r} ({_shared_text(component)})"
         for component in flow.components
@@ -192,7 +192,7 @@ def _physical_plan_text(flow: CompiledFlow, names: UserNames) -> str:
 
 
 def _shared_text(component: Component) -> str:
-    """Describe a component of several operators: attributes, and flexible or rigid."""
+    """Return the text about a component of several operators: attributes, flexible or rigid."""
     by = f"by {', '.join(component.keys)}, " if component.keys else ""
     return by + ("flexible" if component.is_flexible else "rigid")
 
@@ -229,13 +229,13 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator, names: UserName
 
 
 def _event_time(operator: EventTimeOperator) -> str:
-    """Describe the event-time column of an operator."""
+    """Return the text about the event-time column of an operator."""
     column = f"event time {operator.time.column!r}"
     return f"{column}, the end of a window" if operator.time.is_end else column
 
 
 def _states(operator: KeyedOperator) -> Iterator[str]:
-    """Describe the columns of each state of an operator."""
+    """Yield a text about the columns of each state of an operator."""
     states = [state.state for state in operator.states]
     for state in states:
         columns = _columns_text(operator.schema_of(state).values)
@@ -243,12 +243,12 @@ def _states(operator: KeyedOperator) -> Iterator[str]:
 
 
 def _is_partial_phase(operator: KeyedOperator) -> bool:
-    """Return true for an operator that is the first phase of two-phase windows."""
+    """Return whether an operator is the first phase of two-phase windows."""
     return operator.two_phase is not None and not operator.consolidates
 
 
 def _input_text(flow: CompiledFlow, feed: Input, names: UserNames) -> str:
-    """Describe what an input reads: source or operator, and the maps between."""
+    """Return the text about what an input reads: source or operator, and the maps between."""
     if isinstance(feed, SourceInput):
         maps = _source_maps(feed)
         own = flow.own_sources.get(feed.source)
@@ -266,7 +266,7 @@ def _input_text(flow: CompiledFlow, feed: Input, names: UserNames) -> str:
 def _exchange_text(
     flow: CompiledFlow, feed: Input, operator: KeyedOperator, names: UserNames
 ) -> str:
-    """Describe what the exchange between an input and its operator sends."""
+    """Return the text about the rows that the exchange sends from an input to its operator."""
     if not isinstance(feed, SourceInput):
         above = flow.component_of(feed.upstream)
         if above is flow.component_of(operator.name):
@@ -280,7 +280,7 @@ def _exchange_text(
 
 
 def _kind_text(operator: KeyedOperator) -> str:
-    """Describe an operator's state: stateful or stateless, flexible or rigid."""
+    """Return the text about an operator's state: stateful or stateless, flexible or rigid."""
     if operator.mergeable:
         return "stateful and flexible: its state can be made of partial states"
     if operator.consolidates:
@@ -289,7 +289,7 @@ def _kind_text(operator: KeyedOperator) -> str:
 
 
 def _emission_text(operator: KeyedOperator) -> str:
-    """Describe when an operator emits which rows."""
+    """Return the text about which rows an operator emits, and when."""
     if operator.complete:
         return "all keys, in every epoch"
     if operator.changes:
@@ -304,17 +304,17 @@ def _emission_text(operator: KeyedOperator) -> str:
 
 
 def _sink_text(output: Output) -> str:
-    """Describe an output: the sink's name and type, and the maps before it."""
+    """Return the text about an output: the sink's name and type, and the maps before it."""
     return f"sink {output.name!r} ({type(output.sink).__name__}){_arrow_maps_text(output.maps)}"
 
 
 def _arrow_maps_text(maps: Sequence[ArrowMap], where: str = "in the lane") -> str:
-    """Describe maps over Arrow tables; empty without maps. `where`: where they run."""
+    """Return the text about maps over Arrow tables; empty without maps. `where`: where they run."""
     return f", after {_maps_text([m.function for m in maps], where)}" if maps else ""
 
 
 def _source_maps(feed: SourceInput) -> str:
-    """Describe the maps between a source and an operator; empty without maps."""
+    """Return the text about the maps between a source and an operator; empty without maps."""
     arrow = [m for m in feed.maps if isinstance(m, ArrowMap)]
     if arrow or not feed.maps:
         return _arrow_maps_text(arrow, "on the source side")
@@ -322,14 +322,14 @@ def _source_maps(feed: SourceInput) -> str:
 
 
 def _maps_text(functions: Sequence[Callable[..., object]], where: str) -> str:
-    """Describe functions of maps by number and names; `where`: where they run."""
+    """Return the number and names of maps' functions as text; `where`: where they run."""
     names = [function_name(function) for function in functions]
     named = "" if "<lambda>" in names else f" ({', '.join(names)})"
     return f"{_count_text(len(names), 'map')} {where}{named}"
 
 
 def _columns_text(schema: pa.Schema) -> str:
-    """List the columns of a schema with their types, as text."""
+    """Return the columns of a schema, with their types, as text."""
     names = (field.name.removeprefix(f"{RESERVED_PREFIX}_") for field in schema)
     return ", ".join(f"{name}{_TIE}{field.type}" for name, field in zip(names, schema, strict=True))
 
@@ -340,14 +340,14 @@ def _count_text(number: int, noun: str) -> str:
 
 
 def _labelled(label: str, values: Sequence[str]) -> Iterator[str]:
-    """Yield one line per value; the label stands before the first."""
+    """Yield one line per value; only the first begins with the label."""
     for i, value in enumerate(values):
         head = _INDENT + (label if i == 0 else "").ljust(_LABEL)
         yield from _wrap(value, head=head)
 
 
 def _wrap(text: str, head: str = "") -> list[str]:
-    """Wrap a text to the width of the explanation; `head`: stands before the first line."""
+    """Return the lines of a text, wrapped to the explanation's width; `head`: begins the first."""
     lines = textwrap.wrap(
         text,
         _WIDTH,
@@ -368,7 +368,7 @@ def _function_name(node: ProcessNode) -> str:
 
 
 def action_of(node: OperatorNode) -> str:
-    """Describe an operator's action, such as ``compute total = sum(delay)``."""
+    """Return an operator's action as text, such as ``compute total = sum(delay)``."""
     if isinstance(node, ProcessNode) and node.states:
         states = "states" if len(node.states) > 1 else "state"
         named = ", ".join(f"{name} ({_declared_text(of)})" for name, of in node.states.items())
@@ -400,7 +400,7 @@ def action_of(node: OperatorNode) -> str:
 
 
 def _aggregate_text(aggregate: Aggregate) -> str:
-    """Format an aggregate as a call, with its condition."""
+    """Return an aggregate as text: a call, with its condition."""
     if isinstance(aggregate, Conditional):
         return f"{_aggregate_text(aggregate.aggregate)} where {aggregate.where}"
     name = getattr(aggregate, "name", type(aggregate).__name__)
@@ -408,7 +408,7 @@ def _aggregate_text(aggregate: Aggregate) -> str:
 
 
 def _declared_text(state: Declared) -> str:
-    """Describe a named state, such as ``list of int``."""
+    """Return a named state as text, such as ``list of int``."""
     kind = type(state).__name__.removesuffix("State").lower()
     of = _type_text(state.of)
     by = f" by {_type_text(state.by)}" if isinstance(state, MapState) else ""
@@ -416,13 +416,17 @@ def _declared_text(state: Declared) -> str:
     return f"{kind} of {of}{by}{merged}"
 
 
-def _type_text(of: object) -> str:
-    """Format a declared type as in a program."""
-    return of.__name__ if isinstance(of, type) and not hasattr(of, "__origin__") else str(of)
+def _type_text(declared: object) -> str:
+    """Return a declared type as it stands in a program."""
+    return (
+        declared.__name__
+        if isinstance(declared, type) and not hasattr(declared, "__origin__")
+        else str(declared)
+    )
 
 
 def _join_in_words(node: JoinNode) -> str:
-    """Describe a join: its kind, its interval and its hot keys."""
+    """Return a join as text: its kind, its interval and its hot keys."""
     if node.between_us is None:
         old = "" if node.within_us is None else f", at most {duration_text(node.within_us)} old"
         spread = f"; every key in {node.spread} parts" if node.spread else ""
@@ -433,5 +437,5 @@ def _join_in_words(node: JoinNode) -> str:
 
 
 def _signed_duration(length_us: int) -> str:
-    """Format a length of time, which may be negative."""
+    """Return a length of time, which may be negative, as text."""
     return f"-{duration_text(-length_us)}" if length_us < 0 else duration_text(length_us)

@@ -40,7 +40,7 @@ DEFAULT_MAX_ROUNDS: Final = 1000
 
 
 def is_fed_back(staged_for: str) -> bool:
-    """Return whether staged output of that name is for a loop, and not for a sink."""
+    """Return whether `staged_for`, the name of staged output, is of a loop and not of a sink."""
     return staged_for.startswith(FED_BACK)
 
 
@@ -58,7 +58,7 @@ class Feedback:
 
     @property
     def staged_as(self) -> str:
-        """Name that the rows are staged under in commit records."""
+        """Name of these rows among the staged output in commit records."""
         return f"{FED_BACK}{self.loop}"
 
 
@@ -67,7 +67,7 @@ class LastCommit(Protocol):
 
     @property
     def latest(self) -> CommitRecord | None:
-        """Record of the last epoch."""
+        """Commit record of the last epoch; ``None`` before the first."""
 
     @property
     def storage(self) -> CheckpointStorage:
@@ -100,7 +100,7 @@ class FeedbackSource(Source):
         return {**self.__dict__, "_log": None}
 
     def bind(self, log: LastCommit) -> None:
-        """Read waiting rows from this checkpoint from now on."""
+        """Set the commit log from which the rows that wait in the loop are read."""
         self._log = log
 
     @property
@@ -115,7 +115,10 @@ class FeedbackSource(Source):
 
     @property
     def waiting(self) -> tuple[int, tuple[OutputRef, ...]]:
-        """Number of the last epoch, and the rows that it fed back; -1 and none before."""
+        """Number of the last epoch, and references to the rows that it fed back.
+
+        -1 if there is none.
+        """
         record = None if self._log is None else self._log.latest
         if record is None:
             return -1, ()
@@ -128,16 +131,16 @@ class FeedbackSource(Source):
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
-        """Return the last epoch if it has fed rows back; the limit is ignored: all are read.
+        """Return the last epoch, as a position, if it has fed rows back; else `position`.
 
-        Rows of earlier epochs have been read.
+        `limit` is ignored, since all waiting rows are read. Rows of earlier epochs have been read.
         """
         del limit, until
         epoch, refs = self.waiting
         return epoch if refs else position
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
-        """Group what lanes staged into about as many splits; lanes come in their order."""
+        """Return about `parallelism` splits of the rows that lanes staged, in lane order."""
         del begin
         epoch, refs = self.waiting
         assert self._log is not None, "rows wait in a checkpoint"
@@ -173,7 +176,7 @@ class FeedbackSource(Source):
             yield rows
 
     def _columns_error(self, how: str) -> SourceError:
-        """Return the error that waiting rows have other columns than the loop; `how`: in words."""
+        """Return the error that waiting rows have other columns than the loop; `how`: as text."""
         return SourceError(
             f"Rows that wait in the loop {self.name!r} do not have its present columns "
             f"{listing(self._schema.names)} ({how}): an earlier version of the flow fed them back.",
@@ -188,7 +191,7 @@ class FeedbackSource(Source):
         return Lag(rows=0)
 
     def describe(self, position: Position) -> dict[str, Any]:
-        """Describe a position by the epoch whose rows were read last."""
+        """Return a position as plain values: the epoch whose rows were read last."""
         return {"fed back by epoch": position}
 
 

@@ -19,12 +19,12 @@ _MAX_TEXT: Final = 200
 
 
 def graph_of(flow: CompiledFlow) -> dict[str, Any]:
-    """Describe sources, operators, sinks and the edges between them.
+    """Return sources, operators, sinks and the edges between them, as plain values.
 
-    Returns: ``name``, ``keyGroups`` (of every operator), ``sources``, ``operators`` (``name``,
-    ``parts``: the engine's operators that it is made of, ``components``: those that hold them,
-    ``does``, ``keys``), ``sinks`` (``name``, ``takes``), ``edges`` (``from`` and ``to`` are kind
-    and name, ``exchange``: rows are sent to other lanes).
+    ``name``, ``keyGroups`` (of every operator), ``sources``, ``operators`` (``name``, ``parts``:
+    the engine's operators that it is made of, ``components``: those that hold them, ``does``,
+    ``keys``), ``sinks`` (``name``, ``takes``), ``edges`` (``from`` and ``to`` are kind and name,
+    ``exchange``: rows are sent to other lanes).
     """
     names = UserNames(flow.operators)
     component_of = {o.name: c.name for c in flow.components for o in c.operators}
@@ -67,7 +67,7 @@ def graph_of(flow: CompiledFlow) -> dict[str, Any]:
 
 
 def _rows_of_sink(output: Output) -> str:
-    """Name the kind of rows that a sink gets, such as ``rejected``."""
+    """Return the kind of rows that a sink gets, such as ``rejected``."""
     if output.rejects_of is not None:
         return "rejected"
     if output.unreadable_of:

@@ -23,9 +23,9 @@ _EXAMPLE = 'as in components={"trips": ["by_plane", "by_route"]}'
 
 
 def keeps_keys(sender: KeyedOperator, feed: UpstreamInput) -> bool:
-    """Return whether the rows that `sender` emits surely keep their keys on the way to `feed`.
+    """Return whether rows that `sender` emits certainly have the same keys when `feed` reads them.
 
-    A function of the user's may give rows other keys; then only looking at them tells.
+    A user's function may give rows other keys, and then nothing is certain.
     """
     return (sender.mergeable or sender.consolidates) and not feed.maps
 
@@ -33,8 +33,8 @@ def keeps_keys(sender: KeyedOperator, feed: UpstreamInput) -> bool:
 def in_lane_inputs(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
     """Return the inputs whose rows stay in the lane if sender and receiver are fused.
 
-    The same columns place the rows of both (`KeyedOperator.placed_by`), and no function of the
-    user's stands between.  Windows that the user wants consolidated apart are left so.
+    The same columns decide the key groups of both (`KeyedOperator.placed_by`), and no user's
+    function stands between. Windows that the user wants consolidated apart are left out.
     """
     found = []
     for operator in flow.operators:
@@ -56,7 +56,7 @@ def _placed_alike(sender: KeyedOperator, receiver: KeyedOperator, feed: Upstream
 
 
 def checked_components(components: Any) -> dict[str, tuple[str, ...]]:
-    """Return a user's component → operators as plain values, or refuse them."""
+    """Return a user's components as plain values, component → operators; raise if not valid."""
     if not isinstance(components, Mapping):
         raise InvalidPlanError(
             f"Components were given as a value of type {type_name(components)}.",
@@ -83,11 +83,11 @@ def checked_components(components: Any) -> dict[str, tuple[str, ...]]:
 
 
 def regrouped(flow: CompiledFlow, components: Mapping[str, Iterable[str]]) -> PhysicalPlan:
-    """Return the physical plan with some components replaced: component → operators.
+    """Return the physical plan with some components replaced by `components`.
 
-    A component that loses operators to them keeps its name, unless it is left with one operator,
-    whose name it then takes. Raises `InvalidPlanError` if an operator does not exist or is named
-    twice, or two components would have one name.
+    `components`: component → operators. A component that loses operators keeps its name, unless one
+    operator is left, whose name it then takes. Raises `InvalidPlanError` if an operator does not
+    exist or is named twice, or two components would have one name.
     """
     anew = {name: tuple(operators) for name, operators in components.items()}
     taken = [operator for operators in anew.values() for operator in operators]
@@ -118,7 +118,7 @@ def regrouped(flow: CompiledFlow, components: Mapping[str, Iterable[str]]) -> Ph
 
 
 def _check_names(flow: CompiledFlow, components: list[ComponentPlan]) -> None:
-    """Refuse two components of one name, and a component named after another's operator."""
+    """Raise if two components have one name, or one has the name of another's operator."""
     names = [component.name for component in components]
     operators = {operator.name for operator in flow.operators}
     for component in components:

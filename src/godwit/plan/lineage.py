@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 def flow_version(flow: CompiledFlow) -> FlowVersion:
-    """Describe a flow's operators, sinks and sources for its checkpoint."""
+    """Return a flow's operators, sinks and sources as its checkpoint describes them."""
     return FlowVersion(
         operators={operator.name: _operator_version(operator, flow) for operator in flow.operators},
         sinks={output.name: columns_of(output.schema) for output in flow.outputs},
@@ -62,7 +62,7 @@ def flow_version(flow: CompiledFlow) -> FlowVersion:
 
 
 def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVersion:
-    """Describe an operator, with the schemas of its states, for the checkpoint."""
+    """Return an operator, with the schemas of its states, as the checkpoint describes it."""
     return OperatorVersion(
         kind=operator.kind,
         keys=columns_of(operator.keys),
@@ -101,8 +101,8 @@ def _digest_of_operator(operator: KeyedOperator, flow: CompiledFlow) -> str:
 def layouts_of(flow: CompiledFlow, stored: CommitLog | None, changes: FlowChanges) -> Layouts:
     """Return operator → layouts to read its stored states and waiting rows.
 
-    `stored`: the flow's checkpoint; ``None`` if it is new. `changes`: what became of the operators
-    since. Raises `CheckpointMismatchError` if stored state or waiting rows do not fit.
+    `stored`: the flow's checkpoint; ``None`` if it is new. `changes`: differences to the stored
+    flow. Raises `CheckpointMismatchError` if stored state or waiting rows do not fit.
     """
     before = {new: old for old, new in changes.renamed.items()}
     return {
@@ -253,9 +253,9 @@ class _BehindKeys:
 
 
 def digest_of_branches(branches: Iterable[tuple[str, Iterable[Any]]]) -> str:
-    """Return a digest of branches: the name of each one's source or operator, and its functions.
+    """Return a digest of branches.
 
-    A way is the name of the source or operator that makes the rows, and the functions behind it.
+    A branch is the name of the source or operator that makes the rows, and the functions behind it.
     """
     way = [(name, list(map(_text_of, functions))) for name, functions in branches]
     return hashlib.blake2b(repr(way).encode(), digest_size=8).hexdigest()

@@ -37,7 +37,10 @@ def feedbacks_of(
     columns: StreamColumns,
     timed: Collection[str],  # sources whose event time some operator uses
 ) -> Iterator[Feedback]:
-    """Yield the flow's edges of feedback; refuse loops that are not closed or not valid."""
+    """Yield the feedback edges of a flow; raise if a loop is not closed or not valid.
+
+    `timed`: sources whose event time is needed.
+    """
     ends = {edge.loop.name for edge in flow.feedbacks}
     for source in flow.sources:
         if isinstance(source.own, FeedbackSource) and source.name not in ends:
@@ -55,7 +58,10 @@ def feedbacks_of(
 
 
 def _edges(edge: FeedbackNode, columns: StreamColumns, time: str | None) -> Iterator[Feedback]:
-    """Yield the edges of one loop; `time`: event-time column that may hold watermarks."""
+    """Yield the feedback edges of one loop.
+
+    `time`: its event-time column, if it holds watermarks.
+    """
     assert isinstance(edge.loop.own, FeedbackSource), "Flow.feedback makes no other"
     for branch in branches_of(edge.upstream):
         feed = branch.feed
@@ -80,7 +86,7 @@ class _Body:
 
 
 def _body_of(edge: FeedbackNode, flow: str) -> _Body:
-    """Return the operators and sources of a loop; refuse an edge that does not lead upstream."""
+    """Return the operators and sources of a loop; raise if the edge does not lead upstream."""
     operators: dict[int, OperatorNode] = {}
     sources: dict[int, SourceNode] = {}
     _collect_upstream(edge.upstream, operators, sources)
@@ -119,7 +125,7 @@ def _collect_upstream(
 
 
 def _check_loop_columns(edge: FeedbackNode, columns: StreamColumns) -> None:
-    """Refuse to feed back rows with other columns than the loop has."""
+    """Raise if the rows fed back have other columns than the loop."""
     fed, origin = columns.of(edge.upstream)
     loop, name = columns.of(edge.loop)
     found = list(differences(loop, name, fed, origin))
@@ -137,7 +143,7 @@ def _check_loop_columns(edge: FeedbackNode, columns: StreamColumns) -> None:
 def _time_of(edge: FeedbackNode, body: _Body, timed: Collection[str]) -> str | None:
     """Return a loop's event-time column; ``None`` if no operator in the loop needs it.
 
-    Refuses one by which the watermark would never advance, or rows would come too late.
+    Refuses a column with which the watermark would never advance, or rows would come too late.
     """
     loop = edge.loop
     if loop.time is None or loop.name not in timed:
@@ -176,7 +182,7 @@ def _time_of(edge: FeedbackNode, body: _Body, timed: Collection[str]) -> str | N
 
 
 def _emits_by_watermark(node: OperatorNode) -> bool:
-    """Return whether an operator emits rows only once the watermark has passed them."""
+    """Return whether an operator emits rows only after the watermark has passed them."""
     return (
         isinstance(node, WindowedNode)
         or (isinstance(node, JoinNode) and node.how != "inner")

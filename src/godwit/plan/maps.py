@@ -90,9 +90,9 @@ def bind_map(
     schema: pa.Schema | None,
     is_source: bool = False,
 ) -> ArrowMap:
-    """Bind a map over Arrow tables to the columns of its result.
+    """Return a map over Arrow tables, with the columns of its result.
 
-    Without a `schema`, calling it on a table of `inputs` without rows tells them.
+    Without a `schema`, the columns are found by calling it on a table of `inputs` without rows.
     """
     if schema is None:
         where = f"The map {function_name(function)!r} {_position_text(feed, is_source)}"
@@ -102,7 +102,7 @@ def bind_map(
 
 
 def _position_text(feed: str, is_source: bool) -> str:
-    """Name the source or operator before a map, for errors."""
+    """Return the text, for errors, that says which source or operator is before a map."""
     return f"on source {feed!r}" if is_source else f"after operator {feed!r}"
 
 
@@ -115,7 +115,10 @@ def _error_context(function: Callable[..., object], feed: str, is_source: bool) 
 def map_dataframe(
     source: str, maps: Iterable[Callable[[DataFrame], DataFrame]], dataframe: DataFrame
 ) -> DataFrame:
-    """Apply maps to the DataFrame of a source, or of one epoch of it; errors name the map."""
+    """Return the DataFrame of a source, or of one epoch of it, after its maps.
+
+    Errors name the map.
+    """
     for function in maps:
         where = f"Map {function_name(function)!r} on source {source!r}"
         context = _error_context(function, source, is_source=True)
@@ -150,7 +153,7 @@ def _infer_schema(
     context: dict[str, str],
     inputs: pa.Schema,
 ) -> pa.Schema:
-    """Infer a map's columns by calling the function on a table without rows.
+    """Return a map's columns, found by calling the function on a table without rows.
 
     `where`: the map, for errors.
     """
@@ -194,12 +197,12 @@ def _error_text(error: BaseException) -> str:
 
 
 def _exit_hint(error: BaseException) -> str:
-    """Return a hint about ``sys.exit`` for errors, if that is what the map called."""
+    """Return a hint for errors if the user's map called ``sys.exit``; else empty."""
     return (
         " (query.stop() ends a query, and not sys.exit())" if isinstance(error, SystemExit) else ""
     )
 
 
 def _one_line(schema: pa.Schema) -> str:
-    """Format the columns of a schema on one line."""
+    """Return the columns of a schema on one line."""
     return "(" + ", ".join(f"{field.name} {field.type}" for field in schema) + ")"

@@ -220,7 +220,7 @@ class Branch:
 def branches_of(node: StreamNode) -> tuple[Branch, ...]:
     """Return the branches of a stream: several only after a union.
 
-    `node` itself counts: the branch of an operator's stream is that operator, without maps.
+    The branch of an operator's own stream is that operator, without maps.
     """
     maps: list[MapNode] = []
     while isinstance(node, MapNode):
@@ -270,7 +270,7 @@ def tables_of(node: OperatorNode) -> tuple[TableNode, ...]:
 def levels_of(operators: Iterable[OperatorNode]) -> dict[str, int]:
     """Return operator → number of exchanges between the sources and the operator.
 
-    `operators` come upstream before downstream.
+    `operators`: upstream before downstream.
     """
     levels: dict[str, int] = {}
     for node in operators:

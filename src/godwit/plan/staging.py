@@ -59,10 +59,10 @@ class LaneWriter(Protocol):
         """Path or URI of the target, without secrets."""
 
     def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
-        """Write files with unique names that readers of the target do not see.
+        """Write rows to files with unique names that readers of the target do not see yet.
 
-        ``None`` if the target cannot be reached from here, or the rows are too few for a file, so
-        that they are to be staged in the checkpoint instead.
+        Returns ``None`` if the target cannot be reached from here, or the rows are too few for a
+        file: they must be staged in the checkpoint instead. `place`: number of the lane.
         """
 
 
@@ -80,7 +80,7 @@ class StagedSink:
 
 
 def loop_sink(edge: Feedback) -> StagedSink:
-    """Describe the end of a loop for lanes: a sink whose rows stay in the checkpoint."""
+    """Return the sink at the end of a loop: lanes stage its rows, which stay in the checkpoint."""
     return StagedSink(
         name=edge.staged_as,
         maps=edge.maps,

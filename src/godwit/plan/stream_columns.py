@@ -40,7 +40,7 @@ anew."""
 
 
 def no_retimed_map(_source: str, _maps: DataFrameMaps, _column: str) -> int:
-    """Return 0: no map of the source computes the event time anew."""
+    """Return 0 as the number of maps that compute event time anew: without DataFrame maps."""
     return 0
 
 
@@ -93,7 +93,10 @@ class StreamColumns:
         return tuple(m.function for m in branch.maps)
 
     def arrow_maps(self, branch: Branch) -> tuple[ArrowMap, ...]:
-        """Bind the maps over Arrow tables of a branch; a map on several branches is bound once."""
+        """Return the bound maps over Arrow tables of a branch.
+
+        Maps shared by branches are bound once.
+        """
         bound: list[ArrowMap] = []
         feed = branch.feed
         if isinstance(feed, SourceNode):
@@ -175,7 +178,10 @@ def _check_same_columns(one: tuple[pa.Schema, str], other: tuple[pa.Schema, str]
 
 
 def differences(first: pa.Schema, here: str, second: pa.Schema, there: str) -> Iterator[str]:
-    """Yield in words the differences of two streams' columns; `here`, `there`: descriptions."""
+    """Yield, as text, the differences of two streams' columns.
+
+    `here`, `there`: their descriptions.
+    """
     for field in first:
         if field.name not in second.names:
             yield f"{here} has {field.name!r}, and {there} has not"

@@ -23,7 +23,7 @@ _WHERE: Final = {False: "", True: ", where its partials are or apart from them, 
 def _check_free_names(
     flow: CompiledFlow, whole: WindowedCompute, parts: Iterable[KeyedOperator]
 ) -> None:
-    """Refuse an operator that has the name of a part of two-phase windows."""
+    """Raise if an operator of the flow has the name of a part of two-phase windows."""
     names = {operator.name for operator in flow.operators} - {whole.name}
     for part in parts:
         if part.name in names:
@@ -39,7 +39,7 @@ def _check_free_names(
 def split_windows(
     flow: CompiledFlow, apart: Collection[str], measured: Collection[str] = ()
 ) -> CompiledFlow:
-    """Replace windowed aggregates by the operators of two-phase windows.
+    """Return the flow with windowed aggregates replaced by the operators of two-phase windows.
 
     `apart`: operators whose phases are two components. `measured`: operators whose phases begin in
     one component, and may be separated by measured costs. Refuses another operator that has the

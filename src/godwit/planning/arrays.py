@@ -22,9 +22,9 @@ _MOST = 1e100
 """Largest load; sums of squares of as large ones are still numbers."""
 
 
-def set_field(value: object, name: str, to: Any) -> None:
-    """Set a field of a frozen value in its ``__post_init__``."""
-    object.__setattr__(value, name, to)
+def set_field(value: object, name: str, field_value: Any) -> None:
+    """Set a field of a frozen dataclass, in its ``__post_init__``."""
+    object.__setattr__(value, name, field_value)
 
 
 def wrong_value(name: str, value: object, remedy: str) -> InvalidProblemError:
@@ -44,12 +44,11 @@ def freeze_array(
     prefix: str = "",
     default: float | None = None,
 ) -> None:
-    """Replace a field of a frozen value by a read-only copy of the wanted type and shape.
+    """Replace a field of a frozen dataclass by a read-only array of the required type and shape.
 
-    One that is empty is filled with `default`, if there is any; `prefix` is for messages.
-
-    Raises `InvalidProblemError` if it does not hold numbers, has another shape, or loses something
-    when converted.
+    An empty one is filled with `default`, if given; `prefix`: before the field's name in errors.
+    Raises `InvalidProblemError` if the field does not hold numbers, has another shape, or loses
+    something when converted.
     """
     name, values = prefix + attribute, getattr(value, attribute)
     if default is not None and shape is not None and np.size(values) == 0:
@@ -72,9 +71,9 @@ def freeze_array(
 
 
 def require_load(values: FloatArray, name: str) -> None:
-    """Refuse numbers that are negative, NaN, or so large that their squares are none.
+    """Raise `InvalidProblemError` if a number is negative, NaN, or too large to be squared.
 
-    Raises `InvalidProblemError`: names the first of them.
+    The error names the first of them.
     """
     bad = ~((values >= 0) & (values <= _MOST))  # false for NaN too
     if bad.any():
@@ -84,7 +83,7 @@ def require_load(values: FloatArray, name: str) -> None:
 
 
 def require_index(values: IntArray, count: int, name: str, what: str) -> None:
-    """Refuse numbers that are not an index of one of `count` things, such as executors (`what`)."""
+    """Raise `InvalidProblemError` if a number is no index of `count` things; `what`: their name."""
     bad = (values < 0) | (values >= count)
     if bad.any():
         k = int(bad.argmax())
@@ -92,6 +91,6 @@ def require_index(values: IntArray, count: int, name: str, what: str) -> None:
 
 
 def is_contiguous(current: IntArray, n: int) -> bool:
-    """Return whether each of `n` executors owns at most one range of key groups."""
+    """Return whether each of `n` executors owns at most one range of consecutive key groups."""
     starts = current[np.flatnonzero(np.diff(current, prepend=-1))]
     return int(np.bincount(starts, minlength=n).max()) <= 1

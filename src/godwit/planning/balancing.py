@@ -32,7 +32,7 @@ def plan_elb(
     resize: bool = True,
     giving: Literal["range", "mean"] = "range",
 ) -> Solution:
-    """Bring loads, per capacity, into [v, u] = [load_low, load_high] (ELB: paper 4, Algorithm 1).
+    """Plan loads per capacity within [v, u] = [load_low, load_high] (ELB: paper 4, Algorithm 1).
 
     The number of executors that hold key groups becomes ``⌈2w/(u+v)⌉``, unless `resize` is off:
     those with least load are emptied (draining ones before all), idle ones of the problem are taken
@@ -41,8 +41,8 @@ def plan_elb(
     time.
 
     The paper lets every executor above the mean give (`giving` ``"mean"``). By default only those
-    above u give, and the others above the mean only while somebody is below v: the range is the
-    goal, and inside it state need not move.
+    above u give, and the others above the mean only while one is below v: the range is the goal,
+    and inside it state need not move.
 
     Invariant: key groups only leave executors that give and only arrive at executors that take;
     when no executor has to be added or removed and all are in range, nothing moves. If loads are
@@ -79,7 +79,7 @@ def plan_elb(
 
 
 def _load_range(problem: Problem) -> tuple[float, float]:
-    """Return the range [v, u] of limits that every executor's load should be in; refuse none."""
+    """Return the range (v, u) that every executor's load should be in; raise if it is missing."""
     low, high = problem.limits.load_low, problem.limits.load_high
     if low is None or high is None:
         name = "limits.load_low" if low is None else "limits.load_high"
@@ -92,7 +92,7 @@ def _load_range(problem: Problem) -> tuple[float, float]:
 def _choose_executors(
     available: IntArray, in_use: IntArray, index: FloatArray, goal: int
 ) -> IntArray:
-    """Return `goal` executors to use: the most loaded ones in use, then idle ones."""
+    """Return `goal` executors to use: those in use with most load, then idle ones."""
     if goal <= len(in_use):
         keep = np.lexsort((in_use, -index[in_use]))[:goal]
         return np.sort(in_use[keep])
@@ -106,7 +106,7 @@ def _choose_givers(
     load_range: tuple[float, float],
     giving: Literal["range", "mean"],
 ) -> tuple[IntArray, IntArray]:
-    """Phases 1 and 2: return the assignment, and the key groups that executors give away."""
+    """Return the assignment, and the key groups that executors give away (phases 1 and 2)."""
     (low, high), weight, speed = load_range, problem.weight, problem.speed
     assignment = problem.current.copy()
     staying = np.zeros(problem.num_executors, np.bool_)
@@ -133,7 +133,10 @@ def _choose_givers(
 
 
 def _assign_given(problem: Problem, assignment: IntArray, moved: IntArray, used: IntArray) -> None:
-    """Phase 3: assign the key groups given away, heaviest first, to the least loaded; in place."""
+    """Assign key groups that were given away, heaviest first, to the least loaded (phase 3).
+
+    Changes `assignment` in place.
+    """
     speed, weight = problem.speed[used], problem.weight
     left = np.ones(len(assignment), np.bool_)
     left[moved] = False
@@ -146,7 +149,11 @@ def _assign_given(problem: Problem, assignment: IntArray, moved: IntArray, used:
 
 
 def _why_outside(problem: Problem, goal: int, available: int, width: float) -> str:
-    """Return the reason why loads are outside a range of half-width `width`."""
+    """Return the reason, as text, why some loads are outside the range.
+
+    `goal`, `available`: executors that the load needs, and that there are. `width`: half-width of
+    the range.
+    """
     if goal > available:
         return f"{goal} executors are wanted; {available} are available"
     heaviest = float(problem.weight.max() / problem.speed[problem.available].min())
@@ -172,7 +179,7 @@ def plan_clb(
     refine: int = 2,
     least_gain: float = 5.0,
 ) -> Solution:
-    """Low imbalance ħ = Σ_t var(L_t) over the history's windows (CLB: paper 4, Algorithm 2).
+    """Plan a low imbalance ħ = Σ_t var(L_t) over the history's windows (CLB: paper 4, Algorithm 2).
 
     Starting from one set of all substreams (our key groups), each run splits the set of the
     substream that contributes most to the cross covariance: those that vary with it, by at least
@@ -181,7 +188,7 @@ def plan_clb(
     the covariance matrix is made in blocks, each pair at most twice, and never stored.
 
     Two changes to the paper: Equations 4 and 5 make ħ equal to the variances of the executors'
-    loads only if their mean loads are equal, which the algorithm does not see to; so the sets are
+    loads only if their mean loads are equal, which the algorithm does not ensure; so the sets are
     evened out by `refine` passes that move single substreams where ħ is least (0 gives the paper's
     sets). And sets are given to executors so that most state stays (a maximum-weight matching).
     Before any set is split, today's assignment is evened out in the same way; new sets are made
@@ -217,7 +224,7 @@ def plan_clb(
 def _improve_today(
     problem: Problem, series: FloatArray, threshold: float, refine: int, least_gain: float
 ) -> IntArray:
-    """Even out today's assignment, or replace it by new sets if these gain enough in ħ."""
+    """Return each key group's set: today's evened out, or new sets if they gain enough in ħ."""
     available, speed = problem.available, problem.speed[problem.available]
     today = metrics.history_imbalance(problem, problem.current)
     group = _places_today(problem, series)
@@ -241,9 +248,9 @@ def _improve_today(
 
 
 def _places_today(problem: Problem, series: FloatArray) -> IntArray:
-    """Index of each key group's owner among the available executors.
+    """Return the position of each key group's executor among the available executors.
 
-    What drains goes where it makes the least of Σ_t Σ_i (L_it/c_i)², heaviest first.
+    Key groups of draining executors are placed, heaviest first, where Σ_t Σ_i (L_it/c_i)² is least.
     """
     available, speed = problem.available, problem.speed[problem.available]
     group = np.searchsorted(available, problem.current).astype(np.int32)
@@ -260,11 +267,11 @@ def _places_today(problem: Problem, series: FloatArray) -> IntArray:
 
 
 def split_by_covariance(series: FloatArray, num_sets: int, *, threshold: float = 0.0) -> IntArray:
-    """Return the set of each substream after num_sets - 1 splits (paper 4, Algorithm 2).
+    """Return the set of each substream after ``num_sets - 1`` splits (paper 4, Algorithm 2).
 
     `series` has the load of each substream in each window, shape ``(p, m)``. Ties: the lowest
-    substream. One whose set cannot be split any more (nothing varies with it) is passed over; if
-    none can, fewer sets come out.
+    substream. One whose set cannot be split any more (nothing varies with it) is skipped; if none
+    can, the result has fewer sets.
     """
     centred = series - series.mean(axis=1, keepdims=True)
     windows = series.shape[1]
@@ -288,7 +295,10 @@ def split_by_covariance(series: FloatArray, num_sets: int, *, threshold: float =
 def _next_split(
     centred: FloatArray, group: IntArray, contribution: FloatArray, bar: float
 ) -> tuple[int, IndexArray, IndexArray]:
-    """Return the substream to split by (-1: none), and which of its set leave and stay."""
+    """Return the substream to split by (-1: none), and which of its set leave, and which stay.
+
+    `bar`: covariance that a substream must reach to leave.
+    """
     while True:
         k = int(contribution.argmax())
         if contribution[k] <= 0:
@@ -303,7 +313,7 @@ def _next_split(
 
 
 def _covariance_sums(centred: FloatArray, bar: float) -> FloatArray:
-    """Sum each substream's covariances with all others that are at least `bar`, shape ``(p,)``."""
+    """Return the sum of each substream's covariances that are at least `bar`, shape ``(p,)``."""
     tiles = _tiles(centred)
     sums = np.zeros(tiles.shape[:2])
     for at, tile in enumerate(tiles):
@@ -320,7 +330,10 @@ def _covariance_sums(centred: FloatArray, bar: float) -> FloatArray:
 def _covariances_between(
     centred: FloatArray, rows: IndexArray, columns: IndexArray, bar: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Sum, for each member of two sets, its covariances with the other set that reach `bar`."""
+    """Return, for the members of two sets, the sums of their covariances with the other set.
+
+    Only covariances of at least `bar` count.
+    """
     left, right = _tiles(centred[rows]), _tiles(centred[columns])
     of_rows, of_columns = np.zeros(left.shape[:2]), np.zeros(right.shape[:2])
     for at, tile in enumerate(right):
@@ -332,7 +345,7 @@ def _covariances_between(
 
 
 def _tiles(centred: FloatArray) -> npt.NDArray[np.float32]:
-    """Cut rows into tiles, shape ``(tiles, rows of a tile, windows)``, padded with zeros.
+    """Return rows cut into tiles, shape ``(tiles, rows of a tile, windows)``, padded with zeros.
 
     The product of two tiles is small enough for a BLAS to keep on the calling thread. Threads that
     are woken for thousands of short products spend more time waiting for each other than they save,
@@ -346,7 +359,7 @@ def _tiles(centred: FloatArray) -> npt.NDArray[np.float32]:
 
 
 def _zero_below(covariance: npt.NDArray[np.float32], bar: float) -> npt.NDArray[np.float32]:
-    """Set the covariances below `bar` to zero, in place."""
+    """Set covariances below `bar` to zero, in place; return the array."""
     if bar == 0:
         return np.maximum(covariance, np.float32(0), out=covariance)
     covariance *= covariance >= bar
@@ -358,9 +371,9 @@ def _even_out(
 ) -> None:
     """Move substreams, heaviest first, to the set where Σ_t Σ_i (L_it/c_i)² is least, in place.
 
-    ħ falls with that sum wherever the mean load index per window does not depend on the assignment,
-    that is where executors are equal; otherwise the fair share is subtracted first. A move must
-    gain the share `least_gain` of the sum there is at first.
+    `group`: set of each substream. ħ falls with that sum wherever the mean load index per window
+    does not depend on the assignment, that is where executors are equal; otherwise the fair share
+    is subtracted first. A move must gain the share `least_gain` of the initial sum.
     """
     totals = np.zeros((len(speed), series.shape[1]))
     np.add.at(totals, group, series)

@@ -28,7 +28,7 @@ _PRIME = (1 << 61) - 1
 
 
 def hash_choice(num_key_groups: int, choices: int, seed: int) -> IntArray:
-    """Shape ``(m,)``: a pseudo-random choice in ``[0, choices)`` for every key group.
+    """Return a pseudo-random choice in ``[0, choices)`` for every key group, shape ``(m,)``.
 
     Examples
     --------
@@ -45,9 +45,10 @@ def hash_choice(num_key_groups: int, choices: int, seed: int) -> IntArray:
 
 
 def universal_hash(num_key_groups: int, choices: int, rng: np.random.Generator) -> IntArray:
-    """Shape ``(m,)``: ``((a·k + b) mod p) mod choices`` with a ≥ 1 and b drawn from `rng`.
+    """Return ``((a·k + b) mod p) mod choices`` of every key group k, shape ``(m,)``.
 
-    For any two key groups the chance of the same choice is at most 1/choices.
+    a ≥ 1 and b are drawn from `rng`. For any two key groups the chance of the same choice is at
+    most 1/choices.
     """
     a = int(rng.integers(1, _PRIME))
     b = int(rng.integers(0, _PRIME))
@@ -92,12 +93,12 @@ def ring_owners(num_key_groups: int, names: list[str], *, points: int, seed: int
 
 
 def _ring_position(text: str) -> int:
-    """Return the position of a text on the hash ring."""
+    """Return the position of a text (an executor's or key group's name) on the hash ring."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
 
 
 def _equal_counts(problem: Problem, owners: IntArray, rng: np.random.Generator) -> IntArray:
-    """Move the fewest key groups that give every owner the same number of them."""
+    """Return owners that have equal numbers of key groups, with the fewest key groups moved."""
     m, n = problem.num_key_groups, len(owners)
     counts = np.bincount(problem.current, minlength=problem.num_executors)[owners]
     quota = np.full(n, m // n)
@@ -116,7 +117,7 @@ def _equal_counts(problem: Problem, owners: IntArray, rng: np.random.Generator) 
 
 
 def _require_finite(**options: float) -> None:
-    """Refuse options that are negative or not finite."""
+    """Raise `InvalidProblemError` if an option is negative or not finite."""
     for name, value in options.items():
         if not 0 <= value < np.inf:
             raise wrong_value(name, value, "give a finite number that is at least 0")
@@ -168,10 +169,10 @@ def plan_redistribution(
 
 
 def plan_storm_default(problem: Problem) -> Solution:
-    """Deal consecutive key groups out evenly to the first n' executors that stay (paper 1 §6).
+    """Assign consecutive key groups evenly to the first n' executors that stay (paper 1 §6).
 
-    Looks at neither load nor the present assignment, so it is quick and moves much. The first
-    executors get one key group more where numbers do not divide.
+    Ignores load and the present assignment, so it is quick and moves much. The first executors get
+    one key group more where numbers do not divide.
     """
     m, parts = problem.num_key_groups, problem.target_executors
     sizes = np.full(parts, m // parts)
@@ -312,7 +313,7 @@ def plan_potc(
 
 
 def two_candidates(problem: Problem, seed: int) -> tuple[IntArray, IntArray]:
-    """Draw two executors for every key group by hashing, different where there are two."""
+    """Return two executors for every key group, drawn by hashing; different if there are two."""
     available, m = problem.available, problem.num_key_groups
     n = len(available)
     first = hash_choice(m, n, 2 * seed)

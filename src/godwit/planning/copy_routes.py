@@ -45,14 +45,14 @@ class CopyRoute:
     why: str = ""  # why from there; empty where there is nothing to choose
 
     def takes_s(self, assumed_bytes_per_s: float) -> float:
-        """Return the seconds of the copy at the measured rate, else at the assumed one."""
+        """Return the seconds that the copy takes at the measured rate, or at the assumed one."""
         return self.size_bytes / (self.bytes_per_s or assumed_bytes_per_s)
 
 
 def busiest_s(routes: Iterable[CopyRoute], assumed_bytes_per_s: float) -> float:
-    """Return the seconds that the busiest up- or downlink needs, all working at the same time.
+    """Return the seconds that the busiest uplink or downlink needs if all work at the same time.
 
-    Reading the checkpoint keeps only the reader's downlink busy.
+    Reading the checkpoint occupies only the reader's downlink.
 
     Examples
     --------
@@ -102,9 +102,9 @@ class TransferPhase(Generic[AnyMove]):
 
 
 def transfer_phases(moves: Sequence[AnyMove]) -> tuple[TransferPhase[AnyMove], ...]:
-    """Schedule peer transfers in phases that together are as long as the busiest link needs.
+    """Schedule transfers between executors in phases, as short as the busiest link allows.
 
-    Moves come most urgent first, and so do the phases; one without known state counts as one byte.
+    `moves`: most urgent first, as the phases then are; one without known state counts as one byte.
     In a phase every executor sends to at most one and receives from at most one; moves are cut
     where a phase ends. Raises `InvalidPlanError` if a move has its source as its destination.
 
@@ -153,7 +153,7 @@ def transfer_phases(moves: Sequence[AnyMove]) -> tuple[TransferPhase[AnyMove], .
 
 
 def busiest_link_bytes(moves: Iterable[Move]) -> int:
-    """Return the bytes of the uplink or downlink with the most: no schedule is shorter."""
+    """Return the bytes of the uplink or downlink that has most; no schedule is shorter."""
     sent: dict[tuple[str, str], int] = {}
     for move in moves:
         for end in (("up", move.source), ("down", move.destination)):
@@ -162,9 +162,10 @@ def busiest_link_bytes(moves: Iterable[Move]) -> int:
 
 
 def first_phase(pairs: Pairs) -> tuple[int, tuple[tuple[str, str], ...]]:
-    """Return the first phase of the bytes still to be sent: its bytes, and the pairs.
+    """Return the bytes of the first phase, and its pairs of sender and receiver.
 
-    Every link that has as much to do as the busiest one takes part in it.
+    `pairs`: (sender, receiver) → bytes still to be sent. Every link that has as much to transfer as
+    the busiest one takes part.
     """
     return next(_matchings(pairs), (0, ()))
 
@@ -175,7 +176,7 @@ def _size_of(move: Move) -> int:
 
 
 def _matchings(pairs: Pairs) -> Iterator[tuple[int, tuple[tuple[str, str], ...]]]:
-    """Yield (bytes, pairs): the transfers, split into matchings that all use the busiest link."""
+    """Yield the phases of transfers: bytes, and pairs; each uses the busiest link."""
     names = sorted({name for pair in pairs for name in pair})
     at = {name: index for index, name in enumerate(names)}
     n = len(names)
@@ -196,17 +197,17 @@ def _matchings(pairs: Pairs) -> Iterator[tuple[int, tuple[tuple[str, str], ...]]
 
 
 def _pad_sums(real: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return `real`, padded to ``(2n, 2n)`` so that all rows and columns have the largest sum."""
+    """Return a matrix padded to ``(2n, 2n)``, all rows and columns of which have one sum."""
     up, down = real.sum(axis=1), real.sum(axis=0)
     longest = max(up.max(initial=0), down.max(initial=0))
     return np.block([[real, np.diag(longest - up)], [np.diag(longest - down), real.T]])
 
 
 def _match_all_rows(edges: npt.NDArray[np.bool_], matched: npt.NDArray[np.int64]) -> bool:
-    """Match every row to a column of its own, in place; return false if that is impossible.
+    """Match every row to a column of its own, in place; return whether that was possible.
 
-    Rows without a column are matched along alternating paths, one after the other (Kuhn).  Returns
-    whether all of them are; what was found until then stays in `matched`.
+    `edges`: the matches allowed. Rows without a column are matched along alternating paths, one
+    after the other (Kuhn); an incomplete matching stays in `matched`.
     """
     row_of = np.full(len(matched), -1, np.int64)
     taken = np.flatnonzero(matched >= 0)

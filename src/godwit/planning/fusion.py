@@ -98,13 +98,13 @@ def plan_fusion(
     acyclic: bool = True,
     rng: np.random.Generator | None = None,
 ) -> FusionPlan:
-    """Fuse operators greedily (paper 3 §4.4.1).
+    """Plan which operators to fuse, greedily (paper 3 §4.4.1).
 
-    ``"traffic"`` fuses the two connected components with the stream of the highest rate first;
-    ``"attributes"`` those with most attribute values in common, needing no rates; ``"baseline"``
-    grows one component at a time from the first operator, then from random ones. Ties: the first
-    stream. O(streams · log(streams) + operators²) time where few fusions are forbidden, at most
-    O(operators · streams · log(streams)).
+    `score` ``"traffic"`` fuses the two connected components with the stream of the highest rate
+    first; ``"attributes"`` those with most attribute values in common, needing no rates;
+    ``"baseline"`` grows one component at a time from the first operator, then from random ones.
+    `acyclic`: components must not form cycles. Ties: the first stream. O(streams · log(streams) +
+    operators²) time where few fusions are forbidden, at most O(operators · streams · log(streams)).
     """
     if score not in {"traffic", "attributes", "baseline"}:
         raise wrong_value("score", score, "give traffic, attributes or baseline")
@@ -149,16 +149,16 @@ class _Components:
         return self.shared[a] & self.shared[b]
 
     def value(self, attributes: frozenset[str]) -> float:
-        """Return the sum of the values of partition attributes."""
+        """Return the sum of the values of partition attributes, by which fusions are compared."""
         values = self.problem.attribute_values
         return float(sum(values.get(a, 1.0) for a in sorted(attributes)))
 
     def waits_between(self, a: int, b: int) -> bool:
-        """Return true if `a` feeds a third component that feeds `b`: they must not be fused."""
+        """Return whether a third component lies on a path from `a` to `b`: fusing makes a cycle."""
         return self.acyclic and bool(self._next[a] & ~(1 << b) & self._before[b])
 
     def fuse(self, a: int, b: int) -> int:
-        """Merge two components; return the number of the merged one."""
+        """Fuse two components; return the number of the fused one."""
         low, high = min(a, b), max(a, b)
         self.shared[low] = self.common(a, b)
         for operator in self.members[high]:
@@ -169,7 +169,7 @@ class _Components:
         return low
 
     def _merge_links(self, low: int, high: int) -> None:
-        """Merge the upstream and downstream components of `high` into those of `low`."""
+        """Add the upstream and downstream components of `high` to those of `low`."""
         gone, here = 1 << high, 1 << low
         neither = ~(gone | here)
         for sets in (self._next, self._after, self._before):
@@ -183,7 +183,7 @@ class _Components:
             self._before[c] = ((self._before[c] | before) & ~gone) | here
 
     def plan(self) -> FusionPlan:
-        """Return the components as a plan, with the rows that still cross between them."""
+        """Return the components as a plan, with the rows exchanged between them."""
         of = np.array(self.of)
         names, component_of = np.unique(of, return_inverse=True)
         rate = self.problem.rate
@@ -198,10 +198,10 @@ class _Components:
 
 
 def _merge_greedily(components: _Components, score: Score) -> None:
-    """Fuse along the best stream, again and again.
+    """Fuse along the best stream, repeatedly.
 
-    A stream that must not be fused waits for a change at either end: what stands between two
-    components only goes away by becoming part of one of them.
+    A stream that must not be fused waits for a change at either end: a component between two others
+    only disappears by becoming part of one of them.
     """
 
     def points(at: int) -> float:
@@ -260,7 +260,7 @@ def _fuse_one_by_one(components: _Components, rng: np.random.Generator) -> None:
 
 
 def _set_bits(bits: int) -> Iterator[int]:
-    """Yield the positions of the bits that are set in a number, ascending."""
+    """Yield the positions of the set bits of a number, ascending."""
     while bits:
         lowest = bits & -bits
         yield lowest.bit_length() - 1
@@ -268,7 +268,7 @@ def _set_bits(bits: int) -> Iterator[int]:
 
 
 def _topological_order(size: int, source: list[int], target: list[int]) -> list[int]:
-    """Return operators, each after all that feed it; fewer than `size` if there is a cycle."""
+    """Return the operators, each after all that feed it; only some of them if there is a cycle."""
     following: list[list[int]] = [[] for _ in range(size)]
     waits = [0] * size
     for i, j in zip(source, target, strict=True):

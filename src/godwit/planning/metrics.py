@@ -42,7 +42,7 @@ def load_distance(problem: Problem, assignment: IntArray) -> float:
 
 
 def overload(problem: Problem, assignment: IntArray) -> float:
-    """Return the smallest τ this assignment satisfies: max load / fair share - 1 (paper 1 §4.1).
+    """Return the smallest τ that an assignment keeps: max load / fair share - 1 (paper 1 §4.1).
 
     The fair share of an executor is W·cᵢ/C', with C' the capacity of n' executors; where executors
     differ, of the executors that own key groups.
@@ -55,7 +55,7 @@ def overload(problem: Problem, assignment: IntArray) -> float:
 
 
 def _share_capacity(problem: Problem, assignment: IntArray) -> float:
-    """Return the capacity that shares the load: of n' executors, or of those in use."""
+    """Return the total capacity that shares the load: of n' executors, or of those in use."""
     target = problem.limits.target_executors
     speed = problem.speed
     if target is None:
@@ -87,7 +87,10 @@ def moved_bytes(problem: Problem, assignment: IntArray) -> float:
 
 
 def collocation_factor(problem: Problem, assignment: IntArray) -> float:
-    """Return the share of the traffic between key groups on one executor; 0 without traffic."""
+    """Return the share of the traffic that is between key groups on one executor.
+
+    0 without traffic.
+    """
     traffic = problem.traffic
     total = float(traffic.rate.sum())
     if total == 0:
@@ -112,7 +115,7 @@ class SplitKeys:
 
     @property
     def num_split(self) -> int:
-        """Number of key groups that really have rows on two executors."""
+        """Number of key groups that have rows on two executors."""
         return int(((self.share > 0) & (self.share < 1) & (self.first != self.second)).sum())
 
     def holders(self, executors: int) -> IntArray:
@@ -129,7 +132,7 @@ class SplitKeys:
         return np.asarray(load / problem.speed, np.float64)
 
     def mean_index(self, problem: Problem) -> float:
-        """Return the load index of every executor if all load were spread perfectly."""
+        """Return the load index that every executor would have if load were spread perfectly."""
         total = float(problem.weight.sum() + self.merging.sum())
         return total / float(problem.speed[problem.available].sum())
 
@@ -139,7 +142,7 @@ class SplitKeys:
         return float(np.abs(index - self.mean_index(problem)).max())
 
     def collocation_factor(self, problem: Problem) -> float:
-        """Return the share of the traffic that is expected to stay on one executor.
+        """Return the expected share of the traffic that stays on one executor.
 
         Rows are taken to be split independently at both ends.
         """
@@ -158,7 +161,7 @@ class SplitKeys:
 
 
 def wanted_executors(total_load: float, low: float, high: float) -> int:
-    """Return the number of executors whose mean load is in the middle of a range: ``⌈2w/(u+v)⌉``.
+    """Return the number of executors for a mean load in the middle of a range: ``⌈2w/(u+v)⌉``.
 
     Examples
     --------

@@ -27,7 +27,7 @@ _DRAWS = 8
 
 
 def busiest_lane(load: FloatArray, num_lanes: int) -> float:
-    """Return the load of the busiest lane if key groups with these loads are dealt out by load.
+    """Return the busiest lane's load if key groups are assigned to lanes, heaviest first.
 
     Examples
     --------
@@ -41,10 +41,10 @@ def busiest_lane(load: FloatArray, num_lanes: int) -> float:
 
 
 def imbalance_of(num_values: int, num_key_groups: int, num_lanes: int) -> float:
-    """Return the load of the busiest lane over the mean, for values hashed to key groups.
+    """Return the expected load of the busiest lane over the mean, for values hashed to key groups.
 
-    What their loads are is not known: they are drawn from an exponential distribution, and the
-    worst of some draws counts. The generator has a fixed seed.
+    The values' loads are unknown: they are drawn from an exponential distribution, and the worst of
+    some draws counts. The generator has a fixed seed.
 
     Examples
     --------
@@ -63,9 +63,9 @@ def imbalance_of(num_values: int, num_key_groups: int, num_lanes: int) -> float:
 
 
 def min_values(num_key_groups: int, num_lanes: int, max_imbalance: float) -> int:
-    """Return the least power of two of key values that loads lanes evenly enough.
+    """Return the smallest number of key values, a power of two, that loads lanes evenly enough.
 
-    `max_imbalance`: bound on the busiest lane, over what it would have if key groups were equal.
+    `max_imbalance`: bound on the busiest lane's load, over that with equal key groups.
     """
     equal = busiest_lane(np.ones(num_key_groups), num_lanes) * num_lanes / num_key_groups
     values = _MOST_VALUES
@@ -86,7 +86,7 @@ class PlacingCosts:
 
     @property
     def pays(self) -> bool:
-        """True if an epoch takes less time where the rows stay in their lane."""
+        """True if an epoch takes less time when rows stay in their lane."""
         return self.together_ms < self.apart_ms
 
 
@@ -98,12 +98,12 @@ def compare_placing(
     exchange_ms: float,
     lanes: int,
 ) -> PlacingCosts:
-    """Compare placing an operator by all its key columns with placing it by those of its receiver.
+    """Compare two placements of an operator: by all its key columns, or by those of its receiver.
 
-    `sender_ms`, `receiver_ms`: shape ``(num_key_groups,)``: load of an epoch as they are placed
-    now. `rows`: shape ``(num_key_groups,)``: what the receiver's key groups are sent; the sender's
-    load is taken to be in proportion. `exchange_ms`: CPU time of the exchange, which all lanes
-    share.
+    `sender_ms`, `receiver_ms`: shape ``(num_key_groups,)``: an epoch's load as it is placed now.
+    `rows`: shape ``(num_key_groups,)``: rows sent to each of the receiver's key groups; the
+    sender's load is taken to be in proportion. `exchange_ms`: CPU time of the exchange, which all
+    lanes share.
     """
     exchange = exchange_ms / lanes
     apart = busiest_lane(sender_ms, lanes) + busiest_lane(receiver_ms, lanes) + exchange

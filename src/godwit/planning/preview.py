@@ -149,9 +149,9 @@ def preview(
 ) -> PlanPreview:
     """Predict the effects of carrying out a solution.
 
-    The bandwidth is that of one executor's link, each way; with `routes`, only of ways never
-    measured. Raises `InvalidProblemError` if it is not positive, or the share of the state that
-    changes while it is being copied is not in [0, 1].
+    `bandwidth_bytes_per_s`: of one executor's link, each way; with `routes`, only for routes never
+    measured. `changed_share`: share of the state that changes while it is copied. Raises
+    `InvalidProblemError` if the bandwidth is not positive, or the share not in [0, 1].
     """
     for name, value, fine in (
         ("bandwidth_bytes_per_s", bandwidth_bytes_per_s, 0 < bandwidth_bytes_per_s < np.inf),
@@ -210,7 +210,7 @@ def preview(
 
 
 def _describe_copies(routes: Sequence[CopyRoute]) -> list[str]:
-    """Return lines that say where copies come from, one for each source and reason."""
+    """Return lines of text that say where copies come from, one for each source and reason."""
     ways: dict[str, list[CopyRoute]] = {}
     for route in routes:
         if route.source == route.destination:

@@ -279,7 +279,7 @@ class Problem:
     # -- validation ------------------------------------------------------------------------------
 
     def _check_executors(self) -> None:
-        """Check and freeze the arrays over executors."""
+        """Check the fields about executors, and make their arrays read-only."""
         set_field(self, "executors", tuple(self.executors))
         set_field(self, "resources", tuple(self.resources))
         n, r = len(self.executors), len(self.resources)
@@ -310,7 +310,7 @@ class Problem:
             )
 
     def _check_key_groups(self) -> None:
-        """Check and freeze the arrays over key groups."""
+        """Check the fields about key groups, and make their arrays read-only."""
         m, n, r = len(self.current), len(self.executors), len(self.resources)
         if m == 0:
             raise wrong_value("current", [], "there must be at least one key group")
@@ -331,7 +331,7 @@ class Problem:
             )
 
     def _check_relations(self) -> None:
-        """Check and freeze operators, their links, traffic and history."""
+        """Check operators, their links, traffic and history, and make their arrays read-only."""
         m = self.num_key_groups
         set_field(self, "operators", tuple(self.operators))
         freeze_array(self, "operator_of", np.int32, shape=(m,), default=0)
@@ -363,7 +363,7 @@ class Problem:
             raise wrong_value("seconds_per_byte", self.seconds_per_byte, "give a finite number ≥ 0")
 
     def _check_limits(self) -> None:
-        """Refuse limits that contradict the problem."""
+        """Raise `InvalidProblemError` if limits contradict the problem."""
         target, usage = self.limits.target_executors, self.limits.max_usage
         if target is not None and target > len(self.available):
             raise wrong_value(
@@ -388,11 +388,11 @@ def problem_of(
     draining: Collection[str] = (),
     limits: Limits | None = None,
 ) -> Problem:
-    """Build the planning problem of one component from its assignment and measurements.
+    """Return the planning problem of one component, from its assignment and measurements.
 
     An executor's capacity is its number of lanes. Executors keep their order, and those without key
-    groups stay in the problem, so a plan may use them. Raises `InvalidProblemError`, if an executor
-    to drain does not exist among others.
+    groups stay in the problem, so a plan may use them. Raises `InvalidProblemError`, for example if
+    an executor to drain does not exist.
 
     Examples
     --------
@@ -434,13 +434,13 @@ def joint_problem(
     draining: Collection[str] = (),
     limits: Limits | None = None,
 ) -> Problem:
-    """Build one planning problem of several components, whose traffic can then be collocated.
+    """Return one planning problem of several components, whose traffic can then be collocated.
 
     Key groups are numbered through, component after component; `Problem.operators` are the
     components. An executor's capacity is the most lanes that a component has there.
 
-    All components have loads of the same windows. Of the rows between them, those to key groups
-    that have no entry of their own are left out: they cost the same wherever these are.
+    All components have loads of the same windows. Rows between components whose key groups have no
+    entry in `pairs` are left out: they cost the same wherever these are.
     """
     lanes: dict[str, int] = {}
     first: dict[str, int] = {}

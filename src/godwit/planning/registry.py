@@ -50,7 +50,10 @@ _OF_PROGRAMS: Mapping[Any, str] = {
 
 
 def read_option(value: Any, kind: Any, name: str) -> Any:
-    """Convert the value of a planner's option to the type `kind`; refuse it by its `name`."""
+    """Return a planner's option converted to the type `kind`.
+
+    Raise, with its `name`, if it cannot be.
+    """
     if kind in _OF_PROGRAMS:
         if not isinstance(value, kind):
             raise wrong_value(name, value, _OF_PROGRAMS[kind])
@@ -68,7 +71,7 @@ def read_option(value: Any, kind: Any, name: str) -> Any:
 
 
 def _to_json(value: Any) -> Any:
-    """Convert NumPy arrays and numbers in a value to what JSON has."""
+    """Return a value with NumPy arrays and numbers converted for JSON."""
     if isinstance(value, Mapping):
         return {key: _to_json(part) for key, part in value.items()}
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
@@ -79,46 +82,49 @@ Requirement = Callable[[Problem], str]
 
 
 def one_range_each(problem: Problem) -> str:
-    """Return a reason to refuse the problem if an executor owns several ranges of key groups."""
+    """Return why the problem is refused if an executor owns several ranges of key groups.
+
+    This and the next functions return an empty text if the problem is accepted.
+    """
     if not is_contiguous(problem.current, problem.num_executors):
         return "the current assignment is not made of intervals"
     return ""
 
 
 def equal_executors(problem: Problem) -> str:
-    """Return a reason to refuse the problem if executors have different capacities."""
+    """Return why the problem is refused if executors have different capacities; else empty."""
     return "" if problem.homogeneous else "executors have different capacities"
 
 
 def two_windows(problem: Problem) -> str:
-    """Return a reason to refuse the problem if its history has less than two windows."""
+    """Return why the problem is refused if its history has less than two windows; else empty."""
     return "" if len(problem.history) > 1 else "there are less than two windows of history"
 
 
 def a_load_range(problem: Problem) -> str:
-    """Return a reason to refuse the problem if it has no range for loads."""
+    """Return why the problem is refused if it has no range for loads; else empty."""
     limits = problem.limits
     complete = limits.load_low is not None and limits.load_high is not None
     return "" if complete else "limits.load_low and limits.load_high are not given"
 
 
 def none_draining(problem: Problem) -> str:
-    """Return a reason to refuse the problem if an executor is draining."""
+    """Return why the problem is refused if an executor is draining; else empty."""
     return "an executor is draining" if problem.draining.any() else ""
 
 
 def some_traffic(problem: Problem) -> str:
-    """Return a reason to refuse the problem if there is no traffic between key groups."""
+    """Return why the problem is refused if no key groups exchange rows; else empty."""
     return "" if len(problem.traffic.rate) else "there is no traffic between key groups"
 
 
 def some_tau(problem: Problem) -> str:
-    """Return a reason to refuse the problem if it has no tau, the load balancing threshold."""
+    """Return why the problem is refused if it has no load balancing threshold τ; else empty."""
     return "" if problem.limits.tau is not None else "limits.tau is not given"
 
 
 def arbitrary_maps(problem: Problem) -> str:
-    """Return a reason to refuse the problem if the assignment has to be by intervals."""
+    """Return why the problem is refused if assignments have to be by intervals; else empty."""
     return "intervals are wanted" if problem.intervals else ""
 
 
@@ -148,11 +154,11 @@ class Planner:
 
     @property
     def plans_intervals(self) -> bool:
-        """True if every executor gets one range of key groups."""
+        """True if plans give every executor one range of key groups."""
         return self.module.startswith("intervals.")
 
     def refusal(self, problem: Problem) -> str:
-        """Return the reasons why this planner cannot take a problem; empty if it can."""
+        """Return the reasons, as text, why this planner cannot take a problem; empty if it can."""
         reasons = [check(problem) for check in self.requires]
         reasons += [
             f"it does not keep limits.{name}"

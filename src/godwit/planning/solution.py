@@ -43,7 +43,7 @@ class PlannedMove(Move):
 
     @property
     def relief_per_byte(self) -> float:
-        """Load that leaves the source for every byte that has to be carried."""
+        """Load that leaves the source executor per byte of state moved."""
         return self.load / max(self.state_bytes, 1)
 
 
@@ -446,10 +446,10 @@ class ExecutablePlan:
         return {move.key_group: move.destination for move in self.moves}
 
     def target(self, current: Assignment) -> Assignment:
-        """Return an assignment after all moves of the plan.
+        """Return the assignment after all moves of the plan.
 
-        Raises `InvalidPlanError` if a key group is no longer where the plan found it, or its
-        destination is not there.
+        Raises `InvalidPlanError` if a key group is no longer on the executor that the plan expects,
+        or its destination does not exist.
         """
         for move in self.moves:
             there = current.executor(move.key_group)
@@ -490,7 +490,7 @@ def executable_plan(solution: Solution) -> ExecutablePlan:
 def executable_plans(solution: Solution) -> dict[str, ExecutablePlan]:
     """Check a solution of several components; return component → its own moves, in order.
 
-    Key groups are numbered by component again; loads stay those of all of them together.
+    Key groups have their numbers within the component again; loads are those of all components.
     """
     problem, joint = solution.problem, executable_plan(solution)
     parts: dict[str, ExecutablePlan] = {}

@@ -87,17 +87,17 @@ class LayoutCosts:
 
     @property
     def combined_ms(self) -> float:
-        """CPU time of one phase: T_p·W·E + MK_p·K_(PW_p)."""
+        """CPU time of the one-phase layout, in milliseconds: T_p·W·E + MK_p·K_(PW_p)."""
         return self.rows * self.row_ms * self.combined_states + self.migrations * self.move_ms
 
     @property
     def split_latency_ms(self) -> float:
-        """Time that migrations take in two phases: L for each key group that moves its state."""
+        """Time of migrations in the two-phase layout: L for each key group whose state moves."""
         return self.with_state * self.move_latency_ms
 
     @property
     def combined_latency_ms(self) -> float:
-        """Time that migrations take in one phase: MK_p·L."""
+        """Time of migrations in the one-phase layout, in milliseconds: MK_p·L."""
         return self.migrations * self.move_latency_ms
 
     def ms(self, layout: WindowLayout) -> float:
@@ -110,7 +110,7 @@ class LayoutCosts:
 
     @property
     def common_ms(self) -> float:
-        """CPU time that is the same in both layouts."""
+        """CPU time, in milliseconds, that both layouts have."""
         states = min(self.split_states, self.combined_states)
         return self.rows * self.row_ms * states + self.with_state * self.move_ms
 
@@ -130,10 +130,10 @@ class Choice:
 def choose_layout(
     costs: LayoutCosts, today: WindowLayout, max_latency_ms: float = math.inf
 ) -> Choice:
-    """Choose the layout of windows with the least CPU time, within a bound on latency.
+    """Choose the layout of windows (one- or two-phase) with the least CPU time, in a latency bound.
 
-    `costs`: of one period. `today`: the layout that was in use. `max_latency_ms`: how long the
-    migrations of a period may take, all together.
+    `costs`: of one period. `today`: the layout that was in use. `max_latency_ms`: bound on the time
+    that all migrations of a period take together.
     """
     other: WindowLayout = "combined" if today == "split" else "split"
     within = {layout: costs.latency_ms(layout) <= max_latency_ms for layout in (today, other)}
@@ -154,7 +154,7 @@ def choose_layout(
 
 
 def _is_worth(costs: LayoutCosts, today: WindowLayout, other: WindowLayout) -> bool:
-    """Return true if the `other` layout saves enough CPU time to be changed to."""
+    """Return whether the `other` layout saves enough CPU time for a change from `today`."""
     now_ms, then_ms = costs.ms(today), costs.ms(other)
     tells_ms = now_ms - costs.common_ms
     saved_ms = now_ms - then_ms
@@ -164,8 +164,8 @@ def _is_worth(costs: LayoutCosts, today: WindowLayout, other: WindowLayout) -> b
 def most_beneficial(choices: Mapping[str, Choice]) -> str | None:
     """Return the component to change first: furthest above its bound, then largest saving.
 
-    `choices`: component → its choice, its figures for equal stretches of time. Returns ``None`` if
-    everything stays as it is. Of equals the first by name.
+    `choices`: component → its choice, for equal lengths of time. ``None`` if no component should
+    change. Ties: the first by name.
     """
     changing = {name: choice for name, choice in choices.items() if choice.changes}
     return min(

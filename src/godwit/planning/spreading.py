@@ -45,12 +45,12 @@ class SidesOfKey:
         return self.left / rows + self.right / columns + self.pairs / (rows * columns)
 
     def copied_rows(self, rows: int, columns: int) -> float:
-        """Return the additional rows of all parts of a grid, since each side is copied."""
+        """Return the additional rows of a grid; each side's rows are copied to several parts."""
         return (columns - 1) * self.left + (rows - 1) * self.right
 
 
 def choose_shape(key: SidesOfKey, *, max_parts: int, goal: float) -> tuple[int, int]:
-    """Choose rows and columns of a key's grid of parts; `goal` is the most work of a part.
+    """Choose rows and columns of a key's grid of parts; `goal`: the most work that a part may have.
 
     Examples
     --------
@@ -83,9 +83,10 @@ def place_parts(
     count: int,
     share: float,  # what a part adds to it
 ) -> list[int]:
-    """Choose `count` of the candidates, in different places, the least loaded first.
+    """Choose `count` of the candidates as places of a hot key's parts, the least loaded first.
 
-    Returns positions in `candidates`.
+    They are on different executors and lanes; `share`: load of one part. Returns positions in
+    `candidates`.
 
     Examples
     --------

@@ -74,7 +74,7 @@ class Spans:
 
     @classmethod
     def of(cls, problem: ConsolidationProblem) -> Spans:
-        """Build the spans of a problem: its windows, by the cuts where one begins or ends."""
+        """Return the spans of a problem's windows, by the times (cuts) where any begins or ends."""
         pane_keys, all_keys = problem.pane_keys, float(problem.all_keys or 0.0)
         windows = problem.windows
         cuts = sorted({cut for window in (*windows, *problem.ready) for cut in window})
@@ -109,7 +109,7 @@ class Spans:
         return float(np.sum(np.asarray(self.runs)[inside[:-1]]))
 
     def keys(self, span: Span) -> float:
-        """Estimate the number of keys of a window (a span of cuts)."""
+        """Return the estimated number of keys of a window (a span of cuts)."""
         if span in self.ready:
             return self.ready[span]
         first, end = span
@@ -118,20 +118,20 @@ class Spans:
         return self.all_keys * float(-np.expm1(self._missing[end] - self._missing[first]))
 
     def price(self, part: Part) -> float:
-        """Return the number of keys that are read for a part of a window."""
+        """Return the number of keys that have to be read for a part of a window."""
         return self.runs[part] if isinstance(part, int) else self.keys(part)
 
     def price_all(self, parts: Mapping[Span, tuple[Part, ...]]) -> Built:
-        """Return the plan with these parts of each window, and the keys of all parts."""
+        """Return the plan that has these parts of each window, with the keys that it reads."""
         return Built(parts=parts, keys=sum(self.price(p) for made in parts.values() for p in made))
 
     def panes_of(self, part: Part) -> Span:
-        """Return the positions (first, end) of the panes of a part."""
+        """Return the range of panes (first, end) of a part."""
         first, end = (part, part + 1) if isinstance(part, int) else part
         return self.cuts[first], self.cuts[end]
 
     def parts_of(self, window: Span, built: Built) -> tuple[Span, ...]:
-        """Return the parts of a window as positions of panes, runs pane by pane."""
+        """Return the parts of a window as ranges of panes; a run of panes is one range each."""
         panes: list[Span] = []
         for part in built.parts[window]:
             if isinstance(part, int):
@@ -142,7 +142,7 @@ class Spans:
 
     @cached_property
     def candidates(self) -> frozenset[Span]:
-        """Auxiliary windows that might pay: of several panes, within two requested windows."""
+        """Auxiliary windows that may reduce cost: of several panes, within two windows or more."""
         cuts, asked = self.cuts, self.asked
         return frozenset(
             (first, end)
@@ -159,14 +159,20 @@ class Spans:
         return self.price_all({window: tuple(range(*window)) for window in self.asked})
 
     def cheapest_parts(self, auxiliary: Iterable[Span] = ()) -> Built:
-        """Return the plan that builds windows from panes, other windows and `auxiliary` ones."""
+        """Return the cheapest plan that builds windows from panes and from other windows.
+
+        `auxiliary`: additional windows that may be built.
+        """
         windows = self.asked.union(auxiliary)
         return self.price_all(self._all_paths(windows, windows))
 
     def relaxed(
         self, chosen: frozenset[Span], refused: frozenset[Span]
     ) -> tuple[float, Counter[Span]]:
-        """Return a lower bound of keys if undecided auxiliary windows are free, and their uses."""
+        """Return a lower bound of keys read if undecided auxiliary windows cost nothing to build.
+
+        Also returns how often each undecided one is used. `chosen`, `refused`: those decided.
+        """
         windows = self.asked | chosen
         free = self.candidates - chosen - refused
         tiled = self._all_paths(windows, windows | free)
@@ -181,7 +187,7 @@ class Spans:
     def _all_paths(
         self, windows: Iterable[Span], available: Iterable[Span]
     ) -> Mapping[Span, tuple[Part, ...]]:
-        """Return the cheapest parts of every window among the `available` windows and panes."""
+        """Return the cheapest parts of each window, from the `available` windows and panes."""
         ending: dict[int, list[tuple[int, float]]] = {}
         for first, end in sorted({*available, *self.ready}, reverse=True):
             ending.setdefault(end, []).append((first, self.keys((first, end))))
@@ -190,7 +196,10 @@ class Spans:
     def _cheapest_path(
         self, window: Span, ending: Mapping[int, list[tuple[int, float]]]
     ) -> tuple[Part, ...]:
-        """Return the cheapest parts of one window; `ending`: cut → (first cut, keys) of windows."""
+        """Return the cheapest parts of one window.
+
+        `ending`: cut → (first cut, keys) of windows there.
+        """
         begin, last = window
         costs: list[tuple[float, int]] = [(0.0, 0)]
         steps: list[tuple[int, Part]] = []
@@ -226,9 +235,9 @@ _EQUAL = 1e-9
 def search_auxiliary(spans: Spans, most_nodes: int) -> tuple[Built, float]:
     """Search for the auxiliary windows with the cheapest plan; return it, and a lower bound.
 
-    Best first: a node of the search has said yes to some auxiliary windows and no to some others.
-    If those that are left cost nothing to build and only to use, no plan beneath it is cheaper;
-    where none of them is used, that is a plan. After `most_nodes` the best so far is returned.
+    Best first: a node of the search has accepted some auxiliary windows and refused others. If the
+    undecided ones cost nothing to build and only to use, no plan beneath it is cheaper; where none
+    of them is used, that is a plan. After `most_nodes` the best so far is returned.
     """
     best = min(spans.cheapest_parts(), chained(spans), key=lambda built: built.keys)
     nothing: frozenset[Span] = frozenset()
@@ -297,11 +306,12 @@ class WindowCounts:
 
 
 def is_duplicated_cheaper(counts: WindowCounts, costs: WindowCosts, *, duplicated: bool) -> bool:
-    """Return true if windows should have a state each from now on; a change must save enough.
+    """Return whether each window should have a state of its own; a change must save enough.
 
-    In the paper a tuple costs E to process, once when shared and W times when not, and results of
-    partial windows cost K to bring together (paper 3 §5.1.1). Here partials of an epoch are made
-    per pane first, so E is what an entry of state costs, and both costs are measured.
+    `duplicated`: whether windows have their own states today. In the paper a tuple costs E to
+    process, once when shared and W times when not, and results of partial windows cost K to bring
+    together (paper 3 §5.1.1). Here partials of an epoch are made per pane first, so E is the cost
+    of an entry of state, and both costs are measured.
 
     Examples
     --------
@@ -324,14 +334,14 @@ def chained(spans: Spans, *, by_length: bool = False) -> Built:
     """Return the plan that builds every window from two halves, which grow from few cuts.
 
     For hundreds of long windows that each begin a little after the one before, as when a stream was
-    quiet for a while. Cuts are chosen so that every window holds one; its halves are what is before
-    the cut and what is after. Halves of one cut hold one another, so each is made of the next
+    quiet for a while. Cuts are chosen so that every window contains one; its halves are the parts
+    before and after the cut. Halves of one cut contain one another, so each is made of the next
     smaller one and the panes beyond it: besides reading every pane at most twice, a plan has at
     most four parts a window, however long. After van Herk, Pattern Recognition Letters 13(7), 1992,
     for windows of one length.
 
     `by_length`: windows of about one length have cuts of their own. So short ones, each of which
-    needs a cut, do not have the halves of long ones begin anew; a pane is read twice for each
+    needs a cut, do not make the halves of long ones begin anew; a pane is read twice for each
     length.
     """
     parts: dict[Span, tuple[Part, ...]] = {}
@@ -363,7 +373,7 @@ def chained(spans: Spans, *, by_length: bool = False) -> Built:
 
 
 def _halved_at(asked: Iterable[Span], *, by_length: bool) -> Iterable[tuple[int, list[Span]]]:
-    """Choose cuts, and return (cut, windows that are halved there) pairs."""
+    """Choose cuts, and return pairs of a cut and the windows that are halved there."""
     chosen: dict[int, list[Span]] = {}
     cuts: dict[int, int] = {}  # power of two that a length is below, or 0 for all → the last cut
     for first, end in sorted(asked, key=lambda span: (span[1], span)):
@@ -442,14 +452,14 @@ class ConsolidationPlan:
 
     @property
     def auxiliary(self) -> tuple[Span, ...]:
-        """Auxiliary windows: built for others, and not emitted."""
+        """Auxiliary windows, which are built for other windows and not emitted."""
         return tuple(step.window for step in self.steps if not step.asked)
 
 
 def plan_consolidation(
     problem: ConsolidationProblem, *, auxiliary: bool = True, most_nodes: int = 200
 ) -> ConsolidationPlan:
-    """Choose the parts of every window; never worse than building every window from panes.
+    """Choose the parts that each window is merged from; never worse than from panes alone.
 
     The cheapest plan is found if `most_nodes` sets of auxiliary windows suffice, as ``plan.keys ==
     plan.bound`` tells. It is not searched for where there are more than 24 windows, or more than 48
@@ -486,7 +496,7 @@ def plan_consolidation(
 
 
 def _steps(built: Built, spans: Spans) -> Iterator[ConsolidationStep]:
-    """Yield the steps of a plan, windows and their parts as panes, shorter windows first."""
+    """Yield the steps of a plan: windows, with their parts as panes, shorter windows first."""
     for window in sorted(built.parts, key=lambda span: (span[1] - span[0], span)):
         yield ConsolidationStep(
             window=spans.panes_of(window),

@@ -595,7 +595,7 @@ def _not_installed(sink: str, package: str, extra: str, error: ImportError) -> S
 
 
 def _check_path(sink: str, path: object) -> None:
-    """Raise `SinkError` if the path of a sink is empty, or no path."""
+    """Raise `SinkError` if a sink's path is empty, or is no path."""
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
         raise _wrong_kind(sink, "path", path, 'a directory, as in "out/by_plane", or a URI')
     if not os.fspath(path):
@@ -614,7 +614,7 @@ def _check_columns(sink: str, **options: object) -> None:
 
 
 def _wrong_kind(sink: str, what: str, value: object, wanted: str) -> SinkError:
-    """Build the error that an argument (`what`) of a sink has a wrong type; `wanted`: examples."""
+    """Return the error that an argument (`what`) of a sink has a wrong type; `wanted`: examples."""
     article = "a " if what in ("path", "connection", "table") else ""
     return SinkError(
         f"The {sink} sink was given {article}{what} of type {type(value).__name__}.",

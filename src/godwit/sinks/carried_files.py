@@ -45,7 +45,7 @@ def carry_files(
     """Copy the data files of the last epoch into a copied checkpoint.
 
     `storage`, `source`: the copy, and the checkpoint that was copied. `outputs`: staged output of
-    the copy's last record. Yields, in words, each part of the output that cannot be carried.
+    the copy's last record. Yields a text for each part of the output that cannot be copied.
     """
     carried = CarriedFiles(source)
     for ref in outputs:
@@ -92,7 +92,7 @@ class CarriedFiles:
         return _path(target, file) in self._paths
 
     def forget(self) -> None:
-        """Delete the copies of data files, which are needed until a later epoch is committed."""
+        """Delete the copies of data files; the next committed epoch does not need them."""
         for path in self._paths:
             self._storage.delete(path)
         self._paths = set()
@@ -107,7 +107,7 @@ def _path(target: str, file: WrittenFile) -> str:
 def read_former_target(
     written: WrittenFiles, schema: pa.Schema, sink: str, carried: CarriedFiles | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of data files that lanes wrote for another target of the sink than today's.
+    """Yield the rows of data files that lanes wrote for a former target of the sink.
 
     `carried`: copies of such files in a copied checkpoint.
     """
@@ -168,5 +168,5 @@ def _read_rows(
 
 
 def _constant_column(text: str | None, dtype: pa.DataType, rows: int) -> pa.Array:
-    """Parse the value of a partition column; return it as a column of `rows` equal values."""
+    """Return a partition column: the value of `text`, parsed, for each of `rows` rows."""
     return pa.nulls(rows, dtype) if text is None else pa.repeat(pa.scalar(text).cast(dtype), rows)

@@ -60,7 +60,7 @@ class Position:
 
 
 def divergence_choice(on_divergence: OnDivergence, sink: str) -> Way:
-    """Return the user's choice of what to do if the target of the sink `sink` has diverged."""
+    """Return the user's choice of action for the sink `sink` if its target has diverged."""
     if isinstance(on_divergence, Mapping):
         return on_divergence.get(sink, "refuse")
     return on_divergence
@@ -69,10 +69,10 @@ def divergence_choice(on_divergence: OnDivergence, sink: str) -> Way:
 def continue_delivery(
     sink: Sink, name: str, epochs: CommittedEpochs, position: Position, way: Way
 ) -> str | None:
-    """Let an open sink go on after the checkpoint's last epoch, or refuse a diverged target.
+    """Prepare an open sink to continue after the checkpoint's last epoch; raise if it has diverged.
 
-    `position`: what the checkpoint knows of the sink. `way`: the user's choice for a diverged
-    target. Returns what was done about it, in words; ``None`` if nothing was.
+    `position`: last epoch that the checkpoint records for the sink. `way`: the user's choice for a
+    diverged target. Returns what was done, as text; ``None`` if nothing was.
     """
     if not sink.keeps_epochs:
         return None
@@ -111,7 +111,7 @@ class _Problem:
 
 
 def _divergence(sink: Sink, epochs: CommittedEpochs, position: Position) -> _Problem | None:
-    """Compare a target's last epoch with the checkpoint; ``None`` if delivery can go on."""
+    """Return how a target's last epoch differs from the checkpoint; ``None`` if it does not."""
     point, latest = sink.last_delivered(), epochs.latest_epoch
     if point is None:
         if position.copied and position.stays:
@@ -172,7 +172,7 @@ _EFFECTS: Final[dict[str, str]] = {  # of going on all the same
 
 
 def _diverged_error(name: str, problem: _Problem, sink: Sink) -> SinkError:
-    """Build the error that target and checkpoint have diverged, with the ways to go on."""
+    """Return the error that target and checkpoint have diverged, with the possible actions."""
     if problem.kind == "behind":
         back = (
             "Restore the target as it was; or start from a backup of the checkpoint that is as "
@@ -216,7 +216,7 @@ class TargetReport:
 
 
 def check_targets(storage: CheckpointStorage) -> TargetReport:
-    """Check the targets of sinks, on this machine, against a checkpoint; nothing is written.
+    """Compare the targets of sinks on this machine with a checkpoint; nothing is written.
 
     A query may be running on it.
     """

@@ -164,7 +164,7 @@ class DeltaSink(TargetSink):
         return self._file_writer()
 
     def _file_writer(self) -> DeltaLaneWriter:
-        """Create the writer of the table's data files."""
+        """Return a writer for the table's data files."""
         return DeltaLaneWriter(
             sink=self._context.name,
             target=self.target or "",
@@ -217,7 +217,7 @@ class DeltaSink(TargetSink):
         self._read_last_epoch()
 
     def _check_columns(self, *, merges: bool) -> None:
-        """Refuse a table whose columns cannot take the rows; `merges`: rows are upserts."""
+        """Raise if the table's columns cannot take the rows; `merges`: rows are upserts."""
         if differences := _column_differences(self._table, self._schema, merges=merges):
             raise self._target_error(
                 f"the table has other columns: {', '.join(differences)}",
@@ -225,7 +225,7 @@ class DeltaSink(TargetSink):
             )
 
     def _check_constraints(self) -> None:
-        """Refuse a table with constraints, which could reject rows after their commit."""
+        """Raise if the table has constraints, which could reject rows after their commit."""
         if names := _constraints(self._table):
             raise self._target_error(
                 f"the table has constraints ({', '.join(sorted(names))})",
@@ -234,7 +234,7 @@ class DeltaSink(TargetSink):
             )
 
     def _read_last_epoch(self) -> None:
-        """Read the last epoch in the table, and the application id to continue with."""
+        """Read the last epoch in the table, and the application id for the next epochs."""
         with self._translating_errors(
             f"cannot read the log of {self._shown_path}", "Check the path and the credentials."
         ):
@@ -355,7 +355,7 @@ class DeltaSink(TargetSink):
         return self._base if version is None else max(version, self._base)
 
     def _check_not_restored(self, epoch: int) -> None:
-        """Refuse to continue if delivered epochs were removed from the table in this run."""
+        """Raise if delivered epochs were removed from the table during this run."""
         context, last = self._context, self._last_epoch
         version = -1 if last is None else last.version
         if restored_since(self._table, self._seen, version, context.query_id, context.writer):
@@ -378,14 +378,17 @@ class DeltaSink(TargetSink):
         )
 
     def _write_remaining(self, rows: Iterable[pa.RecordBatch], epoch: int) -> Iterator[WrittenFile]:
-        """Write the rows that lanes left to the driver to data files; yield each file."""
+        """Write the rows that are not in lanes' files to data files; yield each file."""
         writer = self._file_writer()
         for batch in join_small_batches(rows, rows=_REST_ROWS, size_bytes=_REST_BYTES):
             parts = partitioned(pa.Table.from_batches([batch]), writer.partition_by)
             yield from writer.write_files(parts, f"{epoch}-rest")
 
     def _has_files(self, output: EpochOutput) -> bool:
-        """Return whether lanes' files of an epoch exist; false if the table was made anew."""
+        """Return whether lanes' files of an epoch exist.
+
+        ``False`` if the table was created anew.
+        """
         filesystem, root = table_files(self._table.table_uri, self._storage_options)
         _, gone = files_there(filesystem, root, output.files())
         opening = self._opening if self._is_new else ""
@@ -404,7 +407,7 @@ class DeltaSink(TargetSink):
         return True
 
     def _rows_of_files(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of lanes' files, for a table that no longer takes plain files."""
+        """Yield the rows of lanes' files, for a table to which files cannot be added any more."""
         filesystem, root = table_files(self._table.table_uri, self._storage_options)
         for file in output.files():
             yield from rows_of_file(filesystem, root, file, self._schema)
@@ -412,7 +415,10 @@ class DeltaSink(TargetSink):
     def _commit_files(
         self, files: Sequence[WrittenFile], point: HistoryPoint, *, complete: bool
     ) -> None:
-        """Commit data files that exist; `complete`: they replace all rows."""
+        """Commit existing data files as an epoch.
+
+        `complete`: they replace all rows of the table.
+        """
         self._table.create_write_transaction(
             [add_action(file) for file in files],
             mode="overwrite" if complete else "append",
@@ -422,7 +428,7 @@ class DeltaSink(TargetSink):
         )
 
     def _properties(self, point: HistoryPoint, *, first: bool = False) -> CommitProperties:
-        """Build the properties of a commit that store the epoch; `first`: of a new writer."""
+        """Return the properties of a commit that store the epoch; `first`: of a new writer."""
         transactions = [Transaction(self._app_id(self._generation), point.epoch)]
         if first:  # that the writer was here is asked of its first generation
             transactions.append(Transaction(self._app_id(""), point.epoch))
@@ -436,7 +442,7 @@ class DeltaSink(TargetSink):
     def _commit_rows(
         self, reader: pa.RecordBatchReader, point: HistoryPoint, *, complete: bool
     ) -> None:
-        """Write rows and commit them with their epoch; `complete`: they replace all rows."""
+        """Write and commit an epoch's rows; `complete`: they replace all rows of the table."""
         properties = self._properties(point)
         if complete or not self._merge_keys:
             write_deltalake(
@@ -476,7 +482,7 @@ class _Rows:
 
 
 def _quoted(name: str) -> str:
-    """Quote a column name for Delta's SQL."""
+    """Return a column name quoted for Delta's SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -488,9 +494,9 @@ _PLAIN_PARTITIONS: Final = {"string", "byte", "short", "integer", "long", "date"
 
 
 def _column_differences(table: DeltaTable, schema: pa.Schema, *, merges: bool) -> list[str]:
-    """Describe the columns in which a table differs from the rows, one text each.
+    """Return the columns in which a table differs from the rows, one text each.
 
-    `merges`: rows are merged, which leaves further columns as they are, or null in new rows.
+    `merges`: rows are merged, which leaves further columns unchanged, or null in new rows.
     """
     fields = {field.name: field for field in table.schema().fields}
     existing = {name: field.type for name, field in fields.items()}
@@ -540,7 +546,7 @@ def as_delta_stores(dtype: pa.DataType) -> pa.DataType:
 
 
 def _type_name(dtype: object) -> str:
-    """Name a Delta type in messages; ``None`` is ``absent``."""
+    """Return the name of a Delta type for messages; ``absent`` for ``None``."""
     if dtype is None:
         return "absent"
     return str(getattr(dtype, "type", dtype))
@@ -568,7 +574,7 @@ def _application(query_id: str, writer: str, generation: str = "") -> str:
 
 
 def _epoch_of_commit(commit: Mapping[str, Any], query_id: str, writer: str) -> TableEpoch | None:
-    """Read a writer's epoch from an entry of the table's log; ``None`` if it has none."""
+    """Return a writer's epoch from an entry of the table's log; ``None`` if it has none."""
     own = read_point_text(commit.get(_KEY), query_id, writer)
     if own is None:
         return None
@@ -581,9 +587,9 @@ def _epoch_of_commit(commit: Mapping[str, Any], query_id: str, writer: str) -> T
 
 
 def _commits_back(table: DeltaTable) -> Iterator[dict[str, Any]]:
-    """Yield the commits behind the table's content, newest first.
+    """Yield the commits that led to the table's content, newest first.
 
-    A ``RESTORE`` is among them; those that it undid are not.
+    A ``RESTORE`` is included; the commits that it undid are not.
     """
     at, seen = table.version(), 0
     for page in _PAGES:
@@ -604,12 +610,12 @@ def _commits_back(table: DeltaTable) -> Iterator[dict[str, Any]]:
 
 
 def _restored_version(commit: Mapping[str, Any], table: DeltaTable) -> int | None:
-    """Version that a ``RESTORE`` returned to; ``None`` if the log lacks it.
+    """Return the version that a ``RESTORE`` returned to; ``None`` if the log lacks it.
 
-    One by timestamp does not say its version.  It went by the modification times of log files,
-    which are neither the times in the log nor kept by copies.  So the version is found by content:
-    it has the data files that the table had after the ``RESTORE``.  Every version with these files
-    has the same rows.
+    A ``RESTORE`` by timestamp does not name its version. It used the modification times of log
+    files, which are neither the times in the log nor kept by copies. So the version is found by
+    content: it has the data files that the table had after the ``RESTORE``. Every version with
+    these files has the same rows.
     """
     parameters = commit.get("operationParameters") or {}
     if parameters.get("version") is not None:
@@ -633,7 +639,7 @@ def _timestamp_ms(parameters: Mapping[str, Any]) -> float:
 
 
 def _versions_near(commits: Sequence[Mapping[str, Any]], at_ms: float) -> list[int]:
-    """Order versions by their commits: back from the time `at_ms`, then forward from it."""
+    """Return versions by the times of their commits: back from `at_ms`, then forward from it."""
     times_ms = {int(c["version"]): c.get("timestamp") or 0 for c in commits}
     latest = max((v for v, time_ms in times_ms.items() if time_ms <= at_ms), default=-1)
     versions = sorted(times_ms)
@@ -652,8 +658,8 @@ def _files_at(table: DeltaTable, version: int) -> frozenset[str] | None:
 def last_epoch_of(table: DeltaTable, query_id: str, writer: str) -> TableEpoch | None:
     """Return a writer's last epoch in a table; epoch -1 if its rows are gone.
 
-    It is -1 too where a ``RESTORE`` went back further than the log does, so that nobody knows:
-    a start then refuses to go on.  ``None`` if it never wrote to the table.
+    Also -1 if a ``RESTORE`` went back further than the log, so that it is unknown: then a start is
+    refused. ``None`` if the writer never wrote to the table.
     """
     recorded = table.transaction_version(_application(query_id, writer))
     if recorded is None:
@@ -685,10 +691,11 @@ def last_epoch_of(table: DeltaTable, query_id: str, writer: str) -> TableEpoch |
 def version_to_restore(
     table: DeltaTable, is_shared: Callable[[HistoryPoint], bool], query_id: str, writer: str
 ) -> tuple[int | None, int, Mapping[str, Any] | None]:
-    """Find the newest version of a table that has only epochs shared with the checkpoint.
+    """Return the newest version of a table that has only epochs of the checkpoint's history.
 
-    Returns the version (``None`` if the log does not say), the writer's last epoch in it (-1 if it
-    has none), and a commit of somebody else that would be undone too.
+    `is_shared`: whether an epoch is. Returns the version (``None`` if the log does not say), the
+    writer's last epoch in it (-1 if it has none), and a commit of another writer that would be
+    undone too.
     """
     version: int | None = None
     left = -1
@@ -711,8 +718,8 @@ def version_to_restore(
 def restored_since(table: DeltaTable, seen: int, version: int, query_id: str, writer: str) -> bool:
     """Return whether a ``RESTORE`` has removed a writer's last epoch from a table.
 
-    `seen`: version at which the table was looked at last; the writer may have committed an epoch
-    since. `version`: the version of the writer's last epoch at that time.
+    `seen`: version at the last check; the writer may have committed an epoch since. `version`: the
+    version of the writer's last epoch at that time.
     """
     if table.version() <= seen:
         return False
@@ -793,7 +800,7 @@ class DeltaLaneWriter:
 
 
 def table_files(uri: str, storage_options: Mapping[str, str] | None) -> tuple[pafs.FileSystem, str]:
-    """Open the files of a table: a file system, and the table's directory in it."""
+    """Return the file system of a table, and the table's directory in it."""
     if urlsplit(uri).scheme == "file":
         return pafs.LocalFileSystem(), unquote(urlsplit(uri).path).rstrip("/")
     options = dict(storage_options) if storage_options else None
@@ -801,7 +808,7 @@ def table_files(uri: str, storage_options: Mapping[str, str] | None) -> tuple[pa
 
 
 def write_marker(uri: str, storage_options: Mapping[str, str] | None, marker: str) -> None:
-    """Write the file `marker`, by which lanes recognise the table, into the table's directory."""
+    """Write the file `marker`, by which lanes recognise the table, to the table's directory."""
     filesystem, root = table_files(uri, storage_options)
     filesystem.create_dir(f"{root}/{Path(marker).parent}", recursive=True)
     with filesystem.open_output_stream(f"{root}/{marker}") as stream:
@@ -849,7 +856,7 @@ def _is_plain(dtype: pa.DataType) -> bool:
 
 
 def _statistics_value(value: Any) -> Any:
-    """Convert an extreme value for Delta's statistics; ``None`` if it is too long."""
+    """Return a minimum or maximum in the form of Delta's statistics; ``None`` if it is too long."""
     if isinstance(value, str):
         return value if len(value.encode()) <= _LONGEST_TEXT else None
     return value if value is None or isinstance(value, int) else value.isoformat()

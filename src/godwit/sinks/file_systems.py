@@ -30,7 +30,7 @@ _SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 def open_file_system(
     path: str, filesystem: pafs.FileSystem | None = None
 ) -> tuple[pafs.FileSystem, str]:
-    """Open the file system of a path or URI; return it with the path inside it."""
+    """Open the file system of a path or URI; return it, and the path within it."""
     opened, inner = open_any(path, filesystem, error=SinkError)
     return opened, inner.rstrip("/")
 
@@ -38,8 +38,8 @@ def open_file_system(
 def destination_of(path: str) -> str:
     """Return a canonical name of the directory that a path or URI denotes; opens nothing.
 
-    Of a URI that is the store, the bucket and the path in it. User, password and parameters change
-    while the place stays, save for the address of a server.
+    For a URI: the store, the bucket and the path in it. User, password and parameters are left out,
+    except the address of a server, since they change while the directory stays the same.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def destination_of(path: str) -> str:
 
 
 def renames_directories(filesystem: pafs.FileSystem) -> bool:
-    """Return whether `filesystem` renames a directory in one step."""
+    """Return whether a file system renames a directory in one step."""
     if isinstance(filesystem, pafs.SubTreeFileSystem):
         return renames_directories(filesystem.base_fs)
     return filesystem.type_name.removeprefix("py::") in {"local", "hdfs"}
@@ -80,14 +80,14 @@ _CANNOT_FORCE_DIRECTORIES: Final = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, e
 
 
 def local_path(filesystem: pafs.FileSystem, path: str) -> Path | None:
-    """Return `path` on this machine's disks; None if it is elsewhere or cannot be known."""
+    """Return a path on this machine's disks; ``None`` if it is elsewhere or cannot be known."""
     if isinstance(filesystem, pafs.SubTreeFileSystem):
         return local_path(filesystem.base_fs, f"{filesystem.base_path}/{path}")
     return Path(path) if isinstance(filesystem, pafs.LocalFileSystem) else None
 
 
 def force_file(path: Path) -> None:
-    """Make the bytes of a file durable."""
+    """Make the bytes of a file durable (fsync)."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -96,7 +96,7 @@ def force_file(path: Path) -> None:
 
 
 def force_tree(directory: Path) -> None:
-    """Make all files and names under `directory` durable, but not its own name."""
+    """Make all files and names under a directory durable (fsync), but not its own name."""
     for inner, _, names in os.walk(directory, topdown=False):
         for name in names:
             force_file(Path(inner, name))
@@ -104,7 +104,7 @@ def force_tree(directory: Path) -> None:
 
 
 def force_names(directories: Iterable[Path]) -> None:
-    """Make the names of the files in these directories durable."""
+    """Make the names of the files in these directories durable (fsync)."""
     for directory in directories:
         try:
             force_file(directory)

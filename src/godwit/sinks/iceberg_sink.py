@@ -137,7 +137,7 @@ class IcebergSink(TargetSink):
         self._catalog.create_table_if_not_exists(self._table_name, schema)
 
     def _fit_columns(self, schema: pa.Schema, table: Table) -> pa.Schema:
-        """Return the rows' columns in the table's order; refuse a table with other columns."""
+        """Return the rows' columns in the table's order; raise if the table has other columns."""
         there = table.schema().as_arrow()
         differences = [
             f"{name} ({_type_name(schema, name)} in the rows, {_type_name(there, name)} in the "
@@ -194,9 +194,10 @@ class IcebergSink(TargetSink):
     def _snapshot_to_keep(
         self, metadata: TableMetadata, is_kept: Callable[[HistoryPoint], bool]
     ) -> tuple[Snapshot | None, int]:
-        """Find the newest snapshot whose epochs all meet `is_kept`; and its last epoch.
+        """Return the newest snapshot whose epochs are all kept, and its last epoch.
 
-        ``None`` if there was none before these.
+        `is_kept`: whether an epoch is. The snapshot is ``None`` if the table had none before the
+        others.
         """
         oldest: Snapshot | None = None  # of ours that are to be undone
         others: list[Snapshot] = []
@@ -369,7 +370,10 @@ class _EpochTable(Table):
         self._refuse = refuse
 
     def refresh(self) -> Table:
-        """Load the newest metadata before a commit is repeated, unless that is refused."""
+        """Load the newest metadata, so that a commit can be repeated.
+
+        Raise if that is not allowed.
+        """
         refreshed = super().refresh()
         self._refuse(refreshed.metadata)
         return refreshed
@@ -382,7 +386,7 @@ def _replace(
     summary: dict[str, str],
     num_replaced: int,
 ) -> None:
-    """Replace the rows that the filter `where` selects, of which there are `num_replaced`."""
+    """Replace the `num_replaced` rows that the filter `where` selects by `rows`."""
     if num_replaced:
         transaction.overwrite(rows, overwrite_filter=where, snapshot_properties=summary)
     else:  # the library warns of a deletion that finds nothing
@@ -392,7 +396,7 @@ def _replace(
 def rows_near(rows: pa.Table, keys: Sequence[str]) -> BooleanExpression:
     """Return a filter that selects all rows with the keys of `rows`, and few others.
 
-    It is a range of the first key column that has an order which all readers agree on.
+    It is a range of the first key column whose order is the same for all readers.
     """
     for key in keys:
         column = rows.column(key)
@@ -409,14 +413,14 @@ def rows_near(rows: pa.Table, keys: Sequence[str]) -> BooleanExpression:
 
 
 def _is_ordered(dtype: pa.DataType) -> bool:
-    """Return whether all readers of Iceberg order values of a type alike."""
+    """Return whether all readers of Iceberg order values of a type in the same way."""
     return bool(
         pa.types.is_integer(dtype) or pa.types.is_string(dtype) or pa.types.is_date32(dtype)
     )
 
 
 def _literal(value: Any) -> Any:
-    """Convert a key value to one that Iceberg's expressions take."""
+    """Return a key value as a value that Iceberg's expressions take."""
     return value.isoformat() if isinstance(value, dt.date) else value
 
 
@@ -442,7 +446,7 @@ def last_epoch_of(metadata: TableMetadata, query_id: str, writer: str) -> Histor
 
 
 def _ancestors(metadata: TableMetadata) -> Iterator[Snapshot]:
-    """Yield the snapshots behind the table's content that are still there, newest first."""
+    """Yield the snapshots that led to the table's content and still exist, newest first."""
     snapshot = metadata.current_snapshot()
     while snapshot is not None:
         yield snapshot
@@ -461,14 +465,14 @@ def _property_name(query_id: str, writer: str) -> str:
 
 
 def _epoch_of_snapshot(snapshot: Snapshot, query_id: str, writer: str) -> HistoryPoint | None:
-    """Read a writer's epoch from a snapshot; ``None`` if another writer made the snapshot."""
+    """Return a writer's epoch from a snapshot; ``None`` if another writer made the snapshot."""
     summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
     own = read_point_text(summary.get(_PROPERTY), query_id, writer)
     return None if own is None else own[0]
 
 
 def as_iceberg_stores(dtype: pa.DataType) -> pa.DataType:
-    """Return the narrowest type of Iceberg that holds `dtype`; it has few widths of numbers."""
+    """Return the narrowest Iceberg type that holds values of `dtype`."""
     return {
         pa.int8(): pa.int32(),
         pa.int16(): pa.int32(),
@@ -502,5 +506,5 @@ def _common_type(dtype: pa.DataType) -> object:
 
 
 def _type_name(schema: pa.Schema, name: str) -> str:
-    """Name the type of a schema's column in messages; ``absent`` if there is no such column."""
+    """Return the type of a column, as text for errors; ``absent`` if there is no such column."""
     return str(schema.field(name).type) if name in schema.names else "absent"

@@ -43,7 +43,7 @@ class Outgoing(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that the broker counts, about."""
+        """Approximate size of the message, as the broker counts it, in bytes."""
         size = _OVERHEAD_BYTES + len(self.key or b"") + len(self.value or b"")
         return size + sum(len(k.encode()) + len(v or b"") + 10 for k, v in self.headers or ())
 
@@ -61,7 +61,7 @@ class MessageLayout:
     partitions: str | None  # column of partitions; null: as the partitioner says
 
     def value_columns(self, names: list[str]) -> list[str]:
-        """Names of the columns that are in the value."""
+        """Return the names of the columns that are part of the message's value."""
         return [n for n in names if n not in {self.headers, self.topics, self.partitions}]
 
     def messages(self, rows: pa.RecordBatch) -> Iterator[Outgoing]:
@@ -84,7 +84,7 @@ class MessageLayout:
             )
 
     def _message_keys(self, rows: pa.RecordBatch) -> list[Value]:
-        """Encode the key of each message; ``None`` without a key."""
+        """Return the encoded key of each message; ``None`` if messages have no key."""
         if self.key_format is not None:
             return self.key_format.encode(rows.select(list(self.key)))
         if len(self.key) > 1:
@@ -100,7 +100,7 @@ class MessageLayout:
 
 
 def _is_beyond(values: pa.Array) -> bool:
-    """Return whether dates or times are outside of the years that ISO 8601 text can have."""
+    """Return whether any date or time is outside the years that ISO 8601 text can have."""
     if not (pa.types.is_date(values.type) or pa.types.is_timestamp(values.type)):
         return False
     bounds = within_years(values.type)
@@ -111,11 +111,11 @@ def _is_beyond(values: pa.Array) -> bool:
     return bool(least.is_valid and (least.as_py() < bounds[0] or most.as_py() > bounds[1]))
 
 
-def _message_headers(given: Any) -> list[tuple[str, bytes | None]] | None:
-    """Headers of a row, from a map (pairs) or a list of structs."""
-    if given is None:
+def _message_headers(headers: Any) -> list[tuple[str, bytes | None]] | None:
+    """Return the headers of a row's message, from a map (pairs) or a list of structs."""
+    if headers is None:
         return None
-    pairs = [(h["key"], h["value"]) if isinstance(h, dict) else h for h in given if h is not None]
+    pairs = [(h["key"], h["value"]) if isinstance(h, dict) else h for h in headers if h is not None]
     return [(k or "", v.encode() if isinstance(v, str) else v) for k, v in pairs]
 
 
@@ -165,7 +165,7 @@ class SizeCheck:
         return Rejections(rows=np.asarray(rows, np.int64), reasons=reasons) if rows else None
 
     def _too_large_reason(self, size_bytes: int) -> str:
-        """Return why a message of `size_bytes` is refused."""
+        """Return the reason, as text, why a message of `size_bytes` is refused."""
         return (
             f"its message would have {size_bytes} bytes, and the topic takes {self.max_bytes} "
             "(max.message.bytes)"
@@ -173,7 +173,7 @@ class SizeCheck:
 
 
 def _bound_bytes(batch: pa.RecordBatch) -> int:
-    """Return an upper bound of the bytes of a message of the batch."""
+    """Return an upper bound of the bytes of one message of a batch."""
     fields = sum(
         _text_bytes(c) + 6 * len(f.name) + 4
         for c, f in zip(batch.columns, batch.schema, strict=True)

@@ -142,7 +142,7 @@ class KafkaSink(TargetSink):
 
     @staticmethod
     def text_of(error: Exception) -> str:
-        """Text of an error of the library, with its name."""
+        """Return the text of a library error, with its name."""
         if isinstance(error, KafkaException) and isinstance(error.args[0], KafkaError):
             return f"{error.args[0].str()} ({error.args[0].name()})"
         return str(error)
@@ -154,7 +154,7 @@ class KafkaSink(TargetSink):
 
     @property
     def keeps_epochs(self) -> bool:
-        """True if the group knows of epochs; it does not where they are delivered at least once."""
+        """True if the consumer group stores the last epoch: unless delivery is at least once."""
         return self._exactly_once
 
     def row_check(self) -> RowCheck:
@@ -162,7 +162,7 @@ class KafkaSink(TargetSink):
         return self._check
 
     def open(self, context: SinkContext) -> None:
-        """Look up the topic, and take over the transactional id."""
+        """Look up the topic, and fence earlier producers of the same transactional id."""
         self._context = context
         self._schema = storable_schema(context.schema)
         self._check_columns()
@@ -188,7 +188,7 @@ class KafkaSink(TargetSink):
                 self._last = point.epoch
 
     def last_delivered(self) -> HistoryPoint | None:
-        """Return the epoch that the sink's group has."""
+        """Return the last epoch that the sink's consumer group has; ``None`` if it has none."""
         if not self._exactly_once:
             return None
         with self._translating_errors(
@@ -203,7 +203,7 @@ class KafkaSink(TargetSink):
         return HistoryPoint(**json.loads(place.metadata))
 
     def cannot_roll_back(self) -> str:
-        """Reason why messages cannot be taken back."""
+        """Return the reason why messages cannot be removed."""
         return "messages that are in a topic cannot be taken back"
 
     def continue_after(self, point: HistoryPoint) -> None:
@@ -248,7 +248,10 @@ class KafkaSink(TargetSink):
     # Transactions
 
     def _in_transaction(self, point: HistoryPoint, write: Callable[[Producer], None]) -> None:
-        """Write, and record an epoch, in one transaction; retry after a recoverable error."""
+        """Write messages by `write`, and record their epoch, in one transaction.
+
+        Retries once after a recoverable error.
+        """
         place = Place(
             self._topic,
             0,
@@ -284,12 +287,12 @@ class KafkaSink(TargetSink):
                 return
 
     def _record_epoch(self, producer: Producer, place: Place) -> None:
-        """Have the transaction commit the epoch's number, an offset of the group.
+        """Add the epoch's number to the transaction, as an offset of the consumer group.
 
-        librdkafka waits here without end, whatever time it is given, for a coordinator of the group
-        that has left the cluster (its issues 5456 and 5511, as of version 2.16). So another thread
-        waits for it, and a producer that does not answer is given up for a new one, which fences
-        it.
+        librdkafka waits here without end, whatever time-out it is given, for a coordinator of the
+        group that has left the cluster (its issues 5456 and 5511, as of version 2.16). So another
+        thread waits for it, and a producer that does not answer is replaced by a new one, which
+        fences it.
         """
         metadata, timeout_s = self._read_group_metadata(), self._settings.timeout_s
         answers: SimpleQueue[BaseException | None] = SimpleQueue()
@@ -313,7 +316,7 @@ class KafkaSink(TargetSink):
             raise error
 
     def _commit_transaction(self, producer: Producer) -> None:
-        """Commit; repeat it without an answer, which is idempotent."""
+        """Commit the transaction; without an answer, repeat the commit, which is idempotent."""
         start_s = time.monotonic()
         while True:
             try:
@@ -326,7 +329,10 @@ class KafkaSink(TargetSink):
                 return
 
     def _prepare_retry(self, error: KafkaException, start_s: float, *, last: bool) -> None:
-        """Prepare a second attempt; raise if `last`, or if the error is not recoverable."""
+        """Prepare a second attempt.
+
+        Raise if this was the `last`, or the error is not recoverable.
+        """
         met: KafkaError = error.args[0]
         undelivered = self._undelivered
         if met.code() in _FENCED or (met.fatal() and not last):
@@ -349,7 +355,7 @@ class KafkaSink(TargetSink):
             raise error
 
     def _fenced_error(self, took_s: float, error: KafkaException) -> SinkError:
-        """Build the error that another producer has taken over the transactional id."""
+        """Return the error that another producer has fenced this one (same transactional id)."""
         if took_s >= self._transaction_s:
             return self._target_error(
                 f"the transaction took {took_s:.0f} s, and the broker ended it after "
@@ -363,7 +369,7 @@ class KafkaSink(TargetSink):
         )
 
     def _abort(self, producer: Producer) -> None:
-        """Abort a transaction; if that fails, drop the producer, and the next one aborts it."""
+        """Abort a transaction; if that fails, drop the producer: the next one aborts it."""
         self._undelivered = []
         try:
             producer.abort_transaction(self._settings.timeout_s)
@@ -378,7 +384,7 @@ class KafkaSink(TargetSink):
             self._producer = None
 
     def _connect(self) -> Producer:
-        """Return the producer; a new one takes over the transactional id."""
+        """Return the producer; a new one fences earlier producers of the transactional id."""
         if self._producer is not None:
             return self._producer
         start_s = time.monotonic()
@@ -409,11 +415,11 @@ class KafkaSink(TargetSink):
 
     @property
     def _own_name(self) -> str:
-        """Transactional id and group of this sink of this query."""
+        """Name of this sink of this query, used as transactional id and consumer group."""
         return f"godwit-{self._context.query_id}-{self._context.writer}"
 
     def _read_group_metadata(self) -> Any:
-        """Metadata of the sink's consumer group, for a transaction."""
+        """Return the metadata of the sink's consumer group, which a transaction needs."""
         if self._group_metadata is None:
             self._group_metadata = self._open_group_consumer().consumer_group_metadata()
         return self._group_metadata
@@ -433,7 +439,7 @@ class KafkaSink(TargetSink):
     # Messages
 
     def _send_messages(self, output: EpochOutput, producer: Producer) -> None:
-        """Pass an epoch's messages to the producer."""
+        """Pass an epoch's rows, as messages, to the producer."""
         refused: list[pa.RecordBatch] = []
         reasons: list[str] = []
         sent = 0
@@ -490,12 +496,12 @@ class KafkaSink(TargetSink):
             yield from split_batch(gathered, rows=_ROWS, size_bytes=_BYTES)
 
     def _not_delivered(self, error: KafkaError | None, message: Any) -> None:
-        """Record a message that the broker refused; called while the producer is polled."""
+        """Record a message that the broker refused; a callback of the producer's poll."""
         if error is not None:
             self._undelivered.append((message.topic() or "", error))
 
     def _check_delivered(self) -> None:
-        """Raise if the broker refused a message."""
+        """Raise if the broker has refused a message."""
         if self._undelivered:
             raise KafkaException(self._undelivered[0][1])
 
@@ -516,7 +522,7 @@ class KafkaSink(TargetSink):
             raise self._settings.to_error(waited, self._log, start_s)
 
     def _check_columns(self) -> None:
-        """Raise if messages cannot be made from the columns."""
+        """Raise if messages cannot be made from the sink's columns."""
         layout, schema = self._layout, self._schema
         for option, names in (
             ("key", layout.key),
@@ -547,7 +553,10 @@ class KafkaSink(TargetSink):
             raise SinkError(error.message, remedy=error.remedy, sink=self._context.name) from None
 
     def _column_error(self, option: str, name: str, wanted: str) -> SinkError:
-        """Build the error that a column is missing or of the wrong type."""
+        """Return the error that the column `name` of an option is missing or of a wrong type.
+
+        `wanted`: the type, as text.
+        """
         return self._target_error(
             f"{option} names {name!r}, which holds {self._schema.field(name).type}",
             f"Give a column of {wanted}.",

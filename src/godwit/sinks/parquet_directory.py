@@ -40,7 +40,7 @@ class _MakeError(Protocol):
 
 
 def check_columns(schema: pa.Schema, partition_by: Sequence[str], error: _MakeError) -> None:
-    """Refuse columns that Parquet files cannot hold or that cannot name directories."""
+    """Raise `error` for columns that Parquet files cannot hold or that cannot name directories."""
     if any(name.lower() == "epoch" for name in schema.names):
         raise error(
             "a column is called 'epoch', as the directories are",
@@ -76,12 +76,13 @@ class ParquetDirectory:
     root: str
 
     def claim(self, mine: dict[str, Any], error: _MakeError) -> bool:
-        """Write the owner file, or check that it names this sink; return ``True`` if it is new.
+        """Write the owner file, or check that it names this sink; return whether it is new.
 
-        Epoch numbers start anew with every checkpoint: without this check, the epochs of an older
-        query would pass for delivered epochs of this one, and rows would be lost. Of two queries
-        that begin a directory at once, one is refused: here on a local disk, where the marker is
-        claimed, and elsewhere here or in `check`, before it has written a row.
+        `mine`: this sink's owner file. Epoch numbers start again with every checkpoint: without
+        this check, the epochs of an older query would pass for delivered epochs of this one, and
+        rows would be lost. Of two queries that begin a directory at once, one is refused: here on a
+        local disk, where creating the file is exclusive, and elsewhere here or in `check`, before
+        it has written a row.
         """
         if self._read_marker(mine, error) is not None:
             return False
@@ -107,10 +108,10 @@ class ParquetDirectory:
         return True
 
     def check(self, mine: dict[str, Any], error: _MakeError) -> None:
-        """Check that the directory is still this sink's; add new columns to the owner file.
+        """Check that the directory still belongs to this sink; add new columns to the owner file.
 
-        Columns may come and go between runs, since every file says which it has; one that changed
-        its type would keep readers from reading the directory as a whole.
+        Columns may be added and dropped between runs, since every file says which it has; one that
+        changed its type would keep readers from reading the directory as a whole.
         """
         marker = self._read_marker(mine, error)
         if marker is None:  # somebody has emptied the directory
@@ -123,7 +124,7 @@ class ParquetDirectory:
             )
 
     def _read_marker(self, mine: dict[str, Any], error: _MakeError) -> dict[str, Any] | None:
-        """Read the owner file; ``None`` if there is none; raise if it names another sink."""
+        """Return the owner file; ``None`` if there is none; raise if it names another sink."""
         marker = f"{self.root}/{_MARKER}"
         if not exists(self.filesystem, marker):
             return None
@@ -144,15 +145,15 @@ class ParquetDirectory:
         return theirs
 
     def ignores_case(self) -> bool:
-        """Return whether the file system takes names that differ in case for the same name."""
+        """Return whether the file system ignores case in names."""
         return exists(self.filesystem, f"{self.root}/{_MARKER.upper()}")
 
     def _write_claim(self, mine: dict[str, Any]) -> str | None:
-        """Write the owner file; return the file of a rival that is about to write one.
+        """Write the owner file; return the path of another sink's claim if there is one.
 
-        A local disk links a file to a name that nobody has. Elsewhere every claimant writes a file
-        of its own before it looks for those of others: of two that come at once, one sees the
-        other, and gives way.
+        On a local disk a file is linked to a name that must not exist. Elsewhere every claimant
+        writes a file of its own before it looks for those of others: of two that come at once, one
+        sees the other, and is refused.
         """
         own = self._write_temporary_marker(mine)
         here = local_path(self.filesystem, own)
@@ -226,7 +227,7 @@ class ParquetDirectory:
         ]
 
     def epoch_point(self, epoch: int) -> HistoryPoint:
-        """Read history and digest of a delivered epoch from its ``_SUCCESS``."""
+        """Return a delivered epoch with its history and digest, from its ``_SUCCESS`` file."""
         point = read_point(self.filesystem, f"{self.root}/epoch={epoch}/_SUCCESS")
         if point is None or point.epoch != epoch:  # it was damaged
             return point_without_history(epoch)
@@ -235,7 +236,7 @@ class ParquetDirectory:
     def last_point(self) -> HistoryPoint | None:
         """Return the last delivered epoch, even if its directory was removed since.
 
-        Lists the directory once, and looks into those of later epochs than the noted one only.
+        Lists the directory once, and reads only epochs later than the recorded one.
         """
         noted = read_point(self.filesystem, f"{self.root}/{_LAST}")
         for epoch in reversed(self.epochs_begun()):
@@ -248,8 +249,8 @@ class ParquetDirectory:
     def record_last(self, point: HistoryPoint) -> None:
         """Record the last delivered epoch in ``_delivered.json``.
 
-        A note that a crash tore says nothing, and is not forced to the disk: the epochs' own
-        directories say the same, as long as nobody takes them away.
+        The file is not synced, and is ignored if a crash damaged it: the epochs' own directories
+        say the same, unless somebody removes them.
         """
         path = f"{self.root}/{_LAST}"
         here = local_path(self.filesystem, path)
@@ -260,11 +261,11 @@ class ParquetDirectory:
         write_point(self.filesystem, written, point)
         here.with_name(written.rpartition("/")[2]).replace(here)
 
-    def remove_staged(self, which: Callable[[str], bool]) -> None:
-        """Remove the entries of ``_staging`` whose names meet the condition `which`."""
+    def remove_staged(self, matches: Callable[[str], bool]) -> None:
+        """Remove the entries of ``_staging`` for whose names `matches` is true."""
         selector = pafs.FileSelector(f"{self.root}/_staging", allow_not_found=True)
         for info in self.filesystem.get_file_info(selector):
-            if which(info.base_name):
+            if matches(info.base_name):
                 # Another delivery may have been first; and a file more does no harm.
                 with contextlib.suppress(OSError):
                     self.filesystem.delete_dir(info.path)
@@ -351,11 +352,12 @@ def _can_partition(dtype: pa.DataType) -> bool:
 def latest_epoch(
     path: str | os.PathLike[str], filesystem: pafs.FileSystem | None = None
 ) -> int | None:
-    """Newest epoch that a Parquet sink has delivered to `path`; ``None`` before the first.
+    """Return the newest epoch that a Parquet sink has delivered to `path`.
 
-    In complete mode ``<path>/epoch=<latest>`` holds the whole result.
+    ``None`` before the first.
 
-    `path`: what the sink was given. `filesystem`: what the sink was given.
+    In complete mode ``<path>/epoch=<latest>`` holds the whole result. `path`, `filesystem`: as
+    given to the sink.
 
     Examples
     --------
@@ -375,7 +377,7 @@ def write_point(filesystem: pafs.FileSystem, path: str, point: HistoryPoint) -> 
 
 
 def read_point(filesystem: pafs.FileSystem, path: str) -> HistoryPoint | None:
-    """Read the file of `write_point`; ``None`` if it is missing or damaged."""
+    """Return the epoch in a file of `write_point`; ``None`` if it is missing or damaged."""
     try:
         with filesystem.open_input_stream(path) as stream:
             fields = json.loads(stream.read())

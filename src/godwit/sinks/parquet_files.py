@@ -107,7 +107,10 @@ class EpochFiles:
             self._append_rows(inner, columns.take(pa.array(positions)))
 
     def _append_rows(self, inner: str, rows: pa.RecordBatch) -> None:
-        """Append rows to the file of the partition `inner`; begin another file if it is full."""
+        """Append rows to the file of the partition directory `inner`.
+
+        If it is full, begin another.
+        """
         if self._bytes[inner] >= FILE_BYTES and inner in self._open:
             self._open.pop(inner).close()
         writer = self._open_writer(inner)
@@ -115,14 +118,17 @@ class EpochFiles:
         writer.write_batch(rows)
 
     def write_empty(self) -> None:
-        """Write a file without rows, at the depth of partition directories.
+        """Write a file without rows, as deep as the partition directories.
 
-        Files at different depths would stop Spark from reading any.
+        Spark cannot read files at different depths.
         """
         self._open_writer("/".join(f"{name}={NULL_PARTITION}" for name in self._partition_by))
 
     def _open_writer(self, inner: str) -> pq.ParquetWriter:
-        """Return the open file of the partition `inner`; if too many are open, close the oldest."""
+        """Return the open file of the partition directory `inner`.
+
+        Close the oldest if too many are open.
+        """
         if inner in self._open:
             return self._open[inner]
         if len(self._open) >= _OPEN_FILES:
@@ -145,7 +151,9 @@ class EpochFiles:
 def partition_directories(
     keys: pa.RecordBatch, *, folds: bool = False
 ) -> Iterator[tuple[str, np.ndarray[Any, np.dtype[np.int64]]]]:
-    """Yield the directory of each partition, with the positions of its rows, ascending.
+    """Yield each partition's directory, with the positions of its rows, ascending.
+
+    `keys`: partition columns. `folds`: the file system ignores case.
 
     Examples
     --------
@@ -173,7 +181,7 @@ def partition_directories(
 
 
 def directory_name(column: str, value: Any, *, folds: bool = False) -> str:
-    """Return the directory's name of a partition, such as ``day=2024-05-01``, as Spark does."""
+    """Return the name of a partition's directory, as Spark names it, such as ``day=2024-05-01``."""
     text = _partition_text(value)
     if text is None:
         return f"{column}={NULL_PARTITION}"
@@ -192,12 +200,12 @@ def _partition_text(value: Any) -> str | None:
 
 
 def folded(name: str) -> str:
-    """Normalise a name as file systems without case compare names."""
+    """Return a name in the form in which file systems that ignore case compare names."""
     return unicodedata.normalize("NFC", name).casefold()
 
 
 def escaped_in_paths(text: str) -> str:
-    """Escape special characters of a path as ``%XX``, the same as Spark.
+    """Return a text with a path's special characters escaped as ``%XX``, as Spark does.
 
     Examples
     --------
@@ -222,7 +230,7 @@ class Partition:
 def partitioned(
     rows: pa.Table, partition_by: Sequence[str], *, folds: bool = False
 ) -> list[Partition]:
-    """Divide rows by the partition columns; `folds`: the file system ignores case."""
+    """Return rows divided by the partition columns; `folds`: the file system ignores case."""
     if not partition_by:
         return [Partition("", {}, rows)]
     columns = [name for name in rows.schema.names if name not in partition_by]
@@ -247,7 +255,7 @@ def partitions_worth_files(
     *,
     folds: bool = False,
 ) -> list[Partition] | None:
-    """Divide a lane's rows by partitions; ``None`` if the lane has too few for files of its own.
+    """Return a lane's rows divided by partitions; ``None`` if they are too few for files.
 
     All rows must have at least `lane_bytes` bytes, and those of a partition a sixteenth of that on
     average.
@@ -259,7 +267,7 @@ def partitions_worth_files(
 
 
 def file_slices(rows: pa.Table) -> Iterator[pa.Table]:
-    """Cut a lane's rows into parts for files of bounded size."""
+    """Yield parts of a lane's rows, each for one file of bounded size."""
     return split_batch(rows, rows=rows.num_rows, size_bytes=FILE_BYTES)
 
 
@@ -274,7 +282,10 @@ def write_file(
     delivered: str,
     facts: dict[str, Any] | None = None,
 ) -> WrittenFile:
-    """Write a partition's rows to a Parquet file below `root`; not durable yet."""
+    """Write a partition's rows to a Parquet file below `root`, without fsync.
+
+    `delivered`: path of the file once its epoch is delivered. `facts`: further data for that.
+    """
     with filesystem.open_output_stream(f"{root}/{path}") as stream:
         pq.write_table(rows, stream, compression=compression)
         size = int(stream.tell())
@@ -293,7 +304,7 @@ def files_there(
 ) -> tuple[list[tuple[WrittenFile, pafs.FileInfo]], list[str]]:
     """Return the lanes' files that exist at the target, and the paths of missing ones.
 
-    If any are missing, the epoch must not be delivered.
+    If any is missing, the epoch must not be delivered.
     """
     infos = filesystem.get_file_info([f"{root}/{file.path}" for file in written])
     there = [
@@ -307,10 +318,10 @@ def files_there(
 def is_target_replaced(
     sink: str, target: str, output: EpochOutput, gone: Sequence[str], opening: str
 ) -> bool:
-    """Return whether to skip an epoch whose files are gone since the whole target was removed.
+    """Return whether to skip an epoch whose files are gone because the whole target was removed.
 
-    True if the target was created when the sink was opened, and all `gone` files were written
-    before. `opening`: part of the names of files written since; empty if the target was not
+    True if the target was created when the sink was opened, and all missing files (`gone`) were
+    written before. `opening`: part of the names of files written since; empty if the target was not
     created. The epoch is lost then, with all earlier ones: a warning says so.
     """
     if not opening or any(f"-{opening}-" in path for path in gone):
@@ -330,7 +341,7 @@ _LONGEST_NAME: Final = 255
 
 
 def short_directory_name(column: str, *, folds: bool) -> Rule:
-    """Return the rule that ``column=value`` is short enough for a file name."""
+    """Return the rule that the directory name ``column=value`` is not too long for a file name."""
     reason = f"would name a directory of more than {_LONGEST_NAME} bytes"
     return Rule(reason, partial(_with_long_directory_name, column, folds))
 
@@ -387,11 +398,10 @@ def file_row_check(
     *,
     folds: bool = False,
 ) -> RowCheck:
-    """Build the check of rows for a target of files, perhaps partitioned.
+    """Return the check of rows for a target of files, perhaps partitioned.
 
-    `context`: the sink's. `partition_by`: partition columns. `max_partitions`: the most partitions
-    that one lane may write in an epoch. `never_null`: columns that the target does not let be null.
-    `folds`: whether names that differ by case are one.
+    `max_partitions`: the most partitions that one lane may write in an epoch. `never_null`: columns
+    that must not be null in the target. `folds`: names that differ only by case are equal.
     """
     columns = []
     for field in context.schema:

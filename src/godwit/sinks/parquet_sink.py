@@ -222,7 +222,7 @@ class ParquetSink(TargetSink):
         return self.destination
 
     def lane_writer(self) -> LaneWriter | None:
-        """Return the lane writer; ``None`` if delivery could not publish its files by renaming.
+        """Return the writer for lanes; ``None`` if their files could not be published by renaming.
 
         HDFS has no hard links, and copying passes all data through the driver.
         """
@@ -269,7 +269,7 @@ class ParquetSink(TargetSink):
             self._last = self._noted = -1 if self._last_point is None else self._last_point.epoch
 
     def last_delivered(self) -> HistoryPoint | None:
-        """Return the last epoch that the directory has, as of opening or the last roll-back."""
+        """Return the directory's last epoch, as found when it was opened or rolled back."""
         return self._last_point
 
     def cannot_roll_back(self) -> None:
@@ -302,8 +302,8 @@ class ParquetSink(TargetSink):
     def continue_after(self, point: HistoryPoint) -> None:
         """Record in the directory that all epochs up to `point` are delivered.
 
-        Raises `SinkError` if directories of later epochs are there, which those to come could not
-        be told from.
+        Raises `SinkError` if there are directories of later epochs, which could not be told from
+        those to come.
         """
         newest = max(self._directory.delivered_epochs(), default=-1)
         if newest > point.epoch:
@@ -345,7 +345,7 @@ class ParquetSink(TargetSink):
                 self._directory.remove_staged(lambda name: _epoch_of_attempt(name) <= epoch)
 
     def _assemble_epoch(self, output: EpochOutput, final: str) -> None:
-        """Write the epoch's directory `final` from lanes' files and the other rows."""
+        """Write the epoch's directory, at path `final`, from lanes' files and the other rows."""
         self._directory.check(self._marker(), self._target_error)
         written, gone = files_there(self._fs, self._root, output.files())
         if gone:
@@ -374,7 +374,7 @@ class ParquetSink(TargetSink):
     def _write_and_rename(
         self, output: EpochOutput, final: str, lane_files: Mapping[str, str]
     ) -> None:
-        """Write the epoch under ``_staging``, and rename it into place."""
+        """Write the epoch under ``_staging``, and rename its directory to `final`."""
         # Readers pass over a leading "_", also where HDFS puts it if another delivery of this epoch
         # came first: it renames onto a directory by moving into it. Other systems refuse.
         name = f"_{output.epoch}-{uuid.uuid4().hex}"
@@ -401,10 +401,10 @@ class ParquetSink(TargetSink):
     def _write_and_copy(
         self, output: EpochOutput, final: str, lane_files: Mapping[str, str]
     ) -> None:
-        """Write the epoch's files in place, where directories cannot be renamed.
+        """Write the epoch's files at `final` directly, if directories cannot be renamed.
 
-        Another driver, which is late or is the new one, may do the same at the same time: it writes
-        the same rows under the same names, so neither takes away what the other has put there.
+        Another driver, late or new, may do the same at the same time: it writes the same rows under
+        the same names, so neither removes files of the other.
         """
         staging = f"{self._root}/_staging/_{output.epoch}-{uuid.uuid4().hex}"
         try:
@@ -441,7 +441,7 @@ class ParquetSink(TargetSink):
                 files.write_empty()
 
     def _is_delivered(self, epoch: int) -> bool:
-        """Return whether the directory of an epoch has its ``_SUCCESS``."""
+        """Return whether the directory of an epoch has its ``_SUCCESS`` file."""
         return exists(self._fs, f"{self._root}/epoch={epoch}/_SUCCESS")
 
     def _was_delivered(self, epoch: int) -> bool:
@@ -472,7 +472,7 @@ class ParquetSink(TargetSink):
         }
 
     def _check_columns(self) -> None:
-        """Refuse options of the sink that do not fit its columns or its output mode."""
+        """Raise if options of the sink do not fit its columns or its output mode."""
         if self._keep is not None and not self._context.complete:
             raise self._target_error(
                 "keep is for complete mode; here every epoch holds rows that no other does",

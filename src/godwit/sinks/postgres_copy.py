@@ -38,7 +38,7 @@ Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 
 def scalar(connection: Connection, query: LiteralString | sql.Composed, *parameters: object) -> Any:
-    """Return the first value of the first row of an answer; ``None`` if it has no row."""
+    """Return the first value of the first row of a query's result; ``None`` without a row."""
     row = connection.execute(query, parameters or None).fetchone()
     return None if row is None else row[0]
 
@@ -67,7 +67,7 @@ def find_refused(
     """Load the rows that the server accepts; return the others, with the server's reasons.
 
     `connection`: in a transaction. `parts`: the rows. `load`: writes a part of them; called without
-    rows first. Raises `psycopg.Error` if the server refuses what is not about a row.
+    rows first. Raises `psycopg.Error` if the error is not about a row.
     """
     with connection.transaction():
         load(None)
@@ -195,7 +195,7 @@ def key_types(dtype: pa.DataType) -> Iterator[pa.DataType]:
 
 
 def decimal_digits(dtype: pa.DataType) -> tuple[int, int]:
-    """Return the precision and scale (digits) that values of a decimal type need."""
+    """Return the precision and the scale that values of a decimal type need."""
     return dtype.precision - min(dtype.scale, 0), max(dtype.scale, 0)
 
 
@@ -210,7 +210,7 @@ def csv_rows(columns: Sequence[pa.Array]) -> bytes:
 
 
 def _csv_field(values: pa.Array) -> pa.Array:
-    """Convert values to a type whose CSV form PostgreSQL reads back exactly."""
+    """Return values in a type whose CSV text PostgreSQL reads back exactly."""
     dtype = values.type
     if pa.types.is_dictionary(dtype):
         return _csv_field(values.dictionary_decode())
@@ -237,7 +237,7 @@ def _csv_field(values: pa.Array) -> pa.Array:
 
 
 def _hexadecimal(values: pa.Array) -> pa.Array:
-    """Write binary values in PostgreSQL's hexadecimal form, all values at once."""
+    """Return binary values as text in PostgreSQL's hexadecimal form."""
     binary = values.cast(pa.large_binary())
     _, offsets, data = binary.buffers()
     ends = np.frombuffer(offsets, np.int64, len(binary) + 1, binary.offset * 8)
@@ -250,7 +250,7 @@ def _hexadecimal(values: pa.Array) -> pa.Array:
 
 
 def _array_literals(values: pa.Array) -> pa.Array:
-    """Write lists of primitive values as ``{1,2,NULL}``."""
+    """Return lists of primitive values as text such as ``{1,2,NULL}``."""
     lists = values.cast(pa.large_list(values.type.value_type))
     elements = _csv_field(lists.flatten()).cast(pa.large_string())
     escaped = pc.replace_substring(pc.replace_substring(elements, "\\", "\\\\"), '"', '\\"')
@@ -275,7 +275,7 @@ def _concatenated(*parts: pa.Array | str) -> pa.Array:
 
 
 def _as_json(values: pa.Array) -> pa.Array:
-    """Encode nested values as JSON: decimals as numbers, times in ISO 8601, binary in base 64."""
+    """Return nested values as JSON: decimals as numbers, times in ISO 8601, binary in base 64."""
     schema = with_plain_types(pa.schema([("values", values.type)]), _in_microseconds)
     values = values.cast(schema.field(0).type)
     encoder = msgspec.json.Encoder(decimal_format="number")
@@ -289,7 +289,7 @@ def _as_json(values: pa.Array) -> pa.Array:
 
 
 def _in_microseconds(dtype: pa.DataType) -> pa.DataType:
-    """Return a duration type in microseconds, as Python has it; others unchanged."""
+    """Return a duration type in microseconds, as in Python; other types unchanged."""
     return pa.duration("us") if pa.types.is_duration(dtype) else dtype
 
 

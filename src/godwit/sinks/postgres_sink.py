@@ -105,7 +105,7 @@ class DeliveredEpochs:
         self._follow_table(connection)
 
     def _prepare(self, connection: Connection, target: TargetTable) -> None:
-        """Create ``godwit_epochs``, or check that it may be used."""
+        """Create the table ``godwit_epochs``, or check that it can be used for `target`."""
         # CREATE TABLE IF NOT EXISTS asks for the right to create even where there is nothing to do;
         # it is said all the same, for another query's sink may be first.
         if scalar(connection, "SELECT to_regclass(%s)", self.identifier.as_string()) is None:
@@ -121,7 +121,7 @@ class DeliveredEpochs:
         target.check_privileges(connection, self.identifier, ["SELECT", "INSERT", "UPDATE"])
 
     def _follow_table(self, connection: Connection) -> None:
-        """Update the row of a table that was renamed, moved or restored."""
+        """Update the row about a table that was renamed, moved or restored."""
         row = self._own_row(connection)
         here = (self._schema, self._table, self.oid)
         if row is not None and (row.schema, row.target, row.oid) != here:
@@ -129,7 +129,7 @@ class DeliveredEpochs:
             self.overwrite(connection, row.point)
 
     def _own_row(self, connection: Connection) -> _Row | None:
-        """Find this table's row in ``godwit_epochs``, by object id or else by name."""
+        """Return the row of ``godwit_epochs`` about this table, by object id or else by name."""
         rows = self._read_rows(connection, self._schema)
         for row in rows:
             if row.oid == self.oid:
@@ -146,7 +146,10 @@ class DeliveredEpochs:
         return self._row_elsewhere(connection)
 
     def _row_elsewhere(self, connection: Connection) -> _Row | None:
-        """Find this table's row in ``godwit_epochs`` of another schema."""
+        """Return the row about this table in ``godwit_epochs`` of another schema.
+
+        ``None`` if none is.
+        """
         schemas = connection.execute(
             """
             SELECT n.nspname
@@ -160,7 +163,7 @@ class DeliveredEpochs:
         return next((row for row in rows if row.oid == self.oid), None)
 
     def _read_rows(self, connection: Connection, schema: str) -> list[_Row]:
-        """Read this query's and sink's rows of ``godwit_epochs`` in a schema."""
+        """Return the rows about this query and sink in ``godwit_epochs`` of a schema."""
         statement: LiteralString = (
             "SELECT target, target_oid::bigint, epoch, history, digest FROM {epochs} "
             "WHERE query_id = {query} AND sink = {sink}"
@@ -177,7 +180,7 @@ class DeliveredEpochs:
         ]
 
     def _format_statement(self, text: LiteralString, schema: str, **values: object) -> sql.Composed:
-        """Format an SQL statement with names and literal values of this sink."""
+        """Return an SQL statement with the names and literal values of this sink filled in."""
         return sql.SQL(text).format(
             epochs=sql.Identifier(schema, EPOCHS),
             query=sql.Literal(self._query_id),
@@ -218,7 +221,7 @@ class DeliveredEpochs:
     def record_once(self, connection: Connection, point: HistoryPoint) -> tuple[bool, int]:
         """Record an epoch as delivered, unless it or a later one is recorded already.
 
-        Waits while another transaction has the row locked. Returns ``True`` if the epoch was not
+        Waits while another transaction has locked the row. Returns whether the epoch was not
         recorded before, and the last epoch before it; -1 if there was none.
         """
         claimed = connection.execute(self._record_statement(_CLAIM, point)).fetchone()
@@ -233,7 +236,7 @@ class DeliveredEpochs:
         target: str | None = None,
         oid: int | None = None,
     ) -> sql.Composed:
-        """Build the statement that records an epoch for a table."""
+        """Return the statement that records an epoch for a table."""
         return self._format_statement(
             statement,
             self._schema,
@@ -415,7 +418,7 @@ class PostgresSink(TargetSink):
         self._last = point.epoch
 
     def _reading_epochs(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context that translates errors of reading ``godwit_epochs``."""
+        """Return a context that translates errors while ``godwit_epochs`` is read."""
         return self._translating_errors(
             "its recorded epochs cannot be read",
             "Check the server and the privileges of its user, and start the query again.",
@@ -425,10 +428,8 @@ class PostgresSink(TargetSink):
         """Write the epoch's rows and number in one transaction, unless it is recorded.
 
         A broken connection is reopened once. If the server refuses values of rows, these rows are
-        found and diverted.
-
-        Raises `SinkError` if the epoch cannot be written. All of it is in the table then if the
-        answer to the commit was lost, and otherwise nothing.
+        found and diverted. Raises `SinkError` if the epoch cannot be written: then the table has
+        all of it if the answer to the commit was lost, and otherwise nothing.
         """
         with self._translating_errors(
             f"epoch {output.epoch} cannot be written",

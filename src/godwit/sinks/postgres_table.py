@@ -66,7 +66,7 @@ _REMEDY: Final = (
 
 
 def check_dsn(dsn: str | Mapping[str, Any]) -> None:
-    """Refuse a malformed connection string."""
+    """Raise `SinkError` if a connection string is malformed."""
     problem = _dsn_problem(dsn)
     if problem is not None:  # raised where no other error is being handled that would be shown
         raise SinkError(
@@ -108,7 +108,7 @@ def server_of_dsn(dsn: str | Mapping[str, Any]) -> str:
 
 
 def secrets_of_dsn(dsn: str | Mapping[str, Any]) -> Secrets:
-    """Find the secrets in a valid connection string."""
+    """Return the secrets in a valid connection string."""
     parameters = _connection_parameters(dsn)
     # A user with a colon is most likely a password in the wrong place.
     misplaced = str(parameters.get("user") or "").partition(":")[2]
@@ -124,7 +124,7 @@ def _connection_parameters(dsn: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dsn_problem(dsn: str | Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a connection string, without quoting it; ``None`` if nothing."""
+    """Return the problem of a connection string, without quoting it; ``None`` if it is valid."""
     texts = [dsn] if isinstance(dsn, str) else [str(value) for value in dsn.values()]
     if any("\0" in text for text in texts):
         return "it holds a zero byte"
@@ -179,7 +179,7 @@ class TargetTable:
 
     @property
     def identifier(self) -> sql.Identifier:
-        """The table's name, quoted."""
+        """Name of the table, quoted for SQL."""
         return sql.Identifier(*self.table.split("."))
 
     def prepare(self, connection: Connection, *, create: bool) -> None:
@@ -220,7 +220,7 @@ class TargetTable:
         return int(row[0]), str(row[1]), str(row[2])
 
     def _check_maps(self) -> None:
-        """Refuse maps whose keys cannot be names in a JSON object."""
+        """Raise if maps have keys that cannot be names in a JSON object."""
         for field in self.schema:
             for keys in key_types(field.type):
                 if (
@@ -235,7 +235,7 @@ class TargetTable:
                     )
 
     def _check_row_security(self, connection: Connection) -> None:
-        """Refuse a table with row security, which COPY cannot write."""
+        """Raise if the table has row security, with which COPY cannot write."""
         if scalar(connection, "SELECT row_security_active(to_regclass(%s)::oid)", self._name):
             user = connection.info.user
             raise self._table_error(
@@ -245,7 +245,7 @@ class TargetTable:
             )
 
     def _check_names(self, connection: Connection) -> None:
-        """Refuse names that the server would truncate."""
+        """Raise if the server would truncate a name."""
         limit = scalar(connection, "SELECT current_setting('max_identifier_length')::int")
         for name in (*self.table.split("."), *self.schema.names):
             if "\0" in name:
@@ -261,10 +261,10 @@ class TargetTable:
                 )
 
     def row_check(self, connection: Connection) -> RowCheck:
-        """Build the check for rows that the table's columns cannot hold.
+        """Return the check for rows that the table's columns cannot hold.
 
-        What else the table asks of rows (the form of an ``inet``, its constraints and triggers)
-        only the server knows.
+        Other conditions of the table (the form of an ``inet``, constraints and triggers) are known
+        only to the server.
         """
         columns = self._read_columns(connection)
         labels: dict[str, tuple[str, ...]] = {
@@ -305,11 +305,11 @@ class TargetTable:
 
     @property
     def _name(self) -> str:
-        """The table's name, quoted, as text."""
+        """Name of the table, quoted, as text for errors."""
         return self.identifier.as_string()
 
     def _create_statement(self, connection: Connection) -> sql.Composed:
-        """Build the statement that creates the table."""
+        """Return the statement that creates the table."""
         supports_null_keys = connection.info.server_version >= _NULLS_NOT_DISTINCT_SINCE
         null_keys = any(self.schema.field(name).nullable for name in self.keys)
         parts: list[sql.Composable] = [
@@ -328,7 +328,7 @@ class TargetTable:
         return sql.SQL("CREATE TABLE {} ({})").format(self.identifier, sql.SQL(", ").join(parts))
 
     def _read_columns(self, connection: Connection) -> dict[str, _Column]:
-        """Read name → column of the table from the catalogue."""
+        """Return the table's columns by name, from the server's catalogue."""
         rows = connection.execute(
             """
             SELECT a.attname, b.typname, format_type(a.atttypid, a.atttypmod), b.typtype = 'e',
@@ -346,7 +346,7 @@ class TargetTable:
         return {row[0]: _Column(**dict(zip(names, row, strict=True))) for row in rows}
 
     def _check_columns(self, columns: Mapping[str, _Column]) -> None:
-        """Refuse a table whose columns cannot hold the rows, or that requires other columns."""
+        """Raise if columns cannot hold the rows, or columns that the rows lack are required."""
         alter = f"ALTER TABLE {self._name}"
         for field in self.schema:
             fitting = postgres_type(field.type)
@@ -380,7 +380,7 @@ class TargetTable:
     def check_privileges(
         self, connection: Connection, table: sql.Identifier, needed: Sequence[str]
     ) -> None:
-        """Refuse a table for which the user lacks one of the `needed` privileges."""
+        """Raise if the user lacks one of the privileges `needed` on a table."""
         name, user = table.as_string(), connection.info.user
         for privilege in needed:
             allowed = "SELECT has_table_privilege(to_regclass(%s), %s)"
@@ -392,7 +392,7 @@ class TargetTable:
                 )
 
     def _check_temporary(self, connection: Connection) -> None:
-        """Refuse a database in which the user cannot create temporary tables for upserts."""
+        """Raise if the user cannot create temporary tables, which upserts need."""
         allowed = "SELECT has_database_privilege(current_database(), 'TEMPORARY')"
         if not scalar(connection, allowed):
             user, database = connection.info.user, connection.info.dbname
@@ -402,7 +402,7 @@ class TargetTable:
             )
 
     def _check_unique(self, connection: Connection, columns: Mapping[str, _Column]) -> None:
-        """Require a unique index on exactly the keys, with nulls compared as equal."""
+        """Raise unless there is a unique index on exactly the keys, with equal nulls."""
         # The catalogue learnt to say whether nulls are distinct with the server that has a choice.
         sees_nulls = (
             "i.indnullsnotdistinct"
@@ -439,7 +439,7 @@ class TargetTable:
             )
 
     def _table_error(self, what: str, remedy: str) -> SinkError:
-        """Build an error about the table; `what`: the problem in words."""
+        """Return an error about the table; `what`: the problem as text."""
         return SinkError(
             f"PostgreSQL sink {self.sink!r}: table {self.table} {what}.",
             remedy=remedy,
@@ -465,17 +465,17 @@ def _loses_digits(dtype: pa.DataType, column: _Column) -> bool:
 
 
 def _decimal_digits(dtype: pa.DataType) -> tuple[int, int]:
-    """Return the decimal digits of a type: in all, and after the point."""
+    """Return the decimal digits of a type: before, and after the point."""
     if pa.types.is_decimal(dtype):
         return decimal_digits(dtype)
     return len(str(2 ** (dtype.bit_width - pa.types.is_signed_integer(dtype)))), 0
 
 
 def _quoted(name: str) -> str:
-    """Quote a name for a statement of SQL."""
+    """Return a name quoted for SQL."""
     return sql.Identifier(name).as_string()
 
 
 def comma_separated(names: Sequence[str]) -> sql.Composed:
-    """Quote names and separate them by commas."""
+    """Return names, quoted, separated by commas."""
     return sql.SQL(", ").join(sql.Identifier(name) for name in names)

@@ -107,7 +107,7 @@ EACH_KEY_ONCE: Final = Rule("is a map with a key that comes twice", _with_key_tw
 
 
 def up_to_characters(limit: int) -> Rule:
-    """Return the rule that text has a bounded length."""
+    """Return the rule that a text has at most `limit` characters."""
     reason = f"has more than the {limit} characters that the target's column holds"
     return Rule(reason, partial(_longer_than, limit))
 
@@ -142,7 +142,7 @@ class ColumnCheck:
     nullable: bool = True  # whether the column itself may be null
 
     def find(self, values: pa.Array) -> Iterator[tuple[npt.NDArray[np.int64], str]]:
-        """Yield the positions of values that break a rule, with the rule's reason."""
+        """Yield the positions of values that break a rule, and the rule's reason."""
         rows = np.arange(len(values))
         damaged = _invalid_values(values)
         if len(damaged):
@@ -182,9 +182,9 @@ class RowChecks:
 
 
 def within_years(dtype: pa.DataType) -> tuple[int, int] | None:
-    """First and last number of a date or timestamp type in the years 1 to 9999.
+    """Return first and last number of a date or timestamp type in the years 1 to 9999.
 
-    ``None`` if the type holds no others.
+    ``None`` if the type cannot leave these years.
     """
     if dtype == pa.date32():
         return _FIRST_DAY, _LAST_DAY
@@ -213,7 +213,7 @@ def _invalid_values(values: pa.Array) -> npt.NDArray[np.int64]:
 def _nested_arrays(
     values: pa.Array, parents: npt.NDArray[np.int64] | None = None
 ) -> Iterator[tuple[pa.Array, npt.NDArray[np.int64] | None]]:
-    """Yield the arrays nested in an array, with the row of each of their values."""
+    """Yield an array and those nested in it, each with the outer row of each of its values."""
     dtype = values.type
     if pa.types.is_dictionary(dtype):
         yield from _nested_arrays(values.dictionary_decode(), parents)
@@ -231,7 +231,7 @@ def _nested_arrays(
 
 
 def _map_entries(maps: pa.Array) -> pa.Array:
-    """Return the entries of maps as lists."""
+    """Return the entries of maps as lists of structs."""
     return maps.cast(pa.list_(pa.struct([maps.type.key_field, maps.type.item_field])))
 
 

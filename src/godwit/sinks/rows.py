@@ -39,7 +39,7 @@ def column_names(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def check_mode(subject: str, mode: str, keys: str | Sequence[str] | None) -> None:
-    """Refuse an unknown mode of writing, and keys without upserts; `subject`: for messages."""
+    """Raise for an unknown mode of writing, or keys without upserts; `subject`: for errors."""
     if mode not in {"append", "upsert"}:
         raise SinkError(f"{subject}: mode {mode!r} is not known.", remedy="Use append or upsert.")
     if keys is not None and mode == "append":
@@ -50,7 +50,7 @@ def check_mode(subject: str, mode: str, keys: str | Sequence[str] | None) -> Non
 
 
 def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the columns that identify a row: `keys`, or else those that the result has."""
+    """Return the columns that identify a row: `keys`, or by default those of the result."""
     unique = context.unique_keys
     if keys is None and not unique:
         raise SinkError(
@@ -77,7 +77,7 @@ def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple
 
 
 def require_columns(context: SinkContext, names: Iterable[str], option: str) -> None:
-    """Raise `SinkError` if names, given as `option`, are no columns of the rows."""
+    """Raise `SinkError` if any of `names`, given as `option`, is no column of the rows."""
     unknown = [name for name in names if name not in context.schema.names]
     if unknown:
         raise SinkError(
@@ -90,10 +90,10 @@ def require_columns(context: SinkContext, names: Iterable[str], option: str) -> 
 
 
 def storable_schema(schema: pa.Schema) -> pa.Schema:
-    """Return `schema` with timestamps in microseconds, instants in UTC, as targets keep them.
+    """Return a schema as targets store it: timestamps in microseconds, instants in UTC.
 
-    An instant is the same one whatever the session's zone is called; Delta Lake and the marker of a
-    directory know one name only.
+    An instant is the same in every time zone; Delta Lake and the owner file of a directory know
+    only UTC.
     """
     return with_plain_types(
         schema,
@@ -104,7 +104,7 @@ def storable_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def instants_in_utc(schema: pa.Schema) -> pa.Schema:
-    """Return `schema` with instants in UTC, so that zones make no difference."""
+    """Return a schema with instants in UTC, so that time zones make no difference."""
     return with_plain_types(schema, type_in_utc)
 
 
@@ -112,7 +112,7 @@ _Change: TypeAlias = "Callable[[pa.DataType], pa.DataType]"
 
 
 def with_plain_types(schema: pa.Schema, change: _Change) -> pa.Schema:
-    """Return a schema with `change` applied to all its types that are not nested."""
+    """Return a schema with `change` applied to all types that are not nested, at any depth."""
     return pa.schema(
         [
             pa.field(field.name, _with_leaves_changed(field.type, change), nullable=field.nullable)
@@ -148,10 +148,10 @@ def _with_leaves_changed(dtype: pa.DataType, change: _Change) -> pa.DataType:
 def cast_batches(
     output: EpochOutput, schema: pa.Schema, sink: str, needed: Sequence[str] = ()
 ) -> Iterator[pa.RecordBatch]:
-    """Yield an epoch's batches, cast to `schema` without losing a value.
+    """Yield an epoch's batches, cast to `schema` without loss.
 
-    Rows of an epoch that an earlier flow staged have that flow's columns. They are brought to
-    today's by name: columns that are gone are left out, new ones are null.
+    Rows that an earlier flow staged have that flow's columns. They are converted by name: columns
+    that are gone are left out, new ones are null.
     """
     missing = [name for name in needed if name not in output.schema.names]
     if missing:
@@ -180,14 +180,14 @@ def cast_batches(
 
 
 def _checked_cast(schema: pa.Schema, batch: pa.RecordBatch, announced: list[str]) -> pa.RecordBatch:
-    """Cast a batch to a schema; raise if its columns are not those announced."""
+    """Return a batch cast to a schema; raise if its columns are not those `announced`."""
     if batch.schema.names != announced:
         raise ValueError(f"columns {batch.schema.names} where {announced} were announced")
     return with_columns_of(schema, batch)
 
 
 def with_columns_of(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Convert rows to the columns of `schema`, by name: others are dropped, new ones null."""
+    """Return rows with the columns of `schema`, by name: others are dropped, new ones null."""
     columns = [
         batch.column(field.name).cast(field.type)
         if field.name in batch.schema.names
@@ -203,11 +203,10 @@ def join_small_batches(
     rows: int = GATHERED_ROWS,
     size_bytes: int = GATHERED_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Join small batches until they hold `rows` rows or `size_bytes`, in the same order.
+    """Yield the rows in larger batches, of `rows` rows or `size_bytes`, in the same order.
 
-    One that is as large by itself is left alone: joined, texts of 2 GiB would be too many for one.
-
-    An epoch comes as one batch per lane and more, which would make as many tiny row groups.
+    A batch that large stays as it is: joined, texts of 2 GiB would be too many for one column. An
+    epoch comes in several batches per lane, which would make as many tiny row groups.
     """
     batches_held: list[pa.RecordBatch] = []
     held_rows = held_bytes = 0
@@ -228,7 +227,7 @@ def join_small_batches(
 
 
 def split_batch(batch: _Rows, *, rows: int, size_bytes: int) -> Iterator[_Rows]:
-    """Cut a batch into parts of at most `rows` rows and about `size_bytes`."""
+    """Yield parts of a batch of at most `rows` rows and about `size_bytes`."""
     if batch.num_rows <= rows and (batch.nbytes <= size_bytes or batch.num_rows <= 1):
         yield batch
         return
@@ -258,7 +257,7 @@ def last_of_each_key(keys: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def _normalised_floats(rows: _Rows, names: Iterable[str] | None = None) -> _Rows:
-    """Make floats that count as equal keys equal bit by bit; `names`: the columns to change."""
+    """Return rows whose equal floats have equal bits; `names`: the columns to change."""
     for name in rows.schema.names if names is None else names:
         position = rows.schema.get_field_index(name)
         field = rows.schema.field(position)
@@ -275,8 +274,8 @@ def without_replaced_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield an epoch's batches without rows that a later row of the same key replaces.
 
-    Keys that are equal floats are made equal bit by bit. Reads the output twice, so that only its
-    key columns are in memory at once.
+    Equal floats in keys get equal bits. Reads the output twice, so that only the key columns are in
+    memory at once.
     """
     key_schema = pa.schema([schema.field(name) for name in keys])
     key_batches = [batch.select(list(keys)) for batch in cast_batches(output, schema, sink, keys)]

@@ -57,7 +57,7 @@ class MemorySink(Sink):
         return f"<memory sink: {rows} rows of {len(self.epochs)} epochs>"
 
     def _repr_html_(self) -> str:
-        """Show the first rows of the result, for notebooks."""
+        """Return the first rows of the result as HTML, for notebooks."""
         if self._context is None:
             return text_block(repr(self))
         result = self.table()
@@ -67,7 +67,7 @@ class MemorySink(Sink):
         return table(f"{result.num_rows} rows{more}", result.schema.names, rows)
 
     def open(self, context: SinkContext) -> None:
-        """Take the columns of the query; drop stored rows of another query or other columns."""
+        """Set the columns of the query; drop stored rows of another query or of other columns."""
         with self._lock:
             if self._context is not None:
                 was_ours = self._context.query_id == context.query_id
@@ -76,10 +76,10 @@ class MemorySink(Sink):
         self._refresh_view()
 
     def deliver(self, output: EpochOutput) -> None:
-        """Store the rows of an epoch, unless the epoch is stored already.
+        """Store the rows of an epoch, unless it is stored already.
 
         An epoch with the same number but of another history of commits, as after a start from a
-        backup, replaces the kept rows of this and later epochs.
+        backup, replaces the stored rows of this and later epochs.
         """
         if output.epoch in self._epochs and self._points.get(output.epoch) == output.point:
             return
@@ -151,7 +151,7 @@ class MemorySink(Sink):
         return rows.filter(pa.array(last_of_each_key(rows.select(list(chosen)))))
 
     def _matching_rows(self, schema: pa.Schema) -> dict[int, pa.Table]:
-        """Return epoch → stored rows in the time zone of `schema`; none of other columns."""
+        """Return epoch → stored rows in the time zone of `schema`; none if their columns differ."""
         if instants_in_utc(self._require_context().schema) != instants_in_utc(schema):
             return {}
         return {epoch: rows.cast(schema) for epoch, rows in self._epochs.items()}
@@ -198,17 +198,17 @@ class ForeachSink(Sink):
         return f"<foreach sink: {function_name(self._fn)}>"
 
     def open(self, context: SinkContext) -> None:
-        """Remember the name of the sink and its columns."""
+        """Store the name of the sink and its columns."""
         self._name, self._schema = context.name, context.schema
 
     def argument_of(self, output: EpochOutput) -> Any:
-        """Return an epoch's rows in the form that the user's function takes: a DataFrame."""
+        """Return an epoch's rows as the user's function takes them: a DataFrame."""
         return output.dataframe()
 
     def deliver(self, output: EpochOutput) -> None:
         """Call the user's function with the epoch's rows and number.
 
-        Raises `UserFunctionError` if the function raised; carries its traceback.
+        Raises `UserFunctionError`, with the traceback, if the function raises.
         """
         rows = self.argument_of(output)
         try:
@@ -254,7 +254,7 @@ class ConsoleSink(Sink):
         return f"<console sink: {self._limit} rows of each epoch>"
 
     def open(self, context: SinkContext) -> None:
-        """Prepare the console for the rows of a query."""
+        """Create the console that prints the rows of a query."""
         self._context = context
         self._printed = -1
         # Standard output is looked up now: it may have been redirected since the flow was built.
@@ -263,7 +263,7 @@ class ConsoleSink(Sink):
         self._console = Console(file=self._file)
 
     def deliver(self, output: EpochOutput) -> None:
-        """Print the first rows of the epoch, unless this run has printed the epoch."""
+        """Print the first rows of the epoch, unless this run has printed it."""
         from rich.table import Table  # noqa: PLC0415  rich is optional
         from rich.text import Text  # noqa: PLC0415
 
@@ -297,10 +297,10 @@ class NoopSink(Sink):
         return False
 
     def open(self, context: SinkContext) -> None:
-        """Do nothing: any columns are accepted."""
+        """No-op: any columns are accepted."""
 
     def deliver(self, output: EpochOutput) -> None:
-        """Do nothing: the rows were discarded in the lanes."""
+        """No-op: lanes have discarded the rows."""
 
 
 def _row_tuples(output: EpochOutput) -> Iterator[tuple[object, ...]]:

@@ -128,7 +128,7 @@ class EpochOutput(Protocol):
 
     @property
     def point(self) -> HistoryPoint:
-        """The epoch and the history of commits that it belongs to, for storing with the rows."""
+        """The epoch with its history, to be stored with the rows."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -136,7 +136,7 @@ class EpochOutput(Protocol):
 
     @property
     def num_rows(self) -> int:
-        """Number of rows, those in `files` included."""
+        """Number of rows, including those in `files`."""
 
     @property
     def complete(self) -> bool | None:

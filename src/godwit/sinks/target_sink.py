@@ -56,7 +56,7 @@ class TargetSink(Sink):
         return str(error)
 
     def _checked_keys(self, mode: str, keys: str | Sequence[str] | None) -> tuple[str, ...]:
-        """Return the columns that identify a row; none in append mode; refuse nested types."""
+        """Return the columns that identify a row; none in append mode. Raise for nested types."""
         chosen = upsert_keys(self._context, keys) if mode == "upsert" else ()
         for key in chosen:
             dtype = self._context.schema.field(key).type
@@ -71,7 +71,7 @@ class TargetSink(Sink):
     def _translating_errors(self, what: str, remedy: str, **context: Any) -> Iterator[None]:
         """Context that turns errors of the target's library into `SinkError`, without secrets.
 
-        `what`: what cannot be done, in words. `context`: further fields of the error.
+        `what`: the action that fails, as text. `context`: further fields of the error.
         """
         try:
             yield
@@ -83,7 +83,7 @@ class TargetSink(Sink):
             ) from self._secrets.cause(error)
 
     def _target_error(self, what: str, remedy: str, **context: Any) -> SinkError:
-        """Build an error about the target, without secrets; `what`: the problem in words."""
+        """Return an error about the target, without secrets; `what`: the problem as text."""
         on_table = f" on table {self._place['table']}" if "table" in self._place else ""
         return SinkError(
             f"{self._kind} sink {self._context.name!r}{on_table}: {self._secrets.hide(what)}.",
@@ -94,7 +94,7 @@ class TargetSink(Sink):
         )
 
     def _rollback_error(self, last_epoch: int, min_epoch: int) -> SinkError:
-        """Return the error that a roll-back would remove epochs that do not come again."""
+        """Return the error that a roll-back would remove epochs that cannot be delivered again."""
         return self._target_error(
             f"cannot be rolled back: it would have epochs up to {last_epoch}, and epochs up to "
             f"{min_epoch} were delivered to it and do not come again",
@@ -105,7 +105,7 @@ class TargetSink(Sink):
 
 
 def checked_rejects(sink: Sink | None) -> Sink | None:
-    """Return the user's sink of rejected rows, or refuse it."""
+    """Return the user's sink of rejected rows; raise if it is not valid."""
     if sink is None or (callable(getattr(sink, "deliver", None)) and sink.rejects is None):
         return sink
     what = "has a sink of rejected rows itself" if hasattr(sink, "rejects") else "is no sink"
@@ -116,9 +116,9 @@ def checked_rejects(sink: Sink | None) -> Sink | None:
 
 
 def is_shared(point: HistoryPoint, epochs: CommittedEpochs) -> bool:
-    """Return whether an epoch that a target has is an epoch of the checkpoint too.
+    """Return whether an epoch in a target belongs to the checkpoint's history.
 
-    A point without a digest, as earlier versions left it, goes by its number.
+    A point without a digest, from earlier versions, is compared by its number.
     """
     if point.epoch > epochs.latest_epoch:
         return False
@@ -126,7 +126,7 @@ def is_shared(point: HistoryPoint, epochs: CommittedEpochs) -> bool:
 
 
 def point_of_epoch(epochs: CommittedEpochs, epoch: int) -> HistoryPoint:
-    """Return an epoch with its history and digest; these are empty if its record is gone."""
+    """Return an epoch with its history and digest, which are empty if its record is gone."""
     return epochs.point(epoch) if epoch in epochs.retained_epochs else point_without_history(epoch)
 
 
@@ -136,14 +136,14 @@ def point_without_history(epoch: int, query_id: str = "") -> HistoryPoint:
 
 
 def point_text(point: HistoryPoint, writer: str, **facts: object) -> str:
-    """Encode a writer's last epoch as JSON text for a target; `facts`: further fields."""
+    """Return a writer's last epoch as JSON text for a target; `facts`: further fields."""
     return json.dumps({**asdict(point), "writer": writer, **facts}, sort_keys=True)
 
 
 def read_point_text(
     text: Any, query_id: str, writer: str
 ) -> tuple[HistoryPoint, dict[str, Any]] | None:
-    """Decode text of `point_text`, with all fields; ``None`` if another writer wrote the text."""
+    """Return the epoch and all fields of a text of `point_text`; ``None`` for another writer's."""
     try:
         fields = json.loads(text)
         if (fields["query_id"], fields["writer"]) != (query_id, writer):

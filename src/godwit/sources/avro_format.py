@@ -117,7 +117,7 @@ class AvroMessages(MessageFormat):
         return record
 
     def _writer_schema(self, schema_id: int) -> str:
-        """Return the schema of the registry's id `schema_id`, as JSON text; cached."""
+        """Return the schema with id `schema_id` in the registry, as JSON text; cached."""
         if isinstance(self._registry, str):
             return schema_of_id(self._registry, schema_id)
         assert self._registry is not None
@@ -145,11 +145,11 @@ class AvroMessages(MessageFormat):
         return written
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
-        """Refuse columns that the record does not have. `where`: the sink, for errors."""
+        """Raise for columns that the record does not have. `where`: the sink, for errors."""
         check_fields(schema, self._schema, where, "the Avro record")
 
     def _registered_id(self) -> int:
-        """Return the id that the registry has for the schema to write; cached."""
+        """Return the id in the registry of the schema to write; cached."""
         if isinstance(self._registry, str):
             if self._subject is None:
                 raise SourceError(
@@ -168,7 +168,7 @@ class AvroMessages(MessageFormat):
 
 
 def _schema_text(schema: object) -> str:
-    """Return a user's Avro schema as JSON text, or refuse it."""
+    """Return a user's Avro schema as JSON text; raise if it is not valid."""
     try:
         text = schema_text(schema)
         parsed = fastavro.parse_schema(json.loads(text))

@@ -161,24 +161,27 @@ class _Check:
             self._fail_rule("schema", "a pickled copy has another schema")
 
     def _read_sample(self, start: Position) -> _Range:
-        """Read the rows that all rules are checked by; refuse a source without rows."""
+        """Read the rows by which all rules are checked; raise if the source has no rows."""
         end = self._call_latest(start, limit=self._max_rows)
         rows = self._read_splits(self._source, self._call_splits(start, end, 1))
         if not rows.num_rows:
             self._fail_rule("rows", "there is nothing to read from its start", "Give it some rows.")
         return _Range(begin=start, end=end, rows=rows)
 
-    def _check_split_counts(self, of: _Range) -> None:
-        """Check that any number of splits gives the same rows, in the same order."""
+    def _check_split_counts(self, sample: _Range) -> None:
+        """Check that any number of splits gives the same rows in the same order."""
         for parallelism in _PARALLELISMS:
-            splits = self._call_splits(of.begin, of.end, parallelism)
+            splits = self._call_splits(sample.begin, sample.end, parallelism)
             rows = self._read_splits(self._source, splits)
             self._check_equal(
-                "splits", of.rows, rows, f"{len(splits)} splits give other rows than a single one"
+                "splits",
+                sample.rows,
+                rows,
+                f"{len(splits)} splits give other rows than a single one",
             )
             for split in splits:
                 self._check_split(split)
-        none = self._call_splits(of.end, of.end, 2)
+        none = self._call_splits(sample.end, sample.end, 2)
         if self._read_splits(self._source, none).num_rows:
             self._fail_rule("splits", "between a position and itself there are rows")
 
@@ -198,9 +201,9 @@ class _Check:
         if split.size_bytes is not None and split.size_bytes < 0:
             self._fail_rule("splits", f"{split.what!r} says {split.size_bytes} bytes")
 
-    def _check_repeated_reads(self, of: _Range) -> None:
+    def _check_repeated_reads(self, sample: _Range) -> None:
         """Check that a split gives the same rows again, in any order, in any copy."""
-        splits = self._call_splits(of.begin, of.end, 3)
+        splits = self._call_splits(sample.begin, sample.end, 3)
         try:
             shipped = pickle.loads(pickle.dumps(splits))  # noqa: S301  pickled right here
         except Exception as error:
@@ -223,33 +226,39 @@ class _Check:
         backwards = [self._read_splits(self._source, [split]) for split in reversed(splits)]
         rows = pa.concat_tables([*reversed(backwards), self._schema.empty_table()])
         self._check_equal(
-            "the rule", of.rows, rows, "splits read from the last to the first differ"
+            "the rule", sample.rows, rows, "splits read from the last to the first differ"
         )
         opened = pickle.loads(pickle.dumps(self._source))  # noqa: S301  pickled right here
         self._check_equal(
-            "copies", of.rows, self._read_splits(opened, splits), "a copy made while open differs"
+            "copies",
+            sample.rows,
+            self._read_splits(opened, splits),
+            "a copy made while open differs",
         )
 
-    def _check_columns(self, of: _Range) -> None:
+    def _check_columns(self, sample: _Range) -> None:
         """Check that `read` returns the requested columns, with unchanged values."""
         names = list(self._schema.names)
         asked = [names[::-1], *([name] for name in names)]
-        splits = self._call_splits(of.begin, of.end, 1)
+        splits = self._call_splits(sample.begin, sample.end, 1)
         for columns in asked:
             rows = self._read_splits(self._source, splits, columns)
             self._check_equal(
-                "columns", of.rows.select(columns), rows, f"asked for {columns}, differs from all"
+                "columns",
+                sample.rows.select(columns),
+                rows,
+                f"asked for {columns}, differs from all",
             )
 
-    def _check_limits(self, of: _Range) -> None:
+    def _check_limits(self, sample: _Range) -> None:
         """Check that a limit makes an epoch smaller but not empty, with the same rows."""
-        total = of.rows.num_rows
+        total = sample.rows.num_rows
         for limit in dict.fromkeys((1, max(1, total // 3))):
-            end = self._call_latest(of.begin, limit=limit, until=of.end)
-            splits = self._call_splits(of.begin, end, 2)
+            end = self._call_latest(sample.begin, limit=limit, until=sample.end)
+            splits = self._call_splits(sample.begin, end, 2)
             rows = self._read_splits(self._source, splits)
             # Where splits do not know their rows, a gap may be all that is within the limit.
-            has_gap = end != of.begin and any(not split.exact for split in splits)
+            has_gap = end != sample.begin and any(not split.exact for split in splits)
             if not rows.num_rows and not has_gap:
                 self._fail_rule(
                     "limits",
@@ -263,11 +272,11 @@ class _Check:
                     f"a limit of {limit} gives {counted(rows.num_rows, 'row')}",
                     "Cut the rows there, or say exact_limits=False.",
                 )
-            expected = self._sorted_rows(self._first_rows(of.rows, rows))
+            expected = self._sorted_rows(self._first_rows(sample.rows, rows))
             self._check_equal(
                 "limits", expected, self._sorted_rows(rows), f"a limit of {limit}: other rows"
             )
-        self._check_ranges(of, max(1, total // 4))
+        self._check_ranges(sample, max(1, total // 4))
 
     def _first_rows(self, whole: pa.Table, part: pa.Table) -> pa.Table:
         """Return the first rows of `whole`: as many as `part` has, in their order."""
@@ -287,11 +296,11 @@ class _Check:
             return rows
         return rows.take(pc.sort_indices(rows.column(self._within)))  # which is stable
 
-    def _check_ranges(self, of: _Range, limit: int) -> None:
+    def _check_ranges(self, sample: _Range, limit: int) -> None:
         """Read range after range with a limit; check that no row is lost or read twice."""
-        position, steps = of.begin, []
+        position, steps = sample.begin, []
         for _ in range(self._max_rows + 1):
-            after = self._call_latest(position, limit=limit, until=of.end)
+            after = self._call_latest(position, limit=limit, until=sample.end)
             if after == position:
                 break
             for later, earlier in ((after, position), (after, after)):
@@ -302,21 +311,21 @@ class _Check:
         rows = pa.concat_tables([*steps, self._schema.empty_table()])
         self._check_equal(
             "going on",
-            self._sorted_rows(of.rows),
+            self._sorted_rows(sample.rows),
             self._sorted_rows(rows),
             "epoch by epoch, rows differ from those of one",
         )
-        if position != of.end:
+        if position != sample.end:
             self._fail_rule(
                 "until",
-                f"read up to the end, the position is {position!r} and the end {of.end!r}",
+                f"read up to the end, the position is {position!r} and the end {sample.end!r}",
                 "Return a value equal to until= where it was reached.",
             )
-        if self._call_latest(position, until=of.end) != position:
+        if self._call_latest(position, until=sample.end) != position:
             self._fail_rule("until", "latest goes beyond the end that until= says")
 
     def _check_end(self, start: Position) -> None:
-        """Check that an end holds when more rows arrive, and that earlier rows stay the same."""
+        """Check that a range's end holds when more rows arrive, with the same rows before it."""
         end = self._after_storage("end", self._call_method("end", self._source.end, start))
         until = self._call_latest(start, limit=self._max_rows, until=end)
         before = self._read_splits(self._source, self._call_splits(start, until, 2))
@@ -332,7 +341,7 @@ class _Check:
             self._check_new_rows(end)
 
     def _check_new_rows(self, end: Position) -> None:
-        """Check that rows added after `end` are found."""
+        """Check that rows that arrive after the position `end` are found."""
         position = end
         for _ in range(self._max_rows):
             after = self._call_latest(position, limit=self._max_rows)
@@ -343,29 +352,31 @@ class _Check:
             position = after
         self._fail_rule("latest", "rows that were added after an end are not found from there on")
 
-    def _check_resume(self, of: _Range) -> None:
+    def _check_resume(self, sample: _Range) -> None:
         """Check that a copy of the source continues from a stored position, as a new process."""
-        middle = self._call_latest(of.begin, limit=max(1, of.rows.num_rows // 2), until=of.end)
-        rest = self._read_splits(self._source, self._call_splits(middle, of.end, 1))
+        middle = self._call_latest(
+            sample.begin, limit=max(1, sample.rows.num_rows // 2), until=sample.end
+        )
+        rest = self._read_splits(self._source, self._call_splits(middle, sample.end, 1))
         if not self._is_outside_process():
             return
         other = self._pickled_copy()
         try:
             self._call_method("open", other.open, self._after_storage("latest", middle))
-            splits = self._call_method("splits", other.splits, middle, of.end, 2)
+            splits = self._call_method("splits", other.splits, middle, sample.end, 2)
             self._check_equal(
                 "going on",
                 rest,
                 self._read_splits(other, splits),
                 "after a restart, other rows come",
             )
-            if other.latest(middle, limit=self._max_rows, until=of.end) == middle != of.end:
+            if other.latest(middle, limit=self._max_rows, until=sample.end) == middle != sample.end:
                 self._fail_rule("going on", "after a restart, latest finds nothing more to read")
         finally:
             other.close()
 
     def _is_outside_process(self) -> bool:
-        """Return ``False`` for sources whose rows are in the memory of this process."""
+        """Return whether the source's rows are outside this process's memory."""
         probe = self._pickled_copy()
         try:
             probe.open(None)
@@ -374,9 +385,9 @@ class _Check:
         finally:
             probe.close()
 
-    def _check_reports(self, of: _Range) -> None:
+    def _check_reports(self, sample: _Range) -> None:
         """Check that `lag`, `describe` and `committed` take the range's begin and end position."""
-        for position in (of.begin, of.end):
+        for position in (sample.begin, sample.end):
             lag = self._call_method("lag", self._source.lag, position)
             if not isinstance(lag, Lag):
                 self._fail_rule("lag", f"it is a value of type {type_name(lag)}")
@@ -402,11 +413,11 @@ class _Check:
     # -- calls, checked ---------------------------------------------------------------------------
 
     def _pickled_copy(self) -> Any:
-        """Return a pickled copy of the source, never opened."""
+        """Return a copy of the source, made by pickling, that was never opened."""
         return pickle.loads(self._unopened)  # noqa: S301  pickled by this check
 
     def _call_latest(self, position: Position, **options: Any) -> Position:
-        """Call `Source.latest`; raise if that changes its arguments."""
+        """Return the result of `Source.latest`; raise if the call changes its arguments."""
         before = pickle.dumps(position)
         result = self._call_method("latest", lambda: self._source.latest(position, **options))
         if pickle.dumps(position) != before:
@@ -414,7 +425,10 @@ class _Check:
         return self._after_storage("latest", result)
 
     def _after_storage(self, method: str, value: Any) -> Any:
-        """Return a value as a commit record stores and loads it; `method`: returned the value."""
+        """Return a value as it is after being stored in a commit record and loaded.
+
+        `method`: method that returned it, for errors.
+        """
         try:
             stored = msgspec.msgpack.decode(msgspec.msgpack.encode(value))
         except Exception as error:
@@ -432,7 +446,7 @@ class _Check:
         return stored
 
     def _call_splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
-        """Call `Source.splits`; refuse results that are not `Split` values."""
+        """Return the result of `Source.splits`; raise if it has values other than `Split`."""
         splits = self._call_method("splits", self._source.splits, begin, end, parallelism)
         for split in splits:
             if not isinstance(split, Split):
@@ -442,7 +456,10 @@ class _Check:
     def _read_splits(
         self, source: Source, splits: Iterable[Split], columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Read splits in order; refuse batches with other columns or types than requested."""
+        """Return the rows of splits, read in order.
+
+        Raise if columns or types are not as requested.
+        """
         names = list(self._schema.names) if columns is None else list(columns)
         expected = pa.schema([(name, self._schema.field(name).type) for name in names])
         batches = []
@@ -466,7 +483,10 @@ class _Check:
         return pa.Table.from_batches(batches, schema=expected)
 
     def _check_equal(self, rule: str, expected: pa.Table, actual: pa.Table, what: str) -> None:
-        """Raise the error of a broken rule unless two tables have equal rows; NaN equals itself."""
+        """Raise the error of a broken rule if two tables have different rows; NaN equals itself.
+
+        `what`: subject of the error.
+        """
         if expected.num_rows != actual.num_rows:
             rows = counted(expected.num_rows, "row")
             self._fail_rule(rule, f"{what} ({actual.num_rows} in place of {rows})")
@@ -482,7 +502,7 @@ class _Check:
                     )
 
     def _call_method(self, method: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a method of the source; an error that it raises names the method."""
+        """Return the result of a method of the source; an error that it raises names the method."""
         try:
             return function(*arguments)
         except GodwitError:
@@ -493,11 +513,11 @@ class _Check:
             ) from error
 
     def _fail_rule(self, rule: str, what: str, remedy: str = "") -> None:
-        """Raise the error that the source breaks a rule; `what`: how, in words."""
+        """Raise the error that the source breaks a rule; `what`: how, as text."""
         raise self._rule_error(rule, what, remedy)
 
     def _rule_error(self, rule: str, what: str, remedy: str = "") -> SourceError:
-        """Build the error that the source breaks a rule; `what`: how, in words."""
+        """Return the error that the source breaks a rule; `what`: how, as text."""
         return SourceError(
             f"{type(self._source).__name__} breaks the contract of sources ({rule}): {what}.",
             remedy=remedy or "godwit.sources.source states the contract.",

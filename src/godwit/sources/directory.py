@@ -72,7 +72,7 @@ class Listing:
             )
 
     def find(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Return the positions of files in the listing, by their keys; -1 for missing files."""
+        """Return the positions of files with these keys in the listing; -1 for missing files."""
         if not len(self.keys):
             return np.full(len(keys), -1, np.int64)
         at = np.searchsorted(self.keys, keys, sorter=self._sorter)
@@ -89,7 +89,7 @@ class _Look:
     at_s: float  # monotonic
 
     def is_current(self) -> bool:
-        """Return whether no file was added to or removed from the directories listed."""
+        """Return whether no file was added to or removed from the listed directories since."""
         if time.monotonic() - self.at_s > _TRUSTED_S:
             return False
         try:
@@ -147,11 +147,10 @@ class Directory:
         return self._open_directory[1]
 
     def list(self) -> Listing:
-        """List the files that may be read; empty ones may not yet.
+        """Return the files that may be read; empty files are left out until they have data.
 
         With many files, the last listing is returned if the directories' modification times show no
         added or removed file. A changed file, which is an error, is then found by a later listing.
-
         Raises `SourceError` if the directory does not exist or cannot be listed.
         """
         if self._look is not None and self._look.is_current():
@@ -222,7 +221,10 @@ class Directory:
             yield File(path=info.path[start:], size=info.size, modified_ns=info.mtime_ns or 0)
 
     def _local_files(self) -> Iterator[File]:
-        """Yield the files below a local directory; links to directories inside are left out."""
+        """Yield the files below a local directory.
+
+        Links to directories within it are not followed.
+        """
         root = self._root
         if not os.path.isdir(root):  # noqa: PTH112  as quick as can be
             found = os.stat(root)  # noqa: PTH116
@@ -245,7 +247,10 @@ class Directory:
                                 yield self._local_file(entry, start)
 
     def _local_file(self, entry: os.DirEntry[str], start: int) -> File:
-        """Look at a file; `start` is where its path within the directory begins."""
+        """Return a local file with size and time.
+
+        `start`: length of the directory's path before it.
+        """
         path, found = entry.path[start:], entry.stat()
         try:
             path.encode()
@@ -258,7 +263,7 @@ class Directory:
         return File(path=path, size=found.st_size, modified_ns=found.st_mtime_ns)
 
     def _is_link_inside(self, link: str) -> bool:
-        """Return ``True`` for a link to a directory that is read anyway, by another path."""
+        """Return whether a link leads to a directory that is read anyway, by another path."""
         root, target = os.path.realpath(self._root), os.path.realpath(link)
         parent = os.path.realpath(os.path.dirname(link))  # noqa: PTH120
         if f"{parent}/".startswith(f"{target}/"):
@@ -267,7 +272,7 @@ class Directory:
         return within and self._matches(target[len(root.rstrip("/")) + 1 :])
 
     def _matches(self, path: str) -> bool:
-        """Return ``False`` for names that mark no data (``_``, ``.``) or miss the pattern."""
+        """Return whether a file's name matches the pattern and marks data (not ``_``, ``.``)."""
         *directories, name = path.split("/")
         if path[0] in "._" or "/." in path or "/_" in path:
             hidden = (
@@ -280,7 +285,7 @@ class Directory:
         return self._pattern is None or fnmatch.fnmatchcase(name, self._pattern)
 
     def full_path(self, path: str) -> str:
-        """Return the path on its file system of a file, from the path within the directory."""
+        """Return a file's path on its file system, from its path within the directory."""
         return f"{self._root.rstrip('/')}/{path}" if path else self._root
 
     def file_name(self, file: File) -> str:
@@ -337,7 +342,7 @@ class Directory:
 def open_file_system(
     path: str, filesystem: pafs.FileSystem | None, *, error: type[GodwitError]
 ) -> tuple[pafs.FileSystem, str]:
-    """Open the file system of a path or URI; return it with the path inside it.
+    """Open the file system of a path or URI; return it, and the path within it.
 
     Raises `error` if there is no such file system.
     """
@@ -375,7 +380,7 @@ def key_of(path: str) -> int:
 
 
 def hash_versions(files: Sequence[File]) -> npt.NDArray[np.uint32]:
-    """Hash size and modification time of each file, to notice changes."""
+    """Return a hash of size and modification time of each file, by which changes are noticed."""
     modified_ns = np.array([file.modified_ns for file in files], np.int64).astype(np.uint64)
     sizes = np.array([file.size for file in files], np.int64).astype(np.uint64)
     words = modified_ns * np.uint64(0x9E3779B97F4A7C15)
@@ -386,7 +391,10 @@ def hash_versions(files: Sequence[File]) -> npt.NDArray[np.uint32]:
 
 @functools.lru_cache(maxsize=1024)
 def _partition_values(directory: str) -> dict[str, str | None]:
-    """Parse directories named like ``day=2024-05-01`` to column → value, null by Hive's name."""
+    """Return column → value from directory names such as ``day=2024-05-01``.
+
+    Hive's null is null.
+    """
     values: dict[str, str | None] = {}
     for part in directory.split("/"):
         name, equals, value = part.partition("=")

@@ -81,7 +81,7 @@ class FileFormat(ABC):
         """Return the schema of a file; called if the user gave none."""
 
     def layout(self, directory: Directory, file: File) -> FileLayout | None:
-        """Return where the rows of a file are; ``None`` if that takes reading all of the file."""
+        """Return the offsets at which a file can be cut; ``None`` if all of it had to be read."""
         del directory, file
         return None
 
@@ -89,9 +89,9 @@ class FileFormat(ABC):
     def advance(
         self, directory: Directory, file: File, layout: FileLayout | None, start: int, rows: int
     ) -> tuple[int, int]:
-        """Return the offset about `rows` rows after `start`, and the number of rows between.
+        """Return the offset about `rows` rows after `start`, and the number of rows in between.
 
-        Offsets are rows or bytes, as the format counts.
+        Offsets are rows or bytes, depending on the format.
         """
 
     @abstractmethod
@@ -105,7 +105,7 @@ class FileFormat(ABC):
         """Return offsets that divide a range into parts of about `num_bytes` bytes."""
 
     def max_rows(self, directory: Directory, part: FileRange) -> int | None:
-        """Return an upper bound of the rows of a range; ``None`` if not cheap to find.
+        """Return an upper bound of the rows of a range; ``None`` if it is expensive to find.
 
         Called for small parts of files without a layout.
         """
@@ -116,9 +116,9 @@ class FileFormat(ABC):
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch | BadLine]:
-        """Yield the rows of a range of a file, and its bad lines if these are not refused.
+        """Yield the rows of a range of a file, and its bad lines unless these are refused.
 
-        Of these columns, those that the file has, perhaps beside others and of other types.
+        Of the columns `fields`, those that the file has, perhaps with others and with other types.
         """
 
 
@@ -134,7 +134,7 @@ class _RowFormat(FileFormat):
     def advance(
         self, directory: Directory, file: File, layout: FileLayout | None, start: int, rows: int
     ) -> tuple[int, int]:
-        """Return the row `rows` rows after `start`, or the last, and the number of rows between."""
+        """Return the row `rows` rows after `start`, or the end, and the number of rows between."""
         layout = layout or self.layout(directory, file)
         stop = min(start + rows, layout.rows)
         return stop, stop - start
@@ -148,7 +148,7 @@ class _RowFormat(FileFormat):
     def cut_offsets(
         self, file: File, layout: FileLayout | None, start: int, stop: int, num_bytes: float
     ) -> list[int]:
-        """Return edges of row groups that cut a range into parts of about `num_bytes` bytes."""
+        """Return starts of row groups that cut a range into parts of about `num_bytes` bytes."""
         assert layout is not None, "asked for files whose layout is known"
         part = num_bytes * layout.rows / max(file.size, 1)
         inner = layout.edges[(layout.edges > start) & (layout.edges < stop)]
@@ -173,7 +173,7 @@ class ParquetFormat(_RowFormat):
         metadata: pq.FileMetaData | None = None,  # of the file, if it is known
         repeated: Sequence[str] = (),  # columns that are read as dictionaries
     ) -> pq.ParquetFile:
-        """Open a Parquet file; read columns of repeated text as dictionaries."""
+        """Open a Parquet file; the columns `repeated` are read as dictionaries."""
         is_local = isinstance(directory.filesystem, pafs.LocalFileSystem)
         stream = directory.filesystem.open_input_file(directory.full_path(file.path))
         return pq.ParquetFile(
@@ -288,9 +288,9 @@ class ArrowFormat(_RowFormat):
 def _repeated_text(
     metadata: pq.FileMetaData, schema: pa.Schema, groups: Sequence[int]
 ) -> list[str]:
-    """Return the text columns that a file stores nearly all as dictionary indices.
+    """Return the text columns that a file stores almost only as dictionary indices.
 
-    Reading the numbers, and making text of them all at once, takes half the time of making each
+    Reading the indices, and making text of them all at once, takes half the time of making each
     value by itself, as long as few batches share the work of making a dictionary.
     """
     if sum(metadata.row_group(n).num_rows for n in groups) < _MIN_REPEATED_ROWS:
@@ -309,7 +309,7 @@ def _repeated_text(
 
 
 def _decode_dictionaries(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Replace dictionary columns by their values."""
+    """Return rows with dictionary columns replaced by their values."""
     columns = [
         column.cast(field.type) if pa.types.is_dictionary(column.type) else column
         for field, column in zip(schema, rows.columns, strict=True)
@@ -326,7 +326,7 @@ def _large_batch_rows(metadata: pq.FileMetaData, groups: Sequence[int]) -> int:
 
 
 def _has_column(schema: pa.Schema, name: str) -> bool:
-    """Return whether a file has the column `name`; refuse two columns of the name."""
+    """Return whether a file has the column `name`; raise if it has two of that name."""
     count = len(schema.get_all_field_indices(name))
     if count > 1:
         msg = f"it has {count} columns named {name!r}"

@@ -82,7 +82,7 @@ class FilePosition:
         }
 
     def describe(self) -> dict[str, Any]:
-        """Describe the position in a few values, for people."""
+        """Return the position as a few short values for people."""
         shown: dict[str, Any] = {"files": len(self.keys)}
         if (partly := self.partly) is not None:
             place = " ".join([partly.unit or "", f"{partly.offset:,}"]).strip()
@@ -91,11 +91,11 @@ class FilePosition:
         return shown
 
     def has_read(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Return a mask of the files, by their keys, that were read to the end."""
+        """Return a mask of the files (by key) that have been read to the end."""
         return np.isin(keys, self.keys)
 
 
 def describe_position(position: Position) -> Position:
-    """Describe a position of a file source for people; return other positions unchanged."""
+    """Return a position of a file source as short values for people; other positions unchanged."""
     is_of_files = isinstance(position, dict) and position.keys() == {"keys", "versions", "file"}
     return FilePosition.of(position).describe() if is_of_files else position

@@ -18,7 +18,7 @@ _DIGITS_OF_INTEGER: Final = {8: 3, 16: 5, 32: 10, 64: 20}
 
 
 def widens(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return whether the type `target` holds every value of the type `source`.
+    """Return whether every value of type `source` is a value of type `target`.
 
     Timestamps of nanoseconds count as of microseconds: most writers choose nanoseconds without a
     need. A value that has more digits is refused when it is cast.
@@ -79,11 +79,7 @@ def _integer_widens(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def cast_column(column: pa.Array, field: pa.Field, file: str) -> pa.Array:
-    """Cast a column of a file to the type of the schema; raise if a value would be lost.
-
-    Raises `SourceError` if not every value of its type, or one that it has, is one of the schema's
-    type.
-    """
+    """Return a column of a file in the schema's type; raise `SourceError` if a value is lost."""
     if column.type.equals(field.type):
         return column
     if not widens(column.type, field.type):
@@ -107,7 +103,7 @@ def _type_error(column: pa.Array, field: pa.Field, file: str, reason: str) -> So
 
 
 def parse_instants(column: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """Parse text to timestamps or dates; times without an offset are UTC."""
+    """Return text parsed as timestamps or dates; times without an offset are UTC."""
     marked = pc.match_substring_regex(column, r"(?:[Zz]|[+-]\d\d:?\d\d)\s*$")
     none = pa.scalar(None, column.type)
     instants = pc.if_else(marked, column, none).cast(dtype)

@@ -150,14 +150,17 @@ class FileSource(Source):
         return FilePosition.beginning().encoded()
 
     def _list_directory(self, read: FilePosition) -> Listing:
-        """List the directory; raise if a file that was read has changed since."""
+        """Return the listed files.
+
+        Raise if a file that the position `read` covers has changed since.
+        """
         listing = self._directory.list()
         self._check_listing(listing, read)
         self._idle_at = None
         return listing
 
     def _check_listing(self, listing: Listing, read: FilePosition) -> None:
-        """Raise if a file of the position `read` was deleted or changed, by the listing."""
+        """Raise if a file that the position `read` covers was deleted or changed."""
         at = listing.find(read.keys)
         still = at >= 0
         changed = listing.versions[at[still]] != read.versions[still]
@@ -207,7 +210,7 @@ class FileSource(Source):
     def _unread_ranges(
         self, listing: Listing, read: FilePosition, bound: FilePosition | None
     ) -> Iterator[FileRange]:
-        """Yield unread ranges of files, oldest file first; `bound`: position not to exceed."""
+        """Yield the unread ranges of files, oldest file first; `bound`: position not to exceed."""
         is_new = ~read.has_read(listing.keys)
         last = None if bound is None else bound.partly
         if bound is not None:
@@ -229,7 +232,10 @@ class FileSource(Source):
     def _take_ranges(
         self, pieces: Iterable[FileRange], rows: int
     ) -> tuple[list[FileRange], int | None]:
-        """Return the first ranges with up to `rows` rows, and the offset that cuts the last one."""
+        """Return the first ranges with up to `rows` rows, and where the last one is cut.
+
+        ``None``: it is not cut.
+        """
         taken, left, waiting = [], rows, iter(pieces)
         while left > 0 and (ahead := list(itertools.islice(waiting, _LAYOUTS_AT_ONCE))):
             layouts = self._layouts_of([piece.file for piece in ahead])
@@ -252,7 +258,10 @@ class FileSource(Source):
     def _position_after(
         self, position: Position, read: FilePosition, taken: Sequence[FileRange], cut: int | None
     ) -> Position:
-        """Return the position after these ranges; `cut`: offset in the last file, if divided."""
+        """Return the position after the ranges `taken`.
+
+        `cut`: offset where the last one was cut.
+        """
         if not taken:
             return position
         assert self._listing is not None, "pieces come of a listing"
@@ -278,7 +287,7 @@ class FileSource(Source):
     # -- splits -----------------------------------------------------------------------------------
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
-        """Group small files, and divide large ones between row groups, batches or lines."""
+        """Return about `parallelism` splits: groups of small files, and parts of large ones."""
         pieces = self._ranges_between(FilePosition.of(begin), FilePosition.of(end))
         if not pieces:
             return []
@@ -365,7 +374,7 @@ class FileSource(Source):
         *,
         few: bool,  # whether rows are worth counting, so that the driver may read them
     ) -> Split:
-        """Make a split of ranges; adjacent ranges of one file become one range.
+        """Return a split of ranges; adjacent ranges of one file become one range.
 
         `few`: the split has few rows, so counting these exactly is worth reading the file.
         """
@@ -394,7 +403,7 @@ class FileSource(Source):
         )
 
     def _count_rows(self, piece: FileRange, layout: FileLayout | None, *, few: bool) -> int | None:
-        """Return the number of rows of a range; ``None`` if it is not cheap to find."""
+        """Return the number of rows of a range; ``None`` if it is expensive to find."""
         if layout is not None:
             return (layout.rows if piece.stop is None else piece.stop) - piece.start
         if not few:
@@ -403,7 +412,7 @@ class FileSource(Source):
             return self._format.max_rows(self._directory, piece)
 
     def _layouts_of(self, files: Sequence[File]) -> list[FileLayout | None]:
-        """Return the layouts of several files, looked up in parallel."""
+        """Return the layouts of several files, read in parallel."""
         wanted = [file for file in dict.fromkeys(files) if file not in self._layouts]
         if len(self._layouts) + len(wanted) > _MAX_LAYOUTS:
             self._layouts = {file: self._layouts[file] for file in files if file in self._layouts}
@@ -415,7 +424,7 @@ class FileSource(Source):
         return [self._layouts[file] for file in files]
 
     def _layout_of(self, file: File) -> FileLayout | None:
-        """Read where the rows of a file are; ``None`` if the format does not tell."""
+        """Return where the rows of a file are; ``None`` if the format does not say."""
         with _naming(self._directory, file):
             return self._format.layout(self._directory, file)
 
@@ -432,7 +441,7 @@ class FileSource(Source):
     def _read_range(
         self, piece: FileRange, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch | Unreadable]:
-        """Read one range of a file, in columns and types of the schema."""
+        """Yield the rows of one range of a file, in columns and types of the schema."""
         file = piece.file
         partitions = partitions_of(file)
         # A line is good or bad whichever columns are asked for.
@@ -479,7 +488,7 @@ class FileSource(Source):
     # -- reports ----------------------------------------------------------------------------------
 
     def lag(self, position: Position) -> Lag:
-        """Return the unread files of the last listing as a lag: bytes, and the oldest time."""
+        """Return the lag: bytes of unread files of the last listing, and the oldest one's time."""
         if self._listing is None:
             return Lag()
         if self._idle_at is not None and self._idle_at == position:
@@ -494,7 +503,7 @@ class FileSource(Source):
         )
 
     def describe(self, position: Position) -> dict[str, Any]:
-        """Count the files read, and name the one that is partly read, for people."""
+        """Return the number of files read, and the one that is partly read, for people."""
         return FilePosition.of(position).describe()
 
 

@@ -87,28 +87,34 @@ class GeneratedSource(Source):
     def generate(
         self, numbers: npt.NDArray[np.int64], start_us: int, columns: Sequence[str]
     ) -> dict[str, pa.Array]:
-        """Generate these columns of the rows with these numbers."""
+        """Return these columns of the rows with these numbers."""
 
     def event_time_us(self, number: int, start_us: int) -> int:
-        """Event time of a row, by its number, in microseconds of Unix time."""
+        """Return the event time of row `number`, in microseconds of Unix time."""
         return start_us + int(number * 1e6 / self._rows_per_s)
 
     def options(self) -> str:
-        """Options that determine the rows, as text, for `identity`."""
+        """Return the options that determine the rows, as text for `identity`."""
         start = "" if self._start_us is None else f", start={_iso(self._start_us)}"
         return f"rows_per_second={self._rows_per_s:g}{start}, seed={self._seed}"
 
     # -- the contract -----------------------------------------------------------------------------
 
     def start(self) -> Position:
-        """Position before the first row; holds the start time, by which rows are generated."""
+        """Return the position before the first row.
+
+        It has the start time, from which rows follow.
+        """
         return {
             "start_us": self._now_us() if self._start_us is None else self._start_us,
             "rows": 0,
         }
 
     def end(self, position: Position) -> Position:
-        """Return the position after the rows due; without pacing and end, one epoch's rows."""
+        """Return the position after all rows that are due.
+
+        If rows have no pace and no end, one epoch's.
+        """
         if not self._paced and self._num_rows is None:
             return self.latest(position)
         return {**position, "rows": max(position["rows"], self._num_due(position["start_us"]))}
@@ -136,7 +142,7 @@ class GeneratedSource(Source):
         return int(passed_us * self._rows_per_s / 1e6) + 1
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
-        """Divide the range of row numbers evenly."""
+        """Return splits: equal ranges of row numbers."""
         first, stop = begin["rows"], end["rows"]
         parts = max(1, min(parallelism, stop - first))
         edges = [first + (stop - first) * part // parts for part in range(parts + 1)]
@@ -193,14 +199,14 @@ class RateSource(GeneratedSource):
 
     @property
     def identity(self) -> str:
-        """Name of the source with the options that decide about its rows."""
+        """Name of the source, and the options that determine its rows."""
         keys = "" if self._num_keys is None else f", num_keys={self._num_keys}"
         return f"rate({self.options()}{keys})"
 
     def generate(
         self, numbers: npt.NDArray[np.int64], start_us: int, columns: Sequence[str]
     ) -> dict[str, pa.Array]:
-        """Generate columns of rows by their numbers."""
+        """Return these columns of the rows with these numbers."""
         made = {"value": pa.array(numbers)}
         if "timestamp" in columns:
             made["timestamp"] = event_times_of(numbers, start_us, self._rows_per_s)
@@ -211,18 +217,21 @@ class RateSource(GeneratedSource):
 
 
 def draw(numbers: npt.NDArray[np.int64], seed: int, column: str) -> Words:
-    """Draw a random 64-bit word for every row; a row's word depends only on its number."""
+    """Return a pseudo-random 64-bit word for each row, which depends on its number alone.
+
+    `column`: name of the column, which with `seed` selects the sequence.
+    """
     stream = _mix_bits(np.array([_stream(seed, column)], np.uint64))
     return _mix_bits(stream + numbers.astype(np.uint64) * np.uint64(_GOLDEN))
 
 
 def fractions(words: Words) -> npt.NDArray[np.float64]:
-    """Map random 64-bit words to floats from 0 up to 1."""
+    """Return random 64-bit words as floats from 0 to below 1."""
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def event_times_of(numbers: npt.NDArray[np.int64], start_us: int, rows_per_s: float) -> pa.Array:
-    """Return the event times of rows by their numbers."""
+    """Return the event times of rows with these numbers."""
     after = (numbers * 1e6 / rows_per_s).astype(np.int64)
     return pa.array(start_us + after).cast(_INSTANT)
 
@@ -236,14 +245,14 @@ def _stream(seed: int, column: str) -> int:
 
 
 def _mix_bits(words: Words) -> Words:
-    """Mix the bits of 64-bit words, as splitmix64 does; sums and products wrap around."""
+    """Return 64-bit words mixed as splitmix64 does; sums and products wrap around."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
 
 
 def _moment_us(start: object) -> int:
-    """Parse the user's start time to microseconds of Unix time; without a zone it is UTC."""
+    """Return the user's start time in microseconds of Unix time; without a zone it is UTC."""
     try:
         moment = dt.datetime.fromisoformat(start) if isinstance(start, str) else start
     except ValueError:
@@ -259,6 +268,6 @@ def _moment_us(start: object) -> int:
 
 
 def _iso(moment_us: int) -> str:
-    """Format microseconds of Unix time as ISO text."""
+    """Return microseconds of Unix time as ISO 8601 text."""
     moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=moment_us)
     return moment.isoformat()

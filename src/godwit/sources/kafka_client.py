@@ -107,7 +107,7 @@ class LibraryLog:
         self._lines: dict[tuple[object, ...], tuple[float, int]] = {}
 
     def log(self, level: int, text: str, *args: object) -> None:
-        """Log a line; `args` are its facility, the client's name and what it says."""
+        """Log a line of librdkafka; `args`: its facility, the client's name and the message."""
         kind, now_s, left_out = args[:2], self._now_s(), 0
         with self._lock:
             began_s, lines = self._lines.get(kind, (now_s, 0))
@@ -163,7 +163,7 @@ class KafkaSettings:
         return (self.servers, *(f"{n}={_stable_text(v)}" for n, v in sorted(self.config.items())))
 
     def client(self, log: ErrorLog, **ours: Any) -> dict[str, Any]:
-        """Return the settings for one client; Godwit's override the user's."""
+        """Return the settings of one client; those in `ours` override the user's."""
         named = {name.replace("_", "."): value for name, value in ours.items()}
         return {
             "client.id": "godwit",
@@ -176,7 +176,7 @@ class KafkaSettings:
         }
 
     def text_of(self, error: BaseException | KafkaError) -> str:
-        """Text of an error of the library, without secrets."""
+        """Return the text of a library error, without secrets."""
         if isinstance(error, KafkaException) and isinstance(error.args[0], KafkaError):
             error = error.args[0]
         if isinstance(error, KafkaError):
@@ -184,7 +184,7 @@ class KafkaSettings:
         return self.secrets.hide(str(error))
 
     def to_error(self, error: Exception, log: ErrorLog, start_s: float) -> KafkaFailedError:
-        """Return a `KafkaFailedError` for a library error, with the errors logged meanwhile."""
+        """Return a `KafkaFailedError` for a library error, with errors logged since `start_s`."""
         code = error.args[0].code() if _is_kafka(error) else None
         told = [self.text_of(error)]
         for met in log.since(start_s):
@@ -196,7 +196,7 @@ class KafkaSettings:
     def wait_for(
         self, future: Future[T], log: ErrorLog, start_s: float, poll: Callable[[float], object]
     ) -> T:
-        """Wait for an answer of the cluster; raise `KafkaFailedError` if there is none.
+        """Return the cluster's answer; raise `KafkaFailedError` if there is none in time.
 
         `poll`: called while waiting, so that the client reports errors to `log`.
         """
@@ -215,12 +215,12 @@ class KafkaSettings:
 
 
 def _is_kafka(error: BaseException) -> bool:
-    """Return whether an exception of confluent-kafka holds an error code of Kafka."""
+    """Return whether an exception of confluent-kafka has an error code of Kafka."""
     return isinstance(error, KafkaException) and isinstance(error.args[0], KafkaError)
 
 
 def _stable_text(value: object) -> str:
-    """Return a text of a setting's value that is the same in every process."""
+    """Return a setting's value as text that is the same in every process."""
     if callable(value):
         return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
     return str(value)
@@ -246,7 +246,7 @@ _OURS: Final = {
 def check_settings(
     where: str, servers: str | Sequence[str], config: Mapping[str, Any] | None, timeout_s: float
 ) -> KafkaSettings:
-    """Check a user's servers and settings. `where`: the source or sink, for errors."""
+    """Return a user's servers and settings, checked. `where`: the source or sink, for errors."""
     names = [servers] if isinstance(servers, str) else list(servers)
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise InvalidFlowError(
@@ -291,7 +291,7 @@ class ClusterAdmin:
             raise settings.to_error(error, self.log, time.monotonic()) from None
 
     def topics(self, names: Iterable[str]) -> dict[str, TopicState | None]:
-        """Look up topics; ``None`` for a missing one. Creates none."""
+        """Return topic → its state in the cluster; ``None`` if it is missing. Creates no topic."""
         start_s = time.monotonic()
         wanted = TopicCollection(list(names))
         while True:
@@ -317,9 +317,10 @@ class ClusterAdmin:
     def offsets(
         self, places: Mapping[tuple[str, int], OffsetSpec], *, committed: bool
     ) -> dict[tuple[str, int], int]:
-        """Look up offsets by topic and partition; -1 if no message is as late as requested.
+        """Look up an offset of each partition; -1 if no message is as late as requested.
 
-        With `committed`, the end is before the messages of open transactions.
+        `places`: (topic, partition) → offset to look up. With `committed`, the end is before the
+        messages of open transactions.
         """
         if not places:
             return {}
@@ -353,24 +354,30 @@ class ClusterAdmin:
         return found
 
     def _is_timed_out(self, start_s: float) -> bool:
-        """Return whether the time-out for an answer of the cluster has passed."""
+        """Return whether the time-out of a request sent at `start_s` has passed."""
         return time.monotonic() - start_s > self._settings.timeout_s
 
     def end_offsets(self, places: Iterable[tuple[str, int]], *, committed: bool) -> dict[Any, int]:
-        """Look up the end offsets of partitions."""
+        """Return (topic, partition) → its end offset.
+
+        With `committed`, before open transactions.
+        """
         return self.offsets({p: OffsetSpec.latest() for p in places}, committed=committed)
 
     def first_offsets(self, places: Iterable[tuple[str, int]]) -> dict[Any, int]:
-        """Look up the first offsets that partitions still have."""
+        """Return (topic, partition) → the first offset that is not deleted."""
         return self.offsets({p: OffsetSpec.earliest() for p in places}, committed=False)
 
     def offsets_at_time(self, places: Iterable[tuple[str, int]], time_ms: int) -> dict[Any, int]:
-        """Look up the first messages that are no older than a time; -1 where there are none."""
+        """Return (topic, partition) → offset of the first message since a time.
+
+        -1 if there is none.
+        """
         spec = OffsetSpec.for_timestamp(time_ms)
         return self.offsets(dict.fromkeys(places, spec), committed=False)
 
     def topic_setting(self, topic: str, name: str) -> str | None:
-        """Look up a setting of a topic; ``None`` where the cluster does not tell."""
+        """Return a setting of a topic; ``None`` if the cluster does not report it."""
         from confluent_kafka.admin import ConfigResource, ResourceType  # noqa: PLC0415
 
         asked = self._admin.describe_configs(
@@ -394,5 +401,8 @@ class ClusterAdmin:
                 raise self._settings.to_error(error, self.log, time.monotonic()) from None
 
     def _wait_for(self, future: Future[T], start_s: float) -> T:
-        """Wait for an answer of the cluster to a request sent at `start_s`, within the time-out."""
+        """Return the cluster's answer to a request sent at `start_s`.
+
+        Raise if it takes too long.
+        """
         return self._settings.wait_for(future, self.log, start_s, self._admin.poll)

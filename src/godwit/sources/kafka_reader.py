@@ -96,19 +96,19 @@ class RangeReader:
         self.idle_since_s = time.monotonic()
 
     def num_continued(self, ranges: Sequence[OffsetRange]) -> int:
-        """Count the ranges that begin where this reader is."""
+        """Return the number of ranges that begin at the offset this reader has reached."""
         return sum(self._at.get(r.place) == r.begin for r in ranges)
 
     def num_partitions_followed(self, begins: Mapping[_Place, int]) -> tuple[int, int]:
-        """Return how many partitions this reader can continue at `begins`, and how many it has."""
+        """Return the number of partitions that continue at `begins`, and of those that are read."""
         there = sum(self._at.get(place) == begin for place, begin in begins.items())
         return there, len(begins.keys() & self._at.keys())
 
     def collect_fetched(self, begins: Mapping[_Place, int]) -> dict[_Place, int] | None:
         """Collect fetched messages without waiting; return partition → offset after the last.
 
-        Partitions that it does not have yet are fetched from now on.  Returns ``None`` if it is
-        somewhere else, or far behind the partitions' ends: then who asks the cluster reads more.
+        Partitions that the reader does not read yet are fetched from now on. Returns ``None`` if it
+        is at other offsets, or far behind the partitions' ends: then the cluster has to be asked.
         """
         places = [place for place in begins if place in self._at]
         if any(self._at[place] != begins[place] for place in places):
@@ -132,8 +132,8 @@ class RangeReader:
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, list[Message]]]:
         """Yield the messages of each range in turn, in batches.
 
-        Raises `KafkaFailedError` if none comes for the settings' time, `OffsetsLostError` if the
-        partition does not have them.
+        Raises `KafkaFailedError` if no message comes within the time-out, `OffsetsLostError` if the
+        partition no longer has them.
         """
         few = sum(r.end - r.begin for r in ranges) <= FEW
         waves = [list(ranges)] if few else [[r] for r in ranges]
@@ -151,7 +151,7 @@ class RangeReader:
                     self._discard_fetched()
 
     def _assign(self, ranges: Sequence[OffsetRange]) -> None:
-        """Fetch messages of these ranges, if they are not being fetched."""
+        """Start fetching the messages of these ranges, unless they are being fetched."""
         if all(self._at.get(r.place) == r.begin for r in ranges):
             return
         elsewhere = any(self._at.get(r.place, r.begin) != r.begin for r in ranges)
@@ -176,31 +176,31 @@ class RangeReader:
         self._at, self._seen, self._held = {}, {}, {}
         self._consumer.unassign()
 
-    def _read_range(self, r: OffsetRange) -> Iterator[tuple[OffsetRange, list[Message]]]:
+    def _read_range(self, offset_range: OffsetRange) -> Iterator[tuple[OffsetRange, list[Message]]]:
         """Yield the messages of one range in batches, each with the range."""
         start_s = progress_s = time.monotonic()
-        while (seen := self._seen[r.place]) < r.end:
-            held = self._held[r.place]
+        while (seen := self._seen[offset_range.place]) < offset_range.end:
+            held = self._held[offset_range.place]
             if len(held) >= BATCH:
-                self._held[r.place] = []
-                yield r, held
+                self._held[offset_range.place] = []
+                yield offset_range, held
                 progress_s = time.monotonic()
             self._poll_messages()
-            if self._seen[r.place] > seen:
+            if self._seen[offset_range.place] > seen:
                 progress_s = time.monotonic()
             else:
-                self._check_progress(r, start_s, progress_s)
-        held = self._held[r.place]
+                self._check_progress(offset_range, start_s, progress_s)
+        held = self._held[offset_range.place]
         cut = len(held)
-        if held and (held[-1].offset() or 0) >= r.end:
-            cut = bisect_left(held, r.end, key=_OFFSET)
-        self._held[r.place] = held[cut:]
-        self._at[r.place] = r.end
+        if held and (held[-1].offset() or 0) >= offset_range.end:
+            cut = bisect_left(held, offset_range.end, key=_OFFSET)
+        self._held[offset_range.place] = held[cut:]
+        self._at[offset_range.place] = offset_range.end
         if cut:
-            yield r, held[:cut]
+            yield offset_range, held[:cut]
 
     def _poll_messages(self, wait_s: float = 0.1) -> None:
-        """Collect what has been fetched; wait up to `wait_s` if there is nothing."""
+        """Store messages that were fetched; wait up to `wait_s` seconds if there are none."""
         messages = self._consumer.consume(BATCH, 0)
         if not messages:
             first = self._consumer.poll(wait_s) if wait_s else None
@@ -232,7 +232,7 @@ class RangeReader:
         else:
             raise KafkaException(error)
 
-    def _check_progress(self, r: OffsetRange, start_s: float, progress_s: float) -> None:
+    def _check_progress(self, offset_range: OffsetRange, start_s: float, progress_s: float) -> None:
         """Raise if the cluster refuses to answer, or no message of the range came for too long.
 
         `start_s`: when reading began. `progress_s`: when the last message came.
@@ -241,7 +241,7 @@ class RangeReader:
         waited = KafkaException(
             KafkaError(
                 KafkaError._TIMED_OUT,  # noqa: SLF001
-                f"no message of {r} came for {self._settings.timeout_s:g} s",
+                f"no message of {offset_range} came for {self._settings.timeout_s:g} s",
             )
         )
         failed = self._settings.to_error(waited, self._log, start_s)
@@ -267,7 +267,7 @@ _lock = threading.Lock()
 def leased_reader(
     settings: KafkaSettings, isolation: str, ranges: Sequence[OffsetRange]
 ) -> Iterator[RangeReader]:
-    """Context with a reader for a split: an idle one of the same settings, or a new one."""
+    """Context with a reader for a split: an idle one of these settings, or a new one."""
     key = (*settings.key, isolation)
     with _lock:
         kept = _idle_readers(key)
@@ -290,9 +290,10 @@ def leased_reader(
 def fetched_offsets(
     settings: KafkaSettings, isolation: str, begins: Mapping[_Place, int]
 ) -> dict[_Place, int] | None:
-    """Return up to where this process has the messages after these offsets, without waiting.
+    """Return the offsets up to which this process has fetched messages, without waiting.
 
-    ``None`` if no kept reader goes on there: the cluster alone can tell then.
+    `begins`: offsets to continue from. ``None`` if no idle reader continues there: then only the
+    cluster knows.
     """
     key = (*settings.key, isolation)
     with _lock:
@@ -311,7 +312,7 @@ def fetched_offsets(
 
 
 def _keep_idle(key: _Key, reader: RangeReader) -> None:
-    """Keep a reader for the next split of its settings; close those that were idle for long."""
+    """Keep a reader for the next split of its settings; close readers that were idle for long."""
     reader.idle_since_s = time.monotonic()
     with _lock:
         _idle_readers(key).append(reader)
@@ -319,7 +320,7 @@ def _keep_idle(key: _Key, reader: RangeReader) -> None:
 
 
 def _idle_readers(key: _Key) -> list[RangeReader]:
-    """Return the kept readers; none of them is another process's."""
+    """Return the idle readers of these settings, without those of a parent process."""
     global _owner
     if _owner != os.getpid():
         _inherited.append(dict(_kept))
@@ -335,19 +336,19 @@ def close_idle(idle_s: float = IDLE_S) -> None:
 
 
 def close_readers(settings: KafkaSettings | None = None) -> None:
-    """Close the kept readers of some settings, or all."""
+    """Close the idle readers of some settings; ``None``: of all."""
     prefix = settings.key if settings else ()
     _close_matching(lambda key, _: key[: len(prefix)] == prefix)
 
 
-def _close_matching(which: Any) -> None:
-    """Close the kept readers for which `which(key, reader)` is true."""
+def _close_matching(matches: Any) -> None:
+    """Close the idle readers for which ``matches(key, reader)`` is true."""
     closing: list[RangeReader] = []
     with _lock:
         if _owner != os.getpid():
             return
         for key, readers in _kept.items():
-            closing += (gone := [r for r in readers if which(key, r)])
+            closing += (gone := [r for r in readers if matches(key, r)])
             _kept[key] = [r for r in readers if r not in gone]
     for reader in closing:
         reader.close()

@@ -133,7 +133,7 @@ class KafkaSource(Source):
         self._prepare()
 
     def _prepare(self) -> None:
-        """Initialise the fields that are not pickled."""
+        """Initialise the fields that are not pickled: settings, caches and clients."""
         self._admin: ClusterAdmin | None = None
         self._reporter: Consumer | None = None
         self._unreported = ""  # why the group was not told the last time
@@ -175,16 +175,16 @@ class KafkaSource(Source):
 
     @property
     def identity(self) -> str:
-        """The topics' names; the ids in a position tell other topics of these names."""
+        """Names of the topics; ids in positions tell recreated topics from earlier ones."""
         return f"Kafka {' '.join(self._topics)}"
 
     @property
     def arrival_time(self) -> str | None:  # type: ignore[override]
-        """The column of the broker's timestamps, if it is included."""
+        """Name of the column with the broker's timestamps, if it is included."""
         return next((n for n, what in self._extra.items() if what == "timestamp"), None)
 
     def open(self, position: Position | None) -> None:
-        """Find the topics; refuse a position of other ones."""
+        """Look up the topics; raise if `position` belongs to other topics."""
         with self._translating_errors("cannot be opened"):
             self._admin = ClusterAdmin(self._settings)
             self._states = {}
@@ -207,7 +207,7 @@ class KafkaSource(Source):
         return self._next_position(position, min(limits, default=None), until, fetched=True)
 
     def precedes(self, position: Position, other: Position) -> bool:
-        """Compare the next offset of each partition, of topics that both have."""
+        """Return whether `position` is before `other` in a partition of a topic that both have."""
         return any(
             _next_offset(position, topic, partition) < offset
             for topic, state in other.items()
@@ -216,7 +216,7 @@ class KafkaSource(Source):
         )
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
-        """Divide ranges of offsets; apply ``on_data_loss`` to deleted ones."""
+        """Return splits of offset ranges; apply ``on_data_loss`` to deleted offsets."""
         ranges = [
             OffsetRange(topic, partition, _next_offset(begin, topic, partition), stop)
             for topic, state in end.items()
@@ -237,7 +237,7 @@ class KafkaSource(Source):
         return [self._make_split(part) for part in _cut_ranges(ranges, rows)]
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Unreadable]:
-        """Read ranges of offsets with a consumer that stays."""
+        """Yield the rows of a split, fetched by a consumer that is kept between splits."""
         ranges: tuple[OffsetRange, ...] = split.payload
         count = size = 0
         try:
@@ -265,14 +265,14 @@ class KafkaSource(Source):
             self._bytes_per_row = size / count
 
     def lag(self, position: Position) -> Lag:
-        """Count the offsets that were not read."""
+        """Return the number of offsets that are not read yet."""
         with self._translating_errors("cannot tell how far it is behind"):
             ends = self._fetched_ends(position) or self._end_offsets(position)
         rows = sum(max(0, end - _next_offset(position, *place)) for place, end in ends.items())
         return Lag(rows=rows, size_bytes=round(rows * self._bytes_per_row))
 
     def committed(self, position: Position) -> None:
-        """Report offsets to the group, for lag monitors."""
+        """Commit offsets to the consumer group, for lag monitors."""
         if self._group is None:
             return
         places = [
@@ -291,7 +291,7 @@ class KafkaSource(Source):
             self._warn_not_reported(error)
 
     def _on_report(self, error: Any, places: object) -> None:
-        """Handle the answer to a report of offsets."""
+        """Handle the cluster's answer to a commit of offsets; `places`: the partitions."""
         del places
         if error is not None:
             self._warn_not_reported(KafkaException(error))
@@ -299,7 +299,10 @@ class KafkaSource(Source):
             self._unreported = ""
 
     def _warn_not_reported(self, error: Exception) -> None:
-        """Warn, once for each reason: nothing depends on it."""
+        """Log a warning, once per reason, that offsets could not be committed.
+
+        Nothing depends on it.
+        """
         before, self._unreported = self._unreported, self._settings.text_of(error)
         if before != self._unreported:
             _logger.warning(
@@ -310,11 +313,11 @@ class KafkaSource(Source):
             )
 
     def describe(self, position: Position) -> dict[str, Any]:
-        """Return the next offsets by topic."""
+        """Return topic → partition → next offset, for people."""
         return {topic: list(state["next"]) for topic, state in position.items()}
 
     def close(self) -> None:
-        """Close the consumers that this process kept."""
+        """Close the consumers that this process keeps."""
         if self._reporter is not None:
             self._reporter.close()
             self._reporter = None
@@ -332,7 +335,10 @@ class KafkaSource(Source):
         *,
         fetched: bool = False,  # what is fetched is enough
     ) -> Position:
-        """Return the offsets to read up to; `fetched`: messages that are here already suffice."""
+        """Return the offsets to read up to.
+
+        `fetched`: do not ask the cluster if messages are here.
+        """
         with self._translating_errors("cannot tell how far it reaches"):
             self._check_topics(position)
             # Who waits for an earlier end is to hear whether it is reached.
@@ -361,7 +367,7 @@ class KafkaSource(Source):
         return after
 
     def _starting_position(self) -> Position:
-        """Look up the offsets chosen by ``start=``, with the topics' ids."""
+        """Return the position chosen by ``start=``, with the topics' ids."""
         self._check_topics(None)
         assert self._admin is not None
         places = [(t, p) for t, s in self._states.items() for p in range(s.num_partitions)]
@@ -387,7 +393,10 @@ class KafkaSource(Source):
     def _checked_offsets(
         self, start: Mapping[Any, Any], first: Mapping[tuple[str, int], int]
     ) -> dict[tuple[str, int], int]:
-        """Check the offsets that the user begins with."""
+        """Return the offsets that the user starts with, checked.
+
+        `first`: first available offsets.
+        """
         assert self._admin is not None
         by_topic = start if isinstance(next(iter(start)), str) else {self._topics[0]: start}
         stated = {(t, p): o for t, offsets in by_topic.items() for p, o in offsets.items()}
@@ -418,7 +427,7 @@ class KafkaSource(Source):
         return self._isolation == "read_committed"
 
     def _fetched_ends(self, position: Position) -> dict[tuple[str, int], int] | None:
-        """Return the ends of the messages fetched so far; ``None`` to ask the cluster.
+        """Return the ends of the messages fetched so far; ``None``: the cluster must be asked.
 
         Without new messages the cluster is asked once a second: a connection may be broken.
         """
@@ -432,7 +441,7 @@ class KafkaSource(Source):
         return None if waits else ends
 
     def _end_offsets(self, position: Position) -> dict[tuple[str, int], int]:
-        """Look up where partitions end, none before the position."""
+        """Return the end offsets of all partitions, at least those of `position`."""
         assert self._admin is not None
         places = [(t, p) for t, s in self._states.items() for p in range(s.num_partitions)]
         ends = self._admin.end_offsets(places, committed=self._reads_committed)
@@ -451,7 +460,7 @@ class KafkaSource(Source):
         return ends
 
     def _check_topics(self, position: Position | None) -> None:
-        """Ask the broker for topics and partitions every few seconds; refuse recreated topics."""
+        """Look up topics and partitions every few seconds; raise if a topic was recreated."""
         now_s = time.monotonic()
         assert self._admin is not None
         if not self._states or now_s - self._looked_s >= _TOPICS_S:
@@ -479,7 +488,7 @@ class KafkaSource(Source):
                 )
 
     def _recreated_topic(self, topic: str, how: str) -> SourceError:
-        """Build the error that a topic was deleted and recreated."""
+        """Return the error that a topic was deleted and recreated; `how`: the evidence, as text."""
         return self._source_error(
             f"reads topic {topic!r}, which is not the one that the checkpoint's position is of: "
             f"{how}. It was deleted and made anew, or lost its end",
@@ -489,7 +498,7 @@ class KafkaSource(Source):
         )
 
     def _without_deleted(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
-        """Raise for, or leave out, offsets that retention has deleted."""
+        """Return ranges without offsets that retention has deleted, or raise for these."""
         assert self._admin is not None
         with self._translating_errors("cannot tell what its topics still have"):
             first = self._admin.first_offsets([r.place for r in ranges])
@@ -532,20 +541,20 @@ class KafkaSource(Source):
     # Rows
 
     def _to_batches(
-        self, r: OffsetRange, messages: list[Message], columns: Sequence[str]
+        self, offset_range: OffsetRange, messages: list[Message], columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch | Unreadable]:
-        """Decode messages of a range into record batches, and into the unreadable ones."""
+        """Yield messages of a range as record batches, and the unreadable ones."""
         names = [name for name in columns if name in self._value_names]
         values = list(map(Message.value, messages))
         decoded = self._format.decode(values, names)
         if decoded.bad:
-            yield self._unreadable(r, messages, decoded.bad)
+            yield self._unreadable(offset_range, messages, decoded.bad)
             gone = {position for position, _ in decoded.bad}
             messages = [m for position, m in enumerate(messages) if position not in gone]
         found = dict(zip(names, decoded.rows.columns, strict=True)) if names else {}
         for name in columns:
             if name in self._extra and name not in found:
-                found[name] = _extra_column(self._extra[name], r, messages)
+                found[name] = _extra_column(self._extra[name], offset_range, messages)
         schema = pa.schema([self._schema.field(name) for name in columns])
         if not columns:
             yield pa.RecordBatch.from_struct_array(pa.array([{}] * len(messages), pa.struct([])))
@@ -553,22 +562,22 @@ class KafkaSource(Source):
             yield pa.RecordBatch.from_arrays([found[name] for name in columns], schema=schema)
 
     def _unreadable(
-        self, r: OffsetRange, messages: list[Message], bad: Sequence[tuple[int, str]]
+        self, offset_range: OffsetRange, messages: list[Message], bad: Sequence[tuple[int, str]]
     ) -> Unreadable:
         """Raise for messages that cannot be decoded, or return them as `Unreadable`."""
         at, reason = bad[0]
         offset = messages[at].offset()
         what = (
-            f"the message at offset {offset} of partition {r.partition} of topic {r.topic!r} "
-            f"cannot be read ({self._settings.secrets.hide(reason)})"
+            f"the message at offset {offset} of partition {offset_range.partition} of topic "
+            f"{offset_range.topic!r} cannot be read ({self._settings.secrets.hide(reason)})"
         )
         if self._on_bad == "refuse":
             raise self._source_error(
                 what,
                 "Give the format that the topic has (value=...). To leave such messages out: "
                 'on_bad="skip", or on_bad="divert" with a sink, rejects=..., that gets them.',
-                topic=r.topic,
-                partition=r.partition,
+                topic=offset_range.topic,
+                partition=offset_range.partition,
                 offset=offset,
             )
         if self._on_bad == "skip":
@@ -582,7 +591,7 @@ class KafkaSource(Source):
             if name == "error"
             else pa.array(list(map(Message.value, those)), pa.binary())
             if name == "value"
-            else _extra_column(name, r, those)
+            else _extra_column(name, offset_range, those)
             for name in _UNREADABLE.names
         ]
         return Unreadable(rows=pa.RecordBatch.from_arrays(columns, schema=_UNREADABLE))
@@ -592,7 +601,7 @@ class KafkaSource(Source):
     def _checked_format(
         self, value: str | MessageFormat, schema: SchemaLike | None
     ) -> MessageFormat:
-        """Return the format of the messages' values, or refuse the user's choice."""
+        """Return the format of the messages' values; raise if the user's choice is not valid."""
         chosen = as_format(value, self._where)
         if schema is not None:
             if not isinstance(chosen, JsonMessages) or chosen.schema is not None:
@@ -609,7 +618,7 @@ class KafkaSource(Source):
         return chosen
 
     def _extra_columns(self, include: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-        """Return name of column → what it has of a message."""
+        """Return column name → the part of a message that it has, such as ``"offset"``."""
         given = [include] if isinstance(include, str) else include
         named = dict(given) if isinstance(given, Mapping) else {what: what for what in given}
         unknown = [what for what in named if what not in _EXTRA]
@@ -629,7 +638,7 @@ class KafkaSource(Source):
         return columns
 
     def _checked_start(self, start: Any) -> Start:
-        """Return the user's starting point, or refuse it."""
+        """Return the user's starting point; raise if it is not valid."""
         if isinstance(start, Mapping) and start:
             by_topic = all(isinstance(topic, str) for topic in start)
             parts = list(start.values()) if by_topic else [start]
@@ -644,7 +653,7 @@ class KafkaSource(Source):
         )
 
     def _checked_choice(self, option: str, value: str, *known: str) -> str:
-        """Return an option's value if it is one of the known ones; else refuse it."""
+        """Return an option's value; raise if it is none of the `known` ones."""
         if value not in known:
             raise InvalidFlowError(
                 f"{self._where}: {option}={value!r} is not known.",
@@ -657,7 +666,7 @@ class KafkaSource(Source):
         return _Explaining(self, what)
 
     def _kafka_error(self, what: str, error: KafkaFailedError) -> SourceError:
-        """Build the error that an action on Kafka failed."""
+        """Return the error that an action on Kafka (`what`) failed."""
         remedy = (
             "Check the credentials and certificates in config."
             if error.refused
@@ -667,7 +676,7 @@ class KafkaSource(Source):
         return self._source_error(f"{what}: {error}", remedy)
 
     def _source_error(self, what: str, remedy: str, **context: Any) -> SourceError:
-        """Build an error about this source."""
+        """Return an error about this source; `what`: the message, as text."""
         return SourceError(f"{self._where}: {what}.", remedy=remedy, **context)
 
 
@@ -686,9 +695,9 @@ class _Explaining:
 
 
 def fair_shares(available: Sequence[int], limit: int | None) -> list[int]:
-    """Share a limit among partitions: the same for each, and what one does not need for the others.
+    """Divide a limit among partitions equally; unused shares go to the others.
 
-    Where it is too small to be shared further, those that have most left get one each.
+    A rest that is too small to be divided goes, one each, to those that have most left.
 
     Examples
     --------
@@ -710,7 +719,7 @@ def fair_shares(available: Sequence[int], limit: int | None) -> list[int]:
 
 
 def _cut_ranges(ranges: Sequence[OffsetRange], rows: int) -> Iterator[tuple[OffsetRange, ...]]:
-    """Cut ranges into parts of so many offsets."""
+    """Yield parts of `rows` offsets each, made of the ranges."""
     part: list[OffsetRange] = []
     room = rows
     for r in ranges:
@@ -733,7 +742,7 @@ def _next_offset(position: Position, topic: str, partition: int) -> int:
     return int(offsets[partition]) if partition < len(offsets) else 0
 
 
-def _extra_column(what: str, r: OffsetRange, messages: list[Message]) -> pa.Array:
+def _extra_column(what: str, offset_range: OffsetRange, messages: list[Message]) -> pa.Array:
     """Return the extra column `what` of messages: key, headers, topic, timestamp and so on."""
     dtype = _EXTRA[what]
     if what == "key":
@@ -743,15 +752,15 @@ def _extra_column(what: str, r: OffsetRange, messages: list[Message]) -> pa.Arra
     if what == "offset":
         return pa.array(list(map(Message.offset, messages)), dtype)
     if what == "topic":
-        return pa.repeat(pa.scalar(r.topic, dtype), len(messages))
+        return pa.repeat(pa.scalar(offset_range.topic, dtype), len(messages))
     if what == "partition":
-        return pa.repeat(pa.scalar(r.partition, dtype), len(messages))
+        return pa.repeat(pa.scalar(offset_range.partition, dtype), len(messages))
     times = np.array(list(map(Message.timestamp, messages)), np.int64).reshape(-1, 2)
     return pa.array(times[:, 1] * 1000, dtype, mask=times[:, 0] == 0)
 
 
 def _topic_names(topics: object) -> tuple[str, ...]:
-    """Return the user's topics as a tuple of names, or refuse them."""
+    """Return the user's topics as a tuple of names; raise if they are not valid."""
     names = (topics,) if isinstance(topics, str) else tuple(topics)  # type: ignore[arg-type]
     if (
         not names

@@ -57,11 +57,11 @@ class MessageFormat(ABC):
 
     @abstractmethod
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Decode messages into columns; raise one of `failures` if one cannot be read."""
+        """Decode messages into columns; raise one of `failures` if a message cannot be read."""
 
     @abstractmethod
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
-        """Encode each row as a message; raise `UnwritableError` if a row cannot be."""
+        """Encode each row as a message; raise `UnwritableError` if a row has no encoding."""
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:  # noqa: B027  many take any
         """Raise `InvalidFlowError` if rows with these columns can never be written.
@@ -70,7 +70,7 @@ class MessageFormat(ABC):
         """
 
     def decode(self, values: Sequence[Value], names: Sequence[str]) -> Decoded:
-        """Decode messages to the columns `names`; bad messages are listed beside the rows."""
+        """Decode messages to the columns `names`; return rows, and the bad messages."""
         if self.schema is None:
             msg = "the format has no schema"
             raise AssertionError(msg)
@@ -83,7 +83,7 @@ class MessageFormat(ABC):
             return self._decode_each(values, schema)
 
     def _decode_each(self, values: Sequence[Value], schema: pa.Schema) -> Decoded:
-        """Decode messages one by one, and list those that cannot be read."""
+        """Decode messages one by one; return rows, and the messages that cannot be read."""
         readable: list[pa.RecordBatch] = []
         bad: list[tuple[int, str]] = []
         for position, value in enumerate(values):
@@ -119,7 +119,7 @@ class BytesMessages(MessageFormat):
         return pa.schema([("value", pa.binary())])
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Return the messages as the only column, unchanged."""
+        """Return the messages, unchanged, as the only column."""
         return [pa.array(values, pa.binary()) for _ in schema]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
@@ -184,7 +184,7 @@ def is_text_or_bytes(dtype: pa.DataType) -> bool:
 
 
 def check_fields(schema: pa.Schema, fields: pa.Schema, where: str, record: str) -> None:
-    """Refuse rows with columns that the record of a format (`fields`) does not have.
+    """Raise for columns that the record of a format (`fields`) does not have.
 
     `where`: the sink, for errors.
     """
@@ -320,7 +320,7 @@ def _has_maps(dtype: pa.DataType) -> bool:
 
 
 def _maps_to_dicts(value: Any, dtype: pa.DataType) -> Any:
-    """Convert the maps in a value of Arrow type `dtype` from pairs to dicts."""
+    """Return a value of Arrow type `dtype` with its maps, which are lists of pairs, as dicts."""
     if value is None:
         return None
     if pa.types.is_map(dtype):
@@ -340,7 +340,7 @@ _BY_NAME: Final[dict[str, MessageFormat]] = {
 
 
 def as_format(value: object, where: str) -> MessageFormat:
-    """Return a user's message format, given by name or as an object; or refuse it.
+    """Return a user's message format, given by name or as an object; raise if it is none.
 
     `where`: the source or sink, for errors.
     """

@@ -121,7 +121,7 @@ class NexmarkSource(GeneratedSource):
 
     @property
     def identity(self) -> str:
-        """Name of the stream with the options that decide about its rows."""
+        """Name of the stream, and the options that determine its rows."""
         options = self.options().partition(", ")[2]
         return f"nexmark({self._kind}, events_per_second={self._events_per_s:g}, {options})"
 
@@ -133,14 +133,14 @@ class NexmarkSource(GeneratedSource):
         return events // _CYCLE * share + place
 
     def event_time_us(self, number: int, start_us: int) -> int:
-        """Event time of a row, by its number, in microseconds of Unix time."""
+        """Return the event time of row `number`, in microseconds of Unix time."""
         event = int(_event_of(np.array([number], np.int64), self._kind)[0])
         return start_us + int(event * 1e6 / self._events_per_s)
 
     def generate(
         self, numbers: Numbers, start_us: int, columns: Sequence[str]
     ) -> dict[str, pa.Array]:
-        """Generate columns of the rows with these numbers."""
+        """Return these columns of the rows with these numbers."""
         events = _Events(
             _event_of(numbers, self._kind), self._kind, self._seed, start_us, self._events_per_s
         )
@@ -148,7 +148,7 @@ class NexmarkSource(GeneratedSource):
 
 
 def _event_of(numbers: Numbers, kind: str) -> Numbers:
-    """Return the numbers, among all events, of the n-th events of a kind, such as ``"bids"``."""
+    """Return the numbers, among all events, of the given rows of a kind such as ``"bids"``."""
     share = _SHARE_OF[kind]
     return numbers // share * _CYCLE + _FIRST_OF[kind] + numbers % share
 
@@ -162,36 +162,40 @@ class _Events:
         self.events, self.kind, self._seed = events, kind, seed
         self._start_us, self._events_per_s = start_us, events_per_s
 
-    def draw_word(self, what: str) -> npt.NDArray[np.uint64]:
-        """Draw a random 64-bit word for each event; `what`: the column, which seeds the draw."""
-        return draw(self.events, self._seed, f"{self.kind}.{what}")
+    def draw_word(self, column: str) -> npt.NDArray[np.uint64]:
+        """Return a random 64-bit word for each event; `column`: seeds the draw."""
+        return draw(self.events, self._seed, f"{self.kind}.{column}")
 
-    def draw_below(self, what: str, limit: Numbers | int) -> Numbers:
-        """Draw for each event a whole number from 0 up to a limit; `what`: the column."""
-        return (self.draw_word(what) % np.asarray(limit, np.uint64)).astype(np.int64)
+    def draw_below(self, column: str, limit: Numbers | int) -> Numbers:
+        """Return a random integer from 0 to below a limit for each event.
+
+        `column`: seeds the draw.
+        """
+        return (self.draw_word(column) % np.asarray(limit, np.uint64)).astype(np.int64)
 
     def event_times(self, after: Numbers | int = 0) -> pa.Array:
         """Return the event time of each event, or that of the event `after` numbers later."""
         return event_times_of(self.events + after, self._start_us, self._events_per_s)
 
     def last_person(self) -> Numbers:
-        """Return for each event the number of the last person up to then, from 0."""
+        """Return, for each event, the number of the last person before it, counted from 0."""
         return self.events // _CYCLE
 
     def last_auction(self) -> Numbers:
-        """Return for each event the number of the last auction up to then; -1 if none."""
+        """Return, for each event, the number of the last auction before it; -1 if there is none."""
         return self.events // _CYCLE * 3 + np.clip(self.events % _CYCLE - 1, -1, 2)
 
-    def draw_person(self, what: str, hot: int) -> Numbers:
-        """Draw a person for each event: mostly a hot one, else any active one.
+    def draw_person(self, column: str, hot: int) -> Numbers:
+        """Return a person for each event: mostly a hot one, else any active one.
 
-        `what`: the column, which seeds the draw and tells bidders from sellers.
+        `column`: seeds the draw, and tells bidders from sellers. `hot`: share of hot ones is ``1 -
+        1 / hot``.
         """
         last = self.last_person()
         active = np.minimum(last + 1, _ACTIVE_PERSONS)
-        any_of = last + 1 - active + self.draw_below(f"{what}.any", active + _ID_LEAD)
-        is_hot = self.draw_below(f"{what}.hot", hot) > 0
-        is_bidder = what == "bidder"
+        any_of = last + 1 - active + self.draw_below(f"{column}.any", active + _ID_LEAD)
+        is_hot = self.draw_below(f"{column}.hot", hot) > 0
+        is_bidder = column == "bidder"
         return _FIRST_ID + np.where(is_hot, last // _HOT_STRIDE * _HOT_STRIDE + is_bidder, any_of)
 
     def draw_auction(self) -> Numbers:
@@ -202,9 +206,12 @@ class _Events:
         is_hot = self.draw_below("auction.hot", _HOT_AUCTIONS) > 0
         return _FIRST_ID + np.where(is_hot, last // _HOT_STRIDE * _HOT_STRIDE, any_of)
 
-    def draw_price(self, what: str) -> Numbers:
-        """Draw for each event a price in cents, log-uniform from $1 to $1M; `what`: the column."""
-        exponent = fractions(self.draw_word(what)) * 6.0
+    def draw_price(self, column: str) -> Numbers:
+        """Return a price for each event, in cents, log-uniform from $1 to $1M.
+
+        `column`: seeds the draw.
+        """
+        exponent = fractions(self.draw_word(column)) * 6.0
         return np.rint(10.0**exponent * 100.0).astype(np.int64)
 
     def draw_expiry(self) -> pa.Array:
@@ -214,29 +221,29 @@ class _Events:
         length_us = (1 + self.draw_below("expires", horizon_ms)) * 1000
         return pa.array(self.event_times().cast(pa.int64()).to_numpy() + length_us).cast(_INSTANT)
 
-    def draw_text(self, what: str, least: int, most: int) -> pa.Array:
-        """Draw for each event a lower-case text of `least` to `most` letters.
+    def draw_text(self, column: str, least: int, most: int) -> pa.Array:
+        """Return a random lower-case text of `least` to `most` letters for each event.
 
-        `what`: the column, which seeds the draw.
+        `column`: seeds the draw.
         """
         count = len(self.events)
-        lengths = least + self.draw_below(f"{what}.length", most - least + 1)
-        drawn = [self.draw_word(f"{what}.{part}") for part in range(-(-most // 8))]
+        lengths = least + self.draw_below(f"{column}.length", most - least + 1)
+        drawn = [self.draw_word(f"{column}.{part}") for part in range(-(-most // 8))]
         letters = np.stack(drawn, axis=1).view(np.uint8).reshape(count, -1) % 26 + ord("a")
         within = np.arange(letters.shape[1]) < lengths[:, None]
         return _cut_text(letters[within], lengths)
 
     def draw_filler(self) -> pa.Array:
-        """Draw filler text for each event, which brings a row to its usual size."""
+        """Return filler text for each event, which brings a row to its usual size."""
         mean = _EXTRA[self.kind]
         return self.draw_text("extra", mean - mean // 5, mean + mean // 5)
 
-    def draw_name(self, what: str, names: tuple[str, ...]) -> pa.Array:
-        """Draw one of `names` for each event; `what`: the column, which seeds the draw."""
-        return pa.array(names).take(pa.array(self.draw_below(what, len(names))))
+    def draw_name(self, column: str, names: tuple[str, ...]) -> pa.Array:
+        """Return one of `names` for each event; `column`: seeds the draw."""
+        return pa.array(names).take(pa.array(self.draw_below(column, len(names))))
 
     def draw_channels(self) -> tuple[Numbers, Numbers]:
-        """Draw for each bid a hot channel's number, -1 if none, and another channel's number."""
+        """Return for each bid the number of a hot channel (-1: none), and of another channel."""
         hot = self.draw_below("channel.which", len(_HOT_NAMES))
         is_hot = self.draw_below("channel.hot", _HOT_CHANNELS) > 0
         return np.where(is_hot, hot, -1), self.draw_below("channel.any", _CHANNELS)

@@ -126,7 +126,7 @@ class ProtobufMessages(MessageFormat):
         return written
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
-        """Refuse columns that the message does not have. `where`: the sink, for errors."""
+        """Raise for columns that the message does not have. `where`: the sink, for errors."""
         check_fields(schema, self._schema, where, f"message {self._name}")
         if self._framed and self._schema_id is None:
             raise InvalidFlowError(
@@ -178,7 +178,7 @@ def _message_indexes(descriptor: Any) -> list[int]:
 
 
 def _encode_indexes(place: list[int]) -> bytes:
-    """Encode message indexes as in the framing of the schema registry."""
+    """Encode message indexes as in the framing of a schema registry."""
     if place == [0]:
         return b"\0"
     return b"".join(_zigzag(number) for number in (len(place), *place))
@@ -195,7 +195,7 @@ def _zigzag(number: int) -> bytes:
 
 
 def _strip_indexes(value: bytes, place: list[int]) -> bytes:
-    """Strip the message indexes from a framed payload; raise if they are another message's."""
+    """Return a framed payload without its message indexes; raise if these differ from `place`."""
     _, begin = parse_frame(value)
     for expected in (_encode_indexes(place), b"\2\0" if place == [0] else _encode_indexes(place)):
         if value.startswith(expected, begin):

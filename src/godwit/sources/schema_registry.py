@@ -21,7 +21,7 @@ _MEDIA: Final = "application/vnd.schemaregistry.v1+json"
 
 
 def frame_header(schema_id: int) -> bytes:
-    """Return the bytes before a message's payload: a zero byte and the schema's id."""
+    """Return the bytes before a message's payload: a zero byte and the id of the schema."""
     return b"\0" + schema_id.to_bytes(4, "big")
 
 
@@ -42,20 +42,20 @@ def schema_text(schema: object) -> str:
 
 @lru_cache(maxsize=4096)
 def schema_of_id(registry: str, schema_id: int) -> str:
-    """Request the schema with an id from a registry; return its text."""
+    """Return the text of the schema with an id, requested from a registry."""
     answer = _request(registry, f"schemas/ids/{schema_id}", None)
     return str(answer["schema"])
 
 
 @lru_cache(maxsize=256)
 def registered_id(registry: str, subject: str, schema: str) -> int:
-    """Request the id that a registry has for a schema under a subject."""
+    """Return the id of a schema under a subject, requested from a registry."""
     path = f"subjects/{urllib.parse.quote(subject, safe='')}"
     return int(_request(registry, path, {"schema": schema})["id"])
 
 
 def _request(registry: str, path: str, body: dict[str, str] | None) -> Any:
-    """Send a request to the registry; return the decoded JSON answer.
+    """Send a request to the registry; return its answer, decoded from JSON.
 
     `path`: of the request. `body`: JSON object to post; ``None``: a GET request.
     """

@@ -56,7 +56,7 @@ class _TextFormat(FileFormat):
         self.skips_bad = skips_bad  # lines that cannot be read are `BadLine`s
 
     def _is_divisible(self, file: File) -> bool:
-        """Return whether a file may be divided: neither compressed, nor with breaks in values."""
+        """Return whether a file may be divided: no compression, no line breaks in values."""
         return self.cuttable and not file.path.endswith(_COMPRESSED)
 
     def end(self, file: File, layout: FileLayout | None) -> int:
@@ -67,7 +67,10 @@ class _TextFormat(FileFormat):
     def advance(
         self, directory: Directory, file: File, layout: FileLayout | None, start: int, rows: int
     ) -> tuple[int, int]:
-        """Count line breaks from `start` on; a file that cannot be divided is taken whole."""
+        """Return the offset `rows` line breaks after `start`, and the number of rows in between.
+
+        A file that cannot be divided is read whole.
+        """
         del layout
         if not self._is_divisible(file):
             return file.size, rows
@@ -100,7 +103,7 @@ class _TextFormat(FileFormat):
         return 0
 
     def max_rows(self, directory: Directory, part: FileRange) -> int | None:
-        """Count the lines of data that begin in a range of a file."""
+        """Return the number of lines of data that begin in a range of a file."""
         file = part.file
         if not self._is_divisible(file):
             return None
@@ -127,9 +130,10 @@ class _TextFormat(FileFormat):
     def _parse_readable(
         self, text: bytes, parse: Callable[[bytes], pa.Table], *, halved: bool = False
     ) -> Iterator[pa.RecordBatch | BadLine]:
-        """Parse lines by `parse`; find bad lines by bisection, if these are not refused.
+        """Yield the rows of lines parsed by `parse`, and bad lines if these are not refused.
 
-        `halved`: `text` is a part of a block, so a value with line breaks may be cut.
+        Bad lines are found by bisection. `halved`: `text` is a part of a block, so a value with
+        line breaks may be cut.
         """
         if self._is_blank(text):
             return
@@ -151,11 +155,11 @@ class _TextFormat(FileFormat):
             yield from self._parse_readable(half, parse, halved=True)
 
     def _is_blank(self, text: bytes) -> bool:
-        """Return whether text has nothing to parse."""
+        """Return whether a text has nothing to parse."""
         return text.isspace()
 
     def _check_whole_lines(self, text: bytes) -> None:
-        """Refuse text of a halved block that may begin or end within a value."""
+        """Raise if a halved block may begin or end within a value."""
 
     def schema(self, directory: Directory, file: File) -> pa.Schema:
         """Infer the schema from the first lines of a file."""
@@ -168,7 +172,7 @@ class _TextFormat(FileFormat):
 
     @abstractmethod
     def _infer(self, block: bytes) -> pa.Schema:
-        """Infer a schema from a block of lines."""
+        """Return the schema inferred from a block of lines."""
 
 
 def _next_line_start(stream: Any, offset: int, size: int) -> int:
@@ -213,7 +217,7 @@ class JsonFormat(_TextFormat):
     name = "JSON"
 
     def _infer(self, block: bytes) -> pa.Schema:
-        """Infer a schema from a block of JSON lines."""
+        """Return the schema inferred from a block of JSON lines."""
         return _parse_objects(block.removeprefix(_MARK), None).schema
 
     def read(
@@ -262,10 +266,10 @@ def _parse_objects(text: bytes, parse: pajson.ParseOptions | None) -> pa.Table:
 
 
 def _count_objects(text: bytes) -> int | None:
-    """Count lines that begin and end with a brace; ``None`` if some line does not.
+    """Return the number of lines if each begins and ends with a brace; else ``None``.
 
     If there are as many objects, each line has one: within an object, or a list of them, a comma or
-    a bracket follows on a brace, and no brace.
+    a bracket follows a brace, never another brace.
     """
     last = not text.endswith(b"\n")
     if (count := text.count(b"\n") + last) == text.count(b"}\n") + text.endswith(b"}"):
@@ -327,7 +331,7 @@ class CsvFormat(_TextFormat):
         return len(self._header(stream)) if self._columns is None else 0
 
     def _header(self, stream: Any) -> bytes:
-        """Read the first line of a file; return its bytes."""
+        """Return the bytes of the first line, read from a stream."""
         stream.seek(0)
         line = b""
         while (block := stream.read(_PROBE_BYTES)) and b"\n" not in line:
@@ -335,7 +339,10 @@ class CsvFormat(_TextFormat):
         return line.partition(b"\n")[0] + b"\n" if b"\n" in line else line
 
     def _infer(self, block: bytes) -> pa.Schema:
-        """Infer a schema from lines of CSV; names come from the header, if there is one."""
+        """Return the schema inferred from lines of CSV.
+
+        Names are from the header, if there is one.
+        """
         return self._parse_csv(block, self._columns, {}, None).schema
 
     def read(
@@ -407,7 +414,10 @@ class CsvFormat(_TextFormat):
     def _parse_lines(
         self, text: bytes, names: list[str], types: dict[str, pa.DataType], columns: list[str]
     ) -> pa.Table:
-        """Parse lines of CSV; refuse line breaks in values where files may be cut at them."""
+        """Return lines of CSV as a table.
+
+        Raise for line breaks in values if files may be cut there.
+        """
         quote = self._parse["quote_char"]
         has_breaks = self._parse["newlines_in_values"]
         if has_breaks or not quote or str(quote).encode() not in text:
@@ -439,7 +449,7 @@ class CsvFormat(_TextFormat):
         types: dict[str, pa.DataType],
         columns: list[str] | None,
     ) -> pa.Table:
-        """Parse lines of CSV by Arrow.
+        """Return lines of CSV as a table, parsed by Arrow.
 
         `names`: of the columns in the text; ``None``: in its first line. `columns`: those to
         return.
@@ -459,7 +469,7 @@ class CsvFormat(_TextFormat):
 
 
 def _check_delimiter(names: list[str], delimiter: str) -> None:
-    """Refuse a header with another delimiter, by which no column would be found."""
+    """Raise if a header seems to have another delimiter, since no column would be found."""
     if len(names) == 1 and (others := [mark for mark in ";,\t|" if mark in names[0]]):
         msg = (
             f"its header is one column, {names[0]!r}, as columns are separated by {delimiter!r}; "

@@ -32,11 +32,11 @@ class EntryRange:
 
     @property
     def rest(self) -> EntryRange:
-        """Return the range of event times after this one."""
+        """Range of the event times after this one."""
         return EntryRange(column=self.column, first=self.end)
 
     def rows_of(self, image: TableImage, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return those of the table's rows `rows` whose event time is in the range."""
+        """Return those of the given rows of a table whose event time is in the range."""
         return rows[self._inside(image.columns[self.column].gather(rows).values.view(np.int64))]
 
     def positions(self, keys: pa.RecordBatch) -> npt.NDArray[np.int64]:
@@ -67,7 +67,7 @@ class Changes:
 
     @staticmethod
     def concat(parts: Sequence[Changes]) -> Changes:
-        """Concatenate changes of different key groups."""
+        """Concatenate changes that concern different key groups."""
         if len(parts) == 1:
             return parts[0]
         removed = None
@@ -89,7 +89,7 @@ class Changes:
         )
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Changes:
-        """Return the changes of the key groups where `mask` is set."""
+        """Return the changes of the key groups that `mask` selects."""
         if mask.all():
             return self
         sizes = _rows_per_key_group(self.ends)
@@ -99,7 +99,10 @@ class Changes:
         )
 
     def without(self, gone: EntryRange | None) -> Changes:
-        """Drop the entries whose event time is in a range; ``None``: drop nothing."""
+        """Return the changes without entries whose event time is in a range.
+
+        ``None``: all of them.
+        """
         if gone is None:
             return self
         rows = gone.rest.positions(self.keys)
@@ -114,7 +117,10 @@ class Changes:
         ends: npt.NDArray[np.int64],
         epochs: npt.NDArray[np.int64],
     ) -> Changes:
-        """Return changes that consist of these rows, for key groups whose rows end at `ends`."""
+        """Return changes that consist of the given rows.
+
+        `ends`, `epochs`: end of each key group's rows, and its version after the change.
+        """
         which = pa.array(rows)
         return Changes(
             key_groups=key_groups,
@@ -127,7 +133,10 @@ class Changes:
         )
 
     def encode(self, image: TableImage) -> tuple[Upserts, Upserts | None]:
-        """Encode the changes for a table: rows to write, and rows to remove (``None`` if none)."""
+        """Encode the changes for a table.
+
+        Return rows to write, and rows to remove (``None`` if none).
+        """
         upserts = Upserts(
             hashes=self.hashes,
             key_groups=np.repeat(self.key_groups.astype(np.uint16), _rows_per_key_group(self.ends)),
@@ -140,7 +149,7 @@ class Changes:
         return upserts.take(np.flatnonzero(~self.removed)), removals
 
     def check(self, schema: StateSchema, path: str) -> None:
-        """Raise `StateEncodingError` if numbers of keys, values, hashes or key groups disagree."""
+        """Raise `StateEncodingError` if numbers of keys, values, hashes and key groups disagree."""
         count = len(self.hashes)
         for batch, expected in ((self.keys, schema.keys), (self.values, schema.values)):
             if batch.num_columns != len(expected) or batch.num_rows != count:
@@ -155,7 +164,7 @@ class Changes:
 
 
 def _rows_per_key_group(ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the number of rows of each key group, given where its rows end."""
+    """Return the number of rows of each key group; `ends`: end of each one's rows."""
     sizes = ends.copy()
     sizes[1:] -= ends[:-1]
     return sizes

@@ -33,12 +33,12 @@ _VARIABLE_WIDTH = frozenset({pa.string(), pa.large_string(), pa.binary(), pa.lar
 
 
 def is_variable_width(dtype: pa.DataType) -> bool:
-    """Return whether values of `dtype` have different lengths: strings and binary, large or not."""
+    """Return whether values of a type have different lengths: strings and binary, large or not."""
     return dtype in _VARIABLE_WIDTH
 
 
 def can_be_state(dtype: pa.DataType) -> bool:
-    """Return whether state can have columns of `dtype`: of fixed width, strings or binary."""
+    """Return whether state columns can have a type: fixed width, string or binary."""
     return bool(
         is_variable_width(dtype)
         or pa.types.is_boolean(dtype)
@@ -101,12 +101,12 @@ class Encoded:
     values: Any
     nulls: Nulls | None  # shape ``(n,)``, uint8: 1 where the value is null; ``None`` where none is
 
-    def take(self, which: Rows) -> Encoded:
-        """Return the encoded values at the positions `which`."""
-        nulls = None if self.nulls is None else self.nulls.take(which)
+    def take(self, positions: Rows) -> Encoded:
+        """Return the encoded values at the given positions."""
+        nulls = None if self.nulls is None else self.nulls.take(positions)
         if isinstance(self.values, np.ndarray):
-            return Encoded(self.values.take(which, axis=0), nulls)
-        return Encoded(self.values.take(as_arrow(which)), nulls)
+            return Encoded(self.values.take(positions, axis=0), nulls)
+        return Encoded(self.values.take(as_arrow(positions)), nulls)
 
     def heap_bytes(self) -> int:
         """Return the bytes of all values of variable width; 0 for a fixed-width column."""
@@ -116,7 +116,7 @@ class Encoded:
         return int(offsets[-1]) - int(offsets[0])
 
     def lengths(self) -> Rows | None:
-        """Return the bytes of each value of variable width; ``None`` for a fixed-width column."""
+        """Return the byte length of each value; ``None`` for a fixed-width column."""
         if isinstance(self.values, np.ndarray) or not len(self.values):
             return None
         return np.diff(offsets_of(self.values)).view(np.int64)
@@ -138,7 +138,7 @@ class Column(ABC):
     @staticmethod
     @abstractmethod
     def sections(dtype: pa.DataType, *, key: bool) -> list[Section]:
-        """Return the arrays that a key or state column of type `dtype` has in the file."""
+        """Return the sections (arrays in the file) of a key or state column of type `dtype`."""
 
     @abstractmethod
     def encode(self, array: pa.Array) -> Encoded:
@@ -156,38 +156,38 @@ class Column(ABC):
 
     @abstractmethod
     def gather(self, rows: Rows) -> Encoded:
-        """Copy the values of the table's rows `rows`.
+        """Copy the values of the given rows of the table.
 
         Raises `IndexError` if a row, or the bytes of its value, are not within the column.
         """
 
     @abstractmethod
     def equal(self, rows: Rows, encoded: Encoded) -> npt.NDArray[np.bool_]:
-        """Return a mask: whether the value of row ``rows[i]`` equals the i-th encoded one."""
+        """Return a mask: where the value of row ``rows[i]`` equals encoded value i."""
 
     @abstractmethod
     def append(self, first: int, encoded: Encoded) -> None:
-        """Write a key column's values to new rows, of which `first` is the first."""
+        """Write values of a key column to new rows, from row `first` on."""
 
     @abstractmethod
     def put(self, rows: Rows, encoded: Encoded) -> None:
-        """Overwrite a state column's values in these rows."""
+        """Overwrite the values of a state column in the given rows."""
 
     def lengths(self, rows: Rows) -> Rows | None:  # noqa: ARG002
-        """Return the bytes of each row's variable-width value; ``None`` for fixed-width columns."""
+        """Return the byte length of each row's value; ``None`` for a fixed-width column."""
         return None
 
     def release(self, rows: Rows) -> None:  # noqa: B027 - fixed width: nothing to do
-        """Count the variable-width values of removed rows as garbage."""
+        """Count the bytes of values of removed rows as garbage; no-op for a fixed-width column."""
 
     def revive(self, rows: Rows) -> None:  # noqa: B027 - fixed width: nothing to do
-        """Count the variable-width values of removed rows of a key column as live again."""
+        """Count the bytes of values of removed rows of a key column as live again."""
 
     def clear(self, rows: int) -> None:  # noqa: B027 - fixed width: nothing to do
-        """Remove the variable-width values of all rows, of which there are `rows`."""
+        """Remove the values of all `rows` rows; no-op for a fixed-width column."""
 
     def _nulls_of(self, rows: Rows) -> Nulls | None:
-        """Return the null marks of rows; ``None`` if the column has none."""
+        """Return the null marks (1: null) of rows; ``None`` if the column has none."""
         return self._nulls.take(rows) if self._words[NULLS] else None
 
     def _put_nulls(self, rows: Rows | slice, encoded: Encoded) -> None:
@@ -201,7 +201,7 @@ class Column(ABC):
     def _with_nulls_equal(
         self, same: npt.NDArray[np.bool_], rows: Rows, encoded: Encoded
     ) -> npt.NDArray[np.bool_]:
-        """Clear `same` where exactly one of the stored and the encoded value is null."""
+        """Return `same`, false where only one of the stored and the encoded value is null."""
         if encoded.nulls is not None:
             same &= self._nulls.take(rows) == encoded.nulls
         elif self._words[NULLS]:
@@ -215,12 +215,12 @@ def as_arrow(which: Rows) -> pa.Array:
 
 
 def offsets_of(array: pa.Array) -> npt.NDArray[np.uint64]:
-    """Return the N + 1 offsets of a non-empty array of N large binaries."""
+    """Return the N + 1 offsets of a non-empty array of N large binary values."""
     return np.ndarray((len(array) + 1,), np.uint64, array.buffers()[1], array.offset * 8)
 
 
 def unpack_bits(buffer: pa.Buffer, offset: int, count: int) -> npt.NDArray[np.uint8]:
-    """Unpack `count` bits from bit `offset` on, into bytes of 0 and 1."""
+    """Return `count` bits, from bit `offset` of a buffer on, as bytes of 0 and 1."""
     first = offset // 8
     octets = np.frombuffer(buffer, np.uint8, (offset + count + 7) // 8 - first, first)
     bits = np.unpackbits(octets, count=offset % 8 + count, bitorder="little")
@@ -228,7 +228,7 @@ def unpack_bits(buffer: pa.Buffer, offset: int, count: int) -> npt.NDArray[np.ui
 
 
 def null_bytes(array: pa.Array) -> Nulls:
-    """Return 1 where an array that has nulls is null, and 0 elsewhere."""
+    """Return one byte per value of an array that has nulls: 1 for null, else 0."""
     return unpack_bits(array.buffers()[0], array.offset, len(array)) ^ _ONE
 
 
@@ -245,7 +245,7 @@ _BYTE = np.dtype(np.uint8)
 
 
 def column_class(dtype: pa.DataType) -> type[Column]:
-    """Return the class of columns of `dtype`."""
+    """Return the class that stores columns of type `dtype`."""
     return _VariableColumn if is_variable_width(dtype) else _FixedColumn
 
 
@@ -263,7 +263,7 @@ class _FixedColumn(Column):
 
     @staticmethod
     def sections(dtype: pa.DataType, *, key: bool) -> list[Section]:  # noqa: ARG004  keys are like state
-        """Return an array of data and one of null marks, each with a place per row."""
+        """Return the section of values and the section of null marks, each with a place per row."""
         width = 1 if pa.types.is_boolean(dtype) else dtype.bit_width // 8
         if width in (1, 2, 4, 8):
             data = Section(np.dtype(f"u{width}"), "row")
@@ -274,7 +274,7 @@ class _FixedColumn(Column):
         return [data, Section(_BYTE, "row")]
 
     def encode(self, array: pa.Array) -> Encoded:
-        """View the values as unsigned integers of their width."""
+        """Return the values viewed as unsigned integers of their width."""
         if array.type != self.dtype:
             array = array.cast(self.dtype)
         nulls = null_bytes(array) if array.null_count else None
@@ -303,24 +303,24 @@ class _FixedColumn(Column):
         )
 
     def gather(self, rows: Rows) -> Encoded:
-        """Copy the stored integers of `rows`."""
+        """Copy the stored integers of the given rows."""
         return Encoded(self._data.take(rows, axis=0), self._nulls_of(rows))
 
     def equal(self, rows: Rows, encoded: Encoded) -> npt.NDArray[np.bool_]:
-        """Compare the values of `rows` with encoded ones."""
+        """Return a mask: where the value of row ``rows[i]`` equals encoded value i."""
         same: npt.NDArray[np.bool_] = np.equal(self._data.take(rows, axis=0), encoded.values)
         if same.ndim > 1:
             same = np.logical_and.reduce(same, axis=1)
         return self._with_nulls_equal(same, rows, encoded)
 
     def append(self, first: int, encoded: Encoded) -> None:
-        """Write values for new rows from `first` on."""
+        """Write values to new rows, from row `first` on."""
         rows = slice(first, first + len(encoded.values))
         self._data[rows] = encoded.values
         self._put_nulls(rows, encoded)
 
     def put(self, rows: Rows, encoded: Encoded) -> None:
-        """Overwrite the values of these rows."""
+        """Overwrite the values of the given rows."""
         self._data[rows] = encoded.values
         self._put_nulls(rows, encoded)
 
@@ -341,9 +341,9 @@ class _VariableColumn(Column):
 
     @staticmethod
     def sections(dtype: pa.DataType, *, key: bool) -> list[Section]:  # noqa: ARG004  all types alike
-        """Return offsets, bytes and null marks.
+        """Return the sections of offsets, bytes and null marks.
 
-        For a state column also the entry number of each row.
+        A state column also has a section with the entry number of each row.
         """
         # One more than entries; entry 0 of a state column, which stays empty, is not counted.
         per: Per = "row" if key else "entry"
@@ -352,7 +352,7 @@ class _VariableColumn(Column):
         return [offsets, Section(_BYTE, "byte"), Section(_BYTE, "row"), *refs]
 
     def encode(self, array: pa.Array) -> Encoded:
-        """Convert to large binary without nulls."""
+        """Return the values as large binary without nulls (null: empty), and their null marks."""
         if array.type != self.dtype:
             array = array.cast(self.dtype)
         nulls = None
@@ -382,11 +382,11 @@ class _VariableColumn(Column):
         return pa.Array.from_buffers(self.dtype, len(values), buffers, offset=values.offset)
 
     def gather(self, rows: Rows) -> Encoded:
-        """Copy the values of `rows` from the heap."""
+        """Copy the values of the given rows from the column's bytes."""
         return Encoded(self._copy_entries(rows), self._nulls_of(rows))
 
     def _copy_entries(self, rows: Rows) -> pa.Array:
-        """Copy entries; bounds first, since Arrow follows offsets wherever they lead."""
+        """Copy values by row; bounds are checked first, since Arrow does not check offsets."""
         which = self._entries_of(rows)
         if self._refs is not None and len(which) and int(which.max()) > self._words[ENTRIES]:
             raise IndexError(f"A row of a {self.dtype} column names an entry that is not there.")
@@ -404,7 +404,7 @@ class _VariableColumn(Column):
         return self._refs.take(rows).astype(np.int64)
 
     def equal(self, rows: Rows, encoded: Encoded) -> npt.NDArray[np.bool_]:
-        """Compare the values of `rows` with encoded ones."""
+        """Return a mask: where the value of row ``rows[i]`` equals encoded value i."""
         stored = self._copy_entries(rows)
         if stored.equals(encoded.values):  # one pass over bytes; by far the most frequent answer
             same = np.ones(len(rows), np.bool_)
@@ -413,7 +413,7 @@ class _VariableColumn(Column):
         return self._with_nulls_equal(same, rows, encoded)
 
     def append(self, first: int, encoded: Encoded) -> None:
-        """Append values for new rows from `first` on."""
+        """Append values for new rows, from row `first` on."""
         self._append_entries(first, encoded)
         self._put_nulls(slice(first, first + len(encoded.values)), encoded)
 
@@ -445,30 +445,30 @@ class _VariableColumn(Column):
         self._words[LIVE] += count
 
     def lengths(self, rows: Rows) -> Rows:
-        """Return the heap bytes of the values of `rows`."""
+        """Return the byte length of the value of each row."""
         entries = self._entries_of(rows)
         lengths: Rows = self._offsets[1:].take(entries).view(np.int64)
         return lengths - self._offsets.take(entries).view(np.int64)
 
     def release(self, rows: Rows) -> None:
-        """Count the heap bytes of dead rows as garbage."""
+        """Count the bytes of values of removed rows as garbage."""
         self._words[LIVE] -= int(self.lengths(rows).sum())
         if self._refs is not None:
             self._refs[rows] = 0
 
     def revive(self, rows: Rows) -> None:
-        """Count the heap bytes of dead rows as live again."""
+        """Count the bytes of values of removed rows as live again."""
         self._words[LIVE] += int(self.lengths(rows).sum())
 
     def clear(self, rows: int) -> None:
-        """Remove all values."""
+        """Remove the values of all rows."""
         self._words[ENTRIES] = self._words[HEAP] = self._words[LIVE] = 0
         if self._refs is not None:
             self._refs[:rows] = 0
 
 
 def _as_large_binary(array: pa.Array) -> pa.Array:
-    """View strings or binaries without nulls as large binary, over the same bytes."""
+    """Return strings or binaries without nulls as large binary, over the same bytes."""
     dtype, count = array.type, len(array)
     _, offsets, data = array.buffers()
     if not count:

@@ -50,15 +50,15 @@ def fixed_width(column: pa.Array) -> FixedWidth | None:
     return np.ndarray((count,), f"V{width}", data, first)
 
 
-def word_at(values: FixedWidth, at: int, dtype: str) -> npt.NDArray[Any]:
-    """View the little-endian integer at byte `at` of every value."""
+def word_at(values: FixedWidth, offset: int, dtype: str) -> npt.NDArray[Any]:
+    """Return a view of the little-endian integers (type `dtype`) at byte `offset` of each value."""
     width = values.dtype.itemsize
     data = values.view(np.uint8)
-    return np.ndarray((len(values),), dtype, data, at, strides=(width,))
+    return np.ndarray((len(values),), dtype, data, offset, strides=(width,))
 
 
 def take_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    """Return selected rows of a batch; faster than Arrow's ``take`` for values of one length."""
+    """Return the given rows of a batch; faster than Arrow's ``take`` for values of one length."""
     which = pa.array(rows)
     columns = [_take_column(column, rows, which) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
@@ -82,7 +82,7 @@ def _take_column(column: pa.Array, rows: npt.NDArray[np.int64], which: pa.Array)
 def values_differ(
     values: FixedWidth, rows: npt.NDArray[np.int64], others: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Return a mask: whether the values at ``rows[i]`` and ``others[i]`` differ."""
+    """Return a mask: where the values at ``rows[i]`` and ``others[i]`` differ."""
     unequal = np.zeros(len(rows), np.bool_)
     for first in range(0, len(rows), _BLOCK):
         block = slice(first, first + _BLOCK)
@@ -93,7 +93,10 @@ def values_differ(
 
 
 def words_in(width: int) -> Iterator[tuple[int, str]]:
-    """Yield offset and type of integers that cover `width` bytes; the last may overlap another."""
+    """Yield offset and NumPy type of integers that cover `width` bytes.
+
+    The last two may overlap.
+    """
     size = next(size for size in (8, 4, 2, 1) if size <= width)
     for at in range(0, width - size + 1, size):
         yield at, f"<u{size}"

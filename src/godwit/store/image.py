@@ -71,17 +71,17 @@ class Upserts:
     keys: tuple[Encoded, ...]
     values: tuple[Encoded, ...]
 
-    def take(self, which: Rows) -> Upserts:
-        """Return the rows at the positions `which`."""
+    def take(self, positions: Rows) -> Upserts:
+        """Return the rows at the given positions."""
         return Upserts(
-            hashes=self.hashes.take(which),
-            key_groups=self.key_groups.take(which),
-            keys=tuple(column.take(which) for column in self.keys),
-            values=tuple(column.take(which) for column in self.values),
+            hashes=self.hashes.take(positions),
+            key_groups=self.key_groups.take(positions),
+            keys=tuple(column.take(positions) for column in self.keys),
+            values=tuple(column.take(positions) for column in self.values),
         )
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Upserts | None:
-        """Return the rows where `mask` is set; ``None`` if there are none."""
+        """Return the rows that `mask` selects; ``None`` if there are none."""
         which = np.flatnonzero(mask)
         if not which.size:
             return None
@@ -144,7 +144,7 @@ class TableImage:
 
     @property
     def room(self) -> Capacity:
-        """Capacity that blocks are allocated for."""
+        """Capacity (rows, and entries and bytes of columns) that blocks are allocated for."""
         return read_room(self._head, len(self.columns))
 
     @room.setter
@@ -153,22 +153,22 @@ class TableImage:
 
     @property
     def slots(self) -> int:
-        """Number of slots of the index."""
+        """Number of slots of the table's hash index."""
         return int(self._head[SLOTS])
 
     @property
     def used(self) -> int:
-        """Number of rows, live or dead."""
+        """Number of rows of the table, live or removed."""
         return int(self._head[USED])
 
     @property
     def live(self) -> int:
-        """Number of live rows."""
+        """Number of rows of the table that are not removed."""
         return int(self._head[LIVE_ROWS])
 
     @property
     def damaged(self) -> bool:
-        """Return whether the table was marked as damaged by a reader."""
+        """True if a reader has marked the table as damaged."""
         return self._head[DAMAGED] != 0
 
     @damaged.setter
@@ -182,24 +182,24 @@ class TableImage:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Rewrites, rows and index slots.
+        """Numbers of rewrites, rows and index slots.
 
-        The result of a `search` is good while these are unchanged.
+        A `search` is valid while they are unchanged.
         """
         return self.rewritten, self.used, self.slots
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Key columns, then state columns."""
+        """Key columns of the table, then state columns."""
         return self.keys + self.values
 
     def entries(self, number: int) -> tuple[int, int, int]:
-        """Return a column's number of entries, their bytes, and the bytes of live ones."""
+        """Return a column's number of entries, their bytes, and the bytes of live entries."""
         words = column_header(self._head, number)
         return words[ENTRIES], words[HEAP], words[LIVE]
 
     def state_bytes(self, key_groups: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Bytes of the keys and state of each key group; neither index nor garbage."""
+        """Return the bytes of keys and state of each key group, without index and garbage."""
         per_row = sum(column.row_bytes for column in self.columns)
         sizes: npt.NDArray[np.int64] = self.num_keys[key_groups] * per_row
         sizes += self._heap_bytes[key_groups]
@@ -214,11 +214,11 @@ class TableImage:
         return tuple(c.encode(values.column(i)) for i, c in enumerate(self.values))
 
     def search(self, keys: tuple[Encoded, ...], count: int) -> tuple[Rows, UInt64Array, Rows]:
-        """Find the rows of encoded keys, live or removed, by hash and comparison.
+        """Find the rows of `count` encoded keys, live or removed, by hash and comparison.
 
-        Returns rows: shape ``(count,)``: -1 where there is none; hashes of the keys, and the slots
-        of the index where the searches ended, both for `write`.
-        Raises `IndexError` if something leads out of the table: the file is damaged.
+        Returns the rows, shape ``(count,)``, -1 for an absent key; and, for `write`, the keys'
+        hashes and the index slots where the searches ended. Raises `IndexError` if the file is
+        damaged.
         """
         hashes = self._hasher.hash(keys, count)
         used, index = self.used, self._index(self.slots)
@@ -243,29 +243,29 @@ class TableImage:
             raise IndexError("A slot of the index names a row that is not there.")
 
     def _index(self, slots: int) -> HashIndex:
-        """Return the hash index with `slots` slots."""
+        """Return the table's hash index, which has `slots` slots."""
         return HashIndex(self.layout.index_slots(self._memory, slots))
 
     def _mismatches(self, rows: Rows, keys: tuple[Encoded, ...]) -> Rows:
-        """Return the positions i at which row ``rows[i]`` does not hold the i-th of `keys`."""
+        """Return the positions i at which row ``rows[i]`` does not have key i of `keys`."""
         same = np.ones(len(rows), np.bool_)
         for column, encoded in zip(self.keys, keys, strict=True):
             same &= column.equal(rows, encoded)
         return np.flatnonzero(~same & (rows >= 0)) if not same.all() else _NONE
 
     def live_only(self, rows: Rows) -> Rows:
-        """Replace removed rows by -1."""
+        """Return `rows` with -1 in place of removed rows."""
         if self._head[LIVE_ROWS] == self._head[USED]:
             return rows
         return np.where(self._live.take(rows), rows, -1)
 
     def rows_of(self, selected: npt.NDArray[np.bool_]) -> Rows:
-        """Return the live rows of the key groups where `selected` is set, oldest first."""
+        """Return the live rows of the selected key groups, oldest first; `selected`: mask."""
         used = self.used
         return np.flatnonzero(self._live[:used] & selected.take(self._key_groups[:used]))
 
     def gather(self, rows: Rows) -> Upserts:
-        """Copy rows, in the columns' encoding."""
+        """Copy the given rows, in the columns' encoding."""
         return Upserts(
             hashes=self._hashes.take(rows),
             key_groups=self._key_groups.take(rows),
@@ -274,7 +274,7 @@ class TableImage:
         )
 
     def enlarge_index(self, slots: int) -> None:
-        """Rebuild the index with `slots` slots, whose space is already allocated."""
+        """Rebuild the hash index with `slots` slots, whose space is already allocated."""
         if self.slots:
             self._index(slots).copy_from(self.layout.index_slots(self._memory, self.slots))
         self._head[SLOTS] = slots
@@ -287,9 +287,10 @@ class TableImage:
         hashes: UInt64Array,
         at: Rows | None,
     ) -> None:
-        """Write the state of keys after a `search` for them; `fresh`: those of keys without a row.
+        """Write the state of keys after a `search` for them.
 
-        `at`: where the searches ended; ``None`` if the index was enlarged since.
+        `rows`, `hashes`, `at`: results of the search; `at` is ``None`` if the index was enlarged
+        since. `fresh`: the part of `upserts` whose keys have no row yet.
         """
         head = self._head
         if head[LIVE_ROWS] != head[USED]:
@@ -330,7 +331,10 @@ class TableImage:
                 self._account(upserts.key_groups, 0, [None if after is None else after - before])
 
     def _account(self, key_groups: KeyGroups, keys: int, sizes: list[Rows | None]) -> None:
-        """Add rows to the totals of their key groups: `keys` (1, 0 or -1) each, and bytes."""
+        """Add rows to the totals of their key groups.
+
+        `keys`: 1, 0 or -1 for each row. `sizes`: bytes of each column's values.
+        """
         if keys:
             np.add.at(self.num_keys, key_groups, keys)
         for lengths in sizes:
@@ -338,9 +342,9 @@ class TableImage:
                 np.add.at(self._heap_bytes, key_groups, lengths)
 
     def rewrite(self, upserts: Upserts) -> None:
-        """Replace all rows by `upserts` in place, in the blocks that are allocated.
+        """Replace all rows by `upserts` in place, within the allocated blocks.
 
-        Nobody may be reading any of its key groups, all of which must be marked.
+        No other process may read the table meanwhile; all its key groups must be marked as written.
         """
         head = self._head
         head[REWRITTEN] += 1
@@ -353,13 +357,13 @@ class TableImage:
         self.append(upserts)
 
     def append(self, upserts: Upserts) -> None:
-        """Append rows of keys that the table does not have."""
+        """Append rows whose keys the table does not have."""
         count = len(upserts.hashes)
         nowhere = np.full(count, -1, np.int64)
         self.write(upserts, upserts, nowhere, self._hasher.hash(upserts.keys, count), None)
 
     def remove(self, rows: Rows) -> None:
-        """Mark live rows as removed."""
+        """Mark the given live rows as removed."""
         key_groups = self._key_groups.take(rows)
         sizes = [column.lengths(rows) for column in self.columns]
         self._account(key_groups, -1, [None if size is None else -size for size in sizes])
@@ -401,9 +405,9 @@ class KeyHasher:
         self._secret = secret
 
     def hash(self, keys: Sequence[Encoded], count: int) -> UInt64Array:
-        """Hash `count` keys, column by column.
+        """Return the hashes of `count` keys, shape ``(count,)``, computed column by column.
 
-        Returns shape ``(count,)``; every bit depends on all bits of the key.
+        Every bit depends on all bits of the key.
         """
         hashes = np.full(count, self._multipliers(0, 1)[0], np.uint64)
         for first in range(0, count, _BLOCK):
@@ -420,7 +424,10 @@ class KeyHasher:
         return hashes
 
     def _multipliers(self, column: int, words: int) -> UInt64Array:
-        """Return secret multipliers of a column: one, then two for each of `words` 64-bit words."""
+        """Return secret multipliers of column number `column`: one, and two for each 64-bit word.
+
+        `words`: number of words.
+        """
         count = max(_FEW_WORDS, 1 << (words - 1).bit_length())
         return _multipliers(self._secret, column, count)
 
@@ -485,7 +492,7 @@ class KeyHasher:
 
 
 def _product(words: UInt64Array, multipliers: UInt64Array, word: int) -> UInt64Array:
-    """Return the product of the halves of each word, after adding a secret number to each half."""
+    """Return the product of the two halves of each word, after adding a secret number to each."""
     high = words >> _HALF
     high += multipliers[1 + 2 * word]
     low = words & _LOW

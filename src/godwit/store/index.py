@@ -55,11 +55,10 @@ class HashIndex:
         self._home_shift = np.uint64(64 - self._mask.bit_length())
 
     def first(self, hashes: UInt64Array) -> tuple[Rows, Rows]:
-        """Find the first candidate row of each hash.
+        """Find the first row whose key may have each hash (a candidate).
 
-        `hashes`: shape ``(n,)``; every bit of them well mixed.
-        Returns rows: shape ``(n,)``: a row whose tag is equal, or -1 where there is none; at: shape
-        ``(n,)``: the slot where the search ended, which is free where ``rows`` is -1.
+        `hashes`: shape ``(n,)``; every bit of them well mixed. Returns the rows, shape ``(n,)``, -1
+        for none; and the slots, shape ``(n,)``, where the searches ended, free where the row is -1.
         Raises `IndexError` if no slot is free: the array is damaged.
         """
         at = (hashes >> self._home_shift).view(np.int64)
@@ -77,9 +76,9 @@ class HashIndex:
         return rows, at
 
     def following(self, hashes: UInt64Array, at: Rows) -> tuple[Rows, Rows]:
-        """Find the next candidates, after slots `at` whose rows had other keys.
+        """Find the next candidate rows, after slots `at` whose rows turned out to have other keys.
 
-        `hashes`: shape ``(n,)``. `at`: shape ``(n,)``: slots of the candidates with other keys.
+        `hashes`, `at`: shape ``(n,)``. Returns as `first`.
         """
         at, rows = at.copy(), np.full(len(at), -1, np.int64)
         self._probe(hashes & _TAG_MASK, at, rows, np.arange(len(at)))
@@ -97,15 +96,15 @@ class HashIndex:
         self._place_entries((hashes & _TAG_MASK) | (rows + 1).view(np.uint64), at)
 
     def copy_from(self, slots: UInt64Array) -> None:
-        """Copy all entries of smaller `slots` into this empty index."""
+        """Copy all entries of a smaller index into this empty index; `slots`: its array."""
         entries = slots[slots != _FREE]
         self._place_entries(entries, (entries >> self._home_shift).view(np.int64))
 
     def _place_entries(self, entries: UInt64Array, at: Rows) -> None:
         """Write entries into the first free slots from `at` on.
 
-        All write at once, then look who is there: of several that wanted one slot the last is
-        in, and the others go on to the next slot.
+        All write at once, then check their slots: of several that chose one slot, the last is in
+        it, and the others go on to the next slot.
         """
         slots = self._slots
         while entries.size:
@@ -115,9 +114,9 @@ class HashIndex:
             at, entries = (at[lost] + 1) & self._mask, entries[lost]
 
     def _probe(self, tags: UInt64Array, at: Rows, rows: Rows, open_: Rows) -> None:
-        """Probe on for the searches `open_`; fill in `at` and `rows`.
+        """Continue the searches at positions `open_`; store results in `at` and `rows`.
 
-        The next few slots are looked at one by one, which ends most searches at half the cost.
+        The next few slots are probed one by one, which ends most searches at half the cost.
         """
         for _ in range(_STEPS):
             if not open_.size:

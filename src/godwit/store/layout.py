@@ -57,7 +57,7 @@ class Capacity:
     columns: tuple[tuple[int, int], ...]
 
     def places(self, per: Per, column: int) -> int:
-        """Return the number of places that a column's array has per row, entry or byte."""
+        """Return the places of a section that has one per row, entry or byte of a column."""
         if per == "row":
             return self.rows
         return self.columns[column][0 if per == "entry" else 1]
@@ -72,7 +72,7 @@ class _Array:
     column: int
 
     def end(self, room: Capacity) -> int:
-        """Return the byte offset at which the part that is allocated for `room` ends."""
+        """Return the byte offset of the end of the part that is allocated for `room`."""
         section = self.section
         places = room.places(section.per, self.column) + section.more
         return self.start + places * _bytes_per_place(section)
@@ -93,18 +93,21 @@ class Layout:
     _arrays: tuple[_Array, ...]
 
     def directory_arrays(self, memory: Any, num_key_groups: int) -> list[np.ndarray[Any, Any]]:
-        """Return versions, key counts, bytes and write marks of key groups over `memory`."""
+        """Return arrays over `memory` with each key group's version, keys, bytes and write mark."""
         return [
             np.ndarray((num_key_groups,), dtype, memory, start)
             for dtype, start in zip(_DIRECTORY, self.directory, strict=True)
         ]
 
     def index_slots(self, memory: Any, slots: int) -> np.ndarray[Any, Any]:
-        """Return the array of an index with `slots` slots, over `memory`."""
+        """Return the array of a hash index with `slots` slots, over `memory`."""
         return np.ndarray((slots,), np.uint64, memory, self.index + 8 * slots)
 
     def arrays(self, memory: Any, column: int) -> list[np.ndarray[Any, Any]]:
-        """Return the arrays of a column over `memory`; column -1 has those of the table itself."""
+        """Return the arrays of column number `column` over `memory`.
+
+        -1: those of the table itself.
+        """
         return [
             np.ndarray(
                 _section_shape(array.section, self.capacity, column),
@@ -117,7 +120,7 @@ class Layout:
         ]
 
     def fixed_extents(self) -> Iterator[tuple[int, int]]:
-        """Yield (start, length) in bytes of each part that is allocated from the beginning.
+        """Yield start and length, in bytes, of each part that is allocated from the beginning.
 
         These are the header, the directory, the last row, which is read as row -1, and the last
         offset of entries, which Arrow reads when it is given an array.
@@ -132,11 +135,11 @@ class Layout:
                 yield array.start + (places + section.more - 1) * size, size
 
     def index_extent(self, slots: int) -> tuple[int, int]:
-        """Return (start, length) in bytes of an index with `slots` slots."""
+        """Return start and length, in bytes, of a hash index with `slots` slots."""
         return self.index + 8 * slots, 8 * slots
 
     def extents(self, old: Capacity | None, new: Capacity) -> Iterator[tuple[int, int]]:
-        """Yield (start, length) in bytes of each part to allocate when the room grows to `new`."""
+        """Yield start and length, in bytes, of each part to allocate to grow to `new`."""
         for array in self._arrays:
             start = array.start if old is None else array.end(old)
             length = array.end(new) - start
@@ -201,7 +204,7 @@ def write_header(
 def read_room(head: memoryview, columns: int) -> Capacity:
     """Read from a table's header the capacity that blocks are allocated for.
 
-    `columns`: how many.
+    `columns`: number of columns.
     """
     return _read_capacity(head.tolist(), _ROOM, _COLUMN_ROOM, columns)
 
@@ -216,7 +219,7 @@ def write_room(head: memoryview, room: Capacity) -> None:
 def capacity_in(memory: mmap.mmap, schema: StateSchema, num_key_groups: int) -> Capacity | None:
     """Read the capacity from a table's header; ``None`` if it is no intact table of `schema`.
 
-    A table that was found damaged is not intact; a table that is being written may be.
+    A table that was marked as damaged is not intact; a table that is being written may be.
     """
     columns = len(schema.keys) + len(schema.values)
     words = WORDS + WORDS_PER_COLUMN * columns
@@ -248,31 +251,35 @@ def capacity_in(memory: mmap.mmap, schema: StateSchema, num_key_groups: int) -> 
 
 
 def column_header(head: memoryview, column: int) -> memoryview:
-    """Return the words of a table's header that belong to a column."""
+    """Return the words of a table's header that belong to column number `column`."""
     at = WORDS + WORDS_PER_COLUMN * column + _COLUMN_OWN
     return head[at : at + COLUMN_WORDS]
 
 
 def _read_capacity(head: list[int], rows: int, of_column: int, columns: int) -> Capacity:
-    """Read a capacity from header words: rows at `rows`, a pair per column at `of_column`."""
+    """Read a capacity from header words.
+
+    `rows`: position of the number of rows. `of_column`: position of the pair (entries, bytes)
+    within the words of each of the `columns` columns.
+    """
     starts = (WORDS + WORDS_PER_COLUMN * i + of_column for i in range(columns))
     return Capacity(rows=head[rows], columns=tuple((head[at], head[at + 1]) for at in starts))
 
 
 def _put_pair(head: memoryview, column: int, which: int, pair: tuple[int, int]) -> None:
-    """Write a pair of numbers about a column to the header, at word `which` of the column."""
+    """Write a pair of numbers to the header words of a column, from word `which` on."""
     at = WORDS + WORDS_PER_COLUMN * column + which
     head[at], head[at + 1] = pair
 
 
 def _section_shape(section: Section, capacity: Capacity, column: int) -> tuple[int, ...]:
-    """Return the shape of a section's array for a capacity."""
+    """Return the shape of the array of a column's section, for a capacity."""
     places = capacity.places(section.per, column) + section.more
     return (places,) if section.width is None else (places, section.width)
 
 
 def _bytes_per_place(section: Section) -> int:
-    """Return the bytes of one place of a section."""
+    """Return the size in bytes of one place of a section."""
     return section.dtype.itemsize * (1 if section.width is None else section.width)
 
 

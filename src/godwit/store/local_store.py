@@ -60,8 +60,9 @@ class LocalState:
     def refresh(
         self, key_groups: KeyGroups, enough: npt.NDArray[np.int64] | None = None
     ) -> npt.NDArray[np.int64]:
-        """Find the tables that hold key groups, dropping damaged ones; return the versions.
+        """Find the tables that hold key groups; drop damaged tables.
 
+        `enough`: version of each key group that suffices, so that no newer one is looked for.
         Returns the version of each of `key_groups`: -1 for one that has no copy here.
         """
         versions = np.full(len(key_groups), -1, np.int64)
@@ -86,7 +87,10 @@ class LocalState:
         versions: npt.NDArray[np.int64],
         tables: npt.NDArray[np.int32],
     ) -> None:
-        """Update `versions` and `tables` for key groups of which a table has a newer version."""
+        """Update `versions` and `tables` for key groups whose newest version is in a table.
+
+        `number`: of the table. `which`: mask of the key groups to update.
+        """
         at = np.flatnonzero(which)
         present = self._open_table(number).refresh(key_groups[at])
         newer = present > versions[at]
@@ -95,12 +99,10 @@ class LocalState:
     def look_up(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
-        """Look up keys, and return copies of their state.
+        """Look up n keys; `key_groups`: shape ``(n,)``: the key group of each.
 
-        `key_groups`: shape ``(n,)``: the key group of each.
-        Returns known: shape ``(n,)``: whether the key has state; values: n rows of state columns:
-        zero or empty where it has none.
-        Raises `EpochFailedError` if a table turns out to be damaged.
+        Returns a mask, shape ``(n,)``, of keys that have state, and n rows of state columns, zero
+        or empty for the others. Raises `EpochFailedError` if a table turns out to be damaged.
         """
         parts = list(self._by_table(self._table_of[key_groups]))
         if len(parts) == 1 and len(parts[0][1]) == keys.num_rows:
@@ -119,14 +121,14 @@ class LocalState:
         back[np.concatenate(order)] = np.arange(keys.num_rows)
         return known, pa.concat_batches(values).take(pa.array(back))
 
-    def scan(self, key_groups: KeyGroups, part: EntryRange | None = None) -> Changes:
-        """Copy entries of key groups: all, or those in a range of event time.
+    def scan(self, key_groups: KeyGroups, entry_range: EntryRange | None = None) -> Changes:
+        """Copy the entries of key groups: all, or those in a range of event time.
 
-        `key_groups`: which, ascending. One that is not here is left out.
+        `key_groups`: ascending. One that is not here is left out.
         """
         return Changes.concat(
             [
-                table.scan(key_groups[which], part)
+                table.scan(key_groups[which], entry_range)
                 for table, which in self._by_table(self._table_of[key_groups])
             ]
             or [self._new_table(0).scan(np.empty(0, np.int64))]
@@ -139,10 +141,10 @@ class LocalState:
         part: EntryRange,
         choose: Callable[[Sequence[npt.NDArray[np.int64]]], npt.NDArray[np.bool_]],
     ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch, pa.RecordBatch]:
-        """Copy hashes, key columns and state columns of the entries that `choose` picks in a range.
+        """Copy the entries in a range that `choose` picks: hashes, key columns and state columns.
 
-        They are in the order in which `choose` is given `columns`, which are of 64 bits, key
-        columns counted first; it is asked once for all tables.
+        `choose` gets the values of `columns` (positions of 64-bit columns, key columns counted
+        first) for all tables at once, and returns the positions of entries in the order wanted.
         """
         tables = [
             (table, key_groups[which])
@@ -193,9 +195,10 @@ class LocalState:
             self._record_written(changes.key_groups[mask], number)
 
     def replace(self, contents: Changes, homes: npt.NDArray[np.int32]) -> None:
-        """Replace key groups by snapshots, unless a newer version is here.
+        """Replace the entries of key groups by snapshots, unless a newer version is here.
 
-        Raises `StorageFullError, StateEncodingError` as of `apply`; the table is as it was.
+        Raises `StorageFullError` or `StateEncodingError` as `apply` does; the table is then
+        unchanged.
         """
         for number, mask in self._tables_to_change(contents, homes):
             self._open_table(number).replace(contents.where(mask))
@@ -218,8 +221,7 @@ class LocalState:
     def expire(self, key_groups: KeyGroups, part: EntryRange) -> None:
         """Delete the entries of key groups that are in a range of event time.
 
-        It is best effort: entries that remain do no harm. So it is done once per part and key
-        group.
+        Best effort: entries that remain do no harm. Done once per range and key group.
         """
         if part != self._expired:
             self._expired, self._without[:] = part, False
@@ -231,33 +233,36 @@ class LocalState:
     def _tables_to_change(
         self, changes: Changes, homes: npt.NDArray[np.int32]
     ) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:
-        """Yield the number of each table with changed entries, and a mask of their key groups."""
+        """Yield the number of each table that changes, and a mask of its key groups that do.
+
+        `homes`: table number for a key group that is in none yet.
+        """
         tables = self._table_of[changes.key_groups]
         tables = np.where(tables < 0, homes[changes.key_groups], tables)
         for number in np.flatnonzero(np.bincount(tables)).tolist():
             yield number, tables == number
 
     def _record_written(self, key_groups: KeyGroups, number: int) -> None:
-        """Record table and versions of key groups just written."""
+        """Remember that table `number` holds these key groups at the versions just written."""
         self._table_of[key_groups] = number
         self.versions[key_groups] = self._open_table(number).versions(key_groups)
 
     def _by_table(
         self, tables: npt.NDArray[np.int32]
     ) -> Iterator[tuple[StateTable, npt.NDArray[np.int64]]]:
-        """Yield each table whose number is in `tables`, with the positions at which it is."""
+        """Yield each table whose number is in `tables`, with the positions of that number."""
         for number in np.flatnonzero(np.bincount(tables + 1)[1:]).tolist():
             yield self._open_table(number), np.flatnonzero(tables == number)
 
     def _open_table(self, number: int) -> StateTable:
-        """Return the table with a number, creating its object on first use."""
+        """Return the table with a number, creating its Python object on first use."""
         table = self._tables.get(number)
         if table is None:
             table = self._tables[number] = self._new_table(number)
         return table
 
     def _new_table(self, number: int) -> StateTable:
-        """Return a table object; its file is made at the first write."""
+        """Return a new table object; its file is created at the first write."""
         return StateTable(
             self._path / f"{number:06d}{_SUFFIX}",
             self.schema,
@@ -275,7 +280,7 @@ class LocalState:
 
     @contextmanager
     def _lock_table(self, number: int) -> Iterator[None]:
-        """Lock a table against other writers on this executor."""
+        """Context that locks a table against other writers on this executor."""
         fd = self._lock_file()
         fcntl.lockf(fd, fcntl.LOCK_EX, 1, number)
         try:
@@ -284,7 +289,7 @@ class LocalState:
             fcntl.lockf(fd, fcntl.LOCK_UN, 1, number)
 
     def _lock_file(self) -> int:
-        """Return the file descriptor of the lock file; reopen it if its directory was removed."""
+        """Return the descriptor of the lock file; opened again if its directory was removed."""
         if self._fd is not None and os.fstat(self._fd).st_nlink:
             return self._fd
         if self._close is not None:  # the whole directory was removed, and the lock file with it
@@ -309,9 +314,9 @@ class LocalStore:
         self._states: dict[str, LocalState] = {}
 
     def state(self, operator: str, schema: StateSchema, num_key_groups: int) -> LocalState:
-        """Return the state of an operator on this executor.
+        """Return an operator's state on this executor.
 
-        A table that is not whole, or has another schema, is discarded when it is met.
+        A table that is damaged, or has another schema, is discarded when it is opened.
         """
         state = self._states.get(operator)
         if state is None or (state.schema, state.num_key_groups) != (schema, num_key_groups):

@@ -115,13 +115,13 @@ class StateTable:
 
     @property
     def _image(self) -> TableImage:
-        """The table, or an empty one where there is no file."""
+        """The mapped table, or an empty one if there is no file."""
         if self._file is None:
             return blank_image(self.schema, self.num_key_groups)
         return self._file.image
 
     def _map_file(self) -> bool:
-        """Map the file that is at the path now; return whether it is intact."""
+        """Map the file that is at the table's path now; return whether it is intact."""
         try:
             status = self._path.stat()
         except FileNotFoundError:
@@ -137,7 +137,7 @@ class StateTable:
         return self._file.is_whole and not self._file.image.damaged
 
     def _drop_unfinished(self) -> None:
-        """Delete key groups whose write was broken off, or a damaged file; under the lock."""
+        """Delete key groups whose last write was interrupted, or a damaged file; under the lock."""
         if not self._map_file():
             self._discard()
         image = self._image
@@ -165,12 +165,15 @@ class StateTable:
     def _rows_in(
         self, image: TableImage, key_groups: KeyGroups, part: EntryRange | None = None
     ) -> Rows:
-        """Return the live rows of key groups, oldest first: all, or those in a range."""
+        """Return live rows of key groups, oldest first: all, or those in a range of event time."""
         rows = image.rows_of(self._mask(key_groups))
         return rows if part is None else part.rows_of(image, rows)
 
     def _guarded(self, work: Callable[[], _T]) -> _T:
-        """Run `work` on the mapped file; raise if the file was damaged or rewritten meanwhile."""
+        """Return the result of `work` on the mapped file.
+
+        Raises if the file was damaged or rewritten meanwhile.
+        """
         file, cause = self._file, None
         before = 0 if file is None else file.image.rewritten
         try:
@@ -196,9 +199,9 @@ class StateTable:
         ) from cause
 
     def refresh(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
-        """Map the current file, drop damaged parts, and return the versions.
+        """Map the current file, drop damaged parts, and return the versions of key groups.
 
-        Returns the version of each of `key_groups`: -1 where the table does not hold it.
+        -1 for a key group that the table does not hold.
         """
         if not self._map_file() or self._image.marks[key_groups].any():
             with self._lock():  # whoever writes may be alive
@@ -210,10 +213,9 @@ class StateTable:
         return self._image.state_bytes(key_groups)
 
     def find(self, keys: pa.RecordBatch) -> Rows:
-        """Find the rows of distinct keys.
+        """Return the row of each distinct key; -1 for a key without state.
 
-        Returns row of each key, -1 where it has no state.  Keys are compared value for value
-        (floats by bits, null equal to null), never by hash alone.
+        Keys are compared value for value (floats by bits, null equal to null), never by hash alone.
         """
         image, file, extent = self._image, self._file, self._image.extent
         found = self._guarded(lambda: image.search(image.encode_keys(keys), keys.num_rows))
@@ -225,18 +227,18 @@ class StateTable:
         return image.live_only(found[0])
 
     def read(self, rows: Rows) -> pa.RecordBatch:
-        """Copy out the state of `rows` from `find`; zero or empty where a row is -1."""
+        """Copy the state of rows that `find` returned; zero or empty where a row is -1."""
         values = self._image.values
         encoded = self._guarded(lambda: [column.gather(rows) for column in values])
         return _decoded(values, encoded, self.schema.values)
 
-    def scan(self, key_groups: KeyGroups, part: EntryRange | None = None) -> Changes:
-        """Copy the entries of key groups, which are ascending; older keys first.
+    def scan(self, key_groups: KeyGroups, entry_range: EntryRange | None = None) -> Changes:
+        """Copy the entries of key groups (ascending): all, or a range of event time.
 
-        `part`: which of their entries; ``None`` for all.
+        Older keys first.
         """
         image, schema = self._image, self.schema
-        rows = self._guarded(lambda: image.gather(self._rows_in(image, key_groups, part)))
+        rows = self._guarded(lambda: image.gather(self._rows_in(image, key_groups, entry_range)))
         rows = rows.take(np.argsort(rows.key_groups, kind="stable"))
         return Changes(
             key_groups=key_groups,
@@ -248,7 +250,7 @@ class StateTable:
         )
 
     def copy_out(self, key_groups: KeyGroups) -> Changes:
-        """Copy key groups under the lock, between two writes."""
+        """Copy whole key groups under the lock, so between two writes."""
         with self._lock():
             self._drop_unfinished()
             return self.scan(key_groups[self.versions(key_groups) >= 0])
@@ -256,7 +258,7 @@ class StateTable:
     def rows_of(
         self, key_groups: KeyGroups, columns: Sequence[int], part: EntryRange
     ) -> tuple[Rows, list[npt.NDArray[np.int64]]]:
-        """Return row numbers of the entries in a range, and their values in 64-bit columns."""
+        """Return row numbers of the entries in a range, and their values in 64-bit `columns`."""
         image = self._image
 
         def gather() -> tuple[Rows, list[npt.NDArray[np.int64]]]:
@@ -268,7 +270,7 @@ class StateTable:
         return self._guarded(gather)
 
     def entries(self, rows: Rows) -> tuple[npt.NDArray[np.int64], pa.RecordBatch, pa.RecordBatch]:
-        """Copy hashes, key columns and state columns of the table's rows `rows`."""
+        """Copy the given rows of the table: hashes, key columns and state columns."""
         image, schema = self._image, self.schema
         gathered = self._guarded(lambda: image.gather(rows))
         keys = _decoded(image.keys, gathered.keys, schema.keys)
@@ -327,8 +329,8 @@ class StateTable:
     def drop(self, key_groups: KeyGroups, part: EntryRange | None = None) -> None:
         """Delete key groups, or a range of their entries.
 
-        Their space is free once they are a good part of the table. Where only a part goes, the
-        versions stay.
+        The space is freed once the removed rows are a good part of the table. If only a range is
+        deleted, the versions stay.
         """
         if not self._path.exists():
             return
@@ -356,12 +358,12 @@ class StateTable:
     # -- writing ------------------------------------------------------------------------------
 
     def _write(self, changes: Changes, *, whole: bool = False) -> None:
-        """Write changes; whole: they replace their key groups."""
+        """Write changes; `whole`: they replace all entries of their key groups."""
         if changes.key_groups.size:
             self._guarded(lambda: self._write_guarded(changes, whole=whole))
 
     def _write_guarded(self, changes: Changes, *, whole: bool) -> None:
-        """Apply changes in place, or in a larger copy if there is no room.
+        """Apply changes in place, or in a larger copy of the file if there is no room.
 
         `whole`: the changes replace all entries of their key groups.
         """
@@ -391,7 +393,10 @@ class StateTable:
         *,
         whole: bool,
     ) -> bool:
-        """Write changes to the mapped file, growing it; return false if it cannot grow enough."""
+        """Write changes to the mapped file, growing it.
+
+        Return ``False`` if it cannot grow enough.
+        """
         image, key_groups = file.image, changes.key_groups
         last, self._last_search = self._last_search, None
         found = None
@@ -422,8 +427,8 @@ class StateTable:
     def _compact(self, image: TableImage, own: KeyGroups | None = None) -> None:
         """Rewrite the table if more than half of its rows are removed.
 
-        It is rewritten in place if it holds nothing but the caller's key groups `own`, since nobody
-        else reads it then: a new file's pages would all be touched for the first time.
+        If it has only the caller's key groups (`own`), it is rewritten in place, since nobody else
+        reads it then: all pages of a new file would be touched for the first time.
         """
         if 2 * image.live >= image.used:
             return
@@ -439,7 +444,10 @@ class StateTable:
     def _copy_live(
         self, upserts: Upserts, fresh: Upserts | None, left: KeyGroups | None = None
     ) -> TableFile:
-        """Copy live rows, but not those of key groups `left`, to a new file; `upserts` fit too."""
+        """Copy live rows to a new file, which has room for `upserts`.
+
+        Key groups `left` are left out.
+        """
         source = self._image
         room = room_for(source, upserts, fresh)
         new = create_file(
@@ -464,12 +472,12 @@ class StateTable:
         return new
 
     def _move_live(self) -> None:
-        """Replace the table's file by a new one that has the live rows alone."""
+        """Replace the table's file by a new one that has only the live rows."""
         nothing = self._image.gather(np.empty(0, np.int64))
         self._publish(self._guarded(lambda: self._copy_live(nothing, None)))
 
     def _publish(self, file: TableFile) -> None:
-        """Replace the table's file by a new one."""
+        """Replace the table's file by the new file `file`, for all processes."""
         file.path.replace(self._path)
         self._file = file
 
@@ -477,7 +485,7 @@ class StateTable:
 def _decoded(
     columns: Sequence[Column], encoded: Sequence[Encoded], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Decode the values of columns to a batch of this schema."""
+    """Decode the encoded values of columns to a batch of a schema."""
     pairs = zip(columns, encoded, strict=True)
     return pa.RecordBatch.from_arrays([column.decode(of) for column, of in pairs], schema=schema)
 
@@ -493,7 +501,7 @@ _FEWEST_SLOTS = 512
 
 @lru_cache(maxsize=256)
 def blank_image(schema: StateSchema, num_key_groups: int) -> TableImage:
-    """Return an empty table that has no file and no room; it is shared and never written."""
+    """Return an empty table without a file or room; it is shared, and never written."""
     columns = ((0, 0),) * len(schema.keys) + ((2, 0),) * len(schema.values)
     capacity = Capacity(rows=1, columns=columns)
     memory = bytearray(layout_of(schema, num_key_groups, capacity).file_bytes)
@@ -527,7 +535,7 @@ class TableFile:
             image.enlarge_index(slots)
 
     def allocate(self, extents: Iterable[tuple[int, int]]) -> None:
-        """Allocate blocks for each (start, length) in bytes."""
+        """Allocate blocks of the file for each start and length, in bytes."""
         at = needed = 0
         try:
             for start, length in extents:
@@ -540,7 +548,10 @@ class TableFile:
 def create_file(
     path: Path, schema: StateSchema, num_key_groups: int, capacity: Capacity, room: Capacity
 ) -> TableFile:
-    """Create the file of an empty table and map it."""
+    """Create the file of an empty table, and map it.
+
+    `capacity`: size of the sparse file. `room`: part of it that blocks are allocated for.
+    """
     layout = layout_of(schema, num_key_groups, capacity)
     slots = min(_FEWEST_SLOTS, layout.slots)
     # Before anything is mapped: on a tmpfs even reading a place without a block takes one.
@@ -570,10 +581,10 @@ def create_file(
 
 
 def open_file(path: Path, schema: StateSchema, num_key_groups: int) -> TableFile | None:
-    """Map the file at `path`; ``None`` if it is no whole table of `schema`.
+    """Map the file at `path`; ``None`` if it is no intact table of `schema`.
 
-    Raises `FileNotFoundError` if there is no file, and `LocalStoreError` if something else is
-    there, such as a directory.
+    Raises `FileNotFoundError` if there is no file, and `LocalStoreError` if there is something
+    else, such as a directory.
     """
     try:
         # A pipe would make an open wait without O_NONBLOCK, which means nothing for files.
@@ -626,7 +637,7 @@ def identity_of(status: os.stat_result) -> FileIdentity:
 
 
 def _storage_full(error: OSError, path: Path, size: int) -> OSError | StorageFullError:
-    """Return `StorageFullError` if a file system's error means a full disk, else the error."""
+    """Return `StorageFullError` if an error of the file system means a full disk, else `error`."""
     if error.errno not in _FULL:
         return error
     return StorageFullError(
@@ -652,9 +663,9 @@ _MAX_HEAP_BYTES = 1 << 42
 
 
 def room_in_place(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capacity | None:
-    """Return the room after growing in place for `upserts`; ``None`` if a new file is needed.
+    """Return the room that the table needs to take `upserts` in place: the present one or more.
 
-    Returns what the table has, or more; ``None`` where it is to be made anew.
+    ``None`` if a new file is needed. `fresh`: the part of `upserts` whose keys have no row yet.
     """
     columns = []
     for number, (entries, heap) in enumerate(_needed_places(image, upserts, fresh)):
@@ -679,8 +690,7 @@ def room_in_place(image: TableImage, upserts: Upserts, fresh: Upserts | None) ->
 def room_for(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capacity:
     """Return the room that a new file needs for live rows and `upserts`.
 
-    Raises `StateEncodingError` if a table can hold that many keys, or so many bytes in a column, at
-    no size.
+    Raises `StateEncodingError` if no table can hold that many keys, or that many bytes in a column.
     """
     rows = image.live + (0 if fresh is None else len(fresh.hashes))
     _check_limit(rows, MAX_ROWS, "keys")
@@ -703,7 +713,7 @@ def room_for(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capa
 
 
 def capacity_for(room: Capacity) -> Capacity:
-    """Return the capacity of a new sparse file: `room` and many spare places."""
+    """Return the capacity of a new sparse file: that of `room`, with many spare places."""
     rows = min(max(_HEADROOM * room.rows, _MIN_CAPACITY_ROWS), MAX_ROWS)
     return Capacity(
         rows=rows + 1,
@@ -720,7 +730,7 @@ def capacity_for(room: Capacity) -> Capacity:
 def _needed_places(
     image: TableImage, upserts: Upserts, fresh: Upserts | None
 ) -> list[tuple[int, int]]:
-    """Return the numbers of entries and bytes that `upserts` add to each column."""
+    """Return, for each column, the numbers of entries and of bytes that `upserts` add."""
     keys = [0] * len(image.keys) if fresh is None else [k.heap_bytes() for k in fresh.keys]
     count = len(upserts.hashes)
     return [(0, size) for size in keys] + [
@@ -730,7 +740,7 @@ def _needed_places(
 
 
 def _is_sufficient(room: Capacity, needed: Capacity, *, spare_rows: int = 0) -> bool:
-    """Return whether `room` suffices for `needed`."""
+    """Return whether the capacity `room` is at least `needed`, with `spare_rows` rows to spare."""
     return room.rows >= needed.rows + spare_rows and all(
         entries >= needed_entries and heap >= needed_heap
         for (entries, heap), (needed_entries, needed_heap) in zip(
@@ -740,7 +750,10 @@ def _is_sufficient(room: Capacity, needed: Capacity, *, spare_rows: int = 0) -> 
 
 
 def _check_limit(needed: int, limit: int, what: str) -> None:
-    """Raise `StateEncodingError` if a table would hold more than `limit` of `what`."""
+    """Raise `StateEncodingError` if `needed` exceeds `limit`.
+
+    `what`: the thing counted, as text.
+    """
     if needed > limit:
         raise StateEncodingError(
             f"One lane's table would hold {needed} {what}; the local store holds at most {limit}.",

@@ -51,7 +51,7 @@ class StateChanges:
 
 
 def changes_between(old: dict[str, Any], new: dict[str, Any]) -> StateChanges:
-    """Compare two descriptions of a state's type, as codecs write them to the checkpoint."""
+    """Return the changes between two descriptions of a state's type in the checkpoint."""
     comparison = _Comparison(old, new)
     node = new["type"]
     root = node["name"] if isinstance(node, dict) and node["kind"] == "class" else "state"
@@ -71,7 +71,7 @@ class _Comparison:
         self.changes = StateChanges()
 
     def compare(self, old: Any, new: Any, path: str) -> None:
-        """Record the changes from type node `old` to `new`; `path`: where in the type."""
+        """Record the changes from type `old` to type `new`; `path`: their place in the state."""
         if not self._fits(old, new, path):
             self.changes.refused.append(f"{path}: {node_text(old)} → {node_text(new)}")
 
@@ -88,7 +88,7 @@ class _Comparison:
                 self.changes.refused.append(f"{name}: {kinds[0]} → {kinds[1]}")
 
     def _fits(self, old: Any, new: Any, path: str) -> bool:
-        """Return whether values of type node `old` are values of `new`; record changes of parts."""
+        """Return whether all values of type `old` are of type `new`; record changes of parts."""
         if new == "any":
             return old == "any" or self._was_tagged or _is_self_evident(old)
         olds, news = _union_members(old), _union_members(new)
@@ -117,7 +117,7 @@ class _Comparison:
         return True
 
     def _fits_one_of(self, old: Any, news: list[Any]) -> bool:
-        """Return whether type node `old` fits one of `news`.
+        """Return whether type `old` fits one of the types `news`.
 
         Record only the changes to that one.
         """
@@ -136,7 +136,7 @@ class _Comparison:
     def _classes_fit(self, old_name: str, new_name: str, path: str) -> bool:
         """Return whether both classes are of one kind, such as enumerations.
 
-        Record field changes.
+        Record changed fields.
         """
         if (old_name, new_name) in self._seen:
             return True
@@ -181,7 +181,7 @@ class _Comparison:
 def _mentioned_classes(
     node: Any, classes: dict[str, Any], names: set[str] | None = None
 ) -> set[str]:
-    """Return the names of the classes that a type node refers to, also through other classes."""
+    """Return the names of the classes that a type refers to, directly or through other classes."""
     names = set() if names is None else names
     if isinstance(node, str) or node["kind"] == "literal":
         return names
@@ -198,12 +198,12 @@ def _mentioned_classes(
 
 
 def _union_members(node: Any) -> list[Any]:
-    """Return the members of a type node that is a union; else the node itself."""
+    """Return the members of a type that is a union; of another type, the type itself."""
     return list(node["of"]) if isinstance(node, dict) and node["kind"] == "union" else [node]
 
 
 def _is_self_evident(node: Any) -> bool:
-    """Return whether msgpack bytes alone determine the values of a type node."""
+    """Return whether msgpack bytes alone determine the Python values of a type."""
     if isinstance(node, str):
         return node in _SELF_EVIDENT
     if node["kind"] == "literal":
@@ -216,7 +216,7 @@ def _is_self_evident(node: Any) -> bool:
 
 
 def _are_literals_of(old: Any, new: Any) -> bool:
-    """Return true if type node `old` is of literals that are all values of type node `new`."""
+    """Return whether type `old` has only literals, all of which are values of type `new`."""
     if isinstance(old, str) or old["kind"] != "literal":
         return False
     kind = {"str": str, "int": int, "bytes": bytes}.get(new) if isinstance(new, str) else None
@@ -257,7 +257,7 @@ def drop_fields(
 def _drop_from_value(
     value: Any, node: Any, classes: dict[str, Any], gone: Mapping[str, Any]
 ) -> None:
-    """Remove fields from a decoded value in place, at every record in its type node."""
+    """Remove fields from a decoded value in place, in every record that its type has."""
     if isinstance(node, str) or value is None or node["kind"] == "literal":
         return
     if node["kind"] == "union":
@@ -278,7 +278,7 @@ def _drop_from_value(
 
 
 def _possible_members(value: Any, nodes: list[Any], classes: dict[str, Any]) -> list[Any]:
-    """Return the union members that a decoded value may be of: by kind, or by a tag."""
+    """Return the union members that a decoded value may belong to: by kind, or by a tag."""
     kinds = [node for node in nodes if isinstance(node, dict) and node["kind"] != "literal"]
     if isinstance(value, list):
         return [node for node in kinds if node["kind"] != "class" and "key" not in node]
@@ -291,30 +291,30 @@ def _possible_members(value: Any, nodes: list[Any], classes: dict[str, Any]) -> 
     return [node for tag, node in tags if tag is not None and value.get(tag[0]) == tag[1]]
 
 
-def _as_node(value: Any, node: Any, classes: dict[str, Any]) -> Any:
-    """Convert a decoded msgpack value to the Python value that its type node describes."""
-    if isinstance(node, str):
-        return _FROM_TEXT[node](value) if node in _FROM_TEXT else value
-    kind = node["kind"]
+def _as_node(value: Any, type_node: Any, classes: dict[str, Any]) -> Any:
+    """Return the Python value that a decoded msgpack value of a type stands for."""
+    if isinstance(type_node, str):
+        return _FROM_TEXT[type_node](value) if type_node in _FROM_TEXT else value
+    kind = type_node["kind"]
     if kind == "union":
-        return _as_union_member(value, node["of"], classes)
+        return _as_union_member(value, type_node["of"], classes)
     if kind == "class":
-        fields = classes[node["name"]].get("fields")
+        fields = classes[type_node["name"]].get("fields")
         if fields is None or not isinstance(value, dict):
             return value
         known = {name: part for name, part in value.items() if name in fields}
         return {name: _as_node(part, fields[name]["type"], classes) for name, part in known.items()}
     if kind == "fixed":
-        parts = zip(value, node["of"], strict=True)
+        parts = zip(value, type_node["of"], strict=True)
         return tuple(_as_node(part, of, classes) for part, of in parts)
     if kind == "dict":
         return {
-            _as_node(key, node["key"], classes): _as_node(item, node["of"], classes)
+            _as_node(key, type_node["key"], classes): _as_node(item, type_node["of"], classes)
             for key, item in value.items()
         }
     if kind == "literal":
         return value
-    items = [_as_node(part, node["of"], classes) for part in value]
+    items = [_as_node(part, type_node["of"], classes) for part in value]
     if kind == "tuple":
         return tuple(items)
     try:
@@ -324,7 +324,7 @@ def _as_node(value: Any, node: Any, classes: dict[str, Any]) -> Any:
 
 
 def _as_union_member(value: Any, nodes: list[Any], classes: dict[str, Any]) -> Any:
-    """Convert a decoded value of a union as the member that it belongs to."""
+    """Return the Python value of a decoded value of a union, by the member that it belongs to."""
     if value is None:
         return None
     rest = [node for node in nodes if node != "none"]
@@ -343,7 +343,7 @@ _NO_MOMENT = 2**61
 
 
 def blank_columns(schema: pa.Schema, count: int) -> pa.RecordBatch:
-    """Return `count` rows of state columns that hold nothing: no timer, no expiry, no bytes."""
+    """Return `count` rows of state columns of a new key: no timer, no expiry, no bytes."""
     columns = [
         pa.array([_NO_MOMENT] * count, field.type)
         if pa.types.is_integer(field.type)
@@ -431,7 +431,7 @@ class PythonStateUpgrade:
         return values.set_column(at, field, pa.array(upgraded, field.type))
 
     def _upgraded(self, row: int, blob: bytes) -> bytes:
-        """Convert one encoded state to today's type; `row`: its number, for errors."""
+        """Return an encoded state converted to today's type; `row`: its number, for errors."""
         if self.gone:
             blob = drop_fields(blob, self.stored, self.gone)
         try:
@@ -458,7 +458,10 @@ class PythonStateUpgrade:
         return written
 
     def _read(self, row: int, blob: bytes) -> Any:
-        """Decode one old state, by the present codec or by the user's upgrade function."""
+        """Decode an old state, by the present codec or by the user's upgrade function.
+
+        `row`: its number, for errors.
+        """
         if self.function is None:
             return self.reader.decode([memoryview(blob)])[0]
         is_pickle = "class" in self.stored  # which was asked for by name
@@ -479,7 +482,7 @@ class PythonStateUpgrade:
 
 
 def _agree(old: Any, new: Any) -> bool:
-    """Return whether all parts of the plain value `old` that `new` has are equal in both."""
+    """Return whether two plain values are equal in all parts that both have."""
     if isinstance(old, dict) and isinstance(new, dict):
         return all(_agree(item, new[key]) for key, item in old.items() if key in new)
     if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):

@@ -60,9 +60,9 @@ def short_repr(value: object, limit: int = 80) -> str:
 
 
 def unreadable_remedy(operator: str, key: tuple[Any, ...], what: str) -> str:
-    """Return the remedy for a key's state that cannot be read.
+    """Return the remedy, as text, for a key's state that cannot be read.
 
-    `what`: what may get a new name.
+    `what`: the thing that may be renamed instead.
     """
     return (
         "State written by an earlier version of the program fits if fields were only added, with "
@@ -72,9 +72,9 @@ def unreadable_remedy(operator: str, key: tuple[Any, ...], what: str) -> str:
 
 
 def rebuilt(cls: Any, values: Mapping[str, Any]) -> Any:
-    """Create a record of class `cls` from its fields; missing ones get their defaults.
+    """Return an instance of record class `cls` with these fields; missing ones get defaults.
 
-    ``__post_init__`` may set other attributes; changes of fields are undone.
+    ``__post_init__`` may set other attributes; its changes of fields are undone.
     """
     names = fields_of(cls)
     present = {name: values[name] for name in names if name in values}
@@ -129,7 +129,7 @@ def _has_init_vars(cls: Any) -> bool:
 
 
 def check_attributes(value: Any, fields: Sequence[str]) -> None:
-    """Raise if a record has attributes besides its fields that decoding would not restore."""
+    """Raise if a record has attributes besides its fields, which decoding would not restore."""
     attributes, cls = vars(value), type(value)
     expected: dict[str, Any] | None = None
     for name in attributes.keys() - set(fields):
@@ -154,10 +154,10 @@ _CONTAINERS = {name: kind for kind, name in (COLLECTIONS | MAPPINGS | {tuple: "t
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Return true if two values are equal and of the same types at every depth; NaN equals NaN.
+    """Return whether two values are equal and of the same types at every depth; NaN equals NaN.
 
-    Records are compared by what they hold, whatever their ``__eq__`` says; what they have cached of
-    it makes no difference.
+    Records are compared by their fields, whatever their ``__eq__`` says; cached properties do not
+    count.
     """
     kind = type(one)
     if kind is not type(other):
@@ -209,7 +209,7 @@ def _attributes(record: Any) -> set[str]:
 
 
 def failing_path(value: Any, fails: Callable[[Any], bool]) -> tuple[str, Any]:
-    """Return path and value of the innermost part of a value for which `fails` is true."""
+    """Return path and value of the innermost part of a value for which `fails` returns true."""
     path = ""
     for _ in range(_DEEPEST):
         failing = next(
@@ -261,15 +261,12 @@ class TypeChecker:
         return set(map(type, values)) == {self._plain_type} or all(map(self, values))
 
     def explain(self, value: Any) -> str:
-        """Describe where a value does not fit, such as ``.n is 'x', declared as int``."""
+        """Return the first misfit of a value as text, such as ``.n is 'x', declared as int``."""
         path, part, expected = self.misfit(value, self._type) or ("", value, self._type)
         return f"{path or 'it'} is {short_repr(part)}, declared as {node_text(expected)}"
 
     def misfit(self, value: Any, node: Any) -> tuple[str, Any, Any] | None:
-        """Return path, value and type node of the first part that does not fit.
-
-        ``None`` if all do.
-        """
+        """Return path, value and type of the first part that does not fit; ``None`` if all do."""
         if isinstance(node, str):
             fits = node == "any" or isinstance(value, _SCALAR_TYPES_ACCEPTED[node])
             return None if fits else ("", value, node)
@@ -291,7 +288,7 @@ class TypeChecker:
         return self._misfit_in_container(value, node)
 
     def _misfit_in_container(self, value: Any, node: Any) -> tuple[str, Any, Any] | None:
-        """Return path, value and node of the first misfit inside a container."""
+        """Return path, value and type of the first part of a container that does not fit."""
         if "key" in node:
             if node["key"] != "any":
                 for key in value:
@@ -308,14 +305,17 @@ class TypeChecker:
         return self._first_misfit(enumerate(value), ((item, node["of"]) for item in value))
 
     def _first_misfit(self, places: Any, pairs: Any) -> tuple[str, Any, Any] | None:
-        """Return path, value and node of the first misfit among (value, node) pairs."""
+        """Return path, value and type of the first (value, type) pair that does not fit.
+
+        `places`: the paths of the pairs.
+        """
         for (place, _), (item, node) in zip(places, pairs, strict=True):
             if (mismatch := self.misfit(item, node)) is not None:
                 return f"[{place}]{mismatch[0]}", *mismatch[1:]
         return None
 
     def _misfit_in_class(self, value: Any, node: Any) -> tuple[str, Any, Any] | None:
-        """Return path, value and node of the first misfit in a record, enum or typed dict."""
+        """Return path, value and type of the first misfit in a record, enum or typed dict."""
         cls = self._classes[node["name"]]
         described = self._schema[node["name"]]
         if described["kind"] == "typeddict":

@@ -59,7 +59,7 @@ class HoldsValue:
     value: Any
 
     def _refuse(self, *_: object) -> NoReturn:
-        """Raise `TypeError`: the holder was used as if it were its value."""
+        """Raise `TypeError`: the holder (`gw.State`) was used in place of its value."""
         msg = (
             f"this is a {type(self).__name__}, which holds a value and is none: use its .value, as "
             "in state.value += 1"
@@ -108,7 +108,7 @@ class PickleCodec:
         return apply_each(pickle.loads, blobs)
 
     def describe(self) -> dict[str, Any]:
-        """Return the class's name, for the checkpoint."""
+        """Return the description of the encoding for the checkpoint: the name of the class."""
         name = getattr(self._type, "__qualname__", repr(self._type))
         return {"class": f"{getattr(self._type, '__module__', '')}.{name}"}
 
@@ -119,7 +119,7 @@ def _pickled(state: Any) -> bytes:
 
 
 def _came_back(state: Any, back: Any) -> bool:
-    """Return whether a state that was decoded from its pickle equals the original."""
+    """Return whether a state (`back`) decoded from its pickle equals the original."""
     try:
         return _says_equal(state, back) or is_same(state, back)
     except RecursionError:  # it holds itself
@@ -127,7 +127,7 @@ def _came_back(state: Any, back: Any) -> bool:
 
 
 def _says_equal(state: Any, back: Any) -> bool:
-    """Return whether two states are equal by ``==``; false if that raises."""
+    """Return whether two states are equal by ``==``; ``False`` if that raises."""
     try:
         return bool(state == back)
     except RecursionError:
@@ -255,7 +255,7 @@ class MsgpackCodec:
         return states
 
     def describe(self) -> dict[str, Any]:
-        """Return the type's description and the form, for the checkpoint."""
+        """Return the type's description and the encoding's form, for the checkpoint."""
         return {**self._described.schema, "form": "native" if self._native else "tagged"}
 
     def with_names(self, renamed: Mapping[str, str]) -> MsgpackCodec:
@@ -270,7 +270,7 @@ class MsgpackCodec:
 
     @property
     def reads_native(self) -> bool:
-        """Return whether this type can be decoded from the native form."""
+        """True if states of this type can be decoded from the native form."""
         try:
             return self._decode_typed is not None and reads_native(self._described)
         except Exception:  # noqa: BLE001 - msgspec does not know the type
@@ -283,7 +283,7 @@ class MsgpackCodec:
 
     @functools.cached_property
     def _root(self) -> Any:
-        """Class that every state is an instance of; `object` if there is none."""
+        """Class of every state; `object` if there is no single one."""
         kind = typing.get_origin(self._type) or self._type
         return kind if isinstance(kind, type) and not typing.is_typeddict(kind) else object
 
@@ -310,7 +310,7 @@ class MsgpackCodec:
         return self._decode_list(_join_blobs(blobs))
 
     def _encode_one(self, state: Any) -> bytes:
-        """Encode one state: in the native form if that decodes to an equal one, else tagged."""
+        """Encode one state: in the native form if that decodes to an equal state, else tagged."""
         try:
             blob = self._encode(state)
             came_back = is_same(state, self._decode_typed(blob))
@@ -338,7 +338,7 @@ class MsgpackCodec:
         return blobs
 
     def _encode_tagged(self, state: Any) -> bytes:
-        """Encode one state in the tagged form, or name the part that cannot be."""
+        """Encode one state in the tagged form; raise, naming the part, if that is not possible."""
         if not self._fits(state):
             raise UnsupportedValueError(self._fits.explain(state))
         try:
@@ -368,7 +368,7 @@ class MsgpackCodec:
 
 
 def _check_same(state: Any, read: Any) -> None:
-    """Raise if a state decodes to another value: `read`."""
+    """Raise if a state was decoded to another value (`read`)."""
     if not is_same(state, read):
         raise UnsupportedValueError(f"it is decoded as another value, {read!r:.100}")
 
@@ -379,7 +379,7 @@ def _join_blobs(blobs: Sequence[bytes | memoryview]) -> bytes:
 
 
 def make_state(operator: str, state_type: Any) -> Any:
-    """Create the state of a new key.
+    """Return the state of a new key.
 
     Raises `InvalidFlowError` if the type cannot be called without arguments.
     """
@@ -401,11 +401,11 @@ def make_codec(
     state_type: Any,
     state_classes: Mapping[str, type] | Sequence[type] = (),
 ) -> StateCodec:
-    """Create the codec of an operator, and check it on the state of a new key.
+    """Return the codec of an operator, checked with the state of a new key.
 
-    `state_classes`: classes that state may hold besides those that its type mentions.
-    Raises `InvalidFlowError` if there is no such codec, or a new key's state cannot be made.
-    Raises `StateEncodingError` if the codec cannot write the state of a new key or read it back.
+    `state_classes`: classes that state may hold besides those that its type mentions. Raises
+    `InvalidFlowError` if there is no such codec, or a new key's state cannot be made, and
+    `StateEncodingError` if the codec cannot encode or decode that state.
     """
     if codec not in ("msgpack", "pickle"):
         raise InvalidFlowError(
@@ -461,7 +461,7 @@ def _msgpack_codec_for(
 
 
 def is_immutable(state: object) -> bool:
-    """Return whether state is immutable, so that it needs a `State` as holder."""
+    """Return whether a state is immutable, so that functions get it in a `gw.State`."""
     if isinstance(state, msgspec.Struct):
         return bool(state.__struct_config__.frozen)
     parameters = getattr(type(state), "__dataclass_params__", None)

@@ -75,7 +75,7 @@ class Field:
     items: Field | None = None  # elements of a plain list
 
     def is_full(self, column: pa.Array) -> bool:
-        """Return whether a column has no nulls that the field does not admit, also in lists."""
+        """Return whether a column has no nulls that the field does not allow, also within lists."""
         if column.null_count and not self.nullable:
             return False
         if self.items is None or not is_list(column.type):
@@ -83,13 +83,13 @@ class Field:
         return self.items.is_full(pc.list_flatten(column))
 
     def first_null(self, column: pa.Array) -> int | None:
-        """Position of the first value with a null that the field does not admit."""
+        """Return the position of the first value with a null that the field does not allow."""
         if self.is_full(column):
             return None
         return next(i for i in range(len(column)) if not self.is_full(column.slice(i, 1)))
 
     def admitting_null(self, value: Any) -> str:
-        """Return the field's type as text, with the ``| None`` that admits a null in `value`."""
+        """Return the field's type as text, with ``| None`` where `value` has a null."""
         if value is None or self.items is None:
             return f"{hint_text(self.hint)} | None"
         outer = " | None" if self.nullable else ""
@@ -118,7 +118,7 @@ class RowClass:
     # -- columns as instances -------------------------------------------------------------------
 
     def check_columns(self, columns: pa.Schema, operator: str, origin: str) -> None:
-        """Refuse columns that instances cannot be made of."""
+        """Raise if instances cannot be made from rows with these columns; `origin`: for errors."""
         if wanted := self._arguments_besides_fields():
             raise InvalidFlowError(
                 f"Operator {operator!r} has row={self.cls.__qualname__}, whose constructor also "
@@ -161,7 +161,7 @@ class RowClass:
 
     @property
     def make(self) -> Callable[..., Any]:
-        """Function that makes an instance from one positional value for each field, in order."""
+        """Function that makes an instance from the values of all fields, in order."""
         names = self.names
         parameters = inspect.signature(self.cls).parameters.values()
         positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -171,14 +171,14 @@ class RowClass:
         return lambda *values: cls(**dict(zip(names, values, strict=True)))
 
     def admits_all(self, name: str, column: pa.Array) -> bool:
-        """Return true if a field admits every value of a column, as its type and nulls show."""
+        """Return whether a field allows every value of a column, by its type and nulls alone."""
         field = self._by_name[name]
         return field.plain and field.is_full(column)
 
     def values(self, name: str, column: pa.Array) -> list[Any]:
-        """Convert a column to values of the field `name`.
+        """Return a column's values as values of the field `name`.
 
-        Raises `MisfitError` for the first that the field does not admit.
+        Raises `MisfitError` for the first value that the field does not allow.
         """
         field = self._by_name[name]
         index = field.first_null(column)
@@ -203,9 +203,9 @@ class RowClass:
         return next(i for i, row in enumerate(rows) if not isinstance(row, self.cls))
 
     def columns(self, rows: Sequence[Any]) -> list[Sequence[Any]]:
-        """Return the values of every field of some instances, as Arrow takes them.
+        """Return the values of every field of some instances, in a form that Arrow takes.
 
-        Raises `MisfitError` for the first that is not of its field's type.
+        Raises `MisfitError` for the first value that is not of its field's type.
         """
         return [self._column(field, rows) for field in self.fields]
 
@@ -221,14 +221,14 @@ class RowClass:
         return plain
 
     def defaults(self) -> dict[str, Any]:
-        """Return field → default, as Arrow takes it, for every field that has one."""
+        """Return field → its default, in a form that Arrow takes, for fields that have one."""
         given = defaults_of(self.cls)
         made = {name: value() if callable(value) else value for name, value in given.items()}
         return msgspec.to_builtins(made, builtin_types=_AS_THEY_ARE)  # type: ignore[no-any-return]
 
 
 def _converted(name: str, plain: list[Any], hint: Any) -> list[Any]:
-    """Convert plain values of the column `name` to the type `hint`."""
+    """Return plain values of the column `name` as values of type `hint`."""
     try:
         return msgspec.convert(plain, list[hint])
     except msgspec.ValidationError:
@@ -241,14 +241,14 @@ def _converted(name: str, plain: list[Any], hint: Any) -> list[Any]:
 
 
 def is_row_class(value: object) -> bool:
-    """Return true for a class whose instances can be rows."""
+    """Return whether a value is a class whose instances can be rows."""
     return isinstance(value, type) and is_record(value)
 
 
 def row_class(cls: Any, where: str, *, example: str = "row=Order") -> RowClass:
-    """Read the columns of a class of rows; `where` and `example`: for errors' messages.
+    """Return the fields of a class of rows, as columns; `where` and `example`: for errors.
 
-    Raises `InvalidFlowError` if it is none, or a field has a type that is no column's.
+    Raises `InvalidFlowError` if it is no such class, or a field has a type that no column can have.
     """
     if not is_row_class(cls):
         raise InvalidFlowError(
@@ -284,7 +284,7 @@ def hint_text(hint: Any) -> str:
 
 
 def _fields(cls: Any, where: str, outer: tuple[Any, ...] = ()) -> tuple[Field, ...]:
-    """Return the fields of a class with their column types; `outer`: classes that it is part of."""
+    """Return the fields of a class with their column types; `outer`: classes that contain it."""
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
     except Exception as error:
@@ -298,7 +298,7 @@ def _fields(cls: Any, where: str, outer: tuple[Any, ...] = ()) -> tuple[Field, .
 
 
 def _field(name: str, hint: Any, where: str, within: tuple[Any, ...]) -> Field:
-    """Return a field with its column type; `within`: the classes that it is part of."""
+    """Return a field with its column type; `within`: the classes that contain it."""
     declared = hint
     exact: pa.DataType | None = None
     while isinstance(hint, typing.NewType) or hasattr(hint, "__value__"):
@@ -349,7 +349,8 @@ def _column_type(
 ) -> tuple[pa.DataType, bool, Field | None] | None:
     """Return the column type of a type annotation; ``None`` if there is none.
 
-    With it: whether Arrow's values are of the type, and then the elements of a list.
+    Also returned: whether Arrow's values are of the annotated type; and the field of a list's
+    elements.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint in _TYPES_OF_FIELDS:

@@ -87,12 +87,11 @@ class Described:
 
 
 def describe(state_type: Any, others: Mapping[str, type] | Sequence[type] = ()) -> Described:
-    """Describe a type of state as plain values, for the checkpoint.
+    """Return a type of state as plain values, for the checkpoint.
 
-    `others`: classes that state may hold besides, in places whose type leaves it open; a mapping
-    gives them names of their own.
-    Raises `UndescribableError` if a part of it cannot be state: a class that declares no fields,
-    two classes of one name.
+    `others`: further classes that state may hold where its type leaves it open; a mapping gives
+    them names. Raises `UndescribableError` if a part of it cannot be state: a class that declares
+    no fields, two classes of one name.
     """
     describer = _Describer()
     named = others if isinstance(others, Mapping) else {_class_name(cls): cls for cls in others}
@@ -105,7 +104,7 @@ def describe(state_type: Any, others: Mapping[str, type] | Sequence[type] = ()) 
 
 
 def is_record(cls: Any) -> bool:
-    """Return true if a class declares fields: a struct, a dataclass or a named tuple."""
+    """Return whether a class declares fields: a struct, a dataclass or a named tuple."""
     return isinstance(cls, type) and (
         issubclass(cls, msgspec.Struct) or dataclasses.is_dataclass(cls) or _is_named_tuple(cls)
     )
@@ -123,7 +122,7 @@ def fields_of(cls: Any) -> tuple[str, ...]:
 
 
 def node_text(node: Any) -> str:
-    """Return a type node as Python code, such as ``list[int]``."""
+    """Return a type's description (tree node) as Python code, such as ``list[int]``."""
     if isinstance(node, str):
         return {"none": "None", "any": "Any"}.get(node, node)
     kind = node["kind"]
@@ -151,7 +150,10 @@ class _Describer:
         self._names: dict[type, str] = {}
 
     def node(self, hint: Any, path: str) -> Any:
-        """Describe an annotation as JSON; `path`: its place for errors, as ``Book.levels[]``."""
+        """Return the description (tree node) of an annotated type.
+
+        `path`: its place in the state, for errors, such as ``Book.levels[]``.
+        """
         while isinstance(hint, typing.NewType) or hasattr(hint, "__value__"):
             hint = getattr(hint, "__value__", None) or hint.__supertype__
         if hint is None:
@@ -186,7 +188,10 @@ class _Describer:
         raise UndescribableError(path, f"{hint!r} is not a type that state can have")
 
     def add_class(self, cls: Any, name: str | None, path: str) -> str:
-        """Describe a class, once; return its name in the description."""
+        """Add the description of a class, once; return its name in the description.
+
+        `path`: its place in the state, for errors.
+        """
         if cls in self._names:
             return self._names[cls]
         name = name or _class_name(cls)
@@ -209,7 +214,7 @@ class _Describer:
         return name
 
     def _record(self, cls: Any, kind: str, names: Any, path: str) -> dict[str, Any]:
-        """Describe a class by its fields' types and defaults."""
+        """Return the description of a class: types and defaults of its fields."""
         where = path if path.endswith(_class_name(cls)) else _class_name(cls)
         hints = _hints(cls, where)
         defaults = defaults_of(cls)
@@ -226,7 +231,7 @@ class _Describer:
         return described
 
     def _union(self, arguments: Sequence[Any], path: str) -> Any:
-        """Return the type node of a union, with nested unions flattened."""
+        """Return the description of a union, with nested unions flattened."""
         nodes: list[Any] = []
         for argument in arguments:
             node = self.node(argument, path)
@@ -237,7 +242,7 @@ class _Describer:
         return nodes[0] if len(nodes) == 1 else {"kind": "union", "of": nodes}
 
     def _tuple(self, arguments: Sequence[Any], *, bare: bool, path: str) -> Any:
-        """Return the type node of a tuple: of one type, or of fixed types."""
+        """Return the description of a tuple: of any length with one type, or of fixed types."""
         if bare:
             return {"kind": "tuple", "of": "any"}
         if len(arguments) == 2 and arguments[1] is ...:
@@ -246,17 +251,17 @@ class _Describer:
         return {"kind": "fixed", "of": parts}
 
     def _argument(self, arguments: Sequence[Any], index: int, path: str) -> Any:
-        """Return the type node of a type argument; without one it is any value."""
+        """Return the description of a type's argument number `index`; "any" if it has none."""
         return self.node(arguments[index], path) if len(arguments) > index else "any"
 
 
 def _class_name(cls: type) -> str:
-    """Return the name by which state refers to a class, wherever the class is defined."""
+    """Return the name by which state refers to a class, independent of its module."""
     return cls.__qualname__.rpartition("<locals>.")[2]
 
 
 def _is_named_tuple(cls: type) -> bool:
-    """Return true for a class made by ``NamedTuple``."""
+    """Return whether a class was made by ``NamedTuple``."""
     return issubclass(cls, tuple) and hasattr(cls, "_fields")
 
 
@@ -293,7 +298,7 @@ def defaults_of(cls: Any) -> dict[str, Any]:
 
 
 def _plain_default(default: Any) -> Any:
-    """Return a default as plain values, or a description of it."""
+    """Return a default as plain values, or a text about it."""
     value: Any = default
     if inspect.isclass(default) or inspect.isroutine(default):
         factory: Callable[[], Any] = default
@@ -307,7 +312,7 @@ def _plain_default(default: Any) -> Any:
 
 
 def _enumeration(cls: type[enum.Enum]) -> dict[str, Any]:
-    """Describe an enumeration by its members' values."""
+    """Return the description of an enumeration: its members' values."""
     members = {
         name: member.value if isinstance(member.value, (str, int)) else repr(member.value)
         for name, member in cls.__members__.items()
@@ -327,7 +332,7 @@ _OF_ONE = frozenset(["list", "set", "frozenset", "tuple", "dict"])
 
 
 def is_native(state_type: Any, described: Described) -> bool:
-    """Return whether msgspec round-trips all values of a described type."""
+    """Return whether msgspec encodes and decodes all values of a described type without change."""
     classes = described.schema["classes"]
     used: set[str] = set()
     if not _is_native_node(described.schema["type"], classes, used):
@@ -344,7 +349,7 @@ def is_native(state_type: Any, described: Described) -> bool:
 def reads_native(described: Described) -> bool:
     """Return whether msgspec decodes records of a described type by field names.
 
-    A ``__post_init__`` would run on it, and may set back what is in it.
+    Not if a class has a ``__post_init__``, which would run on decoded values and may change them.
     """
     return not any(
         hasattr(cls, "__post_init__")
@@ -370,7 +375,7 @@ def keeps_names(cls: Any) -> bool:
 
 
 def _is_native_node(node: Any, classes: Any, used: set[str]) -> bool:
-    """Return whether msgspec round-trips all values of a node; adds its classes to `used`."""
+    """Return whether msgspec round-trips all values of a description; add its classes to `used`."""
     if isinstance(node, str):
         return node in _SCALARS
     kind = node["kind"]
@@ -393,14 +398,14 @@ def _is_native_node(node: Any, classes: Any, used: set[str]) -> bool:
 
 
 def _is_native_key(node: Any) -> bool:
-    """Return whether msgspec round-trips dict keys of a node."""
+    """Return whether msgspec round-trips dict keys of a described type."""
     if isinstance(node, str):
         return node in _KEYS
     return node["kind"] == "fixed" and all(map(_is_native_key, node["of"]))
 
 
 def _is_native_class(cls: Any, described: Any) -> bool:
-    """Return whether msgspec round-trips all of a class."""
+    """Return whether msgspec round-trips all instances of a described class."""
     kind = described["kind"]
     if kind == "enum":
         values = described["members"].values()
@@ -428,5 +433,5 @@ def _is_native_class(cls: Any, described: Any) -> bool:
 
 
 def _is_made_by_dataclass(method: Any) -> bool:
-    """Return true for a method that ``dataclass`` generated."""
+    """Return whether ``dataclass`` generated a method."""
     return getattr(getattr(method, "__code__", None), "co_filename", "") == "<string>"

@@ -114,7 +114,7 @@ class TaggedValues:
     # -- writing ------------------------------------------------------------------------------
 
     def encode(self, value: Any) -> bytes:
-        """Encode a value of state as msgpack, with tags where its type is not msgpack's own.
+        """Encode a value of state as msgpack; values of other types than msgpack's are tagged.
 
         Raises `UnsupportedValueError` if it, or a part of it, cannot be state.
         """
@@ -154,7 +154,7 @@ class TaggedValues:
     _leaves = _PLAIN
 
     def _to_msgpack(self, value: Any) -> Any:
-        """Convert a value to what msgpack can encode, tagged where necessary."""
+        """Return a value in a form that msgpack can encode, tagged where necessary."""
         kind = type(value)
         if kind in self._leaves:
             return value
@@ -164,17 +164,20 @@ class TaggedValues:
         return handler(value)
 
     def _tagged(self, code: int, lowered: Any) -> msgspec.msgpack.Ext:
-        """Return an extension of this code that holds a value which msgpack can encode."""
+        """Return a msgpack extension with a code.
+
+        `lowered`: its content, which msgpack can encode.
+        """
         return msgspec.msgpack.Ext(code, self._encode(lowered))
 
     def _list(self, value: list[Any]) -> list[Any]:
-        """Convert the elements of a list to what msgpack can encode."""
+        """Return a list whose elements msgpack can encode."""
         if self._leaves.issuperset(map(type, value)):
             return value
         return list(map(self._to_msgpack, value))
 
     def _dict(self, value: dict[Any, Any]) -> Any:
-        """Convert a dict for msgpack: to a map if all keys are text, else to tagged pairs."""
+        """Return a dict as msgpack can encode it: as a map if all keys are text, else tagged."""
         if not _TEXT.issuperset(map(type, value)):
             return self._pairs(_PAIRS, value)
         if self._leaves.issuperset(map(type, value.values())):
@@ -182,23 +185,23 @@ class TaggedValues:
         return {key: self._to_msgpack(item) for key, item in value.items()}
 
     def _items(self, code: int, value: Any) -> msgspec.msgpack.Ext:
-        """Tag a container, such as a tuple or set, that is stored as a list."""
+        """Return a container, such as a tuple or set, as a tagged list."""
         return self._tagged(code, self._list(list(value)))
 
     def _keys_and_values(self, value: dict[Any, Any]) -> list[Any]:
-        """Convert a dict to a list of alternating keys and values that msgpack can encode."""
+        """Return a dict as a list of alternating keys and values that msgpack can encode."""
         return [self._to_msgpack(part) for pair in value.items() for part in pair]
 
     def _pairs(self, code: int, value: dict[Any, Any]) -> msgspec.msgpack.Ext:
-        """Tag a mapping that is stored as alternating keys and values."""
+        """Return a mapping as a tagged list of alternating keys and values."""
         return self._tagged(code, self._keys_and_values(value))
 
     def _deque(self, value: collections.deque[Any]) -> msgspec.msgpack.Ext:
-        """Tag a deque, with its maximum length."""
+        """Return a deque as a tagged list, with its maximum length."""
         return self._tagged(_DEQUE, [value.maxlen, *self._list(list(value))])
 
     def _defaultdict(self, value: collections.defaultdict[Any, Any]) -> msgspec.msgpack.Ext:
-        """Tag a defaultdict, with the name of its factory."""
+        """Return a defaultdict as a tagged list, with the name of its factory."""
         factory: Any = value.default_factory
         name: str | None = None
         if factory is not None:
@@ -211,14 +214,17 @@ class TaggedValues:
         return self._tagged(_DEFAULTDICT, [name, *self._keys_and_values(value)])
 
     def _member(self, name: str, value: enum.Enum) -> msgspec.msgpack.Ext:
-        """Tag a member of an enumeration, by name and value."""
+        """Return a member of an enumeration as a tagged name and value.
+
+        `name`: the enumeration's.
+        """
         member = None if isinstance(value, enum.Flag) else value.name
         return self._tagged(_MEMBER, [name, member, self._to_msgpack(value.value)])
 
     def _record(
         self, name: str, fields: Sequence[str], known: frozenset[str], value: Any
     ) -> msgspec.msgpack.Ext:
-        """Tag a record with its class name and fields; `known`: the names of the fields."""
+        """Return a record as a tagged class name and fields; `known`: the names of its fields."""
         attributes = getattr(value, "__dict__", None)
         if attributes and not known.issuperset(attributes):
             check_attributes(value, fields)
@@ -228,7 +234,7 @@ class TaggedValues:
     # -- reading ------------------------------------------------------------------------------
 
     def _read_extension(self, code: int, data: memoryview) -> Any:
-        """Decode an extension by its code."""
+        """Return the value of a msgpack extension with a code."""
         if code == _RECORD:
             return self._read_record(*self._decode_inner(data))
         if code == _MEMBER:
@@ -289,7 +295,7 @@ def without_fields(blob: bytes | memoryview, gone: Mapping[str, frozenset[str]])
 
 
 def _refusal(value: Any) -> str:
-    """Return the reason why state cannot hold a value, for messages."""
+    """Return the reason, as text, why state cannot hold a value."""
     cls = type(value)
     name = f"{cls.__module__}.{cls.__qualname__}"
     if isinstance(value, enum.Enum) or is_record(cls):
@@ -301,19 +307,19 @@ def _refusal(value: Any) -> str:
 
 
 def _ext(code: int, lowered: Any) -> msgspec.msgpack.Ext:
-    """Return an extension of this code that holds a value of msgpack's own types."""
+    """Return a msgpack extension with a code; `lowered`: its content, of msgpack's own types."""
     return msgspec.msgpack.Ext(code, msgspec.msgpack.encode(lowered))
 
 
 def _long_integer(value: int) -> Any:
-    """Tag an integer beyond 64 bits; return others unchanged."""
+    """Return an integer beyond 64 bits as a tagged value; others unchanged."""
     if value in _SMALL_INT:
         return value
     return _ext(_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
 
 
 def _zone_to_plain(zone: dt.tzinfo | None) -> Any:
-    """Convert a time zone to plain values: its name, or its UTC offset."""
+    """Return a time zone as plain values: its name, or its UTC offset."""
     if zone is None:
         return None
     if type(zone) is dt.timezone:
@@ -327,7 +333,7 @@ def _zone_to_plain(zone: dt.tzinfo | None) -> Any:
 
 
 def _read_zone(zone: Any) -> dt.tzinfo | None:
-    """Convert plain values to a time zone: a name, or a UTC offset."""
+    """Return the time zone of plain values: a name, or a UTC offset."""
     if zone is None:
         return None
     if isinstance(zone, str):
@@ -337,7 +343,7 @@ def _read_zone(zone: Any) -> dt.tzinfo | None:
 
 
 def _tag_clock_time(code: int, value: Any) -> msgspec.msgpack.Ext:
-    """Tag a datetime or time as ISO text, fold and time zone."""
+    """Return a datetime or time as a tagged ISO text, fold and time zone."""
     text = value.replace(tzinfo=None).isoformat()
     return _ext(code, [text, value.fold, _zone_to_plain(value.tzinfo)])
 
@@ -360,7 +366,10 @@ def _dict_of_pairs(parts: list[Any]) -> dict[Any, Any]:
 
 
 def _dict_if_possible(parts: list[Any]) -> Any:
-    """Return a dict, or a list of pairs if keys are unhashable, as decoded records are."""
+    """Return a dict of alternating keys and values; a list of pairs if keys are unhashable.
+
+    Decoded records are unhashable.
+    """
     try:
         return _dict_of_pairs(parts)
     except TypeError:
@@ -368,7 +377,7 @@ def _dict_if_possible(parts: list[Any]) -> Any:
 
 
 def _set_if_possible(parts: list[Any]) -> Any:
-    """Return a set, or a list where items cannot be hashed."""
+    """Return a set, or a list if items are unhashable."""
     try:
         return set(parts)
     except TypeError:
@@ -417,7 +426,7 @@ _AS_PLAIN = TaggedValues({}, plain=True)
 
 
 def state_as_json(blob: bytes | memoryview) -> str:
-    """Write a state as JSON: records and mappings as objects, all other containers as arrays.
+    """Return a state as JSON: records and mappings as objects, all other containers as arrays.
 
     Examples
     --------
@@ -430,7 +439,7 @@ def state_as_json(blob: bytes | memoryview) -> str:
 
 
 def _for_json(value: Any) -> Any:
-    """Convert a value for JSON: containers to lists, keys of mappings to text."""
+    """Return a value for JSON: containers as lists, keys of mappings as text."""
     if isinstance(value, dict):
         return {_key_text(key): _for_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset, collections.deque)):

@@ -29,7 +29,7 @@ class EventLine:
 
 
 def event_line(values: Mapping[str, Any]) -> EventLine | None:
-    """Describe an event; ``None`` if it cannot be read."""
+    """Return an event as a line of text; ``None`` if it cannot be read."""
     try:
         line = event_from_dict(values).describe()
         datetime.fromtimestamp(values["at_s"])  # noqa: DTZ006  only whether it is a time at all
@@ -39,40 +39,40 @@ def event_line(values: Mapping[str, Any]) -> EventLine | None:
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """Return a mapping, or an empty one in place of anything else."""
+    """Return a value if it is a mapping, else an empty mapping."""
     return value if isinstance(value, Mapping) else {}
 
 
 def items(value: Any, limit: int) -> list[Any]:
-    """Return the first items of a list; none of anything else."""
+    """Return the first `limit` items if a value is a list, else none."""
     return value[:limit] if isinstance(value, list) else []
 
 
 def number(value: Any) -> float:
-    """Return a finite number, or 0."""
+    """Return a value if it is a finite number, else 0."""
     known = finite(value)
     return 0.0 if known is None else known
 
 
 def finite(value: Any) -> float | None:
-    """Return a number; ``None`` for what is none, or is not finite."""
+    """Return a value if it is a finite number, else ``None``."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) < _MOST else None  # which is not so of what is no number
 
 
 def count(value: Any) -> int:
-    """Return a value as a whole number; 0 if it is none."""
+    """Return a value as a whole number; 0 if it is no number."""
     return max(0, int(number(value)))
 
 
 def text(value: Any) -> str:
-    """Return a value as one short printable line."""
+    """Return a value as one short line of printable text."""
     return printable(str(value)[:_MAX_TEXT]).replace("\n", " ")
 
 
 def unix_time(value: Any) -> float:
-    """Unix time of an ISO text; 0 if it is none."""
+    """Return an ISO text as Unix time in seconds; 0 if it is not valid."""
     try:
         return datetime.fromisoformat(str(value)).timestamp()
     except (ValueError, OverflowError, OSError):

@@ -49,14 +49,17 @@ class PlacesOfGroups:
 def streamed_placement(
     values: Mapping[str, Any], _before: PlacesOfGroups | None
 ) -> PlacesOfGroups | None:
-    """Read where all key groups are from an entry ``stream``; ``None`` if it is damaged."""
+    """Return the places of all key groups in an entry ``stream``; ``None`` if it is damaged."""
     return _read_places(values, lambda: unpacked_column(values["lane_of"]))
 
 
 def moved_placement(
     values: Mapping[str, Any], before: PlacesOfGroups | None
 ) -> PlacesOfGroups | None:
-    """Read which key groups changed place from an entry ``placement``."""
+    """Return the places of key groups after an entry ``placement``, which has changed places.
+
+    `before`: the places until then. ``None`` if they or the entry are missing or damaged.
+    """
 
     def lane_of() -> _Column:
         size = count(values["keyGroups"])
@@ -77,7 +80,10 @@ def moved_placement(
 def _read_places(
     values: Mapping[str, Any], lane_of: Callable[[], _Column]
 ) -> PlacesOfGroups | None:
-    """Read executors and lanes, and the column of places; ``None`` if they are not valid."""
+    """Return the places in an entry: executors, lanes and the column of lane numbers.
+
+    ``None`` if they are not valid. `lane_of`: returns the column.
+    """
     try:
         placement = PlacesOfGroups(
             executors=tuple(text(name) for name in items(values["executors"], _MAX_LANES)),
@@ -100,12 +106,12 @@ def heat_of(
     loads: Mapping[str, Any],  # an entry ``load``; empty where there is none yet
     warming: Mapping[str, Mapping[int, str]],  # component → key groups that are being copied
 ) -> dict[str, Any]:
-    """Draw the heat map of every component.
+    """Return the heat map of every component, for the page.
 
-    Returns: ``epochs`` (over which loads were measured; 0: they are not known), ``components``:
-    ``name``, ``keyGroups``, ``maxMs`` (greatest load of a key group among the cells, milliseconds
-    an epoch), ``rows``: ``executor``, ``lane`` (``None``: all of them), ``keyGroups``, ``loadMs``,
-    and in base64, for each cell, ``heat`` (one byte: the square root of its load as a share of the
+    ``epochs`` (over which loads were measured; 0: they are not known), ``components``: ``name``,
+    ``keyGroups``, ``maxMs`` (greatest load of a key group among the cells, milliseconds an epoch),
+    ``rows``: ``executor``, ``lane`` (``None``: all of them), ``keyGroups``, ``loadMs``, and in
+    base64, for each cell, ``heat`` (one byte: the square root of its load as a share of the
     greatest, by key group), ``first`` (two bytes: the first of its key groups) and ``flags``;
     ``rowsLeftOut``.
     """

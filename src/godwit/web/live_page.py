@@ -102,7 +102,7 @@ class PageFeed:
         self._thread: threading.Thread | None = None
 
     def look(self) -> Published:
-        """Read new journal entries, and publish the changed sections."""
+        """Read new journal entries, publish the changed sections, and return the snapshot."""
         with self._looking:
             before = self._published
             state = before.state
@@ -134,7 +134,10 @@ class PageFeed:
     def _publish(
         self, before: Published, sections: dict[str, Any], state: PageState, life: tuple[str, str]
     ) -> Published:
-        """Publish sections, of those that changed with a new version."""
+        """Publish sections as a new snapshot; those that changed get a new version.
+
+        `life`: state of the query, and the evidence for it.
+        """
         version = before.version + 1
         changed, texts = dict(before.changed), dict(before.texts)
         for name, section in sections.items():
@@ -156,11 +159,11 @@ class PageFeed:
 
     @property
     def published(self) -> Published:
-        """Snapshot that is shown now."""
+        """Latest snapshot of the page."""
         return self._published
 
     def wait(self, version: int, timeout_s: float) -> Published:
-        """Wait for something newer than a version, or until time is up."""
+        """Wait until there is a snapshot newer than `version`, or time is up; return the latest."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._closed or self._published.version != version, timeout_s
@@ -169,12 +172,12 @@ class PageFeed:
 
     @property
     def closed(self) -> bool:
-        """True once nothing more is published."""
+        """True if no further snapshots will be published."""
         return self._closed
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Context in which the feed reads the journal, for one reader."""
+        """Context of one reader; while there are readers, the feed reads the journal."""
         with self._changed:
             self._watchers += 1
             if self._thread is None:
@@ -190,7 +193,7 @@ class PageFeed:
                 self._watchers -= 1
 
     def close(self) -> None:
-        """End the streams."""
+        """End the feed, and the streams of its readers."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -198,7 +201,7 @@ class PageFeed:
             self._thread.join()
 
     def _follow_journal(self) -> None:
-        """Body of the thread: read the journal while there are readers."""
+        """Read the journal while there are readers; the body of a thread."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or self._watchers)
@@ -259,16 +262,16 @@ class PageApplication:
 
     # -- who may read -----------------------------------------------------------------------------
 
-    def _is_token(self, given: str) -> bool:
-        """Return whether a text is the token, in constant time."""
-        return hmac.compare_digest(given.encode(), self._token.encode())
+    def _is_token(self, text: str) -> bool:
+        """Return whether a text is the access token; takes the same time for any text."""
+        return hmac.compare_digest(text.encode(), self._token.encode())
 
     def _cookie(self, environ: WSGIEnvironment) -> str:
-        """Name of the cookie, which pages at other ports of the host do not share."""
+        """Return the cookie's name, other than those of pages at other ports of the host."""
         return f"godwit_{environ.get('SERVER_PORT', '')}"
 
     def _token_in_cookie(self, environ: WSGIEnvironment) -> str:
-        """Return the token that the request's cookie carries; empty if none."""
+        """Return the token in the request's cookie; empty if there is none."""
         # Not `SimpleCookie`, which gives up at the first cookie that it cannot parse: pages at
         # other ports of this host send theirs here, too.
         for cookie in environ.get("HTTP_COOKIE", "").split(";"):
@@ -282,7 +285,10 @@ class PageApplication:
     def _static(
         self, name: str, kind: str
     ) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
-        """Return the answer that is always the same file."""
+        """Return a WSGI application that answers with a file of the page.
+
+        `kind`: its content type.
+        """
         body = asset(name).encode()
 
         def answer(_environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -301,14 +307,14 @@ class PageApplication:
         return _answer_body(start_response, body.encode(), "application/json")
 
     def _report(self, _environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer with the page and its data as one file."""
+        """Answer with the page and its data as one HTML file."""
         published = self._feed.look()
         values = report_of(published.state, flow=self._feed.flow, life=published.life)
         headers = [("Content-Disposition", 'attachment; filename="godwit-report.html"')]
         return _answer_body(start_response, report_page(values).encode(), "text/html", headers)
 
     def _stream(self, _environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer with sections as they change, until the reader disconnects."""
+        """Answer with server-sent events: sections as they change, until the reader disconnects."""
         start_response(
             "200 OK",
             [("Content-Type", "text/event-stream; charset=utf-8"), *_security_headers()],
@@ -316,7 +322,7 @@ class PageApplication:
         return self._changes()
 
     def _changes(self) -> Iterator[bytes]:
-        """Yield events with the sections that a reader does not have yet."""
+        """Yield server-sent events with the sections that the reader does not have yet."""
         version, mark = 0, (-1.0, 0, 0)
         yield b"retry: 2000\n\n"
         with self._feed.watched():
@@ -377,27 +383,27 @@ class PageServer:
         self.url_to_open = f"{self.url}?token={token}" if token else self.url
 
     def close(self) -> None:
-        """Close the port, and end what readers are sent; idempotent."""
+        """Close the port, and end all answers; idempotent."""
         self._feed.close()
         self._server.close()
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address can be reached from this machine alone."""
+    """Return whether an address can be reached only from this machine."""
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
 
 
 def _is_local(host: str) -> bool:
-    """Return whether a request names this machine by a name that no other can have."""
+    """Return whether a request's host is a name that always means this machine."""
     with suppress(ValueError):
         return is_loopback(urlsplit(f"//{host}").hostname or "")
     return False
 
 
 def _query_parameter(environ: WSGIEnvironment, name: str) -> str | None:
-    """Return a parameter of the address; ``None`` unless it is given exactly once."""
+    """Return a parameter of the request's URL; ``None`` unless it is given exactly once."""
     with suppress(ValueError):
         values = parse_qs(environ.get("QUERY_STRING", ""), max_num_fields=8).get(name, [])
         return values[0] if len(values) == 1 else None
@@ -405,7 +411,7 @@ def _query_parameter(environ: WSGIEnvironment, name: str) -> str | None:
 
 
 def _security_headers() -> list[tuple[str, str]]:
-    """Return the headers of every answer."""
+    """Return the security headers that every answer has."""
     return [("Content-Security-Policy", _POLICY), *_HEADERS]
 
 
@@ -416,7 +422,7 @@ def _answer_body(
     more: Iterable[tuple[str, str]] = (),
     status: str = "200 OK",
 ) -> Iterable[bytes]:
-    """Answer with a whole body of a content type."""
+    """Answer with a complete body; `kind`: content type. `more`: further headers."""
     length = ("Content-Length", str(len(body)))
     kinds = ("Content-Type", f"{kind}; charset=utf-8")
     start_response(status, [kinds, length, *more, *_security_headers()])
@@ -424,7 +430,7 @@ def _answer_body(
 
 
 def _answer_text(start_response: StartResponse, status: str, said: str) -> Iterable[bytes]:
-    """Answer with a sentence of plain text."""
+    """Answer with a sentence (`said`) as plain text."""
     return _answer_body(start_response, f"{said}\n".encode(), "text/plain", status=status)
 
 

@@ -42,13 +42,12 @@ class Liveness:
         self._beat_moves = False
 
     def look(self, last_word: EventLine | None, last_s: float | None) -> tuple[str, str]:
-        """Return the query's state, and the evidence for it.
+        """Return the query's state, and the evidence for it as text.
 
-        ``"running"``, ``"silent"`` (it may be gone, which cannot be told), ``"stopped"``,
-        ``"failed"`` or ``"died"``.
+        ``"running"``, ``"silent"`` (perhaps ended), ``"stopped"``, ``"failed"`` or ``"died"``.
 
-        `last_word`: the last event of the query's life that the journal has; `last_s`: when the
-        journal was last told anything.
+        `last_word`: the last event in the journal about the query's start or end. `last_s`: time of
+        the journal's last entry.
         """
         if last_word is not None and last_word.kind != "QueryStarted":
             return "stopped" if last_word.kind == "QueryStopped" else "failed", last_word.line
@@ -66,7 +65,7 @@ class Liveness:
         return "died", f"{ago}, and nobody holds the checkpoint's lease"
 
     def _is_leased(self) -> bool | None:
-        """Return whether the query runs, by its lease; None if that is unknown."""
+        """Return whether the query runs, by its lease; ``None`` if that is unknown."""
         sight, now_s = inspect_lease(self._storage), self._monotonic_s()
         if sight.beat is None:
             return sight.held
@@ -79,7 +78,7 @@ class Liveness:
 
 
 def _age_text(seconds: float) -> str:
-    """Write a duration in seconds, minutes or hours."""
+    """Return a duration as text in seconds, minutes or hours."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

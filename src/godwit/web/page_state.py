@@ -129,7 +129,7 @@ class Point:
     frame: Frame  # of the last epoch
 
     def merged(self, later: Point) -> Point:
-        """Merge two consecutive points into one."""
+        """Return this point merged with the one that follows it."""
         rows = self.rows_in + later.rows_in
         if self.p50_ms is None or later.p50_ms is None:
             p50_ms = later.p50_ms if self.p50_ms is None else self.p50_ms
@@ -216,7 +216,7 @@ class PageState:
 
 
 def reduced(state: PageState, entry: Mapping[str, Any]) -> PageState:
-    """Return the state after one more entry of the journal."""
+    """Return the page's state after one more entry of the journal."""
     for kind, values in islice(entry.items(), 1):
         reduce = _REDUCERS.get(kind)
         if reduce is not None and isinstance(values, dict):
@@ -229,7 +229,7 @@ def reduced(state: PageState, entry: Mapping[str, Any]) -> PageState:
 
 
 def _apply_progress(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Apply a journal entry ``progress``: add the figures of an epoch."""
+    """Return the state after a journal entry ``progress``: with the figures of an epoch added."""
     epoch = count(values.get("epoch"))
     points = _points_before(state.points, epoch)
     if points is None:
@@ -315,9 +315,9 @@ def _apply_progress(state: PageState, values: Mapping[str, Any]) -> PageState:
 
 
 def _points_before(points: tuple[Point, ...], epoch: int) -> tuple[Point, ...] | None:
-    """Return the points that an epoch follows; ``None`` if it is among them.
+    """Return the points before an epoch; ``None`` if it has a point already.
 
-    Epochs that are too far ahead of those before and after them are made up, and hide no others.
+    Epochs far ahead of those before and after them are invalid, and hide no others.
     """
     if not points or epoch > points[-1].epoch:
         return points
@@ -327,7 +327,7 @@ def _points_before(points: tuple[Point, ...], epoch: int) -> tuple[Point, ...] |
 
 
 def _with_epoch(state: PageState, point: Point) -> PageState:
-    """Add a point, and the pauses of movements whose assignment it was the first one under."""
+    """Return the state with a point added, and the pauses of migrations that end with it."""
     points, step = (*state.points, point), state.step
     if len(points) > 1 and points[-2].epochs < step:
         points = (*points[:-2], points[-2].merged(point))
@@ -361,7 +361,7 @@ def _with_epoch(state: PageState, point: Point) -> PageState:
 def _executors_at(
     state: PageState, values: Mapping[str, Any]
 ) -> tuple[tuple[ExecutorAt, ...], int]:
-    """Return the figures of the executors in an epoch, and how many more executors there are."""
+    """Return the figures of executors in an epoch, and how many executors are left out."""
     there = _first_pairs(values.get("executors"))
     owned: dict[str, int] = {}
     for _, counts in _first_pairs(values.get("keyGroups")):
@@ -383,13 +383,13 @@ def _executors_at(
 
 
 def _total_backlog(sources: Sequence[SourceAt]) -> int | None:
-    """Return the rows that wait at all sources; ``None`` if no source tells."""
+    """Return the number of rows that wait at all sources; ``None`` if no source reports it."""
     known = [source.behind for source in sources if source.behind is not None]
     return sum(known) if known else None
 
 
 def _apply_sources(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Apply a journal entry on sources: set their lag."""
+    """Return the state after a journal entry about sources: with their lag."""
     told = [mapping(of) for of in items(values.get("sources"), _MAX_NAMES)]
     sources = tuple(
         SourceAt(
@@ -410,7 +410,7 @@ def _apply_sources(state: PageState, values: Mapping[str, Any]) -> PageState:
 
 
 def _apply_flow(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Apply a journal entry ``flow``: replace the graph."""
+    """Return the state after a journal entry ``flow``: with its graph."""
 
     def node(kind: Any) -> list[str]:
         return [text(part) for part in items(kind, 2)]
@@ -447,7 +447,7 @@ def _apply_flow(state: PageState, values: Mapping[str, Any]) -> PageState:
 def _apply_places(
     state: PageState, values: Mapping[str, Any], read: Callable[..., Any]
 ) -> PageState:
-    """Set where the key groups of components are, as `read` finds it in the values of each."""
+    """Return the state with new places of key groups, which `read` gets from an entry's values."""
     placements = dict(state.frame.placements)
     for name, of in _first_pairs(values):
         placement = read(mapping(of), placements.get(name))
@@ -457,22 +457,22 @@ def _apply_places(
 
 
 def _apply_placement(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Apply a journal entry ``placement``: key groups that changed place."""
+    """Return the state after a journal entry ``placement``: key groups that changed place."""
     return _apply_places(state, mapping(values.get("components")), moved_placement)
 
 
 def _apply_stream(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Apply a journal entry ``stream``: where all key groups are."""
+    """Return the state after a journal entry ``stream``: places of all key groups."""
     return _apply_places(state, mapping(values.get("places")), streamed_placement)
 
 
 def _apply_load(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Apply a journal entry ``load``: keep the loads of key groups, packed."""
+    """Return the state after a journal entry ``load``: with the packed loads of key groups."""
     return replace(state, frame=replace(state.frame, loads=values))
 
 
 def _apply_journal(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Apply a journal entry ``journal``: count entries that the writer had to drop."""
+    """Return the state after a journal entry ``journal``: entries that the writer dropped."""
     return replace(state, lost=state.lost + count(values.get("lost")))
 
 
@@ -480,7 +480,7 @@ def _apply_journal(state: PageState, values: Mapping[str, Any]) -> PageState:
 
 
 def _apply_event(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Apply a journal entry ``event``."""
+    """Return the state after a journal entry ``event``."""
     line = event_line(values)
     if line is None:
         return state
@@ -503,7 +503,7 @@ def _apply_event(state: PageState, values: Mapping[str, Any]) -> PageState:
 
 
 def _apply_query_started(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Begin another run; one that does not resume has nothing to do with what was before."""
+    """Return the state after the start of a run; without the past if the run does not resume."""
     if values.get("resumed") is not True:
         return PageState(lost=state.lost)
     frame = replace(state.frame, executors=(), warming={}, waiting=0, suspended=0, in_flight=0)
@@ -527,7 +527,7 @@ def _apply_query_started(state: PageState, values: Mapping[str, Any]) -> PageSta
 
 
 def _apply_epoch_committed(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Add an epoch that has no entry ``progress``, with the figures of its event."""
+    """Return the state with an epoch that has no entry ``progress``, from its event."""
     epoch = count(values["epoch"])
     points = _points_before(state.points, epoch)
     if points is None:
@@ -561,21 +561,21 @@ def _apply_epoch_committed(state: PageState, values: Mapping[str, Any]) -> PageS
 
 
 def _apply_executor_change(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Mark an executor as lost after ``ExecutorLost``, and as live after other events."""
+    """Return the state with an executor lost (after ``ExecutorLost``), or live (other events)."""
     name, lost = text(values["executor"]), values["kind"] == "ExecutorLost"
     executors = tuple(replace(e, lost=lost) if e.name == name else e for e in state.frame.executors)
     return replace(state, frame=replace(state.frame, executors=executors))
 
 
 def _apply_rows_unreadable(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Count rows that a source could not read."""
+    """Return the state with rows counted that a source could not read."""
     left_out = dict(state.left_out)
     _add_rows(left_out, (text(values["source"]), "unreadable"), values.get("rows"))
     return replace(state, left_out=left_out, frame=replace(state.frame, left_out=left_out))
 
 
 def _apply_migration_started(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Add a migration, with the pause that its size and strategy let expect."""
+    """Return the state with a migration, and the pause expected by its size and strategy."""
     size, strategy = count(values.get("state_bytes")), text(values["strategy"])
     copied_bytes, copied_s = state.copied
     bandwidth = copied_bytes / copied_s if copied_bytes and copied_s else DEFAULT_BANDWIDTH
@@ -595,7 +595,7 @@ def _apply_migration_started(state: PageState, values: Mapping[str, Any]) -> Pag
 
 
 def _predicted_s(strategy: str, transfer_s: float) -> float:
-    """Predict a pause as `godwit.planning.preview` does, from the time that the copies take."""
+    """Return the pause that `godwit.planning.preview` predicts for a time of copying."""
     if strategy == "live":
         return transfer_s * DEFAULT_CHANGED_SHARE
     if strategy == "disruptive":
@@ -604,7 +604,7 @@ def _predicted_s(strategy: str, transfer_s: float) -> float:
 
 
 def _apply_migration_ended(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """End a migration."""
+    """Return the state after the end of a migration."""
     name, component = text(values["migration"]), text(values["component"])
     state = _without_copies(state, component, list(state.frame.warming.get(component, {})))
     ended: dict[str, Any] = {
@@ -625,7 +625,7 @@ def _apply_migration_ended(state: PageState, values: Mapping[str, Any]) -> PageS
 
 
 def _apply_warming_started(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Note key groups of which copies are made."""
+    """Return the state with key groups that are being copied."""
     component, executor = text(values["component"]), text(values["executor"])
     warming = dict(state.frame.warming)
     of = dict(warming.get(component, {}))
@@ -636,14 +636,14 @@ def _apply_warming_started(state: PageState, values: Mapping[str, Any]) -> PageS
 
 
 def _apply_warmed(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Update the measured bandwidth of copies."""
+    """Return the state with the measured bandwidth of copies updated."""
     size, seconds = state.copied
     more = count(values.get("state_bytes")), number(values.get("duration_ms")) / 1e3
     return replace(state, copied=(size + more[0], seconds + more[1]))
 
 
 def _apply_switched(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Note key groups that run elsewhere from the next epoch on."""
+    """Return the state with key groups that run elsewhere from the next epoch on."""
     component = text(values["component"])
     if not values.get("key_groups"):  # rows go elsewhere, or nothing moves yet
         return state
@@ -652,7 +652,7 @@ def _apply_switched(state: PageState, values: Mapping[str, Any]) -> PageState:
 
 
 def _without_copies(state: PageState, component: str, key_groups: Any) -> PageState:
-    """Return the state without key groups in the set of those that are being copied."""
+    """Return the state in which these key groups are not being copied any more."""
     gone, of = set(items(key_groups, _MAX_GROUPS)), state.frame.warming.get(component, {})
     if not gone & of.keys():
         return state
@@ -662,7 +662,7 @@ def _without_copies(state: PageState, component: str, key_groups: Any) -> PageSt
 
 
 def _apply_suspended(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Note key groups whose rows wait; without a migration they recover."""
+    """Return the state with key groups whose rows wait; without a migration they recover."""
     component, at_s = text(values["component"]), number(values["at_s"])
     since = {component: at_s, **state.suspended_s}
     movements = state.movements
@@ -681,7 +681,7 @@ def _apply_suspended(state: PageState, values: Mapping[str, Any]) -> PageState:
 
 
 def _apply_resumed(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Note that rows that waited are processed."""
+    """Return the state in which these key groups' waiting rows are processed."""
     component, at_s = text(values["component"]), number(values["at_s"])
     state = _without_copies(state, component, values.get("key_groups"))
     since_s = state.suspended_s.get(component)
@@ -710,7 +710,7 @@ def _apply_resumed(state: PageState, values: Mapping[str, Any]) -> PageState:
 
 
 def _apply_decision(state: PageState, values: Mapping[str, Any], line: EventLine) -> PageState:
-    """Add a decision of the controller, or the judgement of an earlier decision to it."""
+    """Return the state with a decision of the controller, or the judgement of an earlier one."""
     if line.kind in ("DecisionJudged", "RebalancingJudged"):
         return _apply_judgement(state, values, line)
     decision = ShownDecision(
@@ -748,7 +748,7 @@ def _apply_decision(state: PageState, values: Mapping[str, Any], line: EventLine
 
 
 def _apply_judgement(state: PageState, values: Mapping[str, Any], line: EventLine) -> PageState:
-    """Add a judgement to its decision."""
+    """Return the state with a judgement added to its decision."""
     epoch, expected = int(number(values["epoch"])), finite(values["expected"])
     came: dict[str, Any] = {
         "expected": expected,
@@ -801,17 +801,17 @@ _REDUCERS: Final[Mapping[str, Callable[[PageState, Mapping[str, Any]], PageState
 
 
 def _first_pairs(value: Any) -> list[tuple[str, Any]]:
-    """Return the first names and values of a mapping; none of anything else."""
+    """Return the first names and values if a value is a mapping, else none."""
     return [(text(name), of) for name, of in islice(mapping(value).items(), _MAX_NAMES)]
 
 
 def _finite_numbers(value: Any) -> dict[str, float]:
-    """Return the names and finite numbers of a mapping."""
+    """Return the names and numbers of a mapping whose values are finite."""
     return {name: number(of) for name, of in _first_pairs(value)}
 
 
 def _add_rows(totals: dict[tuple[str, str], int], name: tuple[str, str], rows: Any) -> int:
-    """Add rows to a total, as long as there are not too many of those; return them."""
+    """Add rows to the total of a name, and return them; ignore new names beyond a limit."""
     more = count(rows)
     if more and (name in totals or len(totals) < _MAX_NAMES):
         totals[name] = totals.get(name, 0) + more

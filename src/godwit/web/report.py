@@ -25,12 +25,12 @@ _SCRIPT: Final = '<script src="page.js" defer></script>'
 
 @cache
 def asset(name: str) -> str:
-    """Return one of the page's files."""
+    """Return the content of one of the page's files."""
     return (_FOLDER / name).read_text(encoding="utf-8")
 
 
 def report_page(values: Mapping[str, Any]) -> str:
-    """Return the page with everything in it; `values`: see `godwit.web.view.report_of`."""
+    """Return the page as one HTML file with its data; `values`: see `godwit.web.view.report_of`."""
     data = json.dumps(values, allow_nan=False, ensure_ascii=True)
     for char, escaped in _ESCAPED.items():
         data = data.replace(char, escaped)
@@ -48,5 +48,5 @@ def report_page(values: Mapping[str, Any]) -> str:
 
 
 def _hash(text: str) -> str:
-    """Return a hash as a policy names it."""
+    """Return a text's hash as a content security policy writes it."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

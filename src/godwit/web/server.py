@@ -31,7 +31,7 @@ class _Failures(io.StringIO):
     """Takes what an answer that broke off has to say."""
 
     def write(self, said: str) -> int:
-        """Log the text at debug level, since usually a reader has disconnected."""
+        """Log a text at debug level: usually it says that a reader has disconnected."""
         _logger.debug("An answer broke off: %s", said)
         return len(said)
 
@@ -42,11 +42,11 @@ class _Handler(WSGIRequestHandler):
     timeout = _SILENT_S
 
     def get_stderr(self) -> io.StringIO:
-        """Return what errors are written to."""
+        """Return the file that errors are written to."""
         return _Failures()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name it has there
-        """Log nothing."""
+        """No-op: requests are not logged."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -66,7 +66,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__((str(address[0]), port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection; end the oldest if there are too many."""
+        """Serve a connection on a thread; if there are too many, end the oldest."""
         with self._changing:
             while len(self._since_s) >= self._max_connections:
                 self._end(next(iter(self._since_s)))  # in the order in which they came
@@ -81,7 +81,7 @@ class _Server(ThreadingMixIn, WSGIServer):
                 self._end(request)
 
     def close_request(self, request: Any) -> None:
-        """Close a connection, and forget it."""
+        """Close a connection, and remove it from the list of open ones."""
         with self._changing:
             self._since_s.pop(request, None)
         super().close_request(request)
@@ -106,7 +106,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 def _in_pieces(app: WSGIApplication) -> WSGIApplication:
-    """Wrap an application so that answers are sent in small pieces, for slow readers."""
+    """Return an application whose answers are sent in small pieces, for slow readers."""
 
     def pieces(body: Iterable[bytes]) -> Iterator[bytes]:
         try:

@@ -36,10 +36,10 @@ class Series:
     step: int
 
     def since(self, begun_s: float, step: int, points: int) -> dict[str, Any] | None:
-        """Return the points that somebody lacks; ``None`` if nothing.
+        """Return the points that a reader does not have yet; ``None`` if there are none.
 
         `begun_s`, `step`, `points`: the first point's end, the step and the number of points that
-        are known already; the last of them may have grown since.
+        the reader has; the last of them may have grown since.
         """
         if not self.points:
             return None
@@ -57,14 +57,14 @@ class Series:
 
     @property
     def mark(self) -> tuple[float, int, int]:
-        """Lengths of these lists, which a reader who has them gives as `since`."""
+        """Start, step and number of points, which a reader passes to `since`."""
         return (self.points[0].at_s if self.points else 0.0, self.step, len(self.points))
 
 
 def sections_of(state: PageState, *, flow: str, life: tuple[str, str]) -> dict[str, Any]:
     """Return the sections of the page, without series and heat map.
 
-    `flow`: name of the flow; `life`: state of the query and how that is known.
+    `flow`: name of the flow. `life`: state of the query, and the evidence for it.
     """
     return {
         "run": _headline(state, flow, life),

@@ -134,7 +134,7 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _at_least(minimum: int) -> Any:
-    """Return an argument type: whole numbers from a minimum on."""
+    """Return a type for argparse: whole numbers from `minimum` on."""
 
     def number(text: str) -> int:
         value = int(text)
@@ -173,7 +173,7 @@ def _run_demo(args: argparse.Namespace) -> int:
 
 
 def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> int:
-    """Play the demo, on Spark or in this process, and draw its picture."""
+    """Run the demo, on Spark or in this process, and draw its picture; return the exit status."""
     # The JVM starts while the rest is imported.
     with (
         contextlib.nullcontext() if args.local else _cluster_for(args.workers, work_dir) as cluster
@@ -213,7 +213,7 @@ def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> i
 
 
 def _cluster_for(workers: int, work_dir: Path) -> LocalCluster:
-    """Return a local cluster, not yet started, of all workers but the one that joins later."""
+    """Return a local cluster, not started yet, with all workers except the one that joins later."""
     conf = {"spark.sql.shuffle.partitions": "2"}
     return LocalCluster(workers - 1, work_dir=work_dir / "cluster", conf=conf)
 
@@ -222,7 +222,7 @@ def _cluster_for(workers: int, work_dir: Path) -> LocalCluster:
 def _working_directory(
     args: argparse.Namespace, console: Console, *, picture: str
 ) -> Iterator[Path]:
-    """Context of a working directory; of a temporary one, only the picture is kept.
+    """Context with the working directory; of a temporary one, only the picture is kept.
 
     SIGTERM unwinds the stack as Ctrl-C does, so that every process is stopped.
     """
@@ -260,10 +260,10 @@ def _working_directory(
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """Return whether an error is Ctrl-C, or was raised by what Ctrl-C interrupted.
+    """Return whether an error is Ctrl-C, or a consequence of Ctrl-C.
 
-    A call of the JVM that is interrupted closes its connection, and what cleans up after the call
-    then fails with an error of its own.
+    An interrupted call of the JVM closes its connection, and clean-up after the call then fails
+    with an error of its own.
     """
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
@@ -271,7 +271,7 @@ def _is_interrupt(error: BaseException | None) -> bool:
 
 
 def _is_of_no_interrupt(record: logging.LogRecord) -> bool:
-    """Return false for a record of Ctrl-C, whose stack py4j logs when a call of the JVM waits."""
+    """Return ``False`` for py4j's log record of a call interrupted by Ctrl-C."""
     return record.exc_info is None or not _is_interrupt(record.exc_info[1])
 
 
@@ -299,7 +299,7 @@ def _prepare_directory(directory: Path | None) -> Path:
 
 
 def _remove_all_but(directory: Path, picture: str) -> None:
-    """Empty a directory but for the picture."""
+    """Delete everything in a directory except the file `picture`."""
     for entry in directory.iterdir():
         if entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)
@@ -308,7 +308,7 @@ def _remove_all_but(directory: Path, picture: str) -> None:
 
 
 def _print_outcome(console: Console, outcome: Outcome) -> None:
-    """Print what happened in the demo, in figures."""
+    """Print the figures of a demo that has ended."""
     from godwit.cli.demo.recording import tell_comparison  # noqa: PLC0415  as in `_play_story`
 
     recording = outcome.recording

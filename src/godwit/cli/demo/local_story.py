@@ -53,7 +53,10 @@ if TYPE_CHECKING:
 
 
 def play(settings: Settings, audience: Audience, loading: Future[Days]) -> Outcome:
-    """Run the demo from start to end in this process."""
+    """Run the demo from start to end in this process, and return its outcome.
+
+    `audience`: is shown what happens. `loading`: the rows.
+    """
     folder = settings.work_dir
     (folder / "in").mkdir()
     run = _Run(settings, Recording(started_s=time.time(), rows_in_all=0), audience)
@@ -75,7 +78,7 @@ def play(settings: Settings, audience: Audience, loading: Future[Days]) -> Outco
 
 
 def _num_rows(days: Days) -> int:
-    """Count the rows of all days."""
+    """Return the number of rows of all days."""
     return sum(rows.num_rows for _, rows in days)
 
 
@@ -122,7 +125,7 @@ class _Run(LocalRun):
             self._audience.event(event, self.recording)
 
     def deliver(self, record: CommitRecord) -> None:
-        """Keep the rows that an epoch gives to sinks."""
+        """Store the rows that an epoch delivers to sinks."""
         for sink, batches in staged_rows(record, self.log.storage).items():
             rows = pa.Table.from_batches(batches)
             epoch = pa.array(np.full(rows.num_rows, record.epoch))
@@ -131,7 +134,7 @@ class _Run(LocalRun):
     def committed(
         self, outcome: EpochOutcome, plans: Mapping[str, EpochPlan], took_s: float
     ) -> None:
-        """Write where key groups are, and loads, to the journal."""
+        """Write the places of key groups, and loads, to the journal."""
         assignments = {name: plan.assignment for name, plan in plans.items()}
         observed = EpochObserved(outcome=outcome, assignments=assignments, took_s=took_s)
         self._record.committed(self.flow, observed, time.time())
@@ -140,7 +143,7 @@ class _Run(LocalRun):
     def delivered(
         self, outcome: EpochOutcome, stopwatch: Stopwatch, latencies: Mapping[str, SourceLatency]
     ) -> None:
-        """Show a delivered epoch."""
+        """Show the figures of a delivered epoch."""
         view = self.view
         status = {
             "executors": sorted(view.executors),
@@ -169,11 +172,11 @@ class _Run(LocalRun):
         self._journal.flush()
 
     def kept(self, sink: str) -> pa.Table:
-        """All rows that a sink got, with their epochs."""
+        """Return all rows that a sink got, with their epochs."""
         return pa.concat_tables(self._kept[sink])
 
     def mark(self, label: str) -> None:
-        """Add a mark at the current time, and show it."""
+        """Add a label at the current time to the recording, and show it."""
         self.recording.mark(label, time.time())
         self._audience.say(label)
 
@@ -195,7 +198,7 @@ class _Script:
         self._killed: str | None = None
 
     def play(self) -> None:
-        """Run until every row is committed and no key group waits."""
+        """Run epochs until every row is committed and no key group is suspended."""
         step, folder = self._settings.days_per_epoch, self._settings.work_dir / "in"
         steps = [self._days[at : at + step] for at in range(0, len(self._days), step)]
         # The files of an epoch are written while the one before it runs.
@@ -217,7 +220,7 @@ class _Script:
         self._look()
 
     def _act(self, share: float) -> None:
-        """Do what is due after a share of the rows."""
+        """Take the steps of the demo that are due after this share of the rows."""
         run = self._run
         if share > 0 and self._last not in run.lanes:
             self._audience.say(f"executor {self._last} joins")
@@ -255,7 +258,7 @@ class _Script:
             )
 
     def _look(self) -> None:
-        """Mark the end of the migration, and of the recovery."""
+        """Add labels to the recording when the migration, and the recovery, have ended."""
         run = self._run
         if self._moves and not self._moved:
             self._moved = all(run.conductor.ended(name) is not None for name in self._moves)
@@ -270,7 +273,7 @@ class _Script:
 
 
 def _compared(flights: pa.Table, run: _Run) -> Iterable[Comparison]:
-    """Compare what the sinks got with plain aggregates of the same rows."""
+    """Yield comparisons of the sinks' rows with plain aggregates of the same input."""
     delay, one = "arr_delay", pc.CountOptions(mode="all")
     by_plane = flights.group_by(list(PLANE)).aggregate(
         [(delay, "count", one), (delay, "count"), (delay, "sum"), (delay, "mean")]

@@ -49,12 +49,12 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Return whether there are no differences."""
+        """True if there are no differences."""
         return not self.differences
 
 
 def newest_rows(delivered: pa.Table, keys: Sequence[str], *, epoch: str = "epoch") -> pa.Table:
-    """Return the newest row of every key; rows carry the epoch that wrote them.
+    """Return the newest row of every key; the column `epoch` has the epoch that wrote a row.
 
     Raises `ValueError` if one epoch delivered a key twice, so that "newest" would be ambiguous.
     """
@@ -70,7 +70,10 @@ def newest_rows(delivered: pa.Table, keys: Sequence[str], *, epoch: str = "epoch
 
 
 def compare(what: str, streamed: pa.Table, batch: pa.Table, keys: Sequence[str]) -> Comparison:
-    """Compare two tables row by row, matched by `keys`, on the columns of `batch`."""
+    """Compare two tables row by row, matched by `keys`, on the columns of `batch`.
+
+    `what`: the result's name.
+    """
     names = [name for name in batch.column_names if name not in keys]
     left, right = _by_key(streamed, keys, names), _by_key(batch, keys, names)
     differences = []
@@ -88,7 +91,10 @@ def compare(what: str, streamed: pa.Table, batch: pa.Table, keys: Sequence[str])
 
 
 def compare_files(what: str, directory: Path, batch: pa.Table, keys: Sequence[str]) -> Comparison:
-    """Compare the newest rows of a Parquet sink's directory with the batch query's."""
+    """Compare the newest rows in a Parquet sink's directory with the result of a batch query.
+
+    `what`: the result's name.
+    """
     import pyarrow.dataset as ds  # noqa: PLC0415  it brings pandas along, and the start is busy
 
     delivered = ds.dataset(directory, partitioning="hive", format="parquet").to_table()
@@ -100,7 +106,7 @@ def compare_files(what: str, directory: Path, batch: pa.Table, keys: Sequence[st
 
 
 def tell_comparison(console: Console, name: str, comparison: Comparison) -> None:
-    """Print whether a result equals the batch query's, and the first differences."""
+    """Print whether a result equals that of the batch query, and the first differences."""
     if comparison.equal:
         verdict = Text.assemble(
             ("equal", "green"), f" to the batch query, all {comparison.rows:,} rows"
@@ -116,7 +122,7 @@ def tell_comparison(console: Console, name: str, comparison: Comparison) -> None
 def _by_key(
     table: pa.Table, keys: Sequence[str], names: Sequence[str]
 ) -> dict[Key, Mapping[str, Any]]:
-    """Index rows by their key."""
+    """Return key → row (column → value), with the columns `names`."""
     return {
         tuple(row[key] for key in keys): {name: row[name] for name in names}
         for row in table.select([*keys, *names]).to_pylist()
@@ -161,23 +167,23 @@ class Recording:
 
     @property
     def rows(self) -> int:
-        """Source rows committed so far."""
+        """Number of source rows committed so far."""
         return sum(epoch.rows for epoch in self.epochs)
 
     @property
     def executors(self) -> list[str]:
-        """All executors that ever owned key groups or were there, by name."""
+        """Names of all executors that ever were present or owned key groups."""
         names = {name for epoch in self.epochs for name in epoch.key_groups}
         return sorted(names, key=lambda name: (len(name), name))
 
     def mark(self, label: str, at_s: float) -> None:
-        """Add a labelled time, on the events' clock."""
+        """Add a label at a time, given on the events' clock."""
         self.marks.append(Mark(at_s=at_s - self.started_s, label=label))
 
     def add_epoch(
         self, progress: Mapping[str, Any], status: Mapping[str, Any], at_s: float
     ) -> DemoEpoch:
-        """Add an epoch from the query's progress and status."""
+        """Add and return an epoch, from the query's progress and status."""
         owned = dict.fromkeys(status["executors"], 0)
         for places in progress["keyGroups"].values():
             for executor, count in places.items():
@@ -197,12 +203,12 @@ class Recording:
         return figures
 
     def median_ms(self) -> float:
-        """Median epoch time without the first epoch, which also starts Python processes."""
+        """Return the median epoch time without the first epoch, which starts Python processes."""
         of = sorted(epoch.duration_ms for epoch in self.epochs[1:])
         return of[len(of) // 2] if of else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return the recording as plain values for JSON."""
         return {
             "rows_in_all": self.rows_in_all,
             "rows": self.rows,
@@ -220,7 +226,7 @@ class Audience(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def say(self, text: str) -> None:
-        """Show a line."""
+        """Show a line of text."""
 
     def epoch(self, figures: DemoEpoch, recording: Recording) -> None:
         """Show the figures of a committed epoch."""
@@ -230,7 +236,7 @@ class Audience(Protocol):
 
 
 def audience_for(console: Console, *, plain: bool) -> Audience:
-    """Return a live page on a terminal, else plain lines."""
+    """Return a display for a console: a live page on a terminal, else plain lines."""
     return LivePage(console) if console.is_terminal and not plain else PlainLines(console)
 
 
@@ -278,18 +284,21 @@ class QueryRecorder:
         query.add_listener(self._events.put)
 
     def let_in(self, file: Path) -> None:
-        """Move a file into the source's directory, atomically, as written now and after others."""
+        """Move a file into the source's directory, atomically, with the present modification time.
+
+        So the source reads it after earlier files.
+        """
         self._let_in_s = max(time.time(), self._let_in_s + 0.002)  # Spark knows milliseconds
         os.utime(file, (self._let_in_s, self._let_in_s))
         os.link(file, self._folder / "in" / file.name)
 
     def mark_now(self, label: str) -> None:
-        """Add a mark at the current time, and show it."""
+        """Add a label at the current time to the recording, and show it."""
         self.recording.mark(label, time.time())
         self._audience.say(label)
 
     def next_event(self, timeout_s: float, *, record: bool = True) -> events.Event | None:
-        """Wait for, record and show the next event; ``None`` if none came."""
+        """Wait for the next event, show it, and return it; ``None`` if none came in time."""
         try:
             event = self._events.get(timeout=timeout_s)
         except queue.Empty:
@@ -301,6 +310,7 @@ class QueryRecorder:
         return event
 
     def _record(self, event: events.Event) -> None:
+        """Record an event, and show it."""
         recording, query = self.recording, self._query
         recording.log.append(event)
         if not isinstance(event, events.EpochCommitted):
@@ -313,7 +323,7 @@ class QueryRecorder:
             self._audience.say("the first epoch is done")
 
     def _check_alive(self) -> None:
-        """Raise if the query has ended, or was silent for too long."""
+        """Raise if the query has ended, or has sent no event for too long."""
         if self._query.isActive and time.monotonic() - self._heard_s <= self._max_silence_s:
             return
         raise self._query.exception() or EpochFailedError(
@@ -333,7 +343,7 @@ _TOO_FINE = (
 
 
 def _key_groups_text(figures: DemoEpoch) -> str:
-    """Describe the key groups that are in flight, waiting or suspended."""
+    """Return the numbers of key groups that are moving, waiting or suspended, as text."""
     return (
         f"in flight {figures.in_flight}, waiting {figures.waiting}, suspended {figures.suspended}"
     )
@@ -353,7 +363,7 @@ class PlainLines:
         pass
 
     def say(self, text: str) -> None:
-        """Print a line."""
+        """Print a line of text."""
         self._print(text)
 
     def epoch(self, figures: DemoEpoch, recording: Recording) -> None:
@@ -394,26 +404,26 @@ class LivePage:
         self._live.stop()
 
     def say(self, text: str) -> None:
-        """Show a line."""
+        """Add a line of text to the log."""
         self._add_line(Text(text, style="bold"))
 
     def epoch(self, figures: DemoEpoch, recording: Recording) -> None:  # noqa: ARG002  the port's
-        """Show the figures from now on."""
+        """Show the figures of this epoch from now on."""
         self._recording = recording
 
     def event(self, event: events.Event, recording: Recording) -> None:  # noqa: ARG002  the port's
-        """Show an event."""
+        """Add an event to the log."""
         if not isinstance(event, _TOO_FINE):
             alarming = isinstance(event, events.ExecutorLost | events.KeyGroupsSuspended)
             self._add_line(Text(event.describe(), style="red" if alarming else ""))
 
     def _add_line(self, line: Text) -> None:
-        """Add a line with the seconds since the start."""
+        """Add a line to the log, with the seconds since the start."""
         elapsed = Text(f"{time.monotonic() - self._started:6.1f} s  ", style="dim")
         self._lines.append(elapsed.append_text(line))
 
     def _render(self) -> RenderableType:
-        """Render the page; called by rich."""
+        """Return the page as rich shows it."""
         page: list[RenderableType] = []
         recording = self._recording
         if recording is not None:
@@ -427,7 +437,7 @@ class LivePage:
         return Group(*page)
 
     def _figures(self, recording: Recording) -> list[RenderableType]:
-        """Bars and numbers above the log."""
+        """Return the bars and numbers above the log."""
         latest = recording.epochs[-1]
         share = min(1.0, recording.rows / max(recording.rows_in_all, 1))
         filled = round(share * _BAR)

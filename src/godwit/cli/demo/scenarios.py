@@ -80,11 +80,11 @@ class DemoScenario:
     slowdown: float = 1.0  # how much slower the first executor becomes after a third of the time
 
     def rate(self, share: float) -> float:
-        """Rows per second at a `share` of the run's time."""
+        """Return the rows per second at a share of the run's time."""
         return self.rows_per_s * (self.surge if 1 / 4 <= share < 3 / 4 else 1.0)
 
     def marks(self, seconds: float) -> list[tuple[float, str]]:
-        """Return the times of the shifts, with labels."""
+        """Return the times at which the load shifts in a run of `seconds`, with labels."""
         if self.surge > 1:
             return [
                 (seconds / 4, f"{self.surge:g} times the rate"),
@@ -133,7 +133,7 @@ def write_files(
 ) -> list[tuple[float, Path, int]]:
     """Write the input files of a run.
 
-    Returns for each file: when it comes in, in seconds from the start; its path; its rows.
+    Returns for each file: its arrival, in seconds from the start; its path; its number of rows.
     """
     directory.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
@@ -161,7 +161,7 @@ def write_files(
 def _hot_keys(
     scenario: DemoScenario, keys: npt.NDArray[np.int32]
 ) -> Sequence[npt.NDArray[np.int32]]:
-    """Choose hot keys for each jump: of one executor, each in a key group of its own."""
+    """Return hot keys for each shift: of one executor, each in another key group."""
     if not scenario.jumps:
         return ()
     names = [str(n) for n in range(scenario.executors)]
@@ -182,7 +182,7 @@ _SLOW: Final = "slow-executor"
 def _play(
     scenario: DemoScenario, seconds: float, folder: Path, audience: Audience, *, controlled: bool
 ) -> ScenarioRun:
-    """Run a scenario from start to end; processes always end."""
+    """Run a scenario from start to end; its processes end in any case."""
     files = write_files(scenario, folder / "files", seconds=seconds, seed=_SEED)
     grows = controlled and scenario.most > scenario.executors
     workers = scenario.most if grows else scenario.executors
@@ -210,7 +210,7 @@ def _play(
 def _start_query(
     scenario: DemoScenario, spark: SparkSession, folder: Path, workers: int, *, controlled: bool
 ) -> Query:
-    """Start the query with an empty input directory."""
+    """Start the query of a scenario, with an empty input directory."""
     (folder / "in").mkdir()
     flow = gw.Flow(scenario.name, num_key_groups=KEY_GROUPS)
     reader = spark.readStream.schema(_COLUMNS).option("maxFilesPerTrigger", _FILES_PER_S)
@@ -248,10 +248,10 @@ def _control(scenario: DemoScenario) -> gw.Control:
 def slow_rows(
     slow_file: str, key: tuple[int], rows: KeyRows, state: list[int]
 ) -> Iterator[tuple[int, int, int]]:
-    """Count and sum up a key's rows, spending a set time on each.
+    """Count and sum a key's rows, and spend a set time on each; a user's function of ``process``.
 
-    `slow_file`: names the executor that is slow, if there is one, and how many times slower it is.
-    `key`, `rows`, `state`: as of any function for ``process``.
+    `slow_file`: file that names the executor that is slow, if any, and its factor. `key`, `rows`,
+    `state`: as of any function for ``process``.
     """
     time.sleep(len(rows) * _ROW_MS / 1e3 * _slowdown(slow_file))
     n, total = state or (0, 0)
@@ -265,7 +265,7 @@ _LOOK_S = 0.2
 
 
 def _slowdown(slow_file: str) -> float:
-    """Return the slow-down factor of this executor, read from a file now and then."""
+    """Return the slow-down factor of this executor, read from a file every now and then."""
     looked_s, factor = _looked.get(slow_file, (0.0, 1.0))
     now_s = time.monotonic()
     if now_s - looked_s >= _LOOK_S:
@@ -288,7 +288,7 @@ def _warm_up(recorder: QueryRecorder, file: Path) -> None:
 
 
 def _slow_down(query: Query, scenario: DemoScenario, folder: Path) -> None:
-    """Write which executor is slow from now on, if the scenario has one."""
+    """Write the name of the executor that is slow from now on, if the scenario has one."""
     if scenario.slowdown > 1:
         file = folder / _SLOW
         hidden = file.with_suffix(".new")
@@ -305,7 +305,7 @@ def _feed(
 ) -> None:
     """Feed rows by the clock, and record epochs until all rows are committed.
 
-    `shift`: called at each of `marks`.
+    `shift`: called at each of the times in `marks`.
     """
     recording = recorder.recording
     released = moved_bytes = 0
@@ -338,14 +338,14 @@ def _feed(
 
 
 def imbalance(executors: Mapping[str, Mapping[str, Any]]) -> float:
-    """Busiest executor's time per lane over the mean; 1 if none was busy."""
+    """Return the busiest executor's time per lane over the mean; 1 if none was busy."""
     busy = [e["busyMs"] / max(e["lanes"], 1) for e in executors.values() if not e["draining"]]
     mean = sum(busy) / len(busy) if busy else 0.0
     return max(busy) / mean if mean > 0 else 1.0
 
 
 def _compare_with_batch(spark: SparkSession, folder: Path) -> Comparison:
-    """Compare the sink's rows with a batch query over the same files."""
+    """Compare the sink's rows with the result of a batch query over the same files."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415  Spark's own habit
 
     rows = spark.read.schema(_COLUMNS).parquet(str(folder / "in"))
@@ -357,7 +357,7 @@ _RUNS = {"off": (False,), "on": (True,), "both": (False, True)}
 
 
 def play_both(args: argparse.Namespace, work_dir: Path, console: Console) -> int:
-    """Run a scenario with and without controller, print figures, return the exit status."""
+    """Run a scenario with and without controller, and print figures; return the exit status."""
     from godwit.cli.plots import save, scenario_figure  # noqa: PLC0415  slow to import
 
     scenario = SCENARIOS[args.scenario]
@@ -382,7 +382,7 @@ def play_both(args: argparse.Namespace, work_dir: Path, console: Console) -> int
 
 
 def _figures(run: ScenarioRun) -> dict[str, float]:
-    """Sum up a run: times in seconds."""
+    """Return the figures of a run; times in seconds."""
     epochs = run.recording.epochs
     took_s = [epoch.duration_ms / 1e3 for epoch in epochs] or [0.0]
     return {
@@ -400,7 +400,7 @@ def _figures(run: ScenarioRun) -> dict[str, float]:
 
 
 def _delay_s(run: ScenarioRun, quantile: float | None) -> float:
-    """Seconds from when rows came in to their commit: the mean, or so many rows' at most."""
+    """Return the mean or quantile of the seconds from rows' arrival to their commit."""
     if not run.delays:
         return 0.0
     rows, delays = np.array(sorted(run.delays, key=lambda pair: pair[1]), np.float64).T
@@ -424,7 +424,7 @@ def _measured(run: ScenarioRun) -> dict[str, Any]:
 
 
 def _tell(runs: Sequence[ScenarioRun]) -> None:
-    """Print a table of the controllers' figures."""
+    """Print a table of the runs' figures, with and without controller."""
     console = wide_console(140)
     head = (
         *("controller", "rows/s", "delay: mean", "99th percentile"),

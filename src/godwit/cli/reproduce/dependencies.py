@@ -26,7 +26,7 @@ Roots = tuple[tuple[str, Path], ...]
 
 
 def digest(script: Path) -> str:
-    """Digest of a script of ``experiments/paperN`` and of all that it imports."""
+    """Return a digest of a script of ``experiments/paperN`` and of all that it imports."""
     beside = script.parents[2]
     roots = (
         ("godwit", Path(godwit.__file__).parent),
@@ -50,12 +50,13 @@ def find_files(script: Path, roots: Roots) -> set[Path]:
 
 @cache
 def _hash_file(file: Path) -> bytes:
+    """Return the hash of a file's content; cached."""
     return hashlib.sha256(file.read_bytes()).digest()
 
 
 @cache
 def _find_imports(module: Path, roots: Roots) -> frozenset[Path]:
-    """Return the files of `roots` that a module imports itself."""
+    """Return the files of `roots` that a module imports directly."""
     tree = ast.parse(module.read_bytes())
     found: set[Path] = set()
     for node in _walk_runtime_nodes(tree):
@@ -72,7 +73,7 @@ def _find_imports(module: Path, roots: Roots) -> frozenset[Path]:
 
 
 def _walk_runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk a tree without what only a type checker reads."""
+    """Yield the nodes of a syntax tree without imports for type checkers alone."""
     for child in ast.iter_child_nodes(node):
         if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
             yield child

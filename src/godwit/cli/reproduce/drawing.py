@@ -44,7 +44,7 @@ _LETTERS = 40
 
 
 def draw(figure: Figure, rows: Sequence[Row]) -> Picture:
-    """Draw the charts of a figure."""
+    """Return a picture with the charts of a figure."""
     with mpl.rc_context(_STYLE):
         columns = min(2, len(figure.charts))
         lines = -(-len(figure.charts) // columns)
@@ -58,7 +58,7 @@ def draw(figure: Figure, rows: Sequence[Row]) -> Picture:
 
 
 def save(picture: Picture, path: Path) -> None:
-    """Write a picture; the suffix chooses the format, and equal pictures are equal files."""
+    """Write a picture; the suffix chooses the format, and equal pictures give equal files."""
     with mpl.rc_context(_STYLE):
         metadata = {"Date": None} if path.suffix == ".svg" else {}
         picture.savefig(path, dpi=150, metadata=metadata)
@@ -67,7 +67,7 @@ def save(picture: Picture, path: Path) -> None:
 
 
 def _shortened(svg: str) -> str:
-    """Round coordinates to hundredths of a point, and leave out indentation."""
+    """Return an SVG with coordinates rounded to hundredths of a point, and no indentation."""
     return re.sub(r"\n *", "\n", re.sub(r"(\d\.\d\d)\d+", r"\1", svg))
 
 
@@ -113,5 +113,5 @@ def _draw_chart(chart: Chart, axes: Any, rows: Sequence[Row]) -> None:
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
-    """Values in the order of their first occurrence."""
+    """Return the distinct values in the order of their first occurrence."""
     return list(dict.fromkeys(values))

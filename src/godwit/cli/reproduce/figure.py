@@ -57,7 +57,7 @@ class Check:
 
     @property
     def ratio(self) -> float | None:
-        """Our number over the paper's."""
+        """Our number over the paper's; ``None`` without both."""
         if self.paper is None or self.ours is None or self.paper == 0:
             return None
         return self.ours / self.paper
@@ -73,19 +73,19 @@ class _About(TypedDict, total=False):
 
 
 def at_most(claim: str, ours: float, bound: float, **about: Unpack[_About]) -> Check:
-    """Check that a number is at most a bound."""
+    """Return the check that our number is at most a bound; `about`: further fields."""
     return _bounded("≤", claim, ours, bound, holds=ours <= bound, **about)
 
 
 def at_least(claim: str, ours: float, bound: float, **about: Unpack[_About]) -> Check:
-    """Check that a number is at least a bound."""
+    """Return the check that our number is at least a bound; `about`: further fields."""
     return _bounded("≥", claim, ours, bound, holds=ours >= bound, **about)
 
 
 def _bounded(
     sign: str, claim: str, ours: float, bound: float, *, holds: bool, **about: Unpack[_About]
 ) -> Check:
-    """Make the check of a number against a bound."""
+    """Return the check of our number against a bound; `sign`: "≤" or "≥"."""
     return Check(
         claim=claim,
         expected=f"{sign} {bound:.4g}{_spaced_unit(about.get('unit', ''))}",
@@ -96,7 +96,9 @@ def _bounded(
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
-    """Spearman's: 1 where `y` rises with `x`, -1 where it falls; 0 where one of them is constant.
+    """Return Spearman's rank correlation: 1 if `y` rises with `x`, -1 if it falls.
+
+    0 if one of them is constant.
 
     Examples
     --------
@@ -112,7 +114,7 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks, ties sharing their mean."""
+    """Return the rank of each value; equal values share their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return np.asarray((last - (counts - 1) / 2)[place], np.float64)
@@ -155,12 +157,15 @@ class FigureResult:
 
     @property
     def verdict(self) -> Verdict:
-        """Agreement with the paper."""
+        """Agreement with the paper, by the checks."""
         return verdict_of(self.checks)
 
 
 def verdict_of(checks: Sequence[Check]) -> Verdict:
-    """Judge: all checks hold, a decisive one fails or none holds, or something in between."""
+    """Return the verdict: agrees if all checks hold, no if a decisive one fails or none holds.
+
+    Otherwise partly.
+    """
     if checks and all(check.holds for check in checks):
         return Verdict.AGREES
     decisive = any(check.decisive and not check.holds for check in checks)
@@ -170,7 +175,7 @@ def verdict_of(checks: Sequence[Check]) -> Verdict:
 
 
 def _show_no_progress(_text: str) -> None:
-    """Ignore a text about progress."""
+    """Ignore a text about progress; the default of `FigureRun`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,11 +189,11 @@ class FigureRun:
     progress: Callable[[str], None] = field(default=_show_no_progress)
 
     def rng(self, *stream: int) -> np.random.Generator:
-        """Make a generator of random numbers: the same for equal seeds and streams."""
+        """Return a random number generator, the same for equal seeds and streams."""
         return np.random.default_rng([self.seed, *stream])
 
     def pick(self, quick: Value, full: Value) -> Value:
-        """Choose by the length of the run."""
+        """Return `quick` in a quick run, else `full`."""
         return quick if self.quick else full
 
 

@@ -40,9 +40,9 @@ papers are in the [bibliography](bibliography.md).
 def write(
     directory: Path, out: Path, entries: Sequence[Entry], papers: Mapping[str, Paper]
 ) -> Path:
-    """Write ``gallery.md`` and its pictures into a directory, and return its path.
+    """Write ``gallery.md`` and its pictures to a directory, and return the page's path.
 
-    Raises `GodwitError` if the page that is there has results that `out` has not.
+    Raises `GodwitError` if the existing page has results that `out` does not have.
     """
     results = {entry.name: stored(out, entry) for entry in entries}
     path = directory / "gallery.md"
@@ -70,7 +70,7 @@ def write(
 
 
 def _with_results(page: Path) -> list[str]:
-    """List the figures of a page that have results."""
+    """Return the names of a page's figures that have results."""
     if not page.exists():
         return []
     sections = page.read_text("utf-8").split("\n### ")[1:]
@@ -78,7 +78,7 @@ def _with_results(page: Path) -> list[str]:
 
 
 def _totals_text(entries: Sequence[Entry], results: Mapping[str, Result | None]) -> str:
-    """Write how many figures were made, and how many agree."""
+    """Return a sentence about how many figures were made, and how many agree."""
     made = [result for result in results.values() if result is not None]
     parts = [
         f"{sum(result.verdict is verdict for result in made)} {words}"
@@ -91,7 +91,7 @@ def _totals_text(entries: Sequence[Entry], results: Mapping[str, Result | None])
 
 
 def _measured(results: Mapping[str, Result | None]) -> str:
-    """Write the table of numbers that the papers give."""
+    """Return a table of the numbers that the papers give, and ours."""
     lines = ["| number | figure | paper | ours | ratio |", "|---|---|---|---|---|"]
     lines += [
         f"| {check.measure} | [{name}](#{name.replace('/', '')}) | "
@@ -106,7 +106,7 @@ def _measured(results: Mapping[str, Result | None]) -> str:
 
 
 def _figure_section(entry: Entry, result: Result | None, out: Path, pictures: Path) -> str:
-    """Write the section of a figure: title, picture, checks, verdict."""
+    """Return the page's section about a figure: title, picture, checks, verdict."""
     if entry.reason:
         return f"### {entry.name}\n\n{entry.title}. **Not redrawn:** {entry.reason}\n\n"
     figure = entry.load()
@@ -131,7 +131,7 @@ def _figure_section(entry: Entry, result: Result | None, out: Path, pictures: Pa
 
 
 def _picture(entry: Entry, title: str, out: Path, pictures: Path) -> str:
-    """Copy the picture beside the page if it is small."""
+    """Copy the picture next to the page if it is small; return the Markdown that shows it."""
     drawn = place_of(out, entry) / "figure.svg"
     if not drawn.exists() or drawn.stat().st_size >= _LARGEST_PICTURE:
         return f"(The picture is large: `godwit reproduce {entry.name}` draws it.)"

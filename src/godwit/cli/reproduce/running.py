@@ -49,7 +49,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> Verdict:
-        """Agreement with the paper."""
+        """Agreement with the paper, by the checks."""
         return verdict_of(self.checks)
 
     def answers(self, entry: Entry, run: FigureRun) -> bool:
@@ -72,12 +72,12 @@ def _path_text(path: Path | None) -> str:
 
 
 def place_of(out: Path, entry: Entry, *, off: bool = False) -> Path:
-    """Directory of a figure's result; that without its mechanism is another."""
+    """Return the directory of a figure's result; `off`: without its mechanism."""
     return out / (f"{entry.name}.off" if off else entry.name)
 
 
 def stored(out: Path, entry: Entry, *, off: bool = False) -> Result | None:
-    """Read the result of a figure, if there is a whole one."""
+    """Return the stored result of a figure; ``None`` if there is no complete one."""
     path = place_of(out, entry, off=off) / RESULT
     try:
         return msgspec.json.decode(path.read_bytes(), type=Result)
@@ -86,7 +86,7 @@ def stored(out: Path, entry: Entry, *, off: bool = False) -> Result | None:
 
 
 def reproduce(entry: Entry, run: FigureRun, out: Path) -> Result:
-    """Run a figure and store its result.
+    """Run a figure, store its result in `out`, and return it.
 
     Raises `GodwitError` if there is no mechanism to switch off, or the result cannot be written.
     """
@@ -126,7 +126,7 @@ def reproduce(entry: Entry, run: FigureRun, out: Path) -> Result:
 
 
 def _store(figure: Figure, outcome: FigureResult, result: Result, place: Path) -> None:
-    """Write all files to a temporary directory, and rename it into place."""
+    """Write all files of a result to a temporary directory, and rename it to `place`."""
     from godwit.cli.reproduce import drawing  # noqa: PLC0415  matplotlib is slow to import
 
     place.parent.mkdir(parents=True, exist_ok=True)

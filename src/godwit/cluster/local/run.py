@@ -166,7 +166,7 @@ class LocalRun:
 
     @property
     def flow(self) -> CompiledFlow:
-        """The flow, under the physical plan of now."""
+        """The flow, under its present physical plan."""
         return self.epochs.flow
 
     @property
@@ -177,7 +177,7 @@ class LocalRun:
     # -- epochs -----------------------------------------------------------------------------------
 
     def epoch(self, rows: LocalRows | None, *, batch: BatchRef | None = None) -> EpochOutcome:
-        """Run one epoch, with or without rows, and then background copies.
+        """Run one epoch, with or without rows, and then background copies; return its outcome.
 
         `batch`: number of the micro-batch, if the caller counts them.
         """
@@ -187,18 +187,18 @@ class LocalRun:
         return self._run_epoch(replace(played, ref=batch or played.ref, rows=rows))
 
     def read_epoch(
-        self, given: LocalRows | None = None, *, limit: int | None = None
+        self, rows: LocalRows | None = None, *, limit: int | None = None
     ) -> EpochOutcome | None:
-        """Run one epoch over rows of the open sources, and given rows.
+        """Run one epoch over rows of the open sources, and the rows given.
 
-        `limit`: maximum rows of each source. Returns ``None`` without any rows.
+        `limit`: maximum rows of each source. Returns ``None`` if there are no rows.
         """
         planned = self.sources.plan(self._num_lanes, limit=limit)
-        if given is not None:
+        if rows is not None:
             planned = self.sources.with_test_rows(planned)
         if planned is None:
             return None
-        return self._run_epoch(replace(planned, rows=given))
+        return self._run_epoch(replace(planned, rows=rows))
 
     def run_round(self) -> EpochOutcome | None:
         """Run an epoch over rows waiting in loops; ``None`` if there are none, or they pause."""
@@ -211,7 +211,7 @@ class LocalRun:
         return sum(self.lanes.values())
 
     def _run_epoch(self, source: SourceBatch[LocalRows] | None) -> EpochOutcome:
-        """Run one epoch, and background copies after it."""
+        """Run one epoch, and then background copies; return the epoch's outcome."""
         outcome = self.loop.run(source)
         if outcome is None:
             raise MigrationError(
@@ -227,7 +227,7 @@ class LocalRun:
         return outcome
 
     def run_quiet_epoch(self) -> EpochOutcome | None:
-        """Run an epoch without input if one is due."""
+        """Run an epoch without input if one is due; return its outcome, else ``None``."""
         self.run_background_copies()
         if self.is_due:
             return self.epoch(None)
@@ -237,7 +237,7 @@ class LocalRun:
 
     @property
     def is_due(self) -> bool:
-        """True if an epoch without input would have something to do now."""
+        """True if an epoch without input has work to do now."""
         return self.epochs.is_due(self.view)
 
     def run_until_idle(self) -> Iterator[EpochOutcome]:
@@ -260,7 +260,7 @@ class LocalRun:
     def run_stages(
         self, instruction: EpochInstruction, batch: SourceBatch[LocalRows] | None
     ) -> list[LaneReport]:
-        """Run the stages one after the other, in this process."""
+        """Run the stages one after the other in this process; return the lanes' reports."""
         rows = LocalRows(rows={}) if batch is None or batch.rows is None else batch.rows
         splits = () if batch is None else batch.splits
         boxes = ship_rows(self._lanes, instruction, rows.rows, rows.newest)
@@ -277,18 +277,18 @@ class LocalRun:
         return reports
 
     def open_sinks(self, flow: CompiledFlow) -> Iterable[StagedSink]:
-        """Sinks that lanes stage output for; none here, output stays in the checkpoint."""
+        """Return no sinks for which lanes write files: output stays in the checkpoint."""
         return _staged_sinks(flow)
 
     def deliver(self, record: CommitRecord) -> None:
-        """Do nothing: no sink is open."""
+        """No-op: no sink is open."""
 
     def sink_records(self) -> Mapping[str, SinkRecord]:
-        """Return nothing, since sinks are not opened."""
+        """Return an empty mapping, since sinks are not opened."""
         return {}
 
     def wait_while_held(self) -> bool:
-        """Run pending copies; return whether there were any."""
+        """Run pending background copies; return whether there were any."""
         waits = bool(self._orders) and not self.copies_held
         self.run_background_copies()
         return waits
@@ -312,12 +312,12 @@ class LocalRun:
     def committed(
         self, outcome: EpochOutcome, plans: Mapping[str, EpochPlan], took_s: float
     ) -> None:
-        """Do nothing after a commit."""
+        """No-op; subclasses observe commits."""
 
     def delivered(
         self, outcome: EpochOutcome, stopwatch: Stopwatch, latencies: Mapping[str, SourceLatency]
     ) -> None:
-        """Do nothing after a delivery."""
+        """No-op; subclasses observe deliveries."""
 
     # -- executors and their copies ---------------------------------------------------------------
 
@@ -334,7 +334,7 @@ class LocalRun:
         shutil.rmtree(root, ignore_errors=True)
 
     def run_background_copies(self) -> None:
-        """Run the conductor's orders: warm copies, drop copies."""
+        """Carry out the conductor's queued orders to warm or drop copies."""
         if self.copies_held:
             return
         orders, self._orders = self._orders, []
@@ -383,17 +383,20 @@ class LocalRun:
         """Report warmed copies to the conductor."""
         self.conductor.warmed(order, warmed)
 
-    def fetch(self, order: StartWarming, asked: PeerCopies) -> dict[StateId, dict[int, int]]:
-        """Copy key groups of the order's states from one executor's store to another's."""
+    def fetch(self, order: StartWarming, copies: PeerCopies) -> dict[StateId, dict[int, int]]:
+        """Copy key groups of the order's states from one executor's store to another's.
+
+        Returns state → key group → version of the copy.
+        """
         received = {}
         for state in order.states:
             source, target = (
-                self._local_state(executor, state) for executor in (asked.executor, order.executor)
+                self._local_state(executor, state) for executor in (copies.executor, order.executor)
             )
-            sent = send_copies(source, asked.key_groups, state=state, run_id=self.run_id)
+            sent = send_copies(source, copies.key_groups, state=state, run_id=self.run_id)
             lanes = self.executors[order.executor].lanes
             received[state] = receive_copies(
-                target, asked.key_groups, sent, state=state, run_id=self.run_id, lanes=lanes
+                target, copies.key_groups, sent, state=state, run_id=self.run_id, lanes=lanes
             )
         return received
 
@@ -412,7 +415,7 @@ class LocalRun:
 def staged_rows(
     record: CommitRecord, storage: CheckpointStorage
 ) -> dict[str, list[pa.RecordBatch]]:
-    """Sink → rows that an epoch staged for it, in order."""
+    """Return sink → rows that an epoch staged for it, in order."""
     batches: dict[str, list[pa.RecordBatch]] = {}
     for ref in record.outputs:
         if ref.rows and not is_fed_back(ref.sink):
@@ -427,7 +430,7 @@ def _executors(lanes: Mapping[str, int]) -> dict[str, Executor]:
 
 
 def _staged_sinks(flow: CompiledFlow) -> list[StagedSink]:
-    """Sinks whose rows are all staged in the checkpoint, whatever their targets could take."""
+    """Return the flow's sinks with all rows staged in the checkpoint, and no files for targets."""
     return [
         StagedSink(
             name=output.name,

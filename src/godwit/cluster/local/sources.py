@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_sources(names: Iterable[str], known: Sequence[str]) -> None:
-    """Refuse rows of a source that the flow does not have."""
+    """Raise if rows are given for a source that the flow does not have."""
     for name in names:
         if name not in known:
             raise InvalidInputError(
@@ -32,7 +32,7 @@ def check_sources(names: Iterable[str], known: Sequence[str]) -> None:
 
 
 def check_loops(names: Iterable[str], loops: Collection[str]) -> None:
-    """Refuse rows of a loop, whose rows are what an operator feeds back."""
+    """Raise if rows are given for a loop, whose rows only an operator feeds back."""
     for name in names:
         if name in loops:
             raise InvalidInputError(
@@ -43,15 +43,15 @@ def check_loops(names: Iterable[str], loops: Collection[str]) -> None:
 
 
 def split_into_epochs(
-    source: str, given: Any, *, epochs: int | None, rows_per_epoch: int | None
+    source: str, rows: Any, *, epochs: int | None, rows_per_epoch: int | None
 ) -> list[Any]:
-    """Divide a source's input into epochs: as given, or one table cut into several."""
-    is_rows = is_table(given) or (
-        isinstance(given, Sequence) and bool(given) and isinstance(given[0], Mapping | tuple)
+    """Return a source's input by epoch: as given, or one table divided."""
+    is_rows = is_table(rows) or (
+        isinstance(rows, Sequence) and bool(rows) and isinstance(rows[0], Mapping | tuple)
     )
     if not is_rows:
-        if isinstance(given, str) or not isinstance(given, Sequence):
-            raise not_rows_error(source, given)
+        if isinstance(rows, str) or not isinstance(rows, Sequence):
+            raise not_rows_error(source, rows)
         if epochs is not None or rows_per_epoch is not None:
             raise InvalidInputError(
                 f"Source {source!r} was given a list of epochs, and epochs= or rows_per_epoch= "
@@ -59,16 +59,16 @@ def split_into_epochs(
                 remedy="Give one table (or one list of rows) to be cut, or leave that out.",
                 source=source,
             )
-        return list(given)
+        return list(rows)
     if epochs is None and rows_per_epoch is None:
-        return [given]
-    count = _count_rows(given)
+        return [rows]
+    count = _count_rows(rows)
     if rows_per_epoch is not None:
         edges = [*range(0, count, rows_per_epoch), count]
     else:
         assert epochs is not None, "one of both is given"
         edges = [count * number // epochs for number in range(epochs + 1)]
-    return [_slice_rows(given, *edge) for edge in itertools.pairwise(edges)]
+    return [_slice_rows(rows, *edge) for edge in itertools.pairwise(edges)]
 
 
 def lane_inputs(
@@ -81,7 +81,10 @@ def lane_inputs(
     *,
     partitions: int = 1,  # source partitions that the rows of a source come in
 ) -> dict[LaneInput, list[pa.RecordBatch]]:
-    """Convert the tables of an epoch to the inputs of the operators that read them."""
+    """Return the rows of an epoch for each input of an operator, from the sources' tables.
+
+    `mapped`: applies DataFrame maps.
+    """
     side = SourceSide.of(flow)
     inputs: dict[LaneInput, list[pa.RecordBatch]] = {}
     for source, table in tables.items():
@@ -95,13 +98,13 @@ def lane_inputs(
     return inputs
 
 
-def _count_rows(given: Any) -> int:
-    """Count the rows of a table or a list."""
-    return int(given.num_rows) if isinstance(given, pa.Table | pa.RecordBatch) else len(given)
+def _count_rows(rows: Any) -> int:
+    """Return the number of rows of a table or a list."""
+    return int(rows.num_rows) if isinstance(rows, pa.Table | pa.RecordBatch) else len(rows)
 
 
-def _slice_rows(given: Any, start: int, stop: int) -> Any:
+def _slice_rows(rows: Any, start: int, stop: int) -> Any:
     """Return rows `start` to `stop` of a table, a pandas frame or a list."""
-    if isinstance(given, pa.Table | pa.RecordBatch):
-        return given.slice(start, stop - start)
-    return given.iloc[start:stop] if is_table(given) else given[start:stop]
+    if isinstance(rows, pa.Table | pa.RecordBatch):
+        return rows.slice(start, stop - start)
+    return rows.iloc[start:stop] if is_table(rows) else rows[start:stop]

@@ -40,7 +40,10 @@ def ship_rows(
     # has it
     newest: Mapping[int, int] | None = None,
 ) -> Boxes:
-    """Run the source side on rows in memory: combine per key, split by lane."""
+    """Run the source side on rows in memory: combine them per key, and divide them by lane.
+
+    `newest`: watermark number → event time to advance it to. Returns the payloads by lane.
+    """
     boxes: Boxes = [[] for _ in instruction.places]
     shipped = shipments(flow, instruction)
     for lane_input, batches in rows.items():
@@ -64,14 +67,17 @@ def add_splits(
     sources: Mapping[str, Source],
     splits: Sequence[NumberedSplit],
 ) -> None:
-    """Run the source side on splits of own sources: read, combine, split by lane."""
+    """Run the source side on splits: read them, combine rows per key, add payloads to `boxes`."""
     routes = shipments(flow, instruction)
     for place, payload in ship_splits(side, routes, sources, splits, places=len(boxes)):
         boxes[place].append(payload)
 
 
 def run_lanes(flow: LaneFlow, instruction: EpochInstruction, boxes: Boxes) -> list[LaneReport]:
-    """Run the lanes of every level, one after the other."""
+    """Run the lanes of every level one after the other; return their reports.
+
+    `boxes`: payloads by lane.
+    """
     reports: list[LaneReport] = []
 
     def reporting(lane: Generator[Blob, None, LaneReport]) -> Iterator[Blob]:

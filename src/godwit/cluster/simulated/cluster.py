@@ -116,11 +116,11 @@ class Executors:
     # -- as time passes ---------------------------------------------------------------------------
 
     def next_s(self) -> float:
-        """Time of the next change; infinity if none is planned."""
+        """Return the time of the next change of executors; infinity if none is planned."""
         return self._coming[0][0] if self._coming else float("inf")
 
     def advance(self, until_s: float) -> bool:
-        """Advance time to `until_s`; return whether executors came or went."""
+        """Advance time to `until_s`; return whether executors joined or left."""
         before = dict(self.alive)
         while self._coming and self._coming[0][0] <= until_s:
             _, _, what, name = heapq.heappop(self._coming)
@@ -145,7 +145,7 @@ class Executors:
         return speed
 
     def _schedule(self, at_s: float, what: str, name: str) -> None:
-        """Schedule a change: executor `name` does `what` (such as "dies") at `at_s`."""
+        """Schedule a change (`what`, such as "dies") of executor `name` at `at_s`."""
         self._happened += 1
         heapq.heappush(self._coming, (at_s, self._happened, what, name))
 

@@ -57,13 +57,13 @@ class CostModel:
 
     @classmethod
     def calibrated(cls) -> CostModel:
-        """Return the parameters that were fitted to real runs."""
+        """Return the cost model that was fitted to real runs."""
         return cls(**calibration()["parameters"])
 
 
 @cache
 def calibration() -> Mapping[str, Any]:
-    """Return the fitted parameters of the default cost model, their origin and their errors."""
+    """Return the parameters of the fitted cost model, with their origin and their errors."""
     text = files("godwit.cluster.simulated").joinpath("calibration.json").read_text("utf-8")
     values: Mapping[str, Any] = json.loads(text)
     return values

@@ -78,10 +78,10 @@ class SimulatedComponent:
 def levels_of(
     components: Sequence[SimulatedComponent],
 ) -> tuple[tuple[SimulatedComponent, ...], ...]:
-    """Sort components into levels: 1 if the source feeds them, else one more than upstream.
+    """Return the components by level: 1 if the source feeds them, else one more than upstream.
 
-    Raises `InvalidFlowError` if there is none, two have one name, one is fed by nobody there is, or
-    they feed each other in a circle.
+    Raises `InvalidFlowError` if there is no component, two have one name, an upstream component
+    does not exist, or components form a cycle.
     """
     named: Mapping[str, SimulatedComponent] = {c.name: c for c in components}
     if not components or len(named) < len(components):
@@ -128,7 +128,10 @@ class Routed:
 
 
 def expected_rows(sent: FloatArray, feed: UpstreamFeed, share: FloatArray) -> FloatArray:
-    """Return the expected rows per key group, of those sent by an upstream component."""
+    """Return the expected rows of each key group, for rows sent by an upstream component.
+
+    `share`: share of each key group in the rows.
+    """
     m = len(share)
     paired = np.bincount(np.arange(len(sent)) % m, weights=sent * feed.paired, minlength=m)
     mean: FloatArray = paired + sent.sum() * (1 - feed.paired) * share
@@ -144,7 +147,10 @@ def distribute_rows(
     share: FloatArray,  # shape ``(m,)``: where its keys are
     rng: np.random.Generator,  # draws what is left of a row, and where rows go that are not paired
 ) -> Routed:
-    """Distribute the rows of upstream components over a component's key groups."""
+    """Draw how the rows of upstream components go to a component's key groups.
+
+    `share`: share of each key group in the rows.
+    """
     m, rows = assignment.num_key_groups, np.zeros(assignment.num_key_groups, np.int64)
     size, crossed_rows = np.zeros(m), np.zeros(m)
     sent_bytes, received_bytes = np.zeros((2, len(assignment.executors)))
@@ -198,14 +204,14 @@ def distribute_rows(
 
 
 def _sum_per_executor(values: np.ndarray, assignment: Assignment) -> FloatArray:
-    """Sum values of key groups by their executor."""
+    """Return the sums of key groups' values per executor."""
     count = len(assignment.executors)
     sums: FloatArray = np.bincount(assignment.executor_of, values, count).astype(np.float64)
     return sums
 
 
 def _round_randomly(rows: FloatArray, rng: np.random.Generator) -> np.ndarray:
-    """Round numbers of rows up or down at random, so that their mean stays."""
+    """Return numbers of rows rounded up or down at random, so that their mean stays."""
     whole: np.ndarray = np.floor(rows + rng.random(len(rows))).astype(np.int64)
     return whole
 
@@ -256,10 +262,10 @@ class EpochWork:
 def slowest_lane_ms(
     parts: Sequence[ComponentWork], cores: Mapping[str, int]
 ) -> tuple[float, float]:
-    """Milliseconds of the level's slowest lane, and of all of its lanes together.
+    """Return the milliseconds of the level's slowest lane, and of all its lanes together.
 
-    Lanes with the same number on an executor are one task for all components of a level. Where an
-    executor has more lanes than cores it cannot end before its cores have done all of the work.
+    Lanes with the same number on an executor are one task for all components of a level. An
+    executor with more lanes than cores cannot end before its cores have done all of the work.
     """
     names = list(cores)
     width = max(max(part.plan.assignment.lanes) for part in parts)
@@ -280,9 +286,9 @@ def exchange_ms(
     row_bytes: int,  # of a source row
     links: Mapping[str, float],  # executor → bytes per second of its up- and of its downlink
 ) -> float:
-    """Milliseconds in which the rows of a level reach its executors: those of the busiest link.
+    """Return the milliseconds of a level's exchange: those of the busiest link.
 
-    The cores of all executors read equal shares of the source.
+    The cores of all executors read equal shares of the source. `links`: bandwidth by executor.
     """
     sent, received = dict.fromkeys(links, 0.0), dict.fromkeys(links, 0.0)
     total = sum(cores.values())
@@ -310,7 +316,7 @@ def build_outcome(
     changelog_bytes: int,
     snapshot_bytes: int,
 ) -> EpochOutcome:
-    """Build the outcome of a committed epoch."""
+    """Return the outcome of a committed epoch, as a real engine reports it."""
     traffic, loads, waited, reach = {}, {}, {}, {}
     for name, part in work.components.items():
         assignment = part.plan.assignment
@@ -399,7 +405,7 @@ class SimulatedFlow:
         return self._spread
 
     def start_warm(self, assignments: Mapping[str, Assignment]) -> None:
-        """Start as if epochs had run: every key has state, and executors hold copies of it."""
+        """Start as if epochs had run: every key has state, and executors have copies of it."""
         for name, assignment in assignments.items():
             self.holdings[name].set_initial_state(self._spread[name].held)
             for at, executor in enumerate(assignment.executors):
@@ -419,7 +425,10 @@ class SimulatedFlow:
         cores: Mapping[str, int],  # executor → their number
         links: Mapping[str, float],  # executor → bytes per second of its up- and of its downlink
     ) -> EpochWork:
-        """Compute the work of an attempt at an epoch, and its duration."""
+        """Return the work of an attempt at an epoch, and its duration.
+
+        `links`: bandwidth by executor.
+        """
         costs, works = self._costs, dict[str, ComponentWork]()
         usable = sum(cores[name] * speeds[name] for name in cores)
         took_ms = costs.fixed_ms + costs.source_row_ms * batch.rows / max(usable, 1e-9)
@@ -449,9 +458,10 @@ class SimulatedFlow:
         )
 
     def expected_ms(self, rows: float, phase: int) -> Mapping[str, FloatArray]:
-        """Component → expected milliseconds of its key groups on a core of speed 1.
+        """Return component → expected milliseconds of each key group on a core of speed 1.
 
-        For an epoch of so many source rows, nothing suspended and nothing to bring forward.
+        For an epoch of `rows` source rows, with nothing suspended and no copies to bring up to
+        date.
         """
         known = self._expected.get((rows, phase))
         if known is not None:
@@ -480,7 +490,7 @@ class SimulatedFlow:
         copies: Copies,
         speeds: Mapping[str, float],
     ) -> ComponentWork:
-        """Work of one component in an epoch."""
+        """Return the work of one component in an epoch."""
         name, m = component.name, component.key_groups
         phase, routed = self._load_phase(name, batch.phase), None
         if component.feeds:
@@ -520,7 +530,7 @@ class SimulatedFlow:
         )
 
     def _load_phase(self, name: str, number: int) -> Phase:
-        """Return the key frequencies of a component in a phase (the time between two shifts)."""
+        """Return a component's key frequencies in phase `number` (the time between two shifts)."""
         return self._spread[name].phase(number)
 
     def _lane_ms(
@@ -530,7 +540,10 @@ class SimulatedFlow:
         keys: FloatArray,
         touched: FloatArray | BoolArray,
     ) -> FloatArray:
-        """Return the CPU time in ms that lanes take for the rows and keys of each key group."""
+        """Return the CPU milliseconds of lanes for the rows and keys of each key group.
+
+        `touched`: mask, or share, of epochs in which the key group has rows.
+        """
         costs = self._costs
         row_ms: float | FloatArray = component.row_ms
         if component.measured is not None:
@@ -542,7 +555,7 @@ class SimulatedFlow:
     def _lacks_state(
         self, name: str, plan: EpochPlan, touched: BoolArray, copies: Copies
     ) -> BoolArray:
-        """Mask of key groups whose lane lacks the state it expects: their rows wait."""
+        """Return a mask of key groups whose lane lacks the expected state, so that rows wait."""
         assignment, holdings = plan.assignment, self.holdings[name]
         astray = np.zeros(assignment.num_key_groups, np.bool_)
         if self._on_loss is LossPolicy.LOAD:
@@ -556,7 +569,7 @@ class SimulatedFlow:
         return astray
 
     def _missing_bytes(self, name: str, plan: EpochPlan) -> FloatArray:
-        """Bytes that each key group lacks where it runs."""
+        """Return the bytes of state that each key group lacks on its executor."""
         assignment, holdings = plan.assignment, self.holdings[name]
         missing = np.zeros(assignment.num_key_groups)
         for at, executor in enumerate(assignment.executors):
@@ -569,8 +582,8 @@ class SimulatedFlow:
     def commit(self, work: EpochWork) -> tuple[EpochOutcome, FloatArray]:
         """Commit an epoch's work; return its outcome, and the arrivals of its source rows.
 
-        These are counted once for every component that takes them from the source, in the form of
-        `godwit.cluster.simulated.workload.RowArrivals.pieces`.
+        Rows count once for every component that reads them from the source. The arrivals are as
+        `godwit.cluster.simulated.workload.RowArrivals.pieces` returns them.
         """
         left = [np.empty((0, 3))]
         changelog = snapshots = 0.0
@@ -599,7 +612,7 @@ class SimulatedFlow:
         return outcome, np.concatenate(left)
 
     def _advance_copies(self, name: str, part: ComponentWork, written_before: FloatArray) -> None:
-        """Bring the lanes' copies forward to the version before this epoch."""
+        """Bring the lanes' copies up to the version before this epoch."""
         assignment, used = part.plan.assignment, part.used
         for at, executor in enumerate(assignment.executors):
             here = np.flatnonzero(used & (assignment.executor_of == at))

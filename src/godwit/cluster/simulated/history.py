@@ -32,7 +32,10 @@ class Delays:
 
     @classmethod
     def of(cls, arrived: FloatArray, left_s: float) -> Delays:
-        """Return the delays of rows committed together; `arrived`: `RowArrivals.pieces`."""
+        """Return the delays of rows committed together; `arrived`: `RowArrivals.pieces`.
+
+        `left_s`: time of the commit.
+        """
         count, first, last = arrived.T
         return cls(np.column_stack((count, left_s - last, left_s - first)))
 
@@ -48,21 +51,21 @@ class Delays:
 
     @property
     def mean_s(self) -> float:
-        """The mean delay; NaN without rows."""
+        """Mean delay in seconds; NaN without rows."""
         count, least, most = self.pieces.T
         rows = count.sum()
         return float((count * (least + most)).sum() / (2 * rows)) if rows else float("nan")
 
     @property
     def greatest_s(self) -> float:
-        """The greatest delay; NaN without rows."""
+        """Greatest delay in seconds; NaN without rows."""
         return float(self.pieces[:, 2].max()) if len(self.pieces) else float("nan")
 
     def quantile_s(self, share: float) -> float:
-        """Return the delay that `share` of the rows stay below; NaN without rows.
+        """Return the delay, in seconds, that `share` of the rows stay below; NaN without rows.
 
-        The distribution function is piecewise linear with bends at the ends of the stretches, and
-        jumps where a stretch has no width (rows that arrived together).
+        The distribution function is piecewise linear with bends at the ends of the intervals of
+        arrival, and jumps where rows arrived together.
         """
         if not len(self.pieces):
             return float("nan")
@@ -110,7 +113,7 @@ class EpochRecord:
 
     @property
     def ended_s(self) -> float:
-        """Time of its commit."""
+        """Time of the epoch's commit."""
         return self.began_s + self.took_s
 
 
@@ -123,28 +126,28 @@ class History:
     aborted: int = 0  # attempts at epochs that came to nothing
 
     def column(self, name: str) -> FloatArray:
-        """Return one figure of every epoch: an attribute or property of `EpochRecord`."""
+        """Return one figure of every epoch; `name`: an attribute or property of `EpochRecord`."""
         return np.array([getattr(record, name) for record in self.epochs], np.float64)
 
     def between(self, from_s: float, to_s: float) -> History:
-        """Return epochs and events between two times."""
+        """Return the part of the history between two times."""
         return History(
             epochs=[r for r in self.epochs if from_s <= r.ended_s < to_s],
             events=[e for e in self.events if from_s <= e.at_s < to_s],
         )
 
     def of_kind(self, *kinds: type[Event]) -> list[Any]:
-        """Return the events of some kinds."""
+        """Return the events of the given classes."""
         return [event for event in self.events if isinstance(event, kinds)]
 
     def delays(self) -> Delays:
-        """Delays of the source rows of all epochs."""
+        """Return the delays of the source rows of all epochs."""
         return Delays.all_of([record.delays for record in self.epochs])
 
     def summary(self) -> dict[str, float]:
-        """Return the figures of a run; means of load distance and executors are over time.
+        """Return the figures of a run by name; means of load distance and executors are over time.
 
-        Raises `InvalidProblemError` if no epoch took any row.
+        Raises `InvalidProblemError` if no epoch had rows.
         """
         took, rows = self.column("took_s"), self.column("rows")
         busy = took[rows > 0]

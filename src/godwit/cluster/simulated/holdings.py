@@ -56,16 +56,16 @@ class Holdings:
 
     @property
     def state_bytes(self) -> FloatArray:
-        """Shape ``(m,)``: bytes that an empty copy reads to reach the committed version."""
+        """Shape ``(m,)``: bytes of checkpoint that an empty copy reads to be up to date."""
         return self.snapshot_bytes + self.changelog_bytes
 
     @property
     def copied_bytes(self) -> FloatArray:
-        """Shape ``(m,)``: bytes that a peer with a copy sends."""
+        """Shape ``(m,)``: bytes that an executor sends when a key group is copied from it."""
         return self.keys * self.key_bytes
 
     def copy(self, executor: str) -> Copy:
-        """Return an executor's copies; empty at first."""
+        """Return an executor's copies, as a record of what they include; empty at first."""
         found = self.copies.get(executor)
         if found is None:
             m = self.key_groups
@@ -74,25 +74,25 @@ class Holdings:
         return found
 
     def missing_bytes(self, executor: str) -> FloatArray:
-        """Shape ``(m,)``: bytes that an executor reads to reach the committed version."""
+        """Return the bytes that an executor reads to bring its copies up to date, per key group."""
         copy = self.copy(executor)
         behind = self.written_bytes - copy.seen_bytes
         return np.where(copy.there, np.minimum(behind, self.state_bytes), self.state_bytes)
 
     def bring_forward(self, executor: str, key_groups: np.ndarray, seen_bytes: FloatArray) -> None:
-        """Bring an executor's copies forward to positions in the changelog, in bytes."""
+        """Advance an executor's copies to positions in the changelog, in bytes."""
         copy = self.copy(executor)
         copy.there[key_groups] = True
         copy.seen_bytes[key_groups] = np.maximum(copy.seen_bytes[key_groups], seen_bytes)
 
     def drop(self, executor: str, key_groups: Iterable[int]) -> None:
-        """Delete copies."""
+        """Delete an executor's copies of key groups."""
         copy = self.copy(executor)
         copy.there[list(key_groups)] = False
         copy.seen_bytes[list(key_groups)] = 0
 
     def set_initial_state(self, keys: FloatArray) -> None:
-        """Set state from before the run: a snapshot of `keys` keys per key group."""
+        """Set the state from before the run: a snapshot with `keys` keys per key group."""
         self.keys = keys.copy()
         self.snapshot_bytes = keys * self.key_bytes
 
@@ -105,12 +105,11 @@ class Holdings:
         number: int,  # of the phase
         known: FloatArray,  # shape ``(m,)``: keys that there are
     ) -> tuple[float, float]:
-        """Commit an epoch that processed `rows` rows with `keys` distinct keys.
+        """Commit an epoch of `rows` rows with `keys` distinct keys per key group.
 
-        Keys that a phase brings up are new unless an earlier one had them, which, since shifts are
-        random, is as likely for each of them as for any key of the group.
-
-        Returns: Bytes of changelog and of snapshots written.
+        Returns the bytes of changelog and of snapshots written. The keys of a new phase are new to
+        the state unless an earlier phase had them, which, since shifts are random, is equally
+        likely for each. `known`: expected number of keys seen in the phase.
         """
         if number != self._phase:
             self._phase, self._before = number, self.keys.copy()
@@ -162,15 +161,11 @@ class WaitBuffers:
     ) -> FloatArray:
         """Add an epoch's rows, and remove those of key groups that process them.
 
-        new: Shape ``(m,)``: rows that came.
-        runs, consume: Shape ``(m,)``: which key groups run, and which of them process what waits
-        first.
-        arrived: When the new rows came, as `godwit.cluster.simulated.workload.RowArrivals.pieces`
-        says.
-
-        Returns: When the rows came that were processed, in the same form.
-
-        Raises `MigrationError` if new rows would overtake some that wait.
+        `new`: shape ``(m,)``: rows that arrived. `runs`, `consume`: shape ``(m,)``: key groups that
+        run, and those of them that process waiting rows first. `arrived`: arrivals of the new rows,
+        as `godwit.cluster.simulated.workload.RowArrivals.pieces` returns them. Returns the arrivals
+        of the processed rows, in the same form. Raises `MigrationError` if new rows would overtake
+        waiting ones.
         """
         overtaken = np.flatnonzero(runs & ~consume & (self.waiting > 0) & (new > 0))
         if len(overtaken):
@@ -202,6 +197,6 @@ class WaitBuffers:
 
 
 def _scaled(pieces: FloatArray, share: float) -> FloatArray:
-    """Multiply the row counts of pieces of arrivals by a share."""
+    """Return pieces of arrivals with their row counts multiplied by a share."""
     scaled: FloatArray = pieces * np.array([share, 1.0, 1.0])
     return scaled

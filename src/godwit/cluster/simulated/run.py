@@ -101,7 +101,7 @@ class Simulation:
         self._start_run()
 
     def _start_run(self) -> None:
-        """Start a run from the durable state."""
+        """Start a run from the durable state, as after a start of the driver."""
         self._runs += 1
         self._warming = Warming(
             holdings=self.flow.holdings,
@@ -163,14 +163,17 @@ class Simulation:
     # -- running ----------------------------------------------------------------------------------
 
     def run(self, until_s: float | None = None, *, settle_s: float = 0.0) -> History:
-        """Run until a time, by default until rows end and `settle_s` longer."""
+        """Run until a time; by default until rows end, and `settle_s` longer.
+
+        Return the history.
+        """
         end_s = self.scenario.duration_s + settle_s if until_s is None else until_s
         while self._now_s < end_s:
             self.step()
         return self.history
 
     def step(self) -> None:
-        """Run one epoch, or advance time if none is due."""
+        """Run one epoch if one is due, else advance time."""
         self._advance_background_work(self._now_s)
         if self.conductor.view.holds:
             self.conductor.begin(self.next_epoch)
@@ -186,9 +189,9 @@ class Simulation:
             self._controller.step()
 
     def _next_batch(self) -> Batch | None:
-        """Return the next epoch's batch; None if no epoch is due.
+        """Return the next epoch's batch; ``None`` if no epoch is due.
 
-        A batch that was offered to an attempt that failed is offered again, as it was.
+        The batch of an attempt that failed is returned again, unchanged.
         """
         if self._offered is None:
             arrived = self._source.arrived_by(self._now_s)
@@ -203,7 +206,7 @@ class Simulation:
         return self._offered
 
     def _advance_a_little(self) -> None:
-        """Advance time a little, or to the next change if nothing is under way."""
+        """Advance time a little, or to the next change if no background work is in progress."""
         until_s = self._now_s + _PAUSE_S
         if self.conductor.view.awaits:
             self.conductor.let_time_pass()
@@ -219,16 +222,16 @@ class Simulation:
         return self._committed + 1
 
     def wait_while_held(self) -> bool:
-        """Return False: the controller steps before the epoch is tried again."""
+        """Return ``False``: the controller steps before the epoch is tried again."""
         return False
 
     def regroup(self, physical_plan: Any) -> None:
-        """Do nothing: simulated components are never regrouped."""
+        """No-op: simulated components are never regrouped."""
 
     def plan(
         self, epoch: int, batch: Batch | None, plans: Mapping[str, EpochPlan], conductor: Conductor
     ) -> None:
-        """Compute the epoch's work and duration."""
+        """Compute and store the epoch's work and duration."""
         assert batch is not None, "one without input has a batch without rows"
         alive = self.executors.alive
         self._work = self.flow.work(
@@ -242,7 +245,7 @@ class Simulation:
         )
 
     def run_stages(self) -> None:
-        """Advance time by the attempt's duration; fail if an executor that it uses dies."""
+        """Advance time by the attempt's duration; raise if an executor that it uses dies."""
         work = self._work
         end_s = self._now_s + work.took_s
         while self._now_s < end_s and work.used <= self.executors.alive.keys():
@@ -272,21 +275,21 @@ class Simulation:
         return self._outcome
 
     def delivery(self) -> Simulation:
-        """Return this run: epochs end with their delivery."""
+        """Return this run, which is its own delivery: epochs end with it."""
         return self
 
     def deliver(self) -> None:
-        """Do nothing: there are no sinks."""
+        """No-op: there are no sinks."""
 
     def latencies(self) -> dict[str, SourceLatency]:
-        """Return how long the rows took: here it is known when each one arrived."""
+        """Return source → exact latency of its rows: each row's arrival is known here."""
         histogram = LatencyHistogram.spread(Delays.of(self._left, self._now_s).pieces)
         if not histogram.rows:
             return {}
         return {"rows": SourceLatency(arrival="source", histogram=histogram)}
 
     def remarks(self, _outcome: EpochOutcome) -> tuple[()]:
-        """Return no further events."""
+        """Return no further events about an epoch."""
         return ()
 
     def committed(
@@ -329,7 +332,7 @@ class Simulation:
     # -- time -------------------------------------------------------------------------------------
 
     def _advance_background_work(self, until_s: float) -> None:
-        """Run background work up to a time, in order."""
+        """Carry out background work up to a time, in order."""
         while True:
             at_s = min(until_s, self._warming.next_s())
             warmed = self._warming.advance(at_s, self._committed)
@@ -342,7 +345,7 @@ class Simulation:
             self._report_executors()
 
     def _report_executors(self) -> None:
-        """Report executors that came or died to the conductor."""
+        """Report executors that joined or died to the conductor."""
         alive, known = self.executors.alive, self.conductor.view.executors
         for name in known.keys() - alive.keys():
             self._warming.leave(name)
@@ -355,7 +358,7 @@ class Simulation:
         return {name: machine.cores for name, machine in self.executors.alive.items()}
 
     def _first_assignments(self) -> dict[str, Assignment]:
-        """Return the scenario's assignments, or key groups dealt out evenly."""
+        """Return component → initial assignment: the scenario's, or an even one."""
         cores = self._cores()
         assignments = self.scenario.assignments
         return {
@@ -367,8 +370,11 @@ class Simulation:
 
     # -- figures of epochs ------------------------------------------------------------------------
 
-    def _record_epoch(self, work: EpochWork, began_s: float, left: FloatArray) -> EpochRecord:
-        """Record a committed epoch in the history."""
+    def _record_epoch(self, work: EpochWork, began_s: float, arrivals: FloatArray) -> EpochRecord:
+        """Add a committed epoch to the history, and return its record.
+
+        `arrivals`: arrivals of the processed rows, as `RowArrivals.pieces` returns them.
+        """
         moves, loaded = 0, 0.0
         for name, part in work.components.items():
             now, before = part.plan.assignment, self._places[name]
@@ -389,13 +395,13 @@ class Simulation:
             load_distance=self.load_distance(max(work.batch.rows, 1), work.batch.phase),
             moved_bytes=copied + loaded,
             moves=moves,
-            delays=Delays.of(left, self._now_s),
+            delays=Delays.of(arrivals, self._now_s),
         )
 
     def load_distance(self, rows: int, phase: int) -> float:
-        """Return the distance of the next epoch's assignment from balance, see `EpochRecord`.
+        """Return the load distance of the next epoch's assignment; see `EpochRecord`.
 
-        The number of rows counts with its first digit: more would change nothing to speak of.
+        The number of rows is rounded to one digit: more would change little.
         """
         rows = int(float(f"{rows:.0e}"))
         return max(
@@ -406,9 +412,9 @@ class Simulation:
     def load_and_capacity(
         self, stage: tuple[str, ...], rows: int, phase: int
     ) -> tuple[FloatArray, FloatArray]:
-        """Return the expected load of each executor, and the capacity of those that stay.
+        """Return the expected load of each executor, and the capacity of those that do not drain.
 
-        Draining ones come last in the first array, and are not in the second.
+        Draining executors come last in the first array, and are not in the second.
         """
         view, expected = self.conductor.view, self.flow.expected_ms(rows, phase)
         names = sorted(self.executors.alive.keys() & view.executors.keys())
@@ -428,7 +434,7 @@ class Simulation:
 
 
 def _load_distance(load: FloatArray, capacity: FloatArray) -> float:
-    """Return the largest distance of load per capacity from its mean, as a share of the mean."""
+    """Return the largest distance of load per capacity from the mean, as a share of the mean."""
     if not load.sum() or not len(capacity):
         return 0.0
     mean = load.sum() / capacity.sum()
@@ -443,9 +449,9 @@ def controlled_by(
     # there is no limit: the history is the same on a machine that has other things to do
     run_planner: PlannerRunner | None = None,
 ) -> Callable[[Simulation], Controller]:
-    """Return a function that makes a `Simulation`'s controller, for its `control`.
+    """Return a function that creates the controller of a `Simulation`, for its `control`.
 
-    One that is made after the driver was restarted goes on from the events of the runs before.
+    After a restart of the driver, a new controller continues from the events of the earlier runs.
     """
     if run_planner is None:
         settings = replace(settings, search=replace(settings.search, time_limit=None))

@@ -95,17 +95,20 @@ class Size:
 
     @property
     def machines(self) -> tuple[Machine, ...]:
-        """The executors at the start."""
+        """Executors at the start."""
         return (Machine(cores=self.cores),) * self.executors
 
     def rate(self, *surges: Surge, steps: int = 1) -> Rate:
-        """Return the usual rate, for rows that cost `_ROW_MS` in each of `steps` operators."""
+        """Return the usual arrival rate, with surges.
+
+        Rows cost `_ROW_MS` in each of `steps` operators.
+        """
         rows_per_s = self.load * self.executors * self.cores * 1000 / (_ROW_MS * steps)
         return Rate(rows_per_s=rows_per_s, noise=0.1, surges=surges)
 
     @property
     def max_rows(self) -> int:
-        """Limit of rows in a micro-batch: what arrives in four seconds at the usual rate."""
+        """Maximum rows of a micro-batch: those of four seconds at the usual rate."""
         return int(4 * self.rate().rows_per_s)
 
 
@@ -116,7 +119,10 @@ def _scenario(
     shifts_s: tuple[float, ...] = (),
     **cluster: Any,
 ) -> Scenario:
-    """Build a scenario; where `components` are left out, its flow is one of the usual work."""
+    """Return a scenario; without `components`, its flow has one of the usual cost.
+
+    `cluster`: further fields of the scenario.
+    """
     work = SimulatedComponent(
         name="work", key_groups=size.key_groups, row_ms=_ROW_MS, key_bytes=10_000
     )
@@ -131,12 +137,15 @@ def _scenario(
 
 
 def skew(size: Size) -> Scenario:
-    """Shuffle keys twice a minute (paper 5 §5.1, ω = 2), each time to another imbalance."""
+    """Return the scenario in which keys are shuffled twice a minute (paper 5 §5.1, ω = 2)."""
     return _scenario(size, shifts_s=tuple(range(30, int(size.duration_s), 30)))
 
 
 def surge(size: Size) -> Scenario:
-    """Quadruple the rate in the middle third, with executors to be had."""
+    """Return the scenario in which the rate is four times as high in the middle third.
+
+    More executors are available.
+    """
     third = size.duration_s / 3
     return _scenario(
         size,
@@ -147,13 +156,13 @@ def surge(size: Size) -> Scenario:
 
 
 def straggler(size: Size) -> Scenario:
-    """Make one executor three times slower after a quarter of the time."""
+    """Return the scenario in which one executor becomes three times slower after a quarter."""
     slow = Slowdown(executor="0", start_s=size.duration_s / 4, factor=3)
     return _scenario(size, slowdowns=(slow,))
 
 
 def loss(size: Size) -> Scenario:
-    """Lose an executor after a quarter of the time; a replacement comes late."""
+    """Return the scenario in which an executor is lost after a quarter, and replaced late."""
     return _scenario(
         size,
         added=size.machines[0],
@@ -163,7 +172,7 @@ def loss(size: Size) -> Scenario:
 
 
 def pairs(size: Size) -> Scenario:
-    """Run three operators one after another, most rows to one key group (paper 2 §5.3)."""
+    """Return the scenario of three operators in sequence with one-to-one traffic (paper 2 §5.3)."""
     names = ("first", "second", "third")
     chain = tuple(
         SimulatedComponent(
@@ -187,10 +196,7 @@ SCENARIOS: Mapping[str, Callable[[Size], Scenario]] = {
 
 
 def scenario(name: str, size: Size) -> Scenario:
-    """Build a scenario by name.
-
-    Raises `InvalidProblemError` if there is none of that name.
-    """
+    """Return the scenario with a name; raise `InvalidProblemError` if there is none."""
     if name not in SCENARIOS:
         raise InvalidProblemError(
             f"There is no scenario {name!r}.",

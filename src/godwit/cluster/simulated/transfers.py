@@ -29,12 +29,10 @@ _DONE_BYTES = 1e-6
 
 
 def fair_rates(ends: np.ndarray, capacity: FloatArray) -> FloatArray:
-    """Max-min fair rates by progressive filling: O(transfers · links).
+    """Return the max-min fair rate of each transfer, shape ``(n,)``, by progressive filling.
 
-    ends: Shape ``(n, 2)``: the two links that each transfer uses.
-    capacity: Shape ``(l,)``: bandwidth of each link.
-
-    Returns: Shape ``(n,)``: the rate of each transfer.
+    `ends`: shape ``(n, 2)``: the two links that each transfer uses. `capacity`: shape ``(l,)``:
+    bandwidth of each link. O(transfers · links) time.
 
     Examples
     --------
@@ -77,9 +75,9 @@ class Links(Generic[Name]):
         self.now_s = now_s
 
     def connect(self, place: str, *, up_bytes_per_s: float, down_bytes_per_s: float) -> None:
-        """Add the up- and downlink of a place.
+        """Add the uplink and the downlink of a place (an executor or the checkpoint).
 
-        Raises `InvalidProblemError` if one of them carries nothing.
+        Raises `InvalidProblemError` if a bandwidth is not positive.
         """
         if not min(up_bytes_per_s, down_bytes_per_s) > 0:
             raise InvalidProblemError(
@@ -92,22 +90,22 @@ class Links(Generic[Name]):
 
     @property
     def busy(self) -> bool:
-        """True if anything is under way."""
+        """True if any transfer is in progress."""
         return bool(self._flows)
 
     def start(self, name: Name, source: str, destination: str, size_bytes: float) -> None:
-        """Begin a transfer now."""
+        """Start a transfer now, under a name."""
         ends = (self._link[source], self._link[destination] + 1)
         self._flows.append(_Flow(name=name, ends=ends, left_bytes=max(size_bytes, 0.0)))
         self._rates = None
 
     def stop(self, name: Name) -> None:
-        """Cancel a transfer."""
+        """Cancel the transfer with a name."""
         self._flows = [flow for flow in self._flows if flow.name != name]
         self._rates = None
 
     def next_end_s(self) -> float:
-        """Time at which the next transfer ends if no other begins; infinity if there is none."""
+        """Return the time of the next transfer's end if no other starts; infinity without any."""
         if not self._flows:
             return float("inf")
         left = np.array([flow.left_bytes for flow in self._flows])
@@ -116,7 +114,7 @@ class Links(Generic[Name]):
     def advance(self, until_s: float) -> list[Name]:
         """Advance time to `until_s`, or to the next end before it; return the transfers that ended.
 
-        Those that end at the same time are returned together, in the order of their beginnings.
+        Transfers that end at the same time are returned together, in the order of their starts.
         """
         end_s = self.next_end_s()
         step = max(min(until_s, end_s) - self.now_s, 0.0)
@@ -133,7 +131,7 @@ class Links(Generic[Name]):
         return ended
 
     def _fair_rates(self) -> FloatArray:
-        """Max-min fair rate of each transfer under way."""
+        """Return the max-min fair rate of each transfer in progress."""
         if self._rates is None:
             ends = np.array([flow.ends for flow in self._flows])
             self._rates = fair_rates(ends, np.array(self._capacity))
@@ -195,7 +193,7 @@ class Warming:
         self._orders[executor] = deque()
 
     def leave(self, executor: str) -> None:
-        """Remove a lost executor: its orders go unanswered, transfers from it fail."""
+        """Remove a lost executor: its orders get no answer, and transfers from it fail."""
         job = self._jobs.pop(executor, None)
         ordered = self._orders.pop(executor, ())
         for order in (*ordered, *([] if job is None else [job.order])):
@@ -210,7 +208,7 @@ class Warming:
                 self._end_transfer(other, f"executor {executor} was lost")
 
     def queue_order(self, order: StartWarming | DropCopies) -> None:
-        """Queue an order; ignore one for an executor that is lost."""
+        """Queue an order for its executor; ignore it if that is lost."""
         if order.executor in self._orders:
             self._orders[order.executor].append(order)
             if isinstance(order, StartWarming) and order.peers:
@@ -223,13 +221,16 @@ class Warming:
         return self.read_bytes + self.sent_bytes
 
     def next_s(self) -> float:
-        """Time at which the next order ends if none is added; infinity if none is under way."""
+        """Return the time of the next order's end if none is added; infinity without any."""
         if not self._jobs:
             return float("inf")
         return min([self._links.next_end_s(), *(job.starts_s for job in self._jobs.values())])
 
     def advance(self, until_s: float, committed: int) -> list[tuple[StartWarming, Warmed]]:
-        """Advance time to `until_s` or the next end; return finished orders with their results."""
+        """Advance time to `until_s` or the next end; return ended orders with their results.
+
+        `committed`: last committed epoch.
+        """
         self._begin_orders()
         until_s = min(until_s, self.next_s())
         ended: list[tuple[StartWarming, Warmed]] = []
@@ -249,7 +250,7 @@ class Warming:
     # -- orders -----------------------------------------------------------------------------------
 
     def _begin_orders(self) -> None:
-        """Begin the next order of every executor that is free."""
+        """Start the next order of every executor that has none in progress."""
         for executor, orders in self._orders.items():
             while orders and executor not in self._jobs:
                 order = orders.popleft()
@@ -267,7 +268,7 @@ class Warming:
                 self._begin_step(job)
 
     def _begin_step(self, job: _Job) -> None:
-        """Begin the next transfer of an order from a peer, or its reading of the checkpoint."""
+        """Start the next step of an order: a transfer from a peer, or reading the checkpoint."""
         begun = self._peers.begin(job.order)
         if begun is not None:
             job.peer = begun if begun.key_groups else None
@@ -276,7 +277,7 @@ class Warming:
             job.starts_s = job.step_s + self.fixed_s
 
     def _start_step(self, executor: str, job: _Job, committed: int) -> None:
-        """Start the bytes of a step on the links."""
+        """Start the transfer of a step's bytes."""
         job.starts_s = float("inf")
         holdings = self.holdings[job.order.component]
         if job.peer is None:
@@ -298,7 +299,10 @@ class Warming:
         self._links.start(executor, job.peer.executor, executor, size)
 
     def _end_transfer(self, job: _Job, failure: str) -> None:
-        """End a transfer from a peer, and go on with the next or the checkpoint."""
+        """End a transfer from a peer, and start the order's next step.
+
+        `failure`: reason, or empty.
+        """
         assert job.peer is not None, "only a transfer ends here"
         peer, job.peer, job.starts_s = job.peer, None, float("inf")
         self._peers.ended(job.order)
@@ -316,7 +320,7 @@ class Warming:
         )
 
     def _finish_order(self, job: _Job) -> Warmed:
-        """End an order: its copies are warm."""
+        """End an order, whose copies are warm, and return its result."""
         holdings = self.holdings[job.order.component]
         groups = np.array(job.order.key_groups, np.int32)
         holdings.bring_forward(job.order.executor, groups, job.written_bytes)

@@ -92,17 +92,18 @@ class RowArrivals:
 
     @property
     def total(self) -> int:
-        """Number of rows that arrive in all."""
+        """Total number of rows that arrive."""
         return int(self._rows[-1] + 1e-9)
 
     def time_of(self, row: float) -> float:
-        """Time by which `row` rows have arrived."""
+        """Return the time by which `row` rows have arrived."""
         return float(np.interp(row, self._rows, self._times))
 
     def pieces(self, first: int, last: int) -> FloatArray:
-        """Shape ``(n, 3)``: rows ``first <= r < last`` as pieces: count, first and last time.
+        """Return the arrivals of rows ``first <= r < last``, shape ``(n, 3)``.
 
-        Cut where the curve bends, so within a piece rows arrive at equal distances.
+        Each piece: number of rows, first and last time; within a piece rows arrive at equal
+        distances.
         """
         if last <= first:
             return np.empty((0, 3))
@@ -134,7 +135,7 @@ class Keys:
             )
 
     def phase_at(self, time_s: float) -> int:
-        """Return the number of the phase at a time: how often frequencies have shifted by then."""
+        """Return the number of the phase at a time: the number of shifts of frequencies so far."""
         return sum(time_s >= shift for shift in self.shifts_s)
 
 
@@ -147,7 +148,7 @@ class Phase:
     distinct: FloatArray
 
     def keys_among(self, rows: np.ndarray) -> FloatArray:
-        """Shape ``(m,)``: expected distinct keys among `rows` rows of each key group."""
+        """Return the expected number of distinct keys among `rows` rows of each key group."""
         at = np.searchsorted(_ROWS, rows, side="right").clip(1, len(_ROWS) - 1)
         groups = np.arange(len(self.share))
         low, high = self.distinct[groups, at - 1], self.distinct[groups, at]
@@ -177,14 +178,14 @@ class KeySpread:
         self.held = np.bincount(self._home, minlength=self.key_groups).astype(np.float64)
 
     def phase(self, number: int) -> Phase:
-        """Return the frequencies after `number` shifts."""
+        """Return the key frequencies after `number` shifts."""
         if number not in self._phases:
             draw = np.random.default_rng([*self.seed, 1, number])
             self._phases[number] = self._to_phase(draw.permutation(self._frequency))
         return self._phases[number]
 
     def _to_phase(self, frequency: FloatArray) -> Phase:
-        """Spread keys of some frequencies over key groups."""
+        """Return frequencies of keys as a phase: distributed over key groups."""
         share = np.bincount(self._home, weights=frequency, minlength=self.key_groups).astype(
             np.float64
         )
@@ -211,11 +212,11 @@ class MeasuredKeyGroups:
 
     @property
     def held(self) -> FloatArray:
-        """State of each key group, in bytes."""
+        """Bytes of state of each key group."""
         return self.state_bytes
 
     def phase(self, _number: int) -> Phase:
-        """Return the frequencies, which never shift."""
+        """Return the measured frequencies, which are the same in every phase."""
         changed = np.broadcast_to(self.changed_bytes * _ROWS, (len(self.share), len(_ROWS)))
         return Phase(share=self.share, distinct=changed)
 
@@ -234,7 +235,7 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
+        """Number of rows in the batch."""
         return self.last - self.first
 
 

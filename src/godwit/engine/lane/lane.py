@@ -622,9 +622,9 @@ class LaneView:
         """Look up entries by key columns; return a mask of known ones, and their state columns."""
         return self.local.look_up(keys, key_groups)
 
-    def scan(self, part: EntryRange | None = None) -> StateRows:
+    def scan(self, entry_range: EntryRange | None = None) -> StateRows:
         """Copy out all entries of the key groups, or those of a range."""
-        contents = self.local.scan(self.key_groups, part)
+        contents = self.local.scan(self.key_groups, entry_range)
         return StateRows(hashes=contents.hashes, keys=contents.keys, values=contents.values)
 
     def select(self, columns: Sequence[int], part: EntryRange, choose: Choose) -> StateRows:

@@ -84,7 +84,7 @@ class BoundAggregate(ABC):
 
     @abstractmethod
     def create(self, count: int) -> pa.RecordBatch:
-        """Return a batch of `count` empty states: of no rows.
+        """Return the initial states of `count` keys, which have no rows yet.
 
         Examples
         --------
@@ -97,7 +97,7 @@ class BoundAggregate(ABC):
     def update(
         self, states: pa.RecordBatch, groups: npt.NDArray[np.int64], *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Return the states with the rows of each group added.
+        """Add rows to the states of their groups, and return the new states.
 
         Parameters
         ----------
@@ -119,7 +119,9 @@ class BoundAggregate(ABC):
 
     @abstractmethod
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Merge two batches of states, row by row; `left` saw its rows before `right`.
+        """Merge two batches of states row by row, and return the merged states.
+
+        State i of the result has the rows of `left` state i, then those of `right` state i.
 
         Examples
         --------
@@ -133,7 +135,7 @@ class BoundAggregate(ABC):
 
     @abstractmethod
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the results of a batch of states, one for each.
+        """Return the aggregate's result for each state.
 
         Examples
         --------
@@ -144,7 +146,9 @@ class BoundAggregate(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, object]:
-        """Return plain values; stored state fits only if its description is equal.
+        """Return plain values that identify the aggregate.
+
+        Stored state fits only an equal description.
 
         Examples
         --------
@@ -166,15 +170,18 @@ class BuiltIn(BoundAggregate):
         return dict(self.identity)
 
     def upgrade_from(self, stored: Mapping[str, Any]) -> StateUpgrade | None:  # noqa: ARG002
-        """Return the upgrade of states with this stored description; ``None`` if there is none."""
+        """Return the function that upgrades states stored by the aggregate described in `stored`.
+
+        ``None`` if such states cannot be upgraded.
+        """
         return None
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the first state column: in most aggregates it is the result."""
+        """Return the first state column as the results; most aggregates need no more."""
         return states.column(0)
 
     def states(self, *columns: pa.Array) -> pa.RecordBatch:
-        """Build a batch of states from the state columns."""
+        """Build a batch of states from its columns."""
         return pa.RecordBatch.from_arrays(list(columns), schema=self.state)
 
 
@@ -246,7 +253,9 @@ class Aggregator(BoundAggregate):
         return f"{type(self).__qualname__}({', '.join(map(repr, self.columns))})"
 
     def bind(self, inputs: pa.Schema) -> BoundAggregate:
-        """Check that the columns exist, and that `state` and `output` are set; called by `compute`.
+        """Bind the aggregate to the columns of a stream, and return it ready to run.
+
+        Called when the flow is built, by `gw.KeyedStream.compute` and its like.
 
         Raises
         ------

@@ -84,7 +84,10 @@ class _BuiltIn:
         return f"gw.{self.name}({', '.join([*map(repr, self.columns[:1]), *self.shown])})"
 
     def bind(self, inputs: pa.Schema) -> BoundAggregate:
-        """Bind the aggregate to the types of its columns; refuse types that it cannot take."""
+        """Return the aggregate bound to its columns in `inputs`.
+
+        Refuse types that it cannot take.
+        """
         arguments = ", ".join(repr(column) for column in self.columns)
         call = f"{self.name}({arguments})"
         fields = [pa.field(name, column_type(inputs, name, call)) for name in self.columns]
@@ -110,7 +113,12 @@ def _built_in(
     *shown: str,
     **options: Any,
 ) -> Aggregate:
-    """Return a built-in aggregate, with a condition if `where` is given."""
+    """Return the built-in aggregate `name`, restricted to rows that meet `where` if it is given.
+
+    `binder`: binds the aggregate to its columns, and returns ``None`` for types that it cannot
+    take; `takes`: those that it can, for errors. `shown`: arguments as text, for the aggregate's
+    repr. `options`: keyword arguments of `binder`.
+    """
     aggregate = _BuiltIn(
         name=name, columns=columns, binder=binder, takes=takes, options=options, shown=shown
     )
@@ -487,7 +495,7 @@ def kept_rows(*columns: str) -> Aggregate:
 def _moments(
     name: str, column: str, where: str | None, *, population: bool, root: bool
 ) -> Aggregate:
-    """Build the aggregate of variance, or with `root` of the standard deviation."""
+    """Return the aggregate ``variance``, or ``stddev`` if `root` (the root of the variance)."""
     _check_flag(name, column, "population", population)
     shown = ("population=True",) if population else ()
     options = {"population": population, "root": root}
@@ -495,7 +503,7 @@ def _moments(
 
 
 def _first_or_last(name: str, column: str, where: str | None, *, ignore_nulls: bool) -> Aggregate:
-    """Build the aggregate ``first`` or ``last``."""
+    """Return the aggregate ``first`` or ``last``, as `name` says."""
     _check_flag(name, column, "ignore_nulls", ignore_nulls)
     shown = ("ignore_nulls=True",) if ignore_nulls else ()
     options = {"last": name == "last", "ignore_nulls": ignore_nulls}
@@ -503,7 +511,7 @@ def _first_or_last(name: str, column: str, where: str | None, *, ignore_nulls: b
 
 
 def _collected(name: str, column: str, limit: int, where: str | None) -> Aggregate:
-    """Build an aggregate that collects at most `limit` values."""
+    """Return the aggregate `name`, which collects at most `limit` values of a column."""
     _check_size(name, column, "limit", limit)
     shown = () if limit == 100 else (f"limit={limit}",)
     options = {"name": name, "limit": limit}
@@ -511,7 +519,7 @@ def _collected(name: str, column: str, limit: int, where: str | None) -> Aggrega
 
 
 def _extreme_by(name: str, column: str, by: str, where: str | None, *, largest: bool) -> Aggregate:
-    """Build the aggregate ``min_by`` or ``max_by``."""
+    """Return the aggregate ``max_by`` if `largest`, else ``min_by``."""
     columns = (column,) if isinstance(by, str) and by == column else (column, by)
     return _built_in(name, columns, bind_extreme_by, _ORDERED, where, repr(by), largest=largest)
 
@@ -519,7 +527,10 @@ def _extreme_by(name: str, column: str, by: str, where: str | None, *, largest: 
 def _percentile(
     name: str, column: str, percentage: float, error: float, where: str | None, *shown: str
 ) -> Aggregate:
-    """Build the aggregate of an approximate percentile; `shown`: its arguments, for messages."""
+    """Return the aggregate of an approximate percentile.
+
+    `shown`: its arguments as text, for errors.
+    """
     for option, value, low, high in (
         ("percentage", percentage, 0, 1),
         ("error", error, 0.001, 0.25),
@@ -536,7 +547,7 @@ def _percentile(
 
 
 def _check_size(name: str, column: str, option: str, size: int) -> None:
-    """Refuse an option of an aggregate that is not an integer from 1 to 10,000."""
+    """Raise `InvalidFlowError` if the value of `option` is not an integer from 1 to 10,000."""
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 10_000:
         raise InvalidFlowError(
             f"{name}({column!r}) has {option}={size!r}.",
@@ -546,7 +557,7 @@ def _check_size(name: str, column: str, option: str, size: int) -> None:
 
 
 def _check_flag(name: str, column: str, option: str, value: object) -> None:
-    """Refuse an option of an aggregate that is not a bool."""
+    """Raise `InvalidFlowError` if the value of `option` is not a bool."""
     if not isinstance(value, bool):
         raise InvalidFlowError(
             f"{name}({column!r}) has {option}={value!r}.",

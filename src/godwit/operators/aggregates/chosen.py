@@ -31,7 +31,10 @@ IntArray = npt.NDArray[np.int64]
 
 
 def bind_extreme(column: pa.Field, *, largest: bool) -> BoundAggregate | None:
-    """Bind ``min`` or ``max``; ``None`` if it cannot take the column's type."""
+    """Bind ``max`` (`largest`) or ``min`` to a column.
+
+    ``None`` if it cannot take the column's type.
+    """
     dtype = column.type
     if not can_be_state(dtype):
         return None
@@ -51,7 +54,7 @@ class _Extreme(BuiltIn):
     largest: bool
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return `count` null states."""
+        """Return the initial states of `count` keys: nulls."""
         return self.states(pa.nulls(count, self.output))
 
 
@@ -60,7 +63,7 @@ class _PrimitiveExtreme(_Extreme):
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Replace each group's value by a more extreme one of its rows."""
+        """Return the states with rows included: the largest (or smallest) value of each group."""
         values, mask = _comparable(columns[0]), mask_of(columns[0])
         if mask is not None:
             groups, values = groups[mask], values[mask]
@@ -71,7 +74,7 @@ class _PrimitiveExtreme(_Extreme):
         return self._to_state(extremes, seen)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the more extreme value of each pair."""
+        """Return the larger (or smaller) value of each pair of states."""
         extremes, seen = self._identity_where_null(left.column(0))
         others, others_seen = self._identity_where_null(right.column(0))
         with np.errstate(invalid="ignore"):
@@ -79,12 +82,15 @@ class _PrimitiveExtreme(_Extreme):
         return self._to_state(chosen, seen | others_seen)
 
     def _extreme_of_two(self) -> np.ufunc:
-        """Return the NumPy function that picks the larger or the smaller of two values."""
+        """Return the NumPy function for the larger or the smaller of two values."""
         # NaN is the largest value: maximum() takes it, fmin() takes anything rather than it.
         return np.maximum if self.largest else np.fmin
 
     def _identity_where_null(self, column: pa.Array) -> tuple[npt.NDArray[Any], BoolArray]:
-        """Return a copy of values, neutral where null, and the mask of others."""
+        """Return a copy of the values with nulls replaced, and a mask of the other values.
+
+        Nulls become the identity of the extreme, such as the smallest integer for a maximum.
+        """
         values, mask = _comparable(column).copy(), mask_of(column)
         if mask is None:
             return values, np.ones(len(column), np.bool_)
@@ -96,7 +102,10 @@ class _PrimitiveExtreme(_Extreme):
         return values, mask.copy()
 
     def _to_state(self, values: npt.NDArray[Any], seen: BoolArray) -> pa.RecordBatch:
-        """Build states from extremes and a mask of the states that have one."""
+        """Build states from values.
+
+        `seen`: mask of the states that have a value, null in the others.
+        """
         return self.states(column_of(values, None if seen.all() else seen, self.output))
 
 
@@ -105,7 +114,7 @@ class _ComparedExtreme(_Extreme):
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Find each group's extreme by comparing pairs in rounds."""
+        """Return the states with each group's rows included, found by comparing pairs in rounds."""
         column, mask = columns[0], mask_of(columns[0])
         rows = np.arange(len(column)) if mask is None else np.flatnonzero(mask)
         order, starts = rows_by_group(groups[rows], states.num_rows)
@@ -124,22 +133,22 @@ class _ComparedExtreme(_Extreme):
         return self._better(states.column(0), found)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the more extreme value of each pair."""
+        """Return the larger (or smaller) value of each pair of states."""
         return self._better(left.column(0), right.column(0))
 
     def _is_more_extreme(self, challengers: pa.Array, holders: pa.Array) -> pa.Array:
-        """Return a mask of challengers that are more extreme than the values held."""
+        """Return a mask: where a challenger is larger (for ``min``: smaller) than its holder."""
         return (pc.greater if self.largest else pc.less)(challengers, holders)
 
     def _better(self, holders: pa.Array, challengers: pa.Array) -> pa.RecordBatch:
-        """Return the better state of each pair; either may be null."""
+        """Return states with the better value of each pair; either value may be null."""
         wins = self._is_more_extreme(challengers, holders).fill_null(False)
         wins = pc.or_(wins, pc.and_(holders.is_null(), challengers.is_valid()))
         return self.states(pc.if_else(wins, challengers, holders))
 
 
 def _comparable(column: pa.Array) -> npt.NDArray[Any]:
-    """Return a column's values as NumPy can order them: booleans as bytes."""
+    """Return a column's values as a NumPy array that can be ordered; booleans become bytes."""
     values = values_of(column)
     return values.view(np.uint8) if values.dtype == np.bool_ else values
 
@@ -147,7 +156,10 @@ def _comparable(column: pa.Array) -> npt.NDArray[Any]:
 def bind_extreme_by(
     column: pa.Field, by: pa.Field | None = None, *, largest: bool
 ) -> BoundAggregate | None:
-    """Bind ``min_by`` or ``max_by``; ``None`` if it cannot take the columns' types."""
+    """Bind ``max_by`` (`largest`) or ``min_by`` to a column and the column to order by.
+
+    ``None`` if the aggregate cannot take their types.
+    """
     by = column if by is None else by
     if not (can_be_state(column.type) and can_be_state(by.type)):
         return None
@@ -168,13 +180,13 @@ class _ExtremeBy(BuiltIn):
     largest: bool
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return null states."""
+        """Return the initial states of `count` keys: nulls."""
         return self.states(*(pa.nulls(count, field.type) for field in self.state))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Replace each group's row by a better one of its rows."""
+        """Return the states with rows included: the best row of each group by the column `by`."""
         value, by = columns[0], columns[-1]
         mask = mask_of(by)
         rows = np.arange(len(by)) if mask is None else np.flatnonzero(mask)
@@ -187,7 +199,7 @@ class _ExtremeBy(BuiltIn):
         return self.merge(states, self.states(value.take(taken), by.take(taken)))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the better row of each pair; the earlier one of equal rows."""
+        """Return the better row of each pair of states; of equal rows, the earlier one."""
         count = left.num_rows
         earlier, later = left.column(1), right.column(1)
         ranks = self._ranks(pa.concat_arrays([earlier, later]))
@@ -199,13 +211,13 @@ class _ExtremeBy(BuiltIn):
         return self.states(*(pc.if_else(newer, one, other) for one, other in pairs))
 
     def _ranks(self, by: pa.Array) -> IntArray:
-        """Return the rank of every value, 0 for the best; anything for nulls."""
+        """Return the rank of each value, 0 for the best; ranks of nulls are arbitrary."""
         ranks = descending_ranks(by)
         return ranks if self.largest else ranks.max(initial=0) - ranks
 
 
 def bind_position(column: pa.Field, *, last: bool, ignore_nulls: bool) -> BoundAggregate | None:
-    """Bind ``first`` or ``last``; ``None`` if it cannot take the column's type."""
+    """Bind ``last``, or ``first``, to a column; ``None`` if it cannot take the column's type."""
     dtype = column.type
     if not can_be_state(dtype):
         return None
@@ -232,13 +244,13 @@ class _Position(BuiltIn):
     ignore_nulls: bool
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return states of no row."""
+        """Return the initial states of `count` keys, which have seen no row."""
         return self._to_state(pa.nulls(count, self.output), np.zeros(count, np.bool_))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Replace each group's value by that of its first or last row."""
+        """Return the states, each with the value of its group's first or last row so far."""
         column = columns[0]
         mask = mask_of(column) if self.ignore_nulls else None
         rows = np.arange(len(column)) if mask is None else np.flatnonzero(mask)
@@ -250,7 +262,7 @@ class _Position(BuiltIn):
         return self.merge(states, self._to_state(column.take(pa.array(chosen, mask=~seen)), seen))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the earlier or the later value of each pair of states."""
+        """Return the state of each pair that has the first (or the last) row."""
         preferred = self._has_value(right) if self.last else self._has_value(left)
         holder, other = (right, left) if self.last else (left, right)
         return self.states(
@@ -261,7 +273,7 @@ class _Position(BuiltIn):
         )
 
     def _has_value(self, states: pa.RecordBatch) -> pa.Array:
-        """Return a mask of the states that hold a value."""
+        """Return a mask of the states that have a value."""
         return states.column(0).is_valid() if self.ignore_nulls else states.column(1)
 
     def _to_state(self, values: pa.Array, seen: npt.NDArray[np.bool_]) -> pa.RecordBatch:

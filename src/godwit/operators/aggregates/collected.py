@@ -88,7 +88,7 @@ def bind_top_k(column: pa.Field, by: pa.Field | None = None, *, k: int) -> Bound
 
 
 def bind_row_collector(*columns: pa.Field) -> BoundAggregate | None:
-    """Bind the aggregate that collects whole rows, for functions over sessions."""
+    """Bind the aggregate that collects whole rows, for the `process` of session windows."""
     if not columns or not all(can_be_state(column.type) for column in columns):
         return None
     return _Rows(
@@ -101,9 +101,9 @@ def bind_row_collector(*columns: pa.Field) -> BoundAggregate | None:
 
 
 def rows_of(states: pa.Array, columns: pa.Schema) -> tuple[IntArray, pa.RecordBatch]:
-    """Unpack the states of collected rows.
+    """Unpack states of collected rows; return where each state's rows start, and all rows.
 
-    Rows ``starts[g]:starts[g + 1]`` are those of state g.
+    State g has the rows ``starts[g]:starts[g + 1]``.
     """
     starts, arrays = unpack(states, _nullable(columns))
     return starts, pa.RecordBatch.from_arrays(arrays, schema=columns)
@@ -120,16 +120,19 @@ class PackedRows(BuiltIn):
     def rows_to_keep(
         self, groups: IntArray, columns: list[pa.Array], count: int
     ) -> tuple[IntArray, IntArray]:
-        """Return the rows to keep, ordered by group, and the start of each of `count` groups."""
+        """Choose the rows that states keep.
+
+        Return their positions by group, and each group's start.
+        """
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return states without rows."""
+        """Return the initial states of `count` keys: no rows."""
         return self.states(pack_nothing(count, self.layout))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Append rows to their groups, and drop those that need not be kept."""
+        """Append rows to the states of their groups, and drop rows that states do not keep."""
         rows = list(columns)
         mask = None if self.layout[-1].nullable else mask_of(rows[-1])
         if mask is not None:
@@ -138,7 +141,7 @@ class PackedRows(BuiltIn):
         return self._pack_kept(states.num_rows, self._rows(states), (groups, rows))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Join the rows of each pair of states, and drop those that need not be kept."""
+        """Concatenate the rows of each pair of states, and drop rows that states do not keep."""
         return self._pack_kept(left.num_rows, self._rows(left), self._rows(right))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
@@ -151,11 +154,17 @@ class PackedRows(BuiltIn):
         return pa.ListArray.from_arrays(offsets, values, type=self.output)
 
     def _rows(self, states: pa.RecordBatch) -> tuple[IntArray, list[pa.Array]]:
-        """Unpack states; return the group of each row, and the rows' columns."""
+        """Unpack states.
+
+        Return the group (the state's position) of each row, and the rows' columns.
+        """
         return unpack_rows(states.column(0), self.layout)
 
     def _pack_kept(self, count: int, *parts: tuple[IntArray, list[pa.Array]]) -> pa.RecordBatch:
-        """Concatenate rows in order of arrival, and pack those to keep into `count` states."""
+        """Concatenate rows in order of arrival, and pack those to keep into `count` states.
+
+        `parts`: the group of each row, and the rows' columns.
+        """
         groups = np.concatenate([part[0] for part in parts])
         columns = [
             pa.concat_arrays(pieces) for pieces in zip(*(part[1] for part in parts), strict=True)
@@ -174,7 +183,7 @@ class _CollectList(PackedRows):
         columns: list[pa.Array],  # noqa: ARG002
         count: int,
     ) -> tuple[IntArray, IntArray]:
-        """Return the first `limit` rows of each group, and where each group starts."""
+        """Return the positions of the first `limit` rows of each group, and each group's start."""
         return first_of_each(*rows_by_group(groups, count), self.limit)
 
 
@@ -186,7 +195,7 @@ class _CollectSet(PackedRows):
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Append rows, after making equal floats identical."""
+        """Append rows to the states of their groups; -0.0 and all NaN are normalized first."""
         (column,) = columns
         if pa.types.is_floating(column.type):
             column = canonical_floats(column)  # equal ones are one value
@@ -195,7 +204,10 @@ class _CollectSet(PackedRows):
     def rows_to_keep(
         self, groups: IntArray, columns: list[pa.Array], count: int
     ) -> tuple[IntArray, IntArray]:
-        """Return the first row of each of the first `limit` values of a group."""
+        """Keep one row of each of the first `limit` distinct values of a group.
+
+        Returns the rows' positions by group, and each group's start.
+        """
         codes = columns[0].dictionary_encode().indices.to_numpy().astype(np.int64)
         rows = np.sort(_first_per_code(groups, codes))  # back in order of arrival
         order, starts = first_of_each(*rows_by_group(groups[rows], count), self.limit)
@@ -210,14 +222,17 @@ class _CountDistinct(_CollectSet):
     idempotent = True
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the number of values."""
+        """Return the number of distinct values of each state."""
         starts, _ = unpack(states.column(0), self.layout)
         return pa.array(np.diff(starts), pa.int64())
 
     def rows_to_keep(
         self, groups: IntArray, columns: list[pa.Array], count: int
     ) -> tuple[IntArray, IntArray]:
-        """Return one row of each distinct value of a group, in order of values."""
+        """Keep one row of each distinct value of a group, in order of values.
+
+        Returns the rows' positions by group, and each group's start.
+        """
         rows = _first_per_code(groups, descending_ranks(columns[0]))
         return rows, starts_of(groups[rows], count)
 
@@ -230,7 +245,10 @@ class _TopK(PackedRows):
     def rows_to_keep(
         self, groups: IntArray, columns: list[pa.Array], count: int
     ) -> tuple[IntArray, IntArray]:
-        """Return the `limit` rows of each group with the largest values."""
+        """Keep the `limit` rows of each group with the largest values.
+
+        Returns the rows' positions by group, and each group's start.
+        """
         order = order_by(groups, descending_ranks(columns[-1]))
         return first_of_each(order, starts_of(groups, count), self.limit)
 
@@ -240,7 +258,7 @@ class _Rows(PackedRows):
     columns: tuple[pa.Field, ...]
 
     def upgrade_from(self, stored: Mapping[str, Any]) -> StateUpgrade | None:
-        """Find the columns of rows by name; those that are new are null."""
+        """Return the upgrade of rows that were stored with other columns; new columns are null."""
         written = dict(stored.get("columns", ()))
         types = {field.name: type_text(field.type) for field in self.columns}
         if stored.get("aggregate") != "rows" or any(
@@ -256,11 +274,11 @@ class _Rows(PackedRows):
         columns: list[pa.Array],  # noqa: ARG002
         count: int,
     ) -> tuple[IntArray, IntArray]:
-        """Return all rows, ordered by group, and where each group starts."""
+        """Keep all rows; return their positions by group, and each group's start."""
         return rows_by_group(groups, count)
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the packed rows."""
+        """Return the packed rows of each state, for `rows_of`."""
         return states.column(0)
 
 
@@ -269,7 +287,10 @@ def _upgrade_rows(
     layout: Mapping[str, PackedColumn],  # today's columns, in another order, or more
     values: pa.RecordBatch,
 ) -> pa.RecordBatch:
-    """Convert packed rows to the present columns; new columns are null."""
+    """Convert packed rows, stored with the columns `written`, to the columns in `layout`.
+
+    New columns are null.
+    """
     starts, arrays = unpack(values.column(0), tuple(layout[name] for name in written))
     columns = dict(zip(written, arrays, strict=True))
     count = int(starts[-1])
@@ -289,11 +310,11 @@ _VALUES: Final[dict[str, type[PackedRows]]] = {
 
 
 def _nullable(columns: pa.Schema | tuple[pa.Field, ...]) -> tuple[PackedColumn, ...]:
-    """Return the packed layout of columns that may hold nulls."""
+    """Return the packed layout of columns, all of which may hold nulls."""
     return tuple(PackedColumn(dtype=column.type, nullable=True) for column in columns)
 
 
 def _first_per_code(groups: IntArray, codes: IntArray) -> IntArray:
-    """Return the first row of every pair of group and code, ordered by both."""
+    """Return the position of the first row of every pair of group and code, ordered by both."""
     order = order_by(groups, codes)
     return order[starts_run(groups[order], codes[order])]

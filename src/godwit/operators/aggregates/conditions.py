@@ -72,10 +72,13 @@ class Condition(ABC):
 
     @abstractmethod
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
-        """Evaluate for every row: boolean, null where unknown."""
+        """Evaluate the condition for every row.
+
+        Return booleans, null where SQL's result is unknown.
+        """
 
     def operands(self) -> tuple[Condition, ...]:
-        """Return the conditions and operands that this one consists of."""
+        """Return the operands of the condition, which are conditions, columns and literals."""
         values = (getattr(self, field.name) for field in fields(self))
         return tuple(value for value in values if isinstance(value, Condition))
 
@@ -102,14 +105,14 @@ class _Literal(Condition):
         return str(self.value).lower()
 
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
-        """Repeat the value for every row."""
+        """Return the literal once for every row."""
         length = len(next(iter(rows.values())))
         return pa.repeat(pa.scalar(self.value), length)
 
     def as_type(self, dtype: pa.DataType) -> pa.Scalar:
-        """Convert the literal to compare it with a column of `dtype`.
+        """Return the literal as a scalar of type `dtype`, that of the column it is compared with.
 
-        Raise `ValueError` if it cannot be.
+        Raises `ValueError` if it has no value of this type.
         """
         value = self.value
         if isinstance(value, bool):
@@ -127,7 +130,7 @@ class _Literal(Condition):
 
 
 def _text_as(text: str, dtype: pa.DataType) -> pa.Scalar:
-    """Convert a text literal to the type it is compared with; raise ValueError if it is none."""
+    """Return a text literal as a scalar of type `dtype`; raise `ValueError` if it is not valid."""
     if pa.types.is_string(dtype) or pa.types.is_large_string(dtype):
         return pa.scalar(text, dtype)
     if pa.types.is_date(dtype):
@@ -149,7 +152,10 @@ class _Comparison(Condition):
         return f"({self.left} {self.sign} {self.right})"
 
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
-        """Compare the operands, a literal being converted to the other's type."""
+        """Compare the operands for every row.
+
+        A literal is converted to the other operand's type.
+        """
         left, right = self.left, self.right
         one = None if isinstance(left, _Literal) else left.evaluate(rows)
         other = None if isinstance(right, _Literal) else right.evaluate(rows)
@@ -161,7 +167,10 @@ class _Comparison(Condition):
 
 
 def _compared(sign: str, left: pa.Array | pa.Scalar, right: pa.Array | pa.Scalar) -> pa.Array:
-    """Compare two operands as Spark does; NaN equals itself and is above all else."""
+    """Compare two operands by the operator `sign`, as Spark does.
+
+    NaN equals NaN, and is larger than any number.
+    """
     if _type_family(left.type) != _type_family(right.type):
         raise ValueError(sign)
     left, right = (v.cast(pa.decimal128(20)) if v.type == pa.uint64() else v for v in (left, right))
@@ -179,7 +188,7 @@ def _compared(sign: str, left: pa.Array | pa.Scalar, right: pa.Array | pa.Scalar
 
 
 def _type_family(dtype: pa.DataType) -> str:
-    """Name the family of a type; types of one family can be compared."""
+    """Return the family of a type, such as "number"; only types of one family can be compared."""
     if pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype):
         return "number"
     if pa.types.is_large_string(dtype):
@@ -221,7 +230,7 @@ class _Both(Condition):
         return f"({self.left} {self.word} {self.right})"
 
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
-        """Evaluate both conditions, and join the results by SQL's three-valued logic."""
+        """Join the results of both conditions by ``and`` or ``or``, in SQL's three-valued logic."""
         join = pc.and_kleene if self.word == "and" else pc.or_kleene
         return join(_truth(self.left, rows), _truth(self.right, rows))
 
@@ -235,7 +244,7 @@ def _truth(condition: Condition, rows: Mapping[str, pa.Array]) -> pa.Array:
 
 
 def _columns_read(condition: Condition) -> tuple[str, ...]:
-    """Names of the columns of a condition, each once."""
+    """Return the names of the columns that a condition reads, each once."""
 
     def walk(part: Condition) -> Iterator[str]:
         """Yield the column names of a condition, with repetitions."""
@@ -248,7 +257,10 @@ def _columns_read(condition: Condition) -> tuple[str, ...]:
 
 
 def _check_condition(condition: Condition, inputs: pa.Schema, call: str) -> None:
-    """Refuse a condition on missing columns, or between types that cannot be compared."""
+    """Refuse a condition on missing columns, or between types that cannot be compared.
+
+    `call`: the aggregate as its user wrote it, for errors.
+    """
 
     def check(part: Condition) -> None:
         """Check one part of the condition and, recursively, its operands."""
@@ -281,7 +293,10 @@ def _check_condition(condition: Condition, inputs: pa.Schema, call: str) -> None
 
 
 def parse_condition(text: object, call: str) -> Condition:
-    """Parse a condition; refuse malformed ones, and those without a column."""
+    """Parse the text of a condition; refuse malformed ones, and those that read no column.
+
+    `call`: the aggregate as its user wrote it, for errors.
+    """
     if not isinstance(text, str):
         raise InvalidFlowError(
             f"{call} has where={text!r}, which is a value of type {type(text).__name__}.",
@@ -298,7 +313,7 @@ def parse_condition(text: object, call: str) -> Condition:
 
 
 def _balanced(word: str, parts: list[Condition]) -> Condition:
-    """Join conditions by a word, as a balanced tree."""
+    """Join conditions by ``and`` or ``or`` (`word`), as a balanced tree."""
     if len(parts) == 1:
         return parts[0]
     half = len(parts) // 2
@@ -329,21 +344,21 @@ class _Parser:
         )
 
     def parse_or(self) -> Condition:
-        """Parse operands joined by ``or``."""
+        """Parse one or several conditions joined by ``or``."""
         parts = [self._parse_and()]
         while self._accept("or"):
             parts.append(self._parse_and())
         return _balanced("or", parts)
 
     def _parse_and(self) -> Condition:
-        """Parse operands joined by ``and``."""
+        """Parse one or several conditions joined by ``and``."""
         parts = [self._parse_not()]
         while self._accept("and"):
             parts.append(self._parse_not())
         return _balanced("and", parts)
 
     def _parse_not(self) -> Condition:
-        """Parse a test, or ``not`` before one."""
+        """Parse a condition, which may have ``not`` before it."""
         self.depth += 1
         if self.depth > _MAX_DEPTH:
             self.refuse(f"parentheses and not are nested more than {_MAX_DEPTH} deep")
@@ -352,7 +367,7 @@ class _Parser:
         return condition
 
     def _parse_test(self) -> Condition:
-        """Parse parentheses, a comparison, ``is null``, ``in`` or a bare column."""
+        """Parse a comparison, ``is null``, ``in``, a boolean column, or any in parentheses."""
         if self._accept("("):
             condition = self.parse_or()
             self._expect(")")
@@ -374,7 +389,7 @@ class _Parser:
         return operand
 
     def _parse_in(self, operand: Condition) -> Condition:
-        """Parse the list after ``in`` as comparisons joined by ``or``."""
+        """Parse the list after ``operand in``, and return it as comparisons joined by ``or``."""
         self._expect("(")
         parts: list[Condition] = [self._parse_comparison("=", operand)]
         while self._accept(","):
@@ -383,14 +398,14 @@ class _Parser:
         return _balanced("or", parts)
 
     def _parse_comparison(self, sign: str, left: Condition) -> Condition:
-        """Parse the right operand of a comparison."""
+        """Parse the right operand of a comparison, and return the comparison."""
         right = self._parse_operand()
         if isinstance(left, _Literal) and isinstance(right, _Literal):
             self.refuse(f"{left} and {right} are compared, neither of which is a column")
         return _Comparison(sign, left, right)
 
     def _parse_operand(self) -> Condition:
-        """Parse a column or a literal."""
+        """Parse a column or a literal, and return it."""
         if not self.tokens:
             self.refuse("something is missing at the end")
         negative = self._accept("-")
@@ -415,7 +430,7 @@ class _Parser:
         return self.refuse(f"{token!r} is not expected")
 
     def _peek(self) -> str:
-        """Return the next token in lower case, without consuming it.
+        """Return the next token in lower case without consuming it.
 
         Empty for literals and columns.
         """
@@ -430,14 +445,14 @@ class _Parser:
         return True
 
     def _expect(self, word: str) -> None:
-        """Consume `word`; raise if the next token is another."""
+        """Consume the next token; refuse the condition if it is not `word`."""
         if not self._accept(word):
             after = f"before {self.tokens[0][1]!r}" if self.tokens else "at the end"
             self.refuse(f"{word!r} is missing {after}")
 
 
 def restricted(aggregate: Aggregate, where: object) -> Aggregate:
-    """Restrict an aggregate to the rows that meet a condition; ``None``: no restriction."""
+    """Return the aggregate of the rows that meet the condition `where`; ``None``: of all rows."""
     if where is None:
         return aggregate
     condition = parse_condition(where, repr(aggregate))
@@ -458,7 +473,7 @@ class Conditional:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of the aggregate, then of the condition."""
+        """Columns that the aggregate reads, then those that the condition reads."""
         return tuple(dict.fromkeys([*self.aggregate.columns, *_columns_read(self.condition)]))
 
     def __repr__(self) -> str:
@@ -466,7 +481,7 @@ class Conditional:
         return f"{call[:-1]}{'' if call.endswith('()') else ', '}where={self.where!r})"
 
     def bind(self, inputs: pa.Schema) -> BoundAggregate:
-        """Bind both to the columns of a stream."""
+        """Bind the aggregate and its condition to the columns of a stream."""
         bound = self.aggregate.bind(inputs)
         _check_condition(self.condition, inputs, repr(self))
         return _Filtered(
@@ -500,13 +515,13 @@ class _Filtered(BuiltIn):
         return self.aggregate.idempotent
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return the aggregate's new states."""
+        """Return the initial states of `count` keys, as the filtered aggregate makes them."""
         return self.aggregate.create(count)
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Update the aggregate with the rows for which the condition holds."""
+        """Return the states with each group's rows added for which the condition is true."""
         holds = self.condition.evaluate(dict(zip(self.columns, columns, strict=True)))
         rows = np.flatnonzero(values_of(holds.fill_null(False)))
         taken = columns[: self.own]
@@ -516,15 +531,15 @@ class _Filtered(BuiltIn):
         return self.aggregate.update(states, groups, *taken)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Merge the aggregate's states."""
+        """Merge states pair by pair, as the filtered aggregate does."""
         return self.aggregate.merge(left, right)
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the aggregate's results."""
+        """Return the filtered aggregate's result for each state."""
         return self.aggregate.finish(states)
 
     def upgrade_from(self, stored: Mapping[str, Any]) -> StateUpgrade | None:
-        """Return the aggregate's upgrade, if the condition is the same."""
+        """Return the filtered aggregate's upgrade of stored states with the same condition."""
         if stored.get("where") != self.identity["where"] or not isinstance(self.aggregate, BuiltIn):
             return None
         return self.aggregate.upgrade_from(

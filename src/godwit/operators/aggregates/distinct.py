@@ -46,7 +46,10 @@ _CHUNK = 1024  # dense sketches estimated at a time, to bound memory
 
 
 def bind_approx_distinct(column: pa.Field, *, precision: int) -> BoundAggregate | None:
-    """Bind ``approx_distinct`` with ``2**precision`` registers; ``None`` for other types."""
+    """Bind ``approx_distinct`` to a column, with ``2**precision`` registers a sketch.
+
+    ``None`` if it cannot take the column's type.
+    """
     if not is_hashable(column.type):
         return None
     return _ApproxDistinct(
@@ -81,17 +84,17 @@ class _ApproxDistinct(BuiltIn):
 
     @property
     def size(self) -> int:
-        """Number of registers of a dense sketch, which are bytes."""
+        """Number of registers of a dense sketch, of one byte each."""
         return 1 << self.precision
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return empty sketches."""
+        """Return the initial states of `count` keys: empty sketches."""
         return self.states(binary_column(np.empty(0, np.uint8), np.zeros(count + 1, np.int64)))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Add the hashes of values to the sketches of their groups."""
+        """Add the hashes of rows' values to the sketches of their groups."""
         column, mask = columns[0], mask_of(columns[0])
         hashes = hash_keys(pa.record_batch([column], names=["value"]), seed=_SEED)
         if mask is not None:
@@ -105,11 +108,11 @@ class _ApproxDistinct(BuiltIn):
         return self._union(states.num_rows, [self._read(states), rows])
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Merge sketches by the maximum of each register."""
+        """Merge the two sketches of each pair of states, by the maximum of each register."""
         return self._union(left.num_rows, [self._read(left), self._read(right)])
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Estimate the number of distinct values of each sketch."""
+        """Return the estimated number of distinct values of each sketch."""
         sketches = self._read(states)
         held = np.bincount(sketches.groups, minlength=states.num_rows)
         fine = float(1 << _FINE)
@@ -122,7 +125,7 @@ class _ApproxDistinct(BuiltIn):
         return column_of(np.rint(estimates).astype(np.int64), None, pa.int64())
 
     def _read(self, states: pa.RecordBatch) -> _Sketches:
-        """Read sketches from states: sparse ones as entries, dense ones as registers."""
+        """Unpack the sketches of states: sparse ones as entries, dense ones as registers."""
         blobs = states.column(0)
         lengths = np.diff(boundaries_of(blobs))
         dense = lengths == self.size
@@ -139,7 +142,7 @@ class _ApproxDistinct(BuiltIn):
         )
 
     def _union(self, count: int, parts: list[_Sketches]) -> pa.RecordBatch:
-        """Merge the sketches of each of `count` states; make those dense that grew too large."""
+        """Merge all sketches of each of `count` states; make sketches dense that grew too large."""
         groups, entries = _deduplicated(
             np.concatenate([part.groups for part in parts]),
             np.concatenate([part.entries for part in parts]),
@@ -174,7 +177,7 @@ class _ApproxDistinct(BuiltIn):
 
 
 def _sketch_entries(hashes: IntArray) -> IntArray:
-    """Return the fine register and rank of each hash, in one integer: ``register << 6 | rank``."""
+    """Return each hash as an entry of a sparse sketch: ``register << 6 | rank``, most precise."""
     bits = hashes.view(np.uint64)
     register = (bits >> np.uint64(_REST)).astype(np.int64)
     rest = (bits & np.uint64((1 << _REST) - 1)).astype(np.int64)
@@ -182,7 +185,7 @@ def _sketch_entries(hashes: IntArray) -> IntArray:
 
 
 def _coarsened(entries: IntArray, precision: int) -> tuple[IntArray, ByteArray]:
-    """Reduce fine registers and ranks to those of a sketch with ``2**precision`` registers."""
+    """Reduce entries of sparse sketches to a precision; return their registers and their ranks."""
     between_bits = _FINE - precision
     fine = entries >> _RANK_BITS
     between = fine & ((1 << between_bits) - 1)
@@ -195,12 +198,15 @@ def _coarsened(entries: IntArray, precision: int) -> tuple[IntArray, ByteArray]:
 
 
 def _bit_length(values: IntArray) -> IntArray:
-    """Return the number of bits of each value; exact below 2**53."""
+    """Return the number of bits of each value (as ``int.bit_length``); exact below 2**53."""
     return np.frexp(values.astype(np.float64))[1].astype(np.int64)
 
 
 def _deduplicated(groups: IntArray, entries: IntArray) -> tuple[IntArray, IntArray]:
-    """Keep the largest rank of every group and register; return them ordered by both."""
+    """Keep the entry with the largest rank of every group and register.
+
+    Returns the groups and the entries, ordered by both.
+    """
     packed = (groups << 32) | entries
     packed.sort()
     last = np.ones(len(packed), np.bool_)
@@ -210,7 +216,10 @@ def _deduplicated(groups: IntArray, entries: IntArray) -> tuple[IntArray, IntArr
 
 
 def _estimates(registers: ByteArray, precision: int) -> npt.NDArray[np.float64]:
-    """Ertl's estimate for each row of registers (algorithm 6 of the paper)."""
+    """Return the number of distinct values of each dense sketch by Ertl's estimator.
+
+    Algorithm 6 of the paper.
+    """
     size = 1 << precision
     top = 64 - precision + 1  # the largest rank
     rows = np.repeat(np.arange(len(registers)), size)
@@ -249,6 +258,6 @@ def _tau(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _concatenated_bytes(blobs: pa.Array) -> ByteArray:
-    """Concatenate the bytes of all values."""
+    """Return the bytes of all binary values, one after the other."""
     edges = boundaries_of(blobs)
     return np.ascontiguousarray(blob_bytes(blobs)[edges[0] : edges[-1]])

@@ -24,7 +24,7 @@ Moments = tuple[IntArray, npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 
 def bind_moments(column: pa.Field, *, population: bool, root: bool) -> BoundAggregate | None:
-    """Bind ``variance``, or with `root` ``stddev``; ``None`` if the column has no numbers."""
+    """Bind ``variance``, or ``stddev`` if `root`; ``None`` if the column's type is no number."""
     dtype = column.type
     if not (
         pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal128(dtype)
@@ -47,13 +47,13 @@ class _Moments(BuiltIn):
     root: bool
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return moments of no values."""
+        """Return the initial states of `count` keys: moments of no values."""
         return self._to_states((np.zeros(count, np.int64), np.zeros(count), np.zeros(count)))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Merge the moments of new values into those of their groups."""
+        """Add rows' values to the moments (count, mean, squared deviations) of their groups."""
         column = columns[0]
         mask = mask_of(column)
         if pa.types.is_decimal128(column.type):
@@ -64,11 +64,11 @@ class _Moments(BuiltIn):
         return self._to_states(_merged(_from_states(states), _moments(groups, values, len(states))))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Merge moments pair by pair."""
+        """Merge the two moments of each pair of states."""
         return self._to_states(_merged(_from_states(left), _from_states(right)))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return variance or standard deviation; null without enough values."""
+        """Return the variance or standard deviation of each state; null with too few values."""
         count, _, m2 = _from_states(states)
         enough = count >= (1 if self.population else 2)
         divisor = np.where(enough, count if self.population else count - 1, 1)
@@ -94,7 +94,7 @@ def _from_states(states: pa.RecordBatch) -> Moments:
 
 
 def _moments(groups: IntArray, values: npt.NDArray[np.float64], size: int) -> Moments:
-    """Compute the moments of values per group."""
+    """Compute the moments of each of `size` groups from their values."""
     count = np.bincount(groups, minlength=size).astype(np.int64, copy=False)
     divisor = np.maximum(count, 1)
     with np.errstate(invalid="ignore", over="ignore"):  # infinities have no deviation: NaN
@@ -109,7 +109,7 @@ def _moments(groups: IntArray, values: npt.NDArray[np.float64], size: int) -> Mo
 
 
 def _merged(left: Moments, right: Moments) -> Moments:
-    """Merge moments by the formula of Chan et al."""
+    """Merge two moments of each group, by the formula of Chan et al."""
     count_l, mean_l, m2_l = left
     count_r, mean_r, m2_r = right
     count = count_l + count_r

@@ -47,9 +47,10 @@ class PackedColumn:
 
 
 def pack(starts: IntArray, columns: list[pa.Array], layout: tuple[PackedColumn, ...]) -> pa.Array:
-    """Pack rows, of which ``starts[g]:starts[g + 1]`` are those of key g, into G binary values.
+    """Pack the rows of each of G keys into one binary value; return the G values.
 
-    The value of a key without rows is empty if no column has variable width.
+    Key g has the rows ``starts[g]:starts[g + 1]``. The value of a key without rows is empty if no
+    column has variable width.
     """
     pieces: list[tuple[ByteArray, IntArray]] = []
     if _has_header(layout):
@@ -78,15 +79,15 @@ def pack(starts: IntArray, columns: list[pa.Array], layout: tuple[PackedColumn, 
 
 
 def pack_nothing(count: int, layout: tuple[PackedColumn, ...]) -> pa.Array:
-    """Return the binary values of `count` keys without rows."""
+    """Return the packed value of no rows `count` times."""
     nothing = [pa.nulls(0, column.dtype) for column in layout]
     return pack(np.zeros(count + 1, np.int64), nothing, layout)
 
 
 def unpack(blobs: pa.Array, layout: tuple[PackedColumn, ...]) -> tuple[IntArray, list[pa.Array]]:
-    """Unpack G binary values.
+    """Unpack the rows of G binary values that `pack` returned.
 
-    Return where each key's rows start, shape ``(G + 1,)``, and columns.
+    Returns where each key's rows start, shape ``(G + 1,)``, and the rows' columns.
     """
     boundaries = boundaries_of(blobs).astype(np.int64)
     data = blob_bytes(blobs)
@@ -124,18 +125,21 @@ def unpack(blobs: pa.Array, layout: tuple[PackedColumn, ...]) -> tuple[IntArray,
 def unpack_rows(
     blobs: pa.Array, layout: tuple[PackedColumn, ...]
 ) -> tuple[IntArray, list[pa.Array]]:
-    """Unpack binary values; return the position of every row's key, ascending, and columns."""
+    """Unpack the rows of binary values.
+
+    Return the position of each row's value, and the columns.
+    """
     starts, columns = unpack(blobs, layout)
     return np.repeat(np.arange(len(blobs)), np.diff(starts)), columns
 
 
 def _has_header(layout: tuple[PackedColumn, ...]) -> bool:
-    """Return whether packed rows begin with their number: if a column has variable width."""
+    """Return whether packed values begin with a number of rows: if a column has variable width."""
     return any(is_variable_width(column.dtype) for column in layout)
 
 
 def _width(dtype: pa.DataType) -> int:
-    """Return the bytes of one value of a fixed-width type."""
+    """Return the bytes that a value of a fixed-width type takes."""
     primitive = numpy_type(dtype)
     return dtype.byte_width if primitive is None else primitive.itemsize
 
@@ -145,16 +149,16 @@ def _row_width(layout: tuple[PackedColumn, ...]) -> int:
     return sum(_width(column.dtype) + column.nullable for column in layout)
 
 
-def _gathered(data: ByteArray, at: IntArray, lengths: IntArray) -> ByteArray:
-    """Concatenate byte ranges ``at[i]:at[i] + lengths[i]``; `at` ascends."""
-    ends = at + lengths
-    if len(at) == 0:
+def _gathered(data: ByteArray, starts: IntArray, lengths: IntArray) -> ByteArray:
+    """Concatenate the byte ranges ``starts[i]:starts[i] + lengths[i]``; `starts` ascends."""
+    ends = starts + lengths
+    if len(starts) == 0:
         return data[:0]
-    if np.array_equal(ends[:-1], at[1:]):
-        gathered = data[at[0] : ends[-1]]
+    if np.array_equal(ends[:-1], starts[1:]):
+        gathered = data[starts[0] : ends[-1]]
     else:
         # A binary array whose odd values are the gaps: its even values are what is wanted.
-        edges = np.stack([at, ends], axis=1).ravel()
+        edges = np.stack([starts, ends], axis=1).ravel()
         taken = binary_column(data, edges).take(pa.array(np.arange(0, len(edges) - 1, 2)))
         gathered = blob_bytes(taken)[: boundaries_of(taken)[-1]]
     return np.ascontiguousarray(gathered)
@@ -171,7 +175,7 @@ def _fixed_bytes(column: pa.Array) -> tuple[ByteArray, int]:
 
 
 def _fixed(data: ByteArray, mask: BoolArray | None, dtype: pa.DataType) -> pa.Array:
-    """Build a fixed-width column from its bytes."""
+    """Build a column of fixed-width type from the bytes of its values; `mask`: true where null."""
     primitive = numpy_type(dtype)
     if primitive is not None:
         return column_of(data.view(primitive), mask, dtype)
@@ -182,7 +186,10 @@ def _fixed(data: ByteArray, mask: BoolArray | None, dtype: pa.DataType) -> pa.Ar
 def _variable(
     data: ByteArray, offsets: IntArray, mask: BoolArray | None, dtype: pa.DataType
 ) -> pa.Array:
-    """Build a column of text or binary values from their bytes and offsets."""
+    """Build a column of text or binary values from their bytes and offsets.
+
+    `mask`: true where null.
+    """
     wide = pa.types.is_large_string(dtype) or pa.types.is_large_binary(dtype)
     narrowed = offsets if wide else offsets.astype(np.int32)
     buffers = [bitmap_of(mask), pa.py_buffer(narrowed), pa.py_buffer(data)]

@@ -47,7 +47,7 @@ _NAN = _INFINITE + 1
 
 
 def bind_percentile(column: pa.Field, *, percentage: float, error: float) -> BoundAggregate | None:
-    """Bind ``approx_percentile``; ``None`` if the column has no numbers."""
+    """Bind ``approx_percentile`` to a column; ``None`` if the column's type is no number."""
     dtype = column.type
     if not (
         pa.types.is_floating(dtype)
@@ -76,13 +76,13 @@ class _Percentile(BuiltIn):
     error: float
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return empty sketches."""
+        """Return the initial states of `count` keys: empty sketches."""
         return self.states(pack_nothing(count, _LAYOUT))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Count values in the buckets of their groups."""
+        """Count rows' values in the buckets of their groups' sketches."""
         column, mask = columns[0].cast(pa.float64(), safe=False), mask_of(columns[0])
         values = values_of(column)
         if mask is not None:
@@ -91,11 +91,11 @@ class _Percentile(BuiltIn):
         return self._union(states.num_rows, [self._read(states), rows])
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Add up the buckets of each pair."""
+        """Add up the buckets of the two sketches of each pair of states."""
         return self._union(left.num_rows, [self._read(left), self._read(right)])
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the middle of the bucket that holds the percentile."""
+        """Return the percentile of each sketch: the middle of the bucket that it falls into."""
         starts, (buckets, counts) = unpack(states.column(0), _LAYOUT)
         seen = np.concatenate(([0], np.cumsum(values_of(counts))))
         before, total = seen[starts[:-1]], np.diff(seen[starts])
@@ -139,14 +139,17 @@ class _Percentile(BuiltIn):
         return np.where(buckets < 0, -middle, middle)
 
     def _read(self, states: pa.RecordBatch) -> tuple[IntArray, IntArray, IntArray]:
-        """Unpack states; return group, bucket and count of each of their entries."""
+        """Unpack sketches; return state number, bucket and count of each of their entries."""
         groups, (buckets, counts) = unpack_rows(states.column(0), _LAYOUT)
         return groups, values_of(buckets).astype(np.int64), values_of(counts)
 
     def _union(
         self, count: int, parts: list[tuple[IntArray, IntArray, IntArray]]
     ) -> pa.RecordBatch:
-        """Add up the counts of equal buckets per group, and pack them into `count` states."""
+        """Add up the counts of equal buckets per group, and pack them into `count` states.
+
+        `parts`: group, bucket and count of entries, as `_read` returns them.
+        """
         groups, buckets, counts = (np.concatenate(c) for c in zip(*parts, strict=True))
         order = order_by(groups, buckets + _INFINITE)
         groups, buckets, counts = groups[order], buckets[order], counts[order]

@@ -39,7 +39,7 @@ class SumOverflowError(ArithmeticError):
 
 
 def bind_sum(column: pa.Field) -> BoundAggregate | None:
-    """Bind ``sum``; ``None`` if the column has no numbers."""
+    """Bind ``sum`` to a column; ``None`` if the column's type is no number."""
     dtype = column.type
     if pa.types.is_floating(dtype):
         total = pa.float64()
@@ -57,7 +57,7 @@ def bind_sum(column: pa.Field) -> BoundAggregate | None:
 
 
 def bind_mean(column: pa.Field) -> BoundAggregate | None:
-    """Bind ``mean``; ``None`` if the column has no numbers."""
+    """Bind ``mean`` to a column; ``None`` if the column's type is no number."""
     dtype = column.type
     if pa.types.is_decimal128(dtype):
         total = pa.decimal128(_MAX_DIGITS, dtype.scale)
@@ -75,7 +75,7 @@ def bind_mean(column: pa.Field) -> BoundAggregate | None:
 
 
 def _add_to_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> pa.Array:
-    """Add the values of `column` to the `sums` of their groups."""
+    """Return the sums with the values of `column` added, each to the sum of its group."""
     mask = mask_of(column)
     seen = np.zeros(len(sums), np.bool_)
     seen[groups if mask is None else groups[mask]] = True
@@ -83,17 +83,14 @@ def _add_to_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> pa.Array
 
 
 def _add_pairwise(left: pa.Array, right: pa.Array) -> pa.Array:
-    """Add two columns of sums, row by row."""
+    """Add two columns of sums row by row; null only where both are null."""
     seen = mask_of(right)
     rows = np.arange(len(left))
     return _sum(left, rows, right, np.ones(len(left), np.bool_) if seen is None else seen)
 
 
 def _sum(sums: pa.Array, groups: IntArray, column: pa.Array, seen: BoolArray) -> pa.Array:
-    """Add values to the sums of their groups by the rule of their type.
-
-    `seen`: groups with values.
-    """
+    """Return the sums with values added by the rules of their type; `seen`: groups with a value."""
     before = mask_of(sums)
     mask = None if before is None else before | seen
     mask = None if mask is None or mask.all() else mask
@@ -104,14 +101,14 @@ def _sum(sums: pa.Array, groups: IntArray, column: pa.Array, seen: BoolArray) ->
 
 
 def _float_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> npt.NDArray[np.float64]:
-    """Add values to float sums per group."""
+    """Return float sums with the values of `column` added to those of their groups."""
     values = _zero_where_null(column).astype(np.float64, copy=False)
     with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, as it should be
         return _zero_where_null(sums) + np.bincount(groups, values, len(sums))
 
 
 def _integer_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> IntArray:
-    """Add values to integer sums per group; raise `SumOverflowError` beyond 64 bits."""
+    """Return integer sums with values added per group; raise `SumOverflowError` beyond 64 bits."""
     values = _zero_where_null(column).astype(np.int64, copy=False)
     total = _zero_where_null(sums).copy()
     if len(values) == 0:
@@ -130,7 +127,7 @@ def _integer_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> IntArra
 
 
 def _decimal_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> Limbs:
-    """Add values to decimal sums per group, in limbs of 128-bit integers."""
+    """Return decimal sums with values added per group, as limbs of 128-bit integers."""
     limbs = _limbs_of(sums)
     for limb, added in zip(limbs, _limbs_of(column), strict=True):
         np.add.at(limb, groups, added)
@@ -145,17 +142,17 @@ class _Sum(BuiltIn):
     commutative = True
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return null sums."""
+        """Return the initial states of `count` keys: null sums."""
         return self.states(pa.nulls(count, self.state.field(0).type))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Add values to the sums of their groups."""
+        """Add rows' values to the sums of their groups."""
         return self.states(_add_to_sums(states.column(0), groups, columns[0]))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Add sums pair by pair."""
+        """Add up the two sums of each pair of states."""
         return self.states(_add_pairwise(left.column(0), right.column(0)))
 
 
@@ -164,14 +161,14 @@ class _Mean(BuiltIn):
     commutative = True
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return the first states of `count` keys: null sums, and counts of 0."""
+        """Return the initial states of `count` keys: null sums, and counts of 0."""
         counts = column_of(np.zeros(count, np.int64), None, pa.int64())
         return self.states(pa.nulls(count, self.state.field(0).type), counts)
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Add values and their counts to those of their groups."""
+        """Add rows' values to the sums and counts of their groups."""
         mask = mask_of(columns[0])
         seen = groups if mask is None else groups[mask]
         counts = np.bincount(seen, minlength=states.num_rows)
@@ -181,14 +178,14 @@ class _Mean(BuiltIn):
         )
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Add sums and counts pair by pair."""
+        """Add up the sums and the counts of each pair of states."""
         return self._to_states(
             _add_pairwise(left.column(0), right.column(0)),
             values_of(left.column(1)) + values_of(right.column(1)),
         )
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Divide sums by counts; null without values."""
+        """Return each state's sum divided by its count; null without values."""
         sums, counts = states.column(0), values_of(states.column(1))
         if pa.types.is_decimal128(self.output):
             return self._decimal_means(sums, counts)
@@ -219,7 +216,7 @@ class _Mean(BuiltIn):
 
 
 def _divided(numerator: int, denominator: int) -> int:
-    """Divide and round half away from zero, as Spark rounds decimals."""
+    """Return the quotient rounded half away from zero, as Spark rounds decimals."""
     quotient = (2 * abs(numerator) + denominator) // (2 * denominator)
     return quotient if numerator >= 0 else -quotient
 
@@ -237,7 +234,7 @@ def _largest_absolute(values: IntArray) -> int:
 
 
 def _raise_if_any(overflowed: BoolArray, dtype: pa.DataType) -> None:
-    """Raise `SumOverflowError` for the first group whose sum overflowed."""
+    """Raise `SumOverflowError` if the sum of any group overflowed; the error names the first."""
     if overflowed.any():
         raise SumOverflowError(int(np.flatnonzero(overflowed)[0]), dtype)
 
@@ -256,20 +253,20 @@ class _Count(BuiltIn):
     commutative = True
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return counts of 0."""
+        """Return the initial states of `count` keys: 0."""
         return self._to_states(np.zeros(count, np.int64))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Count the rows of each group."""
+        """Add the number of rows, or of non-null values, to the count of each group."""
         mask = mask_of(columns[0]) if columns else None
         seen = groups if mask is None else groups[mask]
         counts = np.bincount(seen, minlength=states.num_rows)
         return self._to_states(values_of(states.column(0)) + counts)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Add counts pair by pair."""
+        """Add up the two counts of each pair of states."""
         return self._to_states(values_of(left.column(0)) + values_of(right.column(0)))
 
     def _to_states(self, counts: IntArray) -> pa.RecordBatch:
@@ -287,13 +284,16 @@ def _limbs_of(column: pa.Array) -> Limbs:
 
 
 def _limbs_of_words(high: IntArray, low: npt.NDArray[np.uint64]) -> Limbs:
-    """Split 128-bit integers, given by their words, into 32-bit limbs."""
+    """Split 128-bit integers, given as high and low 64-bit words, into 32-bit limbs."""
     halves = ((low & _LOW).view(np.int64), (low >> _HALF).view(np.int64))
     return np.stack([*halves, high & 0xFFFFFFFF, high >> 32])
 
 
 def _propagate_carries(limbs: Limbs) -> Limbs:
-    """Carry bits of limbs beyond 32 over to the next limb; the last one shows an overflow."""
+    """Return limbs of at most 32 bits, with carries added to the next limb.
+
+    The last limb shows if the value overflows 128 bits.
+    """
     carried = limbs.copy()
     for i in range(3):
         carried[i + 1] += carried[i] >> 32
@@ -302,12 +302,12 @@ def _propagate_carries(limbs: Limbs) -> Limbs:
 
 
 def _is_outside(carried: Limbs, low: int, high: int) -> BoolArray:
-    """Return a mask of values v in limbs that are outside ``low <= v < high``."""
+    """Return a mask of the values, given as limbs, that are not in ``[low, high)``."""
     return _is_at_least(carried, high) | ~_is_at_least(carried, low)
 
 
 def _decimal_of(carried: Limbs, mask: BoolArray | None, dtype: pa.DataType) -> pa.Array:
-    """Join limbs that fit 128 bits into a decimal column."""
+    """Build a decimal column from limbs of 128-bit integers; `mask`: true where null."""
     words = np.empty((carried.shape[1], 2), np.uint64)
     unsigned = carried.view(np.uint64)
     words[:, 0] = unsigned[0] | (unsigned[1] << _HALF)
@@ -316,13 +316,13 @@ def _decimal_of(carried: Limbs, mask: BoolArray | None, dtype: pa.DataType) -> p
 
 
 def _integers_of(column: pa.Array) -> list[int]:
-    """Return the unscaled values of a decimal column as Python integers; anything where null."""
+    """Return the unscaled values of a decimal column as Python integers; arbitrary where null."""
     high, low = words_of(column)
     return [(h << 64) + w for h, w in zip(high.tolist(), low.tolist(), strict=True)]
 
 
 def _is_at_least(carried: Limbs, bound: int) -> BoolArray:
-    """Return a mask of values in limbs that are at least `bound`."""
+    """Return a mask of the values, given as limbs, that are at least `bound`."""
     result = np.ones(carried.shape[1], np.bool_)
     for i in range(4):  # from the lowest limb: a higher one decides over all below it
         limb = (bound >> (32 * i)) & 0xFFFFFFFF if i < 3 else bound >> 96

@@ -98,7 +98,10 @@ class IntervalJoin(JoinOperator):
         return {**super().means, **interval}
 
     def parts_expire_at(self, newest: int) -> int:
-        """Return the watermark that is past all rows that rows up to time `newest` can match."""
+        """Return the watermark at which no row so far can be matched any more.
+
+        `newest`: maximum event time of the rows so far.
+        """
         return BEGINNING if newest == BEGINNING else newest + int(self.reach_us.max()) + 1
 
     def closes(self, time: EpochTime) -> bool:
@@ -106,7 +109,7 @@ class IntervalJoin(JoinOperator):
         return self.how != "inner" and time.until > time.closed
 
     def emitted_by(self, moment: int) -> int:
-        """Return the time after which a row of this time can match no more."""
+        """Return the watermark at which a row with event time `moment` can match no further row."""
         return BEGINNING if self.how == "inner" else moment + int(self.reach_us.max()) + 1
 
     def entry_marks(self, rows: pa.RecordBatch, times: IntArray) -> IntArray:
@@ -178,7 +181,11 @@ class IntervalJoin(JoinOperator):
         distinct: pa.RecordBatch,
         left: IntArray,  # rows of the left in all pairs
     ) -> OperatorWork:
-        """Return the numbers of rows and pairs of the epoch, by key, to find hot keys."""
+        """Return the numbers of rows and pairs of the epoch per key, to find hot keys.
+
+        `kept`: number of rows that are stored, which come before the probes. `left`: the left row
+        of each pair.
+        """
         count = distinct.num_rows
         key, side = rows.key[:kept], rows.side[:kept]
         left_rows, right_rows = (
@@ -203,7 +210,7 @@ class IntervalJoin(JoinOperator):
         state: StateView,
         time: EpochTime,
     ) -> _Bucketed:
-        """Load stored rows that new rows can match, and the first entries of their buckets."""
+        """Load stored rows that new rows can match, and the first entry of their buckets."""
         moments = event_times_of(new.values)
         shift = np.where(new.side == LEFT, self.earliest_us, -self.latest_us)
         other = 1 - new.side
@@ -222,17 +229,17 @@ class IntervalJoin(JoinOperator):
         return _load_buckets(parts, self.grid.first_open(time.closed), find)
 
     def _pairs(
-        self, every: _Bucketed, loaded: int, kept: int, keyed: Bools
+        self, rows: _Bucketed, loaded: int, kept: int, keyed: Bools
     ) -> tuple[IntArray, IntArray]:
-        """Return the positions of both rows of all matching pairs with at least one new row.
+        """Return the positions of the left and right rows of all matching pairs with a new row.
 
         The first `loaded` rows are from the state. Rows after the first `kept` are probes, which
-        are not matched with one another.
+        are not matched with one another. `keyed`: mask of rows without a null key.
         """
-        moments = event_times_of(every.values)
-        position = np.arange(len(every.key))
+        moments = event_times_of(rows.values)
+        position = np.arange(len(rows.key))
         new, is_kept = position >= loaded, position < kept
-        lefts, rights = ((every.side == side) & keyed for side in (LEFT, RIGHT))
+        lefts, rights = ((rows.side == side) & keyed for side in (LEFT, RIGHT))
         found = []
         which = [(lefts & new & is_kept, rights), (lefts & ~new, rights & new)]
         if kept < len(position):
@@ -240,10 +247,10 @@ class IntervalJoin(JoinOperator):
         for some, others in which:
             left, right = np.flatnonzero(some), np.flatnonzero(others)
             slices = within(
-                every.key[left],
+                rows.key[left],
                 moments[left] + self.earliest_us,
                 moments[left] + self.latest_us,
-                every.key[right],
+                rows.key[right],
                 moments[right],
             )
             one, other = slices.pairs()
@@ -252,7 +259,7 @@ class IntervalJoin(JoinOperator):
         return np.concatenate(first), np.concatenate(second)
 
     def _expired_unmatched(self, state: StateView, time: EpochTime) -> StateRows:
-        """Return stored unmatched rows that no row after this epoch can match."""
+        """Return stored rows that had no match, and can get none after this epoch."""
         first = self.grid.panes(np.array([time.closed]))[0]
         found = state.scan(EntryRange(column=self.pane_position, first=int(first), end=time.until))
         sides, rows = self.sides_of(found.keys), self.from_state(found.values)
@@ -268,17 +275,23 @@ class IntervalJoin(JoinOperator):
         self,
         sides: npt.NDArray[np.integer],
         moments: IntArray,
-        met: Bools,
+        matched: Bools,
         time: EpochTime,
     ) -> Bools:
-        """Return a mask of unmatched rows to emit in this epoch."""
+        """Return a mask of the rows to emit in this epoch without a match.
+
+        `sides`, `moments`: side and event time of each row. `matched`: mask of rows with a match.
+        """
         until = moments + self.reach_us[sides]
         wanted = np.array([self.emits_unmatched(LEFT), self.emits_unmatched(RIGHT)])[sides]
-        over: Bools = wanted & ~met & (until >= time.closed) & (until < time.until)
+        over: Bools = wanted & ~matched & (until >= time.closed) & (until < time.until)
         return over
 
     def _unmatched_in_buckets(self, entries: StateRows, key: IntArray) -> _Bucketed:
-        """Return entries of unmatched rows as rows in buckets."""
+        """Convert state entries of unmatched rows to rows in buckets.
+
+        `key`: number of each one's key.
+        """
         return _Bucketed(
             key=key,
             side=self.sides_of(entries.keys),
@@ -297,7 +310,11 @@ class IntervalJoin(JoinOperator):
         distinct: pa.RecordBatch,
         time: EpochTime,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the output of unmatched rows, stored and new."""
+        """Yield the output rows of unmatched rows, stored and new.
+
+        `stored`: unmatched rows of keys without new rows. `now`: rows of this epoch, of which the
+        first `loaded` are from the state.
+        """
         if not self.closes(time):
             return
         still = stored.take(np.flatnonzero(~stored.is_among(now.take(np.flatnonzero(now.met)))))
@@ -324,20 +341,20 @@ class _Bucketed:
     rows: IntArray
     values: pa.RecordBatch  # n rows
 
-    def take(self, which: IntArray) -> _Bucketed:
-        """Return the rows at the positions `which`."""
-        arrays = {name: getattr(self, name)[which] for name in _ARRAYS}
-        return _Bucketed(**arrays, values=self.values.take(pa.array(which)))
+    def take(self, positions: IntArray) -> _Bucketed:
+        """Return the rows at the given positions."""
+        arrays = {name: getattr(self, name)[positions] for name in _ARRAYS}
+        return _Bucketed(**arrays, values=self.values.take(pa.array(positions)))
 
     def followed_by(self, later: _Bucketed) -> _Bucketed:
-        """Concatenate with later rows."""
+        """Return these rows, then the rows of `later`."""
         arrays = {
             name: np.concatenate([getattr(self, name), getattr(later, name)]) for name in _ARRAYS
         }
         return _Bucketed(**arrays, values=pa.concat_batches([self.values, later.values]))
 
     def numbered_after(self, loaded: _Bucketed) -> _Bucketed:
-        """Assign numbers in order of arrival, after the rows already in their buckets."""
+        """Return the rows numbered in order of arrival, after the `loaded` rows of the buckets."""
         both = loaded.take(np.flatnonzero(loaded.number == 0)).followed_by(self)
         first = len(both.key) - len(self.key)
         bucket = _number_distinct(both.key, both.side, both.bucket)
@@ -353,7 +370,10 @@ class _Bucketed:
         return replace(self, number=number)
 
     def sizes_after(self, loaded: int) -> IntArray:
-        """Return the rows per bucket, at its first row, after rows from `loaded` on are added."""
+        """Return each bucket's number of rows once the rows from position `loaded` on are added.
+
+        The number stands at the bucket's first row; it is 0 at the others.
+        """
         bucket = _number_distinct(self.key, self.side, self.bucket)
         added = np.bincount(bucket[loaded:], minlength=int(bucket.max(initial=-1)) + 1)
         counts = self.rows.copy()
@@ -362,7 +382,7 @@ class _Bucketed:
         return counts
 
     def is_among(self, others: _Bucketed) -> Bools:
-        """Return a mask of rows that others equal in key, side, bucket and number."""
+        """Return a mask of the rows that `others` has too: same key, side, bucket and number."""
         every = self.followed_by(others)
         row = _number_distinct(every.key, every.side, every.bucket, every.number)
         split = len(self.key)
@@ -426,7 +446,7 @@ def _load_buckets(
 
 
 def _number_distinct(*columns: npt.NDArray[np.integer]) -> IntArray:
-    """Assign numbers to the distinct rows of some columns from 0; return the number of each row."""
+    """Return the number, from 0, of each distinct row of some columns."""
     count = len(columns[0])
     order = np.lexsort(columns[::-1])
     new = np.zeros(count, np.bool_)

@@ -31,13 +31,13 @@ class Slices:
 
     @property
     def last(self) -> IntArray:
-        """Shape ``(n,)``: the last row of each range, -1 where it is empty."""
+        """Shape ``(n,)``: position of the last row of each range, -1 where the range is empty."""
         last = np.full(len(self.ends), -1, np.int64)
         last[self.is_nonempty] = self.order[self.ends[self.is_nonempty] - 1]
         return last
 
     def pairs(self) -> tuple[IntArray, IntArray]:
-        """Return all pairs of rows as two columns of positions, by row, key and time."""
+        """Return all matching pairs as two arrays of positions, ordered by row, key and time."""
         row, at = expand_ranges(self.begins, self.ends - self.begins)
         return row, self.order[at]
 
@@ -45,7 +45,10 @@ class Slices:
 def within(
     key: IntArray, first: IntArray, last: IntArray, other_key: IntArray, moment: IntArray
 ) -> Slices:
-    """Find, for rows of `key`, the others of the same key with ``first <= moment <= last``.
+    """Find, for n rows, the range of other rows of the same key whose time is in an interval.
+
+    Row i matches other rows with ``first[i] <= moment <= last[i]``. `key`, `first`, `last`: shape
+    ``(n,)``. `other_key`, `moment`: key and time of the other rows.
 
     Examples
     --------

@@ -84,9 +84,10 @@ class NewestJoin(JoinOperator):
         return {**super().means, "within_us": self.within_us, **parts}
 
     def routing(self, time: EpochTime) -> EvenSpread:  # noqa: ARG002
-        """Divide left rows among all parts, and copy right rows to all, from the first epoch on.
+        """Return the division of rows: left rows among all parts of a key, right rows to all parts.
 
-        The newest right row may be arbitrarily old, so a part added later would lack it.
+        It applies from the first epoch on: the newest right row may be arbitrarily old, so a part
+        that is added later would lack it.
         """
         return EvenSpread(parts=self.spread)
 
@@ -139,7 +140,10 @@ class NewestJoin(JoinOperator):
         key_groups: npt.NDArray[np.int32],
         state: StateView,
     ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
-        """Join due rows; return the positions of right rows to keep, and the output."""
+        """Join rows whose time the watermark has passed.
+
+        Returns the positions of the right rows to keep in the state, and the output.
+        """
         sides, numbers = self.sides_of(due.keys), self.numbers_of(due.keys)
         moments = event_times_of(due.values)
         keyed = without_null(distinct)[key]
@@ -174,13 +178,18 @@ class NewestJoin(JoinOperator):
         ends[:-1] = np.diff(key[order]) != 0
         return order[ends], output
 
-    def _newest_keys(self, own: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the key columns of the entries that hold each key's newest row of the right."""
-        n = own.num_rows
-        return self.entry_keys(own, np.full(n, _NO_PANE), np.full(n, _STAYS), np.zeros(n, np.int64))
+    def _newest_keys(self, keys: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the key columns of the state entries with the newest right row of each key."""
+        n = keys.num_rows
+        return self.entry_keys(
+            keys, np.full(n, _NO_PANE), np.full(n, _STAYS), np.zeros(n, np.int64)
+        )
 
     def _expired_right_rows(self, state: StateView, before: int) -> StateRows:
-        """Return rows of the right that are too old for any future row."""
+        """Return stored right rows that are too old for any future left row.
+
+        `before`: time limit.
+        """
         column = len(self.schema.keys) + len(self.marks_of_state)
         old = state.scan(EntryRange(column=column, end=before))
         stale = old.take(np.flatnonzero(self.sides_of(old.keys) == _STAYS))

@@ -103,7 +103,7 @@ class JoinOperator(EventTimeOperator):
 
     @property
     def left_out_schema(self) -> pa.Schema:
-        """Columns of left-out rows: those of both sides, the side, the time, and the reason."""
+        """Columns of left-out rows: columns of both sides, then side, event time and reason."""
         names = {SIDE: "side", MOMENT: "moment"}
         return pa.schema(
             [
@@ -145,13 +145,16 @@ class JoinOperator(EventTimeOperator):
         return pa.RecordBatch.from_arrays(columns, schema=self.arriving)
 
     def _side_of(self, input_number: int) -> int:
-        """Return the side, `LEFT` or `RIGHT`, of an input of the operator by its number."""
+        """Return the side, `LEFT` or `RIGHT`, of input number `input_number` of the operator."""
         return LEFT if input_number in self.sides[LEFT].inputs else RIGHT
 
     def arrange(
         self, rows: pa.RecordBatch, time: EpochTime, input_number: int = 0
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
-        """Assign rows to panes, split off late ones, and divide rows of hot keys among parts."""
+        """Assign rows to panes, split off late rows, and divide rows of hot keys among parts.
+
+        Returns the accepted rows, the left-out rows (``None`` if none), and their event times.
+        """
         rows, left_out, arrivals = super().arrange(rows, time, input_number)
         if self.spread and rows.num_rows:
             rows = self._divide_among_parts(rows, time, self._side_of(input_number))
@@ -160,7 +163,10 @@ class JoinOperator(EventTimeOperator):
     def _divide_among_parts(
         self, rows: pa.RecordBatch, time: EpochTime, side: int
     ) -> pa.RecordBatch:
-        """Copy rows to the parts of their keys; rows not kept there (probes) get number -1."""
+        """Return a copy of each row for every part it goes to.
+
+        Probes, not kept there, get number -1.
+        """
         routing = self.routing(time)
         if routing is None:
             return rows
@@ -195,7 +201,7 @@ class JoinOperator(EventTimeOperator):
         return times < closed
 
     def last_emitted(self, newest: int) -> int:
-        """Return `newest`: output is no newer than input."""
+        """Return `newest`: no output row is newer than the input."""
         return newest
 
     def emits_unmatched(self, side: int) -> bool:
@@ -214,14 +220,14 @@ class JoinOperator(EventTimeOperator):
 
     def entry_keys(
         self,
-        own: pa.RecordBatch,
+        keys: pa.RecordBatch,
         panes: IntArray,
         sides: npt.NDArray[np.integer],
         numbers: IntArray,
     ) -> pa.RecordBatch:
-        """Build the key columns of entries from key, pane, side and number."""
+        """Build the key columns of state entries from key, pane, side and number."""
         columns = [
-            *own.columns,
+            *keys.columns,
             column_of(panes, None, self._moment),
             column_of(sides.astype(np.int8), None, pa.int8()),
             column_of(numbers, None, pa.int64()),
@@ -229,25 +235,29 @@ class JoinOperator(EventTimeOperator):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.keys)
 
     def to_state(self, rows: pa.RecordBatch, *marks: pa.Array) -> pa.RecordBatch:
-        """Convert rows of `inputs` to state columns."""
+        """Convert rows of both sides' columns to state columns.
+
+        `marks`: columns that go before them.
+        """
         return pa.RecordBatch.from_arrays([*marks, *rows.columns], schema=self.schema.values)
 
     def from_state(self, state: pa.RecordBatch) -> pa.RecordBatch:
-        """Convert state columns to rows of `inputs`."""
+        """Convert state columns back to rows of both sides' columns."""
         first = len(self.marks_of_state)
         return pa.RecordBatch.from_arrays(state.columns[first:], schema=self.inputs)
 
     def joined(
-        self, own: pa.RecordBatch, rows: pa.RecordBatch, left: IntArray, right: IntArray
+        self, keys: pa.RecordBatch, rows: pa.RecordBatch, left: IntArray, right: IntArray
     ) -> pa.RecordBatch:
-        """Return the output of pairs, given by positions in both sides; -1: no row.
+        """Return the output rows of pairs of rows.
 
-        `own` and `rows` are key columns and `inputs` of the rows.
+        `left`, `right`: positions of each pair's rows in `rows`, -1 for no row. `keys`: key columns
+        of `rows`.
         """
         split = 1 + len(self.sides[LEFT].named)
         some = pa.array(np.where(left < 0, right, left))
         columns = [
-            *own.select(self.user_keys.names).take(some).columns,
+            *keys.select(self.user_keys.names).take(some).columns,
             *rows.select(list(range(1, split))).take(_null_if_negative(left)).columns,
             *rows.select(list(range(split, rows.num_columns)))
             .take(_null_if_negative(right))
@@ -257,7 +267,7 @@ class JoinOperator(EventTimeOperator):
 
 
 def without_null(keys: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Return a mask of keys without a null; keys with nulls match nothing in a join."""
+    """Return a mask of keys that have no null; a key with a null matches nothing in a join."""
     without = np.ones(keys.num_rows, np.bool_)
     for column in keys.columns:
         mask = mask_of(column)
@@ -272,6 +282,9 @@ def event_times_of(rows: pa.RecordBatch) -> IntArray:
     return times
 
 
-def _null_if_negative(which: IntArray) -> pa.Array:
-    """Return positions as an Arrow array for ``take``; a negative one, for no row, is null."""
-    return pa.array(which, mask=which < 0)
+def _null_if_negative(positions: IntArray) -> pa.Array:
+    """Return positions as an Arrow array for ``take``.
+
+    -1, which stands for no row, becomes null.
+    """
+    return pa.array(positions, mask=positions < 0)

@@ -170,7 +170,7 @@ def _is_type(given: object) -> bool:
 
 
 def _not_a_type(kind: str, given: object) -> InvalidFlowError:
-    """Return the error for a state whose type is no type."""
+    """Return the error that a state was declared with something that is no type."""
     remedy = "Give the class, as in gw.ListState(float) or gw.MapState(str, int)."
     if isinstance(given, str):
         remedy = f"Give the class itself, without quotes, as in gw.{kind}(float)."
@@ -183,7 +183,10 @@ Declared: TypeAlias = ValueState[Any] | ListState[Any] | MapState[Any, Any]
 
 
 def check_states(operator: str, states: object, **others: object) -> dict[str, Declared]:
-    """Raise `InvalidFlowError` unless `states` maps names to states and `others` are unset."""
+    """Return the declared states by name; raise `InvalidFlowError` if they are not valid.
+
+    `others`: options that exclude ``states=``, which must be unset.
+    """
     remedy = 'Give a mapping, as in states={"seen": gw.ValueState(int)}.'
     for option, value in others.items():
         if value is not None:
@@ -242,14 +245,20 @@ def _check_name(operator: str, name: object) -> None:
 
 
 def ttl_us_of(declared: Declared, where: str) -> int | None:
-    """Return the time-to-live of a state in microseconds; ``None`` if it has none."""
+    """Return the time-to-live of a state in microseconds; ``None`` if it has none.
+
+    `where`: the operator and state, for errors.
+    """
     if declared.ttl is None:
         return None
     return microseconds(declared.ttl, f"The time-to-live of {where[0].lower()}{where[1:]}", least=1)
 
 
 def item_types_of(declared: MapState[Any, Any], where: str) -> tuple[type, ...]:
-    """Return the key types of a map: one, or those of the parts of a tuple."""
+    """Return the types of a map's keys: one type, or one per element if keys are tuples.
+
+    `where`: the operator and state, for errors.
+    """
     parts = (declared.by,)
     if typing.get_origin(declared.by) is tuple:
         parts = typing.get_args(declared.by)

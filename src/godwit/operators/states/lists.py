@@ -168,7 +168,7 @@ class _List:
 
     @classmethod
     def of(cls, bounds: bytes) -> _List:
-        """Decode the head entry of a list; empty bytes: a list without elements."""
+        """Decode a list's head entry, which says which pages it has; empty bytes: an empty list."""
         if not bounds:
             return cls()
         first, after, latest = _BOUNDS.unpack(bounds)
@@ -182,13 +182,13 @@ class ListCells(Cells):
     handle = ListOfKey
 
     def start(self, num_keys: int) -> None:
-        """Set up the caches of an epoch with this many keys; nothing is read yet."""
+        """Create the caches for an epoch of `num_keys` keys; nothing is read yet."""
         self._heads, self._last, self._all = (LookAhead(num_keys) for _ in range(3))
         self._looked_up: dict[int, _List] = {}
         self._lists: dict[int, _List] = {}
 
     def sweep(self, expired: Expired) -> None:
-        """Record the removal of pages whose elements have all expired."""
+        """Mark pages for deletion whose elements have all expired."""
         if expired:
             self._read_heads(np.unique([group for group, _ in expired]))
             self._lists.update(self._looked_up)
@@ -197,11 +197,11 @@ class ListCells(Cells):
                 self._lists[group].swept.add(page)
 
     def discard(self, group: int) -> None:
-        """Discard the elements read and changed of a key."""
+        """Discard the cached list of key number `group`, with changes that are not written."""
         self._lists.pop(group, None)
 
     def _read_heads(self, groups: Any) -> None:
-        """Look up the head entries of keys, given by number, all in one read."""
+        """Read the head entries of the lists of keys, given by number, in one look-up."""
         looked = self.look_up(groups, pa.array(np.full(len(groups), _HEAD)))
         self._looked_up = {
             key: _List.of(looked.blob(1, row) if known else b"")
@@ -210,7 +210,7 @@ class ListCells(Cells):
         self._heads.record_read(looked.nbytes)
 
     def _prefetched_list(self, group: int) -> _List:
-        """Return a key's list, read ahead with those of the keys after it."""
+        """Return the list of key number `group`; the next keys' lists are read at the same time."""
         of_key = self._lists.get(group)
         if of_key is None:
             if group not in self._looked_up:
@@ -221,7 +221,7 @@ class ListCells(Cells):
         return of_key
 
     def _load_pages(self, group: int, *, everything: bool) -> None:
-        """Read pages of a key's list, all or the last, and those of the next keys along."""
+        """Read the last page of a key's list, or every page; the next keys' lists are read too."""
         ahead = self._all if everything else self._last
         if not self._unread_pages(self._prefetched_list(group), everything=everything):
             return
@@ -256,13 +256,13 @@ class ListCells(Cells):
             of_key.pages[page] = _Page(elements, moments, blobs[row], expires[row])
         ahead.record_read(looked.nbytes)
 
-    def _unread_pages(self, of_key: _List, *, everything: bool) -> list[int]:
-        """Return the numbers of a list's pages that are not read yet: all, or the last alone."""
-        first = of_key.first if everything else max(of_key.after - 1, of_key.first)
-        return [page for page in range(first, of_key.after) if page not in of_key.pages]
+    def _unread_pages(self, list_of_key: _List, *, everything: bool) -> list[int]:
+        """Return the numbers of pages that are not read yet: of all pages, or of the last only."""
+        first = list_of_key.first if everything else max(list_of_key.after - 1, list_of_key.first)
+        return [page for page in range(first, list_of_key.after) if page not in list_of_key.pages]
 
     def is_there(self, group: int) -> bool:
-        """Return whether a key's list has elements."""
+        """Return whether the list of key number `group` has elements."""
         of_key = self._prefetched_list(group)
         if of_key.first == of_key.after:
             return False
@@ -270,12 +270,12 @@ class ListCells(Cells):
             self._never_expires(of_key) or of_key.latest > self.lane.clock or bool(self.read(group))
         )
 
-    def _never_expires(self, of_key: _List) -> bool:
-        """Return whether no element expires: the list never had a time-to-live."""
-        return self.stored.ttl_us is None and of_key.latest <= BEGINNING
+    def _never_expires(self, list_of_key: _List) -> bool:
+        """Return whether the list has never had a time-to-live, so that no element expires."""
+        return self.stored.ttl_us is None and list_of_key.latest <= BEGINNING
 
     def read(self, group: int) -> list[Any]:
-        """Return the elements of a key."""
+        """Return the elements of the list of key number `group`."""
         of_key = self._prefetched_list(group)
         self._load_pages(group, everything=True)
         self._all.record_use()
@@ -292,7 +292,7 @@ class ListCells(Cells):
         ]
 
     def extend(self, group: int, elements: list[Any]) -> None:
-        """Append elements to a key's list."""
+        """Append elements to the list of key number `group`."""
         of_key = self._prefetched_list(group)
         if not elements:
             return
@@ -316,12 +316,12 @@ class ListCells(Cells):
             at += len(more)
 
     def replace(self, group: int, elements: list[Any]) -> None:
-        """Replace all elements of a key's list."""
+        """Replace all elements of the list of key number `group`."""
         self.drop(group)
         self.extend(group, elements)
 
     def drop(self, group: int) -> None:
-        """Remove all elements of a key."""
+        """Remove all elements of the list of key number `group`."""
         of_key = self._prefetched_list(group)
         of_key.first = of_key.after = 0
         of_key.pages = {}
@@ -358,25 +358,28 @@ class ListCells(Cells):
         return written
 
     def _expiry_columns(self, moments: list[int], expires: int) -> tuple[Any, ...]:
-        """Return a page's columns of expiry times; empty without a time-to-live."""
+        """Return the columns of expiry times of a page; none if the list has no time-to-live.
+
+        `moments`: expiry times of the elements. `expires`: the latest of them.
+        """
         packed = b""
         if any(moment < END for moment in moments):
             packed = np.array(moments, "<i8").tobytes()
         return (packed,) if self.stored.ttl_us is None else (packed, expires)
 
-    def _drop_swept(self, of_key: _List) -> None:
-        """Drop pages whose elements have all expired."""
-        for number in of_key.swept:
-            page = of_key.pages.get(number)
+    def _drop_swept(self, list_of_key: _List) -> None:
+        """Forget the pages of a list whose elements have all expired."""
+        for number in list_of_key.swept:
+            page = list_of_key.pages.get(number)
             if page is None or page.expires <= self.lane.clock:  # nothing was added to it
-                of_key.pages.pop(number, None)
-                of_key.gone.add(number)
-        while of_key.first in of_key.gone and of_key.first < of_key.after:
-            of_key.first += 1
+                list_of_key.pages.pop(number, None)
+                list_of_key.gone.add(number)
+        while list_of_key.first in list_of_key.gone and list_of_key.first < list_of_key.after:
+            list_of_key.first += 1
 
 
 def _may_differ(page: _Page) -> bool:
-    """Return whether elements may have been mutated in place after they were read."""
+    """Return whether a page's elements may have been mutated in place since they were read."""
     if not page.seen:
         return False
     of_type = {type(element): element for element in page.elements}
@@ -384,7 +387,10 @@ def _may_differ(page: _Page) -> bool:
 
 
 def stored_list(*, upgrade: Callable[[Any], Any] | None, **options: Any) -> StoredState:
-    """Return the layout of a list in entries: pages by number, and the head."""
+    """Return the layout of a list as state entries: numbered pages, and a head.
+
+    `options`: further fields of `StoredState`.
+    """
     return StoredState(
         cells=ListCells,
         apart=[pa.field(PAGE, pa.int64())],

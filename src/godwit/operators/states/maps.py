@@ -174,7 +174,7 @@ class MapCells(Cells):
     handle = MapOfKey
 
     def start(self, num_keys: int) -> None:
-        """Set up the caches of an epoch with this many keys; nothing is read yet."""
+        """Create the caches for an epoch of `num_keys` keys; nothing is read yet."""
         self._listings = _Listings(self)
         self._maps: dict[int, _Map] = {}
         self._ahead, self._whole, self._singles = (LookAhead(num_keys) for _ in range(3))
@@ -183,22 +183,22 @@ class MapCells(Cells):
         self._used = -1
 
     def sweep(self, expired: Expired) -> None:
-        """Record the removal of items that have expired."""
+        """Mark items for deletion that have expired."""
         for group, (_, *parts) in expired:
             self._cached_map(group).items[self.stored.item(parts)] = _Item(b"", there=True)
 
     def discard(self, group: int) -> None:
-        """Discard the items read and changed of a key."""
+        """Discard the cached items of key number `group`, with changes that are not written."""
         self._maps.pop(group, None)
 
     # -- what a function does ------------------------------------------------------------------
 
     def is_there(self, group: int, item: Any) -> bool:
-        """Return whether a key has an item."""
+        """Return whether the map of key number `group` has an item with the key `item`."""
         return self._find_item(group, item).visible
 
     def read(self, group: int, item: Any) -> Any:
-        """Return the value of an item; raise KeyError if there is none."""
+        """Return the value of the item with the key `item`; raise `KeyError` if there is none."""
         found = self._find_item(group, item)
         if not found.visible:
             raise KeyError(item)
@@ -210,21 +210,21 @@ class MapCells(Cells):
         return found.value
 
     def assign(self, group: int, item: Any, value: Any) -> None:
-        """Set an item."""
+        """Set the value of the item with the key `item`, in the map of key number `group`."""
         found = self._find_item(group, item)
         if not found.visible:
             self._maps[group].added.append(item)
         found.value, found.changed, found.visible = value, True, True
 
     def remove(self, group: int, item: Any) -> None:
-        """Remove an item; raise KeyError if there is none."""
+        """Remove the item with the key `item`; raise `KeyError` if there is none."""
         found = self._find_item(group, item)
         if not found.visible:
             raise KeyError(item)
         found.visible, found.changed, found.read = False, False, False
 
     def items(self, group: int) -> list[Any]:
-        """Return the items of a key in insertion order."""
+        """Return the keys of all items of a map, in insertion order."""
         of_key = self._cached_map(group)
         if of_key.listed is None:
             self._load_whole(group)
@@ -234,12 +234,12 @@ class MapCells(Cells):
         return [item for item in every if self._find_item(group, item).visible]
 
     def drop(self, group: int) -> None:
-        """Remove all items of a key."""
+        """Remove all items of the map of key number `group`."""
         for item in self.items(group):
             self.remove(group, item)
 
     def expect(self, group: int, items: list[Any]) -> None:
-        """Look up items of a key together, before they are used."""
+        """Look up several items of a map in one read, before they are used."""
         of_key = self._cached_map(group)
         missing = [i for i in items if i not in of_key.items and i not in of_key.ahead]
         self._look_up_items([group] * len(missing), missing)
@@ -247,14 +247,14 @@ class MapCells(Cells):
     # -- looking up ----------------------------------------------------------------------------
 
     def _cached_map(self, group: int) -> _Map:
-        """Return what is loaded of a key's map."""
+        """Return the cached part of the map of key number `group`."""
         of_key = self._maps.get(group)
         if of_key is None:
             of_key = self._maps[group] = _Map()
         return of_key
 
     def _find_item(self, group: int, item: Any) -> _Item:
-        """Return an item of a key's map, looked up if need be."""
+        """Return an item of a map, from the cache or looked up in the state."""
         of_key = self._cached_map(group)
         parts = self.stored.parts(item)
         found = of_key.items.get(item)
@@ -270,7 +270,10 @@ class MapCells(Cells):
         return found
 
     def _look_up_with_prefetch(self, group: int, item: Any, parts: tuple[Any, ...]) -> None:
-        """Look up an item, and others that are likely to follow."""
+        """Look up an item, and the items that the next keys' rows are likely to use.
+
+        `parts`: the item's key columns.
+        """
         columns = self._columns_with(group, parts) if self._tries else ()
         if columns:
             self._prefetch_items(group, columns)
@@ -284,7 +287,7 @@ class MapCells(Cells):
         self._look_up_items(list(groups), [item] * len(groups))
 
     def _columns_with(self, group: int, parts: tuple[Any, ...]) -> tuple[str, ...]:
-        """Return the row columns that have an item's key, to prefetch by; empty if none do."""
+        """Return the row columns that contain the item's key, to prefetch by; empty if none do."""
         rows, starts = self.lane.rows, self.lane.starts
         found = []
         for part, field_ in zip(parts, self.stored.items, strict=True):
@@ -296,7 +299,7 @@ class MapCells(Cells):
         return tuple(found) if len(found) == len(parts) else ()
 
     def _load_whole(self, group: int) -> None:
-        """Load all items of a key's map, and those of the next keys along."""
+        """Read all items of the map of key number `group`, and of the next keys' maps."""
         groups = [g for g in self._whole.keys(group) if self._cached_map(g).listed is None]
         missing: list[tuple[int, Any]] = []
         for of_group, listed in zip(groups, self._listings.read(groups), strict=True):
@@ -307,7 +310,7 @@ class MapCells(Cells):
         self._whole.record_read(took)
 
     def _prefetch_items(self, group: int, of: tuple[str, ...]) -> None:
-        """Look up the items named by rows of the next keys."""
+        """Look up the items of the next keys whose keys are in `columns` of their rows."""
         ahead = self._ahead.keys(group)
         first, end = self.lane.starts[ahead.start], self.lane.starts[ahead.stop]
         sizes = np.diff(self.lane.starts[ahead.start : ahead.stop + 1])
@@ -327,7 +330,10 @@ class MapCells(Cells):
         self._ahead.record_read(looked.nbytes)
 
     def _look_up_items(self, groups: list[int], items: list[Any]) -> int:
-        """Look items up and cache them; return the bytes read."""
+        """Look up items in the state, and cache them; return the number of bytes read.
+
+        `groups`: key number of each item.
+        """
         if not groups:
             return 0
         parts = zip(*map(self.stored.parts, items), strict=True)
@@ -340,11 +346,14 @@ class MapCells(Cells):
         return looked.nbytes
 
     def _find_entries(self, groups: npt.NDArray[np.int64], columns: list[pa.Array]) -> Looked:
-        """Look up entries of items, by key number and the columns of the items."""
+        """Look up the entries of items by key number and the columns of the items' keys."""
         return self.look_up(groups, pa.array(np.full(len(groups), _ITEM_ENTRY)), *columns)
 
     def _cache_items(self, groups: list[int], items: Any, looked: Looked) -> None:
-        """Cache items that were looked up; expired ones count as absent."""
+        """Cache items that were looked up; an expired item counts as absent.
+
+        `looked`: the entries found for them.
+        """
         moments, clock = looked.times(self.stored.expires_at), self.lane.clock
         for row, (group, item) in enumerate(zip(groups, items, strict=True)):
             of_key = self._cached_map(group)
@@ -354,7 +363,7 @@ class MapCells(Cells):
                 of_key.ahead[item] = _Item(before, there=there)
 
     def _item_text(self, group: int, item: Any) -> str:
-        """Describe an item for messages."""
+        """Return an item of a key as text, for errors."""
         return f"{self.key_text(group)}, item {item!r}"
 
     # -- what is written -----------------------------------------------------------------------
@@ -389,7 +398,7 @@ class MapCells(Cells):
         return written
 
     def _existing_items(self, group: int, items: list[Any]) -> list[Any]:
-        """Return those of the items that exist, also expired ones that are not removed yet."""
+        """Return those of `items` that exist, even if they are expired and not deleted yet."""
         self.expect(group, items)
         of_key = self._maps[group]
         cells = [of_key.items.get(item) or of_key.ahead[item] for item in items]
@@ -428,7 +437,7 @@ class _Listings:
         self._no_item: tuple[None, ...] = (None,) * len(cells.stored.items)
 
     def read(self, groups: list[int]) -> list[list[Any]]:
-        """Read the listings (items in insertion order) of some keys' maps."""
+        """Read the listing of the map of each key number: its items in insertion order."""
         heads = self._read_heads(groups)
         pages = [range(_num_pages(listed)) for _, listed in heads]
         of_group = [group for group, some in zip(groups, pages, strict=True) for _ in some]
@@ -442,9 +451,10 @@ class _Listings:
         written: Written,
         kept: Callable[[int, list[Any]], list[Any]],
     ) -> None:
-        """Write the listings of maps that grew or shrank.
+        """Write the listings (items in insertion order) of maps whose items changed.
 
-        `kept`: returns the remaining items of a key.
+        `kept`: returns those items of a key that still exist. `written`: changes, which are added
+        to.
         """
         for one, (there, listed) in zip(
             grown, self._read_heads([one.group for one in grown]), strict=True
@@ -468,7 +478,7 @@ class _Listings:
                     written.remove(one.group, (number, *self._no_item))
 
     def _read_heads(self, groups: list[int]) -> list[tuple[int, int]]:
-        """Read the number of items and the length of the listing, for each key's map."""
+        """Return the number of items and the length of the listing of each key number's map."""
         looked = self._find_entries(groups, [_HEAD] * len(groups))
         return [
             _COUNTS.unpack(looked.blob(1, row)) if known else (0, 0)
@@ -476,17 +486,17 @@ class _Listings:
         ]
 
     def _find_entries(self, groups: list[int], pages: list[int]) -> Looked:
-        """Look up pages of listings (the items of maps in order) by key number and page."""
+        """Look up pages of listings by key number and page number."""
         none = [pa.nulls(len(groups), field.type) for field in self._stored.items]
         return self._cells.look_up(np.array(groups, np.int64), pa.array(pages, pa.int64()), *none)
 
     def _unpacked(self, blob: bytes) -> list[Any]:
-        """Decode the items of a page."""
+        """Decode the items of one page of a listing."""
         items: list[Any] = msgspec.msgpack.decode(blob, type=self._stored.page) if blob else []
         return items
 
     def _put_pages(self, one: _Grown, first: int, items: list[Any], written: Written) -> None:
-        """Write a key's listing of items from page `first` on, and remove pages after its end."""
+        """Write a listing of items from page number `first` on, and delete pages after its end."""
         for begin in range(0, len(items), _PAGE_ITEMS):
             packed = msgspec.msgpack.encode(items[begin : begin + _PAGE_ITEMS])
             self._put_page(one.group, first + begin // _PAGE_ITEMS, packed, written)
@@ -495,7 +505,7 @@ class _Listings:
         one.listed = first * _PAGE_ITEMS + len(items)
 
     def _put_page(self, group: int, number: int, packed: bytes, written: Written) -> None:
-        """Write page number `number` of a key's listing."""
+        """Write one page, encoded as `packed`, of the listing of key number `group`."""
         forever = () if self._stored.ttl_us is None else (END,)
         written.put(group, (number, *self._no_item), b"", packed, *forever)
 
@@ -527,10 +537,7 @@ class StoredMap(StoredState):
         )
 
     def parts(self, item: Any) -> tuple[Any, ...]:
-        """Return the key columns of an item of a map.
-
-        Refuse one that is not of the declared type.
-        """
+        """Return a map item's key as the values of its columns; refuse a wrong type."""
         parts = item if self.is_tuple else (item,)
         if (
             type(parts) is not tuple
@@ -550,12 +557,12 @@ class StoredMap(StoredState):
         return parts
 
     def item(self, parts: Sequence[Any]) -> Any:
-        """Return the item of a map that has these key columns."""
+        """Return the key of a map item from the values of its columns."""
         return tuple(parts) if self.is_tuple else parts[0]
 
 
 def _can_be_items(dtype: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether values of a column's type can be items of type `wanted`."""
+    """Return whether values of type `dtype` can be keys of a map whose key type is `wanted`."""
     if pa.types.is_int64(wanted):
         return bool(pa.types.is_integer(dtype) and dtype != pa.uint64())
     if pa.types.is_string(wanted):
@@ -566,10 +573,10 @@ def _can_be_items(dtype: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _last_of_each(items: list[Any]) -> list[Any]:
-    """Return distinct items, in order of last occurrence."""
+    """Return the distinct items, in order of their last occurrence."""
     return list(dict.fromkeys(reversed(items)))[::-1]
 
 
 def _num_pages(listed: int) -> int:
-    """Return the number of pages that a listing of `listed` items takes."""
+    """Return the number of pages of a listing of `listed` items."""
     return -(-listed // _PAGE_ITEMS)

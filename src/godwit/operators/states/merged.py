@@ -71,12 +71,12 @@ class MergedStates(DividesHotKeys, ProcessOfStates):
 
     @property
     def keys(self) -> pa.Schema:
-        """Key columns without the part."""
+        """Key columns that the user named, without the internal column for parts of a hot key."""
         return self._own
 
     @property
     def states(self) -> tuple[StateId, ...]:
-        """States of whole keys, and those of parts."""
+        """Declared states of whole keys, and for each the state of its parts."""
         return tuple(StateId(self.name, s) for s in (*sorted(self.stored), *self.part_states))
 
     def schema_of(self, state: str) -> StateSchema:
@@ -98,18 +98,21 @@ class MergedStates(DividesHotKeys, ProcessOfStates):
     def check_stored_state(
         self, state: str, stored: StateDescription, today: StateDescription
     ) -> None:
-        """Raise if stored state does not fit the declared state that it is of, or has parts of."""
+        """Raise if stored state does not fit the declared state, of whole keys or of parts.
+
+        `stored`, `today`: descriptions of the state in the checkpoint and of the declared one.
+        """
         entries = tuple(column for column in stored.entries if column[0] != PART)
         stored = msgspec.structs.replace(stored, entries=entries)
         super().check_stored_state(self._state_of.get(state, state), stored, today)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
-        """Return the upgrade of values; parts have that of the state that they belong to."""
+        """Return the upgrade of values; the state of parts is upgraded like that of whole keys."""
         return super().values_from(self._state_of.get(state, state), written)
 
     @without_garbage_collection()
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Merge the parts that keys leave, then call the function per key or part with rows."""
+        """Merge the states of parts that keys give up, then call the function per key or part."""
         merging: dict[str, StateRows] = {}
         removed: dict[str, StateRows] = {}
         for state, rows in data.left_parts.items():
@@ -146,7 +149,10 @@ class MergedStates(DividesHotKeys, ProcessOfStates):
         lane: LaneKeys,
         cells: Mapping[str, Cells],  # states of the keys
     ) -> None:
-        """Merge the states of parts that keys leave into the states of the keys."""
+        """Merge the states of given-up parts into the states of their keys.
+
+        `merging`: state → entries of these parts. `of_entries`: state → key number of each entry.
+        """
         parts = pa.concat_batches(
             [rows.keys.select(self.hash_columns.names) for rows in merging.values()]
         )
@@ -173,9 +179,9 @@ class MergedStates(DividesHotKeys, ProcessOfStates):
                 _merge_state(whole, other, partial(self._merged, name, lane.tuples[group]))
 
     def _merged(self, name: str, key: tuple[Any, ...], state: Any, other: Any, *item: Any) -> Any:
-        """Call the merge function of the state `name`, and check what it returns.
+        """Return the result of the user's merge function for the state `name`, and check its type.
 
-        `item`: of a map, for errors.
+        `item`: the key of a map's item, for errors.
         """
         stored, merge = self.stored[name], self._merges[name]
         merged = call_merge(merge, (state, other), stored.operator, key, state=name)
@@ -188,13 +194,13 @@ class MergedStates(DividesHotKeys, ProcessOfStates):
 
 
 def _always_open() -> None:
-    """Allow the use of a state: it is not passed to a user's function."""
+    """Accept any use of a state that is not passed to a user's function: no call can have ended."""
 
 
 def _merge_state(state: Any, part: Any, merged: Callable[..., Any]) -> None:
-    """Merge the state of a part into the state of its key.
+    """Merge the state of a part into the state of its key, in place.
 
-    `merged`: returns two values of them, all elements, or two values of an item, merged.
+    `merged`: merges two values, two lists of elements, or two values of an item.
     """
     if isinstance(state, ValueOfKey):
         if part.exists:
@@ -219,7 +225,10 @@ class _WholeAndParts:
     def find(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
-        """Look up entries of whole keys in one state, and entries of parts in the other."""
+        """Look up entries by key columns and part; see `Entries.find`.
+
+        Entries of whole keys are in one state, those of parts in another.
+        """
         whole, parts = _split_by_part(keys)
         if not len(parts):
             return self._whole.find(_without_part(keys), key_groups)
@@ -257,14 +266,14 @@ class _InMemory:
 
 
 def _split_by_part(keys: pa.RecordBatch) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Return the positions of entries of whole keys, and those of entries of parts."""
+    """Return the positions of entries of whole keys, and of entries of parts."""
     mask = mask_of(keys.column(PART))
     is_part = np.ones(keys.num_rows, np.bool_) if mask is None else mask
     return np.flatnonzero(~is_part), np.flatnonzero(is_part)
 
 
 def _without_part(keys: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the key columns without the part."""
+    """Return key columns without the column for the part."""
     return keys.select([name for name in keys.schema.names if name != PART])
 
 

@@ -134,7 +134,7 @@ class States:
         return f"States({', '.join(self._cells)})"
 
     def _drop_all(self) -> None:
-        """Drop all states of the key."""
+        """Delete all states of the key."""
         for cells in self._cells.values():
             cells.drop(self._group)
 
@@ -143,7 +143,7 @@ class States:
         self._over = True
 
     def _check_open(self) -> None:
-        """Raise if a state is used after the call that it was passed to."""
+        """Raise if the call that these states were passed to has returned."""
         if self._over:
             raise UserFunctionError(
                 f"A state of key {self._key!r} of operator {self._operator!r} was used after the "
@@ -204,7 +204,7 @@ class ProcessOfStates(KeyedOperator):
         return tuple(StateId(self.name, state) for state in (*timers, *sorted(self.stored)))
 
     def schema_of(self, state: str) -> StateSchema:
-        """Columns of a declared state, or of the timers."""
+        """Return the key and state columns of a declared state, or of the timers."""
         return self._timers if state == TIMERS else self.stored[state].schema
 
     def describe_state(self, state: str = TIMERS) -> StateDescription:
@@ -220,7 +220,10 @@ class ProcessOfStates(KeyedOperator):
     def check_stored_state(
         self, state: str, stored: StateDescription, today: StateDescription
     ) -> None:
-        """Refuse a state of another kind, or timers of another clock."""
+        """Refuse a stored state of another kind, or timers of another clock.
+
+        `stored`, `today`: descriptions of the state in the checkpoint and of the declared one.
+        """
         if state == TIMERS:
             super().check_stored_state(state, stored, today)
         else:
@@ -231,7 +234,7 @@ class ProcessOfStates(KeyedOperator):
         return None if state == TIMERS else self.stored[state].values_from(written)
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
-        """Return `count` rows of empty state columns, for entries of an earlier schema."""
+        """Return `count` rows of a new key's state columns, for entries of an earlier schema."""
         return blank_columns(self.schema_of(state).values, count)
 
     # -- time ----------------------------------------------------------------------------------
@@ -242,7 +245,7 @@ class ProcessOfStates(KeyedOperator):
         return self.clock is not None or any(s.ttl_us is not None for s in self.stored.values())
 
     def _due_columns(self, time: EpochTime) -> list[DueColumn]:
-        """Return the columns with due times of timers and expiring states."""
+        """Return the state columns with times of timers and of expiry, for this epoch."""
         columns = []
         if self.clock is not None:
             columns.append(due_timers(TIMERS, len(self.keys) + _DUE, self.clock, time))
@@ -284,7 +287,11 @@ class ProcessOfStates(KeyedOperator):
         # called before the function is
         prepare: Callable[[LaneKeys, Mapping[str, Cells]], None] | None = None,
     ) -> OperatorOutput:
-        """Call the function for every key with rows or due timers."""
+        """Call the function for every key with rows or due timers.
+
+        `expired`: state → entries that have expired. `prepare`: called with the keys and their
+        states before the function is.
+        """
         time = data.time
         meter = Meter(groups.key_groups)
         tuples = rows_as_tuples(keys.select(self.keys.names))
@@ -366,7 +373,7 @@ class ProcessOfStates(KeyedOperator):
         )
 
     def _timers_of(self, lane: LaneKeys, states: Mapping[str, StateView]) -> list[list[int]]:
-        """Decode the timers of every key."""
+        """Decode the timers of every key of the lane, in microseconds."""
         if self.clock is None:
             return [[] for _ in lane.tuples]
         known, values = states[TIMERS].find(lane.keys, lane.key_groups)
@@ -375,9 +382,9 @@ class ProcessOfStates(KeyedOperator):
     def _timers_written(
         self, lane: LaneKeys, timers: list[list[int]], differ: npt.NDArray[np.int64]
     ) -> Changed:
-        """Return the changed entries of the timers' state.
+        """Return the entries to write for timers that changed.
 
-        `differ`: numbers of the keys that changed.
+        `differ`: numbers of the keys whose timers changed.
         """
         removed = np.array([not of_key for of_key in timers], np.bool_)
         rows = StateRows(
@@ -398,7 +405,7 @@ def _stored_layout(
     codec: str,
     classes: Mapping[str, type] | Sequence[type],
 ) -> StoredState:
-    """Return the layout in entries of a state that a user declared."""
+    """Return the layout, as state entries, of a state that a user declared."""
     where = f"State {name!r} of operator {operator!r}"
     label = f"{operator}/{name}"
     options: dict[str, Any] = {

@@ -73,7 +73,7 @@ class StoredState:
 
     @property
     def expires_at(self) -> int | None:
-        """Position of the column of expiry times; ``None`` if there is none."""
+        """Position of the state column with expiry times; ``None`` if there is none."""
         return None if self.ttl_us is None else len(self.schema.values) - 1
 
     def describe(self) -> StateDescription:
@@ -99,10 +99,7 @@ class StoredState:
         )
 
     def values_from(self, written: WrittenState) -> StateUpgrade | None:
-        """Return the upgrade of the state's values to the declared type.
-
-        ``None`` if none is needed.
-        """
+        """Return the upgrade of stored values to the declared type; ``None`` if none is needed."""
         return upgrade_between(
             f"{self.operator}/{self.name}",
             written,
@@ -113,7 +110,10 @@ class StoredState:
         )
 
     def encoded(self, values: Sequence[Any], whose: Callable[[int], str]) -> list[bytes]:
-        """Encode values; `whose`: returns a value's key and place in its state, for errors."""
+        """Encode values to bytes.
+
+        `whose`: returns the key and the place in its state of value number i, for errors.
+        """
         try:
             return self.codec.encode(values)
         except UnencodableError as error:
@@ -128,7 +128,10 @@ class StoredState:
     def decoded(
         self, blobs: Sequence[bytes], whose: Callable[[int], tuple[tuple[Any, ...], str]]
     ) -> list[Any]:
-        """Decode values; `whose`: returns a value's key and place in its state, for errors."""
+        """Decode values from bytes.
+
+        `whose`: returns the key and the place in its state of value number i, for errors.
+        """
         try:
             return self.codec.decode([memoryview(blob) for blob in blobs])
         except UnencodableError as error:
@@ -172,18 +175,18 @@ class LookAhead:
         self._count, self._size, self._used, self._most = count, 0, 0, _MOST_AHEAD
 
     def record_use(self) -> None:
-        """Count a key that used its read-ahead."""
+        """Count a key whose state was read ahead and then used."""
         self._used += 1
 
     def keys(self, first: int) -> range:
-        """Return the keys to read, from the requested one on."""
+        """Return the numbers of the keys to read together, from the requested key on."""
         grows = 2 * self._used >= self._size
         size = max(self._size * 8 if grows else self._size // 8, _LEAST_AHEAD)
         self._size, self._used = max(min(size, self._most), 1), 0
         return range(first, min(first + self._size, self._count))
 
     def record_read(self, size_bytes: int) -> None:
-        """Record the bytes read, so that fewer large states are read together."""
+        """Record the bytes of a read; fewer keys are read together if their states are large."""
         if size_bytes > _MOST_BYTES:
             self._most = max(self._size * _MOST_BYTES // size_bytes, 1)
 
@@ -199,7 +202,7 @@ class Looked:
         self._blobs: dict[int, tuple[list[int], memoryview]] = {}
 
     def blob(self, column: int, row: int) -> bytes:
-        """Return the bytes in a column of an entry that was looked up."""
+        """Return the bytes in column number `column` of entry number `row`."""
         blobs = self._blobs.get(column)
         if blobs is None:
             array = self._values.column(column)
@@ -210,7 +213,7 @@ class Looked:
         return bytes(data[edges[row] : edges[row + 1]])
 
     def times(self, column: int | None) -> list[int]:
-        """Return the times in a column of all entries; `END` for all if `column` is ``None``."""
+        """Return all entries' times in column number `column`; `END` for each if it is ``None``."""
         if column is None:
             return [END] * len(self.known)
         moments: list[int] = values_of(self._values.column(column)).tolist()
@@ -233,18 +236,18 @@ class Written:
     values: list[tuple[Any, ...] | None] = field(default_factory=list)
 
     def put(self, group: int, apart: tuple[Any, ...], *values: Any) -> None:
-        """Write an entry of key number `group`.
+        """Add an entry to write, for key number `group`.
 
-        `apart`: what tells it apart from others of the key.
+        `apart`: values of the columns that tell entries of a key apart. `values`: state columns.
         """
         self.groups.append(group)
         self.apart.append(apart)
         self.values.append(values)
 
     def remove(self, group: int, apart: tuple[Any, ...]) -> None:
-        """Remove an entry of key number `group`.
+        """Add an entry to delete, of key number `group`.
 
-        `apart`: what tells it apart from others of the key.
+        `apart`: values of the columns that tell entries of a key apart.
         """
         self.groups.append(group)
         self.apart.append(apart)
@@ -275,7 +278,7 @@ class Written:
 
 
 def _to_columns(rows: Sequence[tuple[Any, ...]], fields: list[pa.Field]) -> list[pa.Array]:
-    """Convert tuples of values to columns of these fields."""
+    """Convert tuples of values to Arrow columns of the given fields."""
     if not rows:
         return [pa.array([], field.type) for field in fields]
     columns = zip(*rows, strict=True)
@@ -288,7 +291,7 @@ class Entries(Protocol):
     def find(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
-        """Look up entries by key columns; return a mask of known ones, and their state columns."""
+        """Look up entries by key columns; return a mask of keys found, and their state columns."""
 
 
 class Cells(ABC):
@@ -311,41 +314,44 @@ class Cells(ABC):
 
     @abstractmethod
     def start(self, num_keys: int) -> None:
-        """Set up the caches of an epoch with this many keys; nothing is read yet."""
+        """Create the caches for an epoch of `num_keys` keys; nothing is read yet."""
 
     @abstractmethod
     def drop(self, group: int) -> None:
-        """Drop the state of a key, given by number."""
+        """Delete the state of key number `group`."""
 
     def reset(self, group: int) -> None:
-        """Reset the state of a key to what it was before the epoch."""
+        """Reset the state of key number `group` to its value before the epoch."""
         self.discard(group)
         self.sweep([entry for entry in self._expired if entry[0] == group])
 
     @abstractmethod
     def discard(self, group: int) -> None:
-        """Discard what was read and changed of a key's state."""
+        """Discard the cached state of key number `group`, with changes that are not written."""
 
     @abstractmethod
     def sweep(self, expired: Expired) -> None:
-        """Record expired entries for removal; functions no longer see them."""
+        """Mark expired entries for deletion, so that functions no longer see them."""
 
     @abstractmethod
     def written(self) -> Written:
-        """Return the changes of the state in the epoch."""
+        """Return the entries that the epoch changed or deleted."""
 
     def new_written(self) -> Written:
-        """Return an empty set of changes."""
+        """Return a new, empty set of changed entries."""
         return Written(schema=self.stored.schema, num_keys=self.stored.num_keys)
 
     def look_up(self, groups: npt.NDArray[np.int64], *apart: pa.Array) -> Looked:
-        """Look up entries by key number and the columns that tell entries of a key apart."""
+        """Look up entries by key number and the columns that tell entries of a key apart.
+
+        `apart`: these columns.
+        """
         keys = self.lane.keys.take(pa.array(groups))
         batch = pa.RecordBatch.from_arrays([*keys.columns, *apart], schema=self.stored.schema.keys)
         return Looked(*self._state.find(batch, self.lane.key_groups[groups]))
 
     def key_text(self, group: int) -> str:
-        """Return a key as text, for messages."""
+        """Return key number `group` as text, for errors."""
         return f"key {self.lane.tuples[group]!r}"
 
 

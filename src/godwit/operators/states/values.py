@@ -101,21 +101,21 @@ class ValueCells(Cells):
     handle = ValueOfKey
 
     def start(self, num_keys: int) -> None:
-        """Set up the caches of an epoch with this many keys; nothing is read yet."""
+        """Create the caches for an epoch of `num_keys` keys; nothing is read yet."""
         self._ahead = LookAhead(num_keys)
         self._looked_up: dict[int, _Cell] = {}
         self._cells: dict[int, _Cell] = {}
 
     def sweep(self, expired: Expired) -> None:
-        """Record the removal of values that have expired."""
+        """Mark values for deletion that have expired."""
         self._cells.update((group, _Cell(b"", there=True)) for group, _ in expired)
 
     def discard(self, group: int) -> None:
-        """Discard the value read and changed of a key."""
+        """Discard the cached value of key number `group`, with changes that are not written."""
         self._cells.pop(group, None)
 
     def _prefetched_cell(self, group: int) -> _Cell:
-        """Return a key's cell, read ahead with those of the keys after it."""
+        """Return the cached value of key number `group`; the next keys' values are read with it."""
         cell = self._cells.get(group)
         if cell is None:
             if group not in self._looked_up:
@@ -125,7 +125,7 @@ class ValueCells(Cells):
         return cell
 
     def _look_up_with_prefetch(self, group: int) -> None:
-        """Look up the value of a key, and of the keys after it."""
+        """Look up the value of key number `group`, and those of the keys after it."""
         groups = self._ahead.keys(group)
         looked = self.look_up(np.arange(groups.start, groups.stop))
         moments = looked.times(self.stored.expires_at)
@@ -139,7 +139,7 @@ class ValueCells(Cells):
         self._ahead.record_read(looked.nbytes)
 
     def exists(self, group: int) -> bool:
-        """Return whether a key has a value."""
+        """Return whether key number `group` has a value."""
         cell = self._prefetched_cell(group)
         if cell.is_new:  # it counts once it was changed
             (blob,) = self.stored.encoded([cell.value], lambda _: self.key_text(group))
@@ -147,7 +147,7 @@ class ValueCells(Cells):
         return cell.value is not _NONE
 
     def read(self, group: int) -> Any:
-        """Return the value of a key, a new one if it has none."""
+        """Return the value of key number `group`; a new value if it has none."""
         cell = self._prefetched_cell(group)
         if cell.value is _UNREAD:
             (cell.value,) = self.stored.decoded(
@@ -158,12 +158,12 @@ class ValueCells(Cells):
         return cell.value
 
     def assign(self, group: int, value: Any) -> None:
-        """Set the value of a key."""
+        """Set the value of key number `group`."""
         cell = self._prefetched_cell(group)
         cell.value, cell.was_set, cell.is_new = value, True, False
 
     def drop(self, group: int) -> None:
-        """Remove the value of a key."""
+        """Remove the value of key number `group`."""
         cell = self._prefetched_cell(group)
         cell.value, cell.was_set, cell.is_new = _NONE, False, False
 

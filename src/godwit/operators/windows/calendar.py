@@ -66,11 +66,11 @@ class Calendar:
         return 2 if self.unit == "day" else 32
 
     def start_of(self, number: int) -> int:
-        """Return the first instant of a day or month, in microseconds."""
+        """Return the start of day or month `number`, in microseconds of Unix time."""
         return _start_of(self.unit, self.zone, number)
 
     def number_of(self, instant: int) -> int:
-        """Return the number of the day or month of an instant."""
+        """Return the number, counted from 1970, of the day or month that contains an instant."""
         number = self._number_in_utc(instant)
         while self.start_of(number) > instant:
             number -= 1
@@ -79,7 +79,7 @@ class Calendar:
         return number
 
     def numbers_of(self, instants: Instants) -> Instants:
-        """Return the number of the day or month of each instant."""
+        """Return the number, counted from 1970, of the day or month that contains each instant."""
         days, of = np.unique(instants // UNIT_US, return_inverse=True)
         numbers = np.empty(len(instants), np.int64)
         # A UTC day meets at most two local days, and two months, beside the one it begins in.
@@ -91,7 +91,7 @@ class Calendar:
         return numbers
 
     def _number_in_utc(self, instant: int) -> int:
-        """Return the number of the UTC day or month of an instant; the zone may shift it by one."""
+        """Return the number of the UTC day or month of an instant; the zone's may differ by one."""
         day = instant // UNIT_US
         if self.unit == "day":
             return int(day)
@@ -101,7 +101,7 @@ class Calendar:
 
 @lru_cache(maxsize=1 << 14)
 def _start_of(unit: CalendarUnit, zone: str, number: int) -> int:
-    """Instant at which a day or month begins in a zone."""
+    """Return the instant, in microseconds, at which day or month `number` begins in a time zone."""
     if unit == "day":
         ordinal = number + _EPOCH_DAY
         if not _FIRST <= ordinal <= _LAST:
@@ -118,7 +118,7 @@ def _start_of(unit: CalendarUnit, zone: str, number: int) -> int:
 
 
 def check_zone(zone: str) -> None:
-    """Refuse an unknown time zone."""
+    """Raise `InvalidFlowError` if a time zone is unknown."""
     try:
         ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as error:
@@ -129,7 +129,10 @@ def check_zone(zone: str) -> None:
 
 
 def calendar_length(value: Duration, what: str, *, least: int) -> tuple[CalendarUnit, int]:
-    """Read a whole number of days or months, or refuse it."""
+    """Return the unit and the number of a length in whole days or months; refuse other lengths.
+
+    `what`: the setting's name, for errors. `least`: the minimum number.
+    """
     length: tuple[CalendarUnit, int] | None = None
     if isinstance(value, dt.timedelta) and not value % dt.timedelta(days=1):
         length = "day", value.days
@@ -173,12 +176,12 @@ class CalendarGrid(PaneGrid):
 
     @classmethod
     def of_calendar(cls, calendar: Calendar, *windows: TimeWindow) -> CalendarGrid:
-        """Return the grid of some windows of a calendar."""
+        """Return the grid of panes for windows of whole days or months of a calendar."""
         width_us = PaneGrid.of(*windows).width_us
         return cls(windows=windows, width_us=width_us, calendar=calendar)
 
     def instants(self, bounds: Instants) -> Instants:
-        """Return bounds of windows as instants."""
+        """Convert bounds of windows, in days or months, to instants in microseconds."""
         different, of = np.unique(bounds, return_inverse=True)
         begins = [self.calendar.start_of(number) for number in (different // UNIT_US).tolist()]
         return np.array(begins, np.int64)[of]
@@ -188,25 +191,25 @@ class CalendarGrid(PaneGrid):
         return PaneGrid.panes(self, self.calendar.numbers_of(times) * UNIT_US)
 
     def first_open(self, closed: int) -> int:
-        """First pane needed by a window that ends after `closed`."""
+        """Return the first pane that a window ending after `closed` needs."""
         return PaneGrid.first_open(self, self._last_boundary(closed))
 
     def closing(self, closed: int, until: int) -> tuple[int, int]:
-        """First pane, and end of the last, of windows that end after `closed`, by `until`."""
+        """Return first pane, and end of the last, of windows that end in ``(closed, until]``."""
         return PaneGrid.closing(self, self._last_boundary(closed), self._last_boundary(until))
 
     def closes(self, closed: int, until: int) -> bool:
-        """Return whether a window ends after `closed`, and at `until` or before."""
+        """Return whether any window ends in ``(closed, until]``."""
         return PaneGrid.closes(self, self._last_boundary(closed), self._last_boundary(until))
 
     def windows_of(self, panes: Instants, closed: int, until: int) -> WindowsOfPanes:
-        """Windows that hold each pane and end after `closed`, and at `until` or before."""
+        """Return the windows that contain each pane and end in ``(closed, until]``."""
         return PaneGrid.windows_of(
             self, panes, self._last_boundary(closed), self._last_boundary(until)
         )
 
     def windows_over(self, panes: Instants, closed: int, until: int) -> tuple[Instants, Instants]:
-        """Start and end of each window in `windows_of`, once, ordered by kind."""
+        """Return start and end of each distinct window in `windows_of`, ordered by kind."""
         return PaneGrid.windows_over(
             self, panes, self._last_boundary(closed), self._last_boundary(until)
         )
@@ -219,12 +222,12 @@ class CalendarGrid(PaneGrid):
         return late
 
     def end_of(self, moment: int) -> int:
-        """End, an instant, of the last window that holds an event time."""
+        """Return the end, as an instant, of the last window that contains an event time."""
         end = PaneGrid.end_of(self, self._last_boundary(moment))
         return self.calendar.start_of(end // UNIT_US)
 
     def _last_boundary(self, instant: int) -> int:
-        """Return the last boundary of the calendar that an instant has passed."""
+        """Return the last start of a day or month at or before an instant."""
         if instant <= BEGINNING or instant >= END:
             return instant
         return self.calendar.number_of(instant) * UNIT_US

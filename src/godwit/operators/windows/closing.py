@@ -56,7 +56,10 @@ class KeyedStates:
     def merged_with(
         self, later: KeyedStates, merge: Callable[[pa.RecordBatch, pa.RecordBatch], pa.RecordBatch]
     ) -> KeyedStates:
-        """Merge with later states of the same or other keys."""
+        """Return these states merged with later states; keys may be in either or both.
+
+        `merge`: merges two batches of states row by row, the earlier ones first.
+        """
         count, at = len(self.keys), np.searchsorted(self.keys, later.keys)
         if np.array_equal(self.keys, later.keys):
             return KeyedStates(keys=self.keys, states=merge(self.states, later.states))
@@ -100,8 +103,9 @@ class Pieces:
     ) -> tuple[Pieces, npt.NDArray[np.integer]]:
         """Assign n entries to pieces (panes and ready-made windows) of the windows that close.
 
-        Entries are of the pane that starts there; where they have a span, of a window of that
-        length; where it is negative, of one that stays.
+        Entry i is of the pane that starts at ``starts[i]``, or if it has a span, of a window of
+        that length (negative: of a window that is retained). Returns the pieces, and the piece of
+        each entry.
         """
         groups = list(_by_span(starts, spans, grid.width_us))
         panes = next((group.starts for group in groups if not group.span), _NO_MOMENTS)
@@ -152,14 +156,14 @@ class Pieces:
         return self.windows + self.staying
 
     def only_piece(self, window: ClosingWindow) -> int | None:
-        """Return the piece that a window consists of; ``None`` if it has several."""
+        """Return the number of the piece that a window consists of; ``None`` if it has several."""
         first, end = window.panes
         if first == end or window.own is not None:
             return window.own if first == end else None
         return first if end - first == 1 else self.ready.get(window.panes)
 
     def _piece_numbers(self, groups: Sequence[_SpanGroup], count: int) -> npt.NDArray[np.integer]:
-        """Return the piece of each entry of some groups."""
+        """Return the piece number of each of `count` entries, which are grouped by span."""
         piece_of = np.full(count, self.count)
         for group in groups:
             numbers = group.number
@@ -174,7 +178,10 @@ class Pieces:
     def plan(
         self, sizes: IntArray, all_keys: int, *, overlapping: bool
     ) -> Mapping[tuple[int, int], ConsolidationStep]:
-        """Plan how windows are merged from pieces of the given sizes (keys), in order."""
+        """Return a plan, in order, for merging windows from pieces and other windows.
+
+        `sizes`: number of keys of each piece. `all_keys`: number of distinct keys.
+        """
         asked = dict.fromkeys(w.panes for w in self.to_build if w.panes[0] < w.panes[1])
         spans = tuple(span for span in asked if span not in self.ready)
         if not spans:
@@ -189,7 +196,7 @@ class Pieces:
         return {step.window: step for step in plan.steps}
 
     def pieces_read(self, steps: Mapping[tuple[int, int], ConsolidationStep]) -> set[int]:
-        """Return the pieces that a plan reads."""
+        """Return the numbers of the pieces that a plan reads."""
         parts = [part for step in steps.values() for part in step.parts]
         parts += [w.panes for w in self.to_build if w.panes not in steps]
         read = {window.own for window in self.windows if window.own is not None}
@@ -206,9 +213,10 @@ class Pieces:
         steps: Mapping[tuple[int, int], ConsolidationStep],
         merge: Callable[[pa.RecordBatch, pa.RecordBatch], pa.RecordBatch],
     ) -> tuple[list[KeyedStates], int]:
-        """Merge pieces into the windows `to_build`; also return the number of keys read.
+        """Merge the `states` of pieces into the windows of `to_build`, as planned.
 
-        `merge` merges states row by row, the earlier ones first.
+        Returns the windows' states, and the number of keys read. `merge` merges states row by row,
+        the earlier ones first.
         """
         merged = 0
         built = {span: states[piece] for span, piece in self.ready.items()}
@@ -241,11 +249,12 @@ def plan_of(
     overlapping: bool,
     ready: Mapping[tuple[int, int], int] | None = None,  # windows that are built → their keys
 ) -> ConsolidationPlan:
-    """Plan the windows' parts, as positions of panes, by the keys counted per pane.
+    """Return a plan for merging windows from panes, by the number of keys of each pane.
 
     Keys count in thirty-seconds of all, so that the plan of one epoch is found again in the next.
     What is planned by is the committed state and the epoch's rows, so another attempt of the epoch
-    plans the same.
+    plans the same. `windows`: first pane and end of each. `ready`: window → pane position that
+    holds it whole.
     """
     share = SHARES / max(all_keys, 1)
     shares = np.ceil(pane_keys * share).astype(np.int64)
@@ -268,7 +277,10 @@ def _cached_plan(
     *,
     search: bool,
 ) -> ConsolidationPlan:
-    """Plan the merging of closing windows from panes and from one another."""
+    """Return a plan for merging closing windows from panes and from one another; cached.
+
+    `shares`: keys of each pane, in thirty-seconds of all.
+    """
     problem = ConsolidationProblem(
         pane_keys=np.array(shares, np.float64),
         windows=windows,
@@ -290,7 +302,7 @@ class _SpanGroup:
 
 
 def _by_span(starts: IntArray, spans: IntArray | None, width_us: int) -> Iterator[_SpanGroup]:
-    """Group entries by span, and number where they start."""
+    """Group entries by span; yield each group with the number of each entry's start."""
     if spans is None or not spans.any():
         distinct, number = _number_times(starts, width_us)
         yield _SpanGroup(span=0, rows=None, starts=distinct, number=number)
@@ -307,13 +319,16 @@ def _by_span(starts: IntArray, spans: IntArray | None, width_us: int) -> Iterato
 
 
 def _window_of_panes(panes: IntArray, start: int, end: int) -> ClosingWindow:
-    """Return a window and the positions of its panes."""
+    """Return the window from `start` to `end`, with the positions of its panes."""
     first, last = np.searchsorted(panes, (start, end)).tolist()
     return ClosingWindow(start=start, end=end, panes=(first, last))
 
 
 def _number_times(moments: IntArray, width: int) -> tuple[IntArray, npt.NDArray[np.integer]]:
-    """Return the distinct times, ascending, and the index of each; all are `width` apart."""
+    """Return the distinct times, ascending, and the index of each.
+
+    Times are multiples of `width`.
+    """
     if not len(moments):
         return moments, moments
     least = int(moments.min())

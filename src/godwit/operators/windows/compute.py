@@ -109,7 +109,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
 
     @property
     def may_duplicate(self) -> bool:
-        """True if windows may have states of their own beside panes."""
+        """True if windows, and not only panes, may have states that each row updates."""
         return SPAN in self.schema.keys.names
 
     @property
@@ -137,11 +137,19 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
 
     @property
     def shared_windows(self) -> tuple[PaneGrid, bool | None] | None:
-        """Panes of the windows, and the user's choice of sharing; ``None`` if it cannot share."""
+        """Panes of the windows, and the user's choice to share them.
+
+        ``None`` if panes cannot be shared.
+
+        The choice is ``None`` if the user made none.
+        """
         return (self.grid, self.share) if self.may_duplicate and self.commutative else None
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Update the partials of keys and panes; emit windows that close, or grew."""
+        """Update the partial states of keys and panes.
+
+        Emit windows that close, or (update) changed.
+        """
         work, time = WindowWork(), data.time
         open_after = time.closed - self.lateness_us
         groups, changed, output, closing_ms = None, None, None, 0.0
@@ -166,7 +174,10 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         )
 
     def _updated(self, data: OperatorInput, work: WindowWork) -> tuple[Groups, StateRows]:
-        """Update the partials of the keys and panes, or windows, that have rows."""
+        """Update the partial states of keys and panes (or windows) that have rows.
+
+        Returns the groups of rows, and the changed entries. `work` counts keys and time.
+        """
         position = self.pane_position
         if self.may_duplicate and data.time.duplicated:
             partials = self.as_partials(data)
@@ -196,13 +207,16 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         return groups, StateRows(hashes=groups.hashes, keys=keys, values=state)
 
     def _group_rows(self, data: OperatorInput) -> tuple[Groups, pa.RecordBatch, pa.RecordBatch]:
-        """Group an epoch's rows; return groups, keys, and the rows or one partial per group."""
+        """Group an epoch's rows by key and pane.
+
+        Returns the groups, their keys, and the rows; or one partial state per group, if combined.
+        """
         groups, keys = data.grouped(self.pane_position)
         rows = data.rows.values
         return groups, keys, self.merge_partials(groups, rows) if data.is_partial else rows
 
     def _add_to_retained(self, data: OperatorInput, kept: KeptSpans) -> OperatorInput:
-        """Add partials of late rows to the retained closed windows that hold them."""
+        """Return the input with late rows added to retained closed windows that contain them."""
         panes, time = values_of(data.rows.keys.column(self.pane_position)), data.time
         if int(panes.min()) >= time.closed:
             return data
@@ -217,7 +231,10 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def _copy_to_windows(
         self, partials: StateRows, windows: WindowsOfPanes, spans: npt.NDArray[np.int64]
     ) -> StateRows:
-        """Copy partials of panes to the windows that hold them; `spans` identify the windows."""
+        """Copy partial states of panes to the windows that contain them.
+
+        `spans` identify the windows' kinds in the entries.
+        """
         position = self.pane_position
         own = partials.keys.select(list(range(position))).take(pa.array(windows.pane))
         starts = column_of(windows.start, None, partials.keys.column(position).type)
@@ -235,7 +252,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         return Pieces.of(self.grid, *self._starts_and_spans(entries.keys), time, kept)
 
     def _starts_and_spans(self, keys: pa.RecordBatch) -> tuple[IntArray, IntArray | None]:
-        """Return the start and the span of entries; ``None`` if they have no span."""
+        """Return the start and the span of each entry; spans are ``None`` if entries have none."""
         position = self.pane_position
         spans = values_of(keys.column(position + 1)) if self.may_duplicate else None
         return values_of(keys.column(position)), spans
@@ -243,7 +260,10 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def _close_windows(
         self, data: OperatorInput, changed: StateRows | None, work: WindowWork
     ) -> tuple[pa.RecordBatch, StateRows | None]:
-        """Return the output of windows that close, and the closed windows to retain."""
+        """Return the output of the windows that close, and the closed windows to retain.
+
+        `changed`: entries changed in this epoch, which replace stored ones.
+        """
         kept, time = self.kept, data.time
         if kept is None or time.kept_since == END:
             with work.timing("scan"):
@@ -269,12 +289,16 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         )
 
     def _read_planned(
-        self, data: OperatorInput, part: EntryRange, changed: StateRows | None, kept: KeptSpans
+        self,
+        data: OperatorInput,
+        entry_range: EntryRange,
+        changed: StateRows | None,
+        kept: KeptSpans,
     ) -> tuple[StateRows, Pieces, npt.NDArray[np.integer], Steps]:
-        """Plan by the entries that exist, and read those that the plan needs.
+        """Plan from the entries that exist, and read only those that the plan needs.
 
-        Most panes are in windows that stayed. Returns the entries, the pieces, the piece of each
-        entry, and the plan.
+        Most panes are in windows that are retained. Returns the entries, the pieces, the piece of
+        each entry, and the plan.
         """
         columns = (self.pane_position, self.pane_position + 1)
         also = [] if changed is None else [values_of(changed.keys.column(at)) for at in columns]
@@ -295,7 +319,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
             planned.append((pieces, np.where(read, piece_of, pieces.count), steps))
             return read[: len(stored[0])]
 
-        entries = data.state.select(columns, part, choose)
+        entries = data.state.select(columns, entry_range, choose)
         ((pieces, piece_of, steps),) = planned
         read = piece_of < pieces.count
         if changed is not None:
@@ -326,9 +350,10 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     ) -> tuple[pa.RecordBatch, StateRows | None]:
         """Merge entries into windows; return the output of those that close, and those to retain.
 
-        What is scanned lies in no order.  It is ordered by piece and key once; where every window
-        is one piece, which is the whole work of windows that do not overlap, not even keys need be
-        told apart.
+        `piece_of`: piece of each entry. `repeats`: a key may have several entries in a piece.
+        `steps`: the plan, if there is one. Entries are unordered; they are ordered by piece and key
+        once. If every window is one piece, as with windows that do not overlap, even that is not
+        needed.
         """
         cpu = cpu_clock.process_time()
         windows, count = pieces.to_build, pieces.count
@@ -396,7 +421,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         return self.window_rows(*windows_over, states.slice(0, closed)), staying
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
-        """Add the columns of an entry's identity: its pane, marked as one."""
+        """Insert the columns that identify an entry: its pane, and that it is a pane."""
         if not self.may_duplicate:
             return self.insert_identity(rows, panes)
         no_span = column_of(np.zeros(len(panes), np.int64), None, SPAN_TYPE)
@@ -405,7 +430,10 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def _updated_output(
         self, groups: Groups, changed: StateRows, state: StateView, after: int, until: int
     ) -> pa.RecordBatch:
-        """Return the output of open windows with changed panes (update mode)."""
+        """Return the output of open windows whose panes changed (update mode).
+
+        `after`, `until`: the windows end in ``(after, until]``.
+        """
         others, touched = changed, np.ones(len(changed.hashes), np.bool_)
         if self.grid.panes_per_window > 1:
             others, touched = self._with_neighbours(groups, changed, state, after)
@@ -417,13 +445,13 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
 
     @property
     def means(self) -> dict[str, Any]:
-        """Meaning of the output for the checkpoint: columns of time, and "update" or "append"."""
+        """Meaning of the output, for the checkpoint: time columns, and "update" or "append"."""
         return {**super().means, "output": "update" if self.update else "append"}
 
     def window_rows(
         self, keys: pa.RecordBatch, starts: IntArray, ends: IntArray, state: pa.RecordBatch
     ) -> pa.RecordBatch:
-        """Return the output of some windows: n keys, bounds and states."""
+        """Return the output rows of n windows, from their keys, bounds and states."""
         moment = self.schema.keys.field(self.pane_position).type
         bounds = [column_of(self.grid.instants(of), None, moment) for of in (starts, ends)]
         if self.lengths is not None:
@@ -437,9 +465,9 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def _merge_open_windows(
         self, entries: StateRows, after: int, until: int, touched: npt.NDArray[np.bool_]
     ) -> pa.RecordBatch:
-        """Merge the panes of open windows that hold a changed one.
+        """Merge the panes of open windows that contain a changed pane; return their output.
 
-        `entries` has every key and pane at most once.
+        `entries` has every key and pane at most once; `touched`: mask of the changed ones.
         """
         panes = values_of(entries.keys.column(self.pane_position))
         windows = self.grid.windows_of(panes, after, until)
@@ -462,7 +490,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def _with_neighbours(
         self, groups: Groups, changed: StateRows, state: StateView, closed: int
     ) -> tuple[StateRows, npt.NDArray[np.bool_]]:
-        """Return all entries of windows with a changed entry, and a mask of the changed ones."""
+        """Return all entries of windows with a changed entry, and a mask of the changed entries."""
         width, position = self.grid.width_us, self.pane_position
         panes = values_of(changed.keys.column(position))
         own = changed.keys.select(list(range(position)))
@@ -499,7 +527,7 @@ def _entries_to_write(
     staying: StateRows | None,
     num_key_groups: int,
 ) -> dict[str, Changed]:
-    """Return the entries to write: those of an epoch's rows, and the windows that stay."""
+    """Return the entries to write: those that rows changed, and the closed windows to retain."""
     if groups is None or changed is None:
         rows, key_groups = staying, np.zeros(0, np.int32)
     else:

@@ -63,19 +63,25 @@ class KeptSpans:
 
     @property
     def mark(self) -> int:
-        """Fingerprint of the retained kinds of windows; state with another one is not used."""
+        """Fingerprint of the kinds of retained windows.
+
+        State with another fingerprint is not used.
+        """
         kinds = [(w.length_us, w.every_us, w.offset_us) for w in self.grid.windows]
         return zlib.crc32(repr((kinds, self.needed_us)).encode())
 
     def available(self, panes: Moments, since: int, closed: int) -> WindowsOfPanes:
         """Return the retained windows over each pane, once windows up to `closed` are emitted.
 
-        They ended after `since`; those that no later window needs do not count.
+        These windows ended after `since`; those that no later window needs are left out.
         """
         return self._without_unneeded(self.grid.windows_of(panes, since, closed), closed)
 
     def entries(self, panes: Moments, since: int, closed: int) -> tuple[Moments, Moments]:
-        """Return start and span of the entries of panes, and of the retained windows over them."""
+        """Return start and span of the entries of panes, and of retained windows over them.
+
+        `since`, `closed`: see `available`.
+        """
         held = self.available(panes, since, closed)
         stayed = sorted(set(zip(held.start.tolist(), held.end.tolist(), strict=True)))
         spans = [0] * len(panes) + [start - end for start, end in stayed]
@@ -83,12 +89,12 @@ class KeptSpans:
         return starts, np.array(spans, np.int64)
 
     def to_retain(self, panes: Moments, closed: int, until: int) -> list[tuple[int, int]]:
-        """Start and end of each window to retain over these panes that ends by `until`."""
+        """Return start and end of each window over these panes to retain: that ends by `until`."""
         ending = self._without_unneeded(self.grid.windows_of(panes, closed, until), until)
         return sorted(set(zip(ending.start.tolist(), ending.end.tolist(), strict=True)))
 
     def is_retained(self, start: int, end: int, since: int, closed: int) -> bool:
-        """Return whether a window has been built by now, and is still needed."""
+        """Return whether a window ended in ``(since, closed]`` and a later window needs it."""
         if not since < end <= closed:
             return False
         needed = (  # a window of two kinds counts as of the first, as it does for panes
@@ -99,7 +105,7 @@ class KeptSpans:
         return start + next(needed, 0) > closed
 
     def any_retained_from(self, first: int, since: int, closed: int) -> bool:
-        """Return whether any window that is there begins at `first` or later."""
+        """Return whether any retained window begins at `first` or later; see `is_retained`."""
         latest = [window.last_closing(closed) for window in self.grid.windows]
         return any(
             start >= first and start + window.length_us > since and start + needed_us > closed
@@ -109,7 +115,7 @@ class KeptSpans:
         )
 
     def _without_unneeded(self, windows: WindowsOfPanes, closed: int) -> WindowsOfPanes:
-        """Drop windows that only closed windows needed."""
+        """Return the windows that are still needed once windows up to `closed` are emitted."""
         needed = windows.start + np.array(self.needed_us, np.int64)[windows.kind] > closed
         return WindowsOfPanes(
             pane=windows.pane[needed],
@@ -121,7 +127,7 @@ class KeptSpans:
 
 @lru_cache(maxsize=64)
 def kept_spans(grid: PaneGrid) -> KeptSpans | None:
-    """Choose the windows that stay for the windows of a grid; ``None`` if no window needs them.
+    """Choose the kinds of windows to retain for the windows of a grid; ``None`` if none help.
 
     Examples
     --------
@@ -155,14 +161,17 @@ def kept_spans(grid: PaneGrid) -> KeptSpans | None:
 
 
 def _includes_kind(kind: TimeWindow, other: TimeWindow) -> bool:
-    """Return whether all windows of another kind are of this one too."""
+    """Return whether every window of kind `other` is also one of `kind`."""
     apart = other.offset_us - kind.offset_us
     alike = kind.length_us == other.length_us and not other.every_us % kind.every_us
     return alike and not apart % kind.every_us
 
 
 def _aligned_blocks(grid: PaneGrid) -> Iterator[tuple[TimeWindow, int]]:
-    """Blocks of steps of windows that overlap their own kind, and how long they are needed."""
+    """Yield kinds of windows that are blocks of steps of overlapping windows.
+
+    With each, how long it is needed after its end.
+    """
     for window in grid.windows:
         steps, rest = divmod(window.length_us, window.every_us)
         if rest or steps < 2:
@@ -180,7 +189,10 @@ def _aligned_blocks(grid: PaneGrid) -> Iterator[tuple[TimeWindow, int]]:
 
 
 def _reused_parts(grid: PaneGrid) -> Iterator[tuple[TimeWindow, int]]:
-    """Parts of the cheapest plan that a window which ends later needs, and how long."""
+    """Yield kinds of windows that are parts of the cheapest plan of a later window.
+
+    With each, how long it is needed after its end.
+    """
     windows = [w for w in grid.windows if w.length_us < _FEWEST_STEPS * w.every_us]
     if not windows:
         return

@@ -57,9 +57,9 @@ class EventTimeOperator(KeyedOperator):
         return pa.schema(list(self.schema.keys)[: self.schema.keys.get_field_index(PANE)])
 
     def unique_keys_of_windows(self, lengths: int) -> tuple[tuple[str, ...], ...]:
-        """Return columns that identify windows; `lengths`: number of different lengths.
+        """Return the sets of output columns that identify a window of a key.
 
-        If all windows have one length, one of the two bounds is enough.
+        `lengths`: number of different window lengths; if it is 1, either bound is enough.
         """
         own = tuple(self.keys.names)
         both = (*own, WINDOW_START, WINDOW_END)
@@ -67,12 +67,12 @@ class EventTimeOperator(KeyedOperator):
 
     @property
     def means(self) -> dict[str, Any]:
-        """Meaning of the state, for the checkpoint: the column of event time."""
+        """Meaning of the state, for the checkpoint: the event-time column."""
         return {"time": {"column": self.time.column, "is end": self.time.is_end}}
 
     @property
     def described_windows(self) -> list[dict[str, Any]]:
-        """Windows as plain values for the checkpoint; `first_needed_pane` reads them."""
+        """Windows as plain values for the checkpoint, from which `first_needed_pane` reads them."""
         more: dict[str, Any] = {"lateness_us": self.lateness_us} if self.lateness_us else {}
         if isinstance(self.grid, CalendarGrid):
             more["calendar"] = {"unit": self.grid.calendar.unit, "zone": self.grid.calendar.zone}
@@ -82,11 +82,11 @@ class EventTimeOperator(KeyedOperator):
         ]
 
     def describe_state(self, state: str = STATE) -> StateDescription:
-        """Describe the entries and their meaning for the checkpoint."""
+        """Describe the state's columns and their meaning for the checkpoint."""
         return self.with_windows(super().describe_state(state))
 
     def with_windows(self, described: StateDescription) -> StateDescription:
-        """Add identity columns, windows and meaning to the description of a state."""
+        """Return a state's description with identity columns, windows and meaning added."""
         return msgspec.structs.replace(
             described,
             entries=columns_of(list(self.schema.keys)[len(self.keys) :]),
@@ -109,7 +109,10 @@ class EventTimeOperator(KeyedOperator):
     def arrange(
         self, rows: pa.RecordBatch, time: EpochTime, input_number: int = 0
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
-        """Assign rows to panes, and split off rows that are late, too far ahead or without time."""
+        """Assign rows to panes, and split off rows that are late, too far ahead or without time.
+
+        Returns the accepted rows, the left-out rows (``None`` if none), and their event times.
+        """
         column = rows.column(self.time.column)
         times, mask = values_of(column) - int(self.time.is_end), mask_of(column)
         untimed = np.zeros(len(times), np.bool_) if mask is None else ~mask
@@ -137,7 +140,7 @@ class EventTimeOperator(KeyedOperator):
         return self.with_panes(rows, panes), left_out, arrivals
 
     def is_late(self, times: npt.NDArray[np.int64], closed: int) -> npt.NDArray[np.bool_]:
-        """Return whether earlier epochs closed all windows of rows of these event times."""
+        """Return a mask of event times whose windows were all closed by earlier epochs."""
         return self.grid.is_late(times, closed - self.lateness_us)
 
     def entry_marks(
@@ -149,11 +152,11 @@ class EventTimeOperator(KeyedOperator):
         return self.grid.panes(times)
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
-        """Add to rows the identity columns of their entries."""
+        """Insert the identity columns of the rows' entries."""
         return self.insert_identity(rows, panes)
 
     def insert_identity(self, rows: pa.RecordBatch, *apart: pa.Array) -> pa.RecordBatch:
-        """Insert identity columns `apart` behind the key columns of rows."""
+        """Insert identity columns (`apart`) behind the key columns of rows."""
         own, entry = self.keys.names, self.schema.keys.names
         others = [name for name in self.inputs.names if name not in own]
         columns = [*rows.select(own).columns, *apart, *rows.select(others).columns]
@@ -166,7 +169,7 @@ class EventTimeOperator(KeyedOperator):
         return self.grid.closes(time.closed, time.until)
 
     def needs_state(self, time: EpochTime) -> bool:
-        """Return whether windows close in this epoch, so that rows cannot wait for state."""
+        """Return whether windows close in this epoch, so that it must fail if state is missing."""
         return (
             super().needs_state(time)
             or self.closes(time)
@@ -178,19 +181,22 @@ class EventTimeOperator(KeyedOperator):
         return self.grid.closing(time.closed, time.until)
 
     def emitted_by(self, moment: int) -> int:
-        """Return the end of the last window that holds an event time, which emits its rows."""
+        """Return the end of the last window that contains an event time.
+
+        Its rows are emitted then.
+        """
         return self.grid.end_of(moment)
 
     def last_emitted(self, newest: int) -> int:
-        """Return the maximum event time of emitted windows, given that of the input."""
+        """Return the maximum event time of emitted windows, if `newest` is that of the input."""
         return self.emitted_by(newest) - 1
 
     def first_needed_pane(self, closed: int) -> int:
-        """Return the first pane that open windows still need at `closed`."""
+        """Return the first pane that open windows need, once windows up to `closed` are emitted."""
         return self.grid.first_open(closed - self.lateness_us) if closed > BEGINNING else BEGINNING
 
     def expired_entries(self, closed: int) -> EntryRange:
-        """Return the range of entries whose panes no open window needs."""
+        """Return the range of entries whose panes no window that ends after `closed` needs."""
         return EntryRange(column=self.pane_position, end=self.first_needed_pane(closed))
 
     # -- entries -------------------------------------------------------------------------------
@@ -198,9 +204,9 @@ class EventTimeOperator(KeyedOperator):
     def closing_entries(
         self, data: OperatorInput, changed: StateRows | None
     ) -> tuple[StateRows, StateRows | None]:
-        """Return entries of panes that close: stored ones, and those changed in this epoch.
+        """Return the entries of panes that close, stored ones, and those changed in this epoch.
 
-        The latter replace the former; ``None`` if there are none.
+        The changed ones, ``None`` if there are none, replace stored ones.
         """
         first, end = self.closing_panes(data.time)
         part = EntryRange(column=self.pane_position, first=first, end=end)
@@ -211,16 +217,16 @@ class EventTimeOperator(KeyedOperator):
         return pa.RecordBatch.from_pylist([], self.output)
 
 
-def entries_in_range(entries: StateRows | None, part: EntryRange) -> StateRows | None:
-    """Return the entries whose event time is in a range; ``None`` if there are none."""
+def entries_in_range(entries: StateRows | None, entry_range: EntryRange) -> StateRows | None:
+    """Return the entries whose event time is in a range; ``None`` if none are."""
     if entries is None:
         return None
-    inside = part.positions(entries.keys)
+    inside = entry_range.positions(entries.keys)
     return entries.take(inside) if len(inside) else None
 
 
 def number_rows(rows: StateRows, column: str, epoch: int) -> StateRows:
-    """Assign numbers to rows in order of arrival, over all epochs, in a key column."""
+    """Set a key column to the rows' numbers in order of arrival, which ascend over all epochs."""
     numbers = epoch * _ROWS_OF_EPOCH + np.arange(len(rows.hashes))
     position = rows.keys.schema.get_field_index(column)
     keys = rows.keys.set_column(position, rows.keys.schema.field(position), pa.array(numbers))
@@ -230,7 +236,7 @@ def number_rows(rows: StateRows, column: str, epoch: int) -> StateRows:
 def first_needed_pane(described: StateDescription, closed: int) -> int | None:
     """Return the first pane of windows that end after `closed`, both in microseconds.
 
-    ``None`` for state that is not made of panes.
+    `described`: description of the state in the checkpoint. ``None`` for state without panes.
     """
     panes = [window for window in described.windows or () if "length_us" in window]
     if not panes:
@@ -245,12 +251,18 @@ def first_needed_pane(described: StateDescription, closed: int) -> int | None:
 
 
 def window_bounds(time: pa.DataType) -> list[pa.Field]:
-    """Return the output columns of a window's start and end, of this type."""
+    """Return the fields of the output columns for a window's start and end.
+
+    `time`: type of the event-time column.
+    """
     return [pa.field(WINDOW_START, time), pa.field(WINDOW_END, time)]
 
 
 def output_schema(name: str, bounds: list[pa.Field], results: list[pa.Field]) -> pa.Schema:
-    """Return the columns of an operator's output; raise if a name is repeated."""
+    """Return the columns of an operator's output: window bounds, then results.
+
+    Raises if a name is repeated. `name`: the operator's name.
+    """
     output = pa.schema([*bounds, *results])
     check_column_names(output.names, f"The output of operator {name!r}")
     return output

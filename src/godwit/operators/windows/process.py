@@ -71,7 +71,8 @@ def call_for_windows(
 ) -> pa.RecordBatch:
     """Call the user's function for n windows; return the rows that it emits.
 
-    `keys`, `starts` and `ends` are n rows: key and bounds of each window.
+    `keys`, `starts` and `ends`: n rows, key and bounds of each window. `order`, `bounds`: window i
+    has the rows ``order[bounds[i]:bounds[i + 1]]`` of `rows`.
     """
     of_key = rows_as_tuples(keys)
     windows = rows_as_tuples(pa.RecordBatch.from_arrays([starts, ends], names=["start", "end"]))
@@ -118,12 +119,12 @@ class WindowedProcess(EventTimeOperator):
         self.function, self.zone, self.output_class = function, zone, output_class
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
-        """Add to rows the identity columns of their entries: pane and number."""
+        """Insert the identity columns of the rows' entries: pane and number."""
         numbers = column_of(np.zeros(rows.num_rows, np.int64), None, pa.int64())
         return self.insert_identity(rows, panes, numbers)
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Store an epoch's rows; call the function for every window that closes."""
+        """Store an epoch's rows; call the user's function for every window that closes."""
         groups, changed, output, closing_ms = None, None, None, 0.0
         if len(data.rows.hashes):
             rows = number_rows(data.rows, _NUMBER, data.epoch)

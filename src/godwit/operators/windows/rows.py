@@ -65,7 +65,7 @@ class RowWindows:
     def operator(
         self, *, name: str, keys: pa.Schema, inputs: pa.Schema, aggregates: Mapping[str, Aggregate]
     ) -> RowWindowsOperator:
-        """Return the operator of these windows."""
+        """Return the operator that computes aggregates over these windows."""
         return RowWindowsOperator(
             name=name, keys=keys, inputs=inputs, aggregates=aggregates, windows=self
         )
@@ -140,12 +140,12 @@ class RowWindowsOperator(KeyedOperator):
 
     @property
     def states(self) -> tuple[StateId, ...]:
-        """Counts and open pane per key; full panes, where windows overlap."""
+        """The state of counts and open panes, and, if windows overlap, that of full panes."""
         names = (STATE, _PANES) if self._panes_per_window > 1 else (STATE,)
         return tuple(StateId(self.name, state) for state in names)
 
     def schema_of(self, state: str) -> StateSchema:
-        """Columns of the state of open panes, or of full ones."""
+        """Return the key and state columns of open panes, or of full panes."""
         return self._panes if state == _PANES else self.schema
 
     def describe_state(self, state: str = STATE) -> StateDescription:
@@ -166,12 +166,12 @@ class RowWindowsOperator(KeyedOperator):
         return self._compute.values_from(state, written)
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
-        """Return the columns that entries of an earlier schema lack: states without rows."""
+        """Return `count` initial states of aggregates that entries of an earlier schema lack."""
         created = self._compute.new_columns(state, count)
         return created if state == _PANES else self._open_state(np.zeros(count, np.int64), created)
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Add an epoch's rows to panes; emit windows that are full."""
+        """Add an epoch's rows to panes, and emit the windows that have all their rows."""
         if not len(data.rows.hashes):
             return OperatorOutput()
         every, width = self.windows.every, self._panes_per_window
@@ -236,8 +236,8 @@ class RowWindowsOperator(KeyedOperator):
     ) -> pa.RecordBatch:
         """Add an epoch's rows to panes; return the partial states of all panes with rows, in order.
 
-        A key that `goes_on` has an open pane, whose state is in `prior`; `ends` and `key` are where
-        the pieces of each key end, and the key of each piece.
+        `goes_on`: mask of keys that have an open pane, whose state is in `prior`. `ends`: end of
+        the pieces (new rows of one pane) of each key. `key`: key of each piece.
         """
         every = self.windows.every
         starts = np.append(0, ends[:-1])
@@ -273,10 +273,10 @@ class RowWindowsOperator(KeyedOperator):
         spans: tuple[IntArray, IntArray, IntArray],
         pieces: tuple[IntArray, IntArray, pa.RecordBatch],
     ) -> pa.RecordBatch:
-        """Merge full panes into windows.
+        """Merge the panes of full windows; return one state per window.
 
-        `spans` are of each key: its first window, its first pane of this epoch, and how many
-        windows; `pieces` are key, pane and partial state of the panes of this epoch.
+        `spans`: of each key, its first window, its first pane of this epoch, and the number of
+        windows. `pieces`: key, pane and partial state of the panes of this epoch.
         """
         oldest, first, num_windows = spans
         key, pane, partials = pieces
@@ -305,12 +305,15 @@ class RowWindowsOperator(KeyedOperator):
         )
 
     def _open_state(self, count: IntArray, partials: pa.RecordBatch) -> pa.RecordBatch:
-        """Build state columns: rows so far, and the open pane's partials."""
+        """Build keys' state columns from numbers of rows and the open panes' partial states."""
         columns = [column_of(count, None, pa.int64()), *partials.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
 
     def _pane_keys(self, keys: pa.RecordBatch, key: IntArray, pane: IntArray) -> pa.RecordBatch:
-        """Return the key columns of full panes."""
+        """Return the key columns of entries of full panes.
+
+        `key`: position of each pane's key in `keys`.
+        """
         slot = column_of(pane % (self._panes_per_window - 1), None, pa.int64())
         columns = [*keys.take(pa.array(key)).columns, slot]
         return pa.RecordBatch.from_arrays(columns, schema=self._panes.keys)

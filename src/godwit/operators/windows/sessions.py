@@ -98,13 +98,13 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         return self.unique_keys_of_windows(1)
 
     def is_late(self, times: IntArray, closed: int) -> npt.NDArray[np.bool_]:
-        """Return whether a row would form a session that is closed already."""
+        """Return a mask of event times whose row alone would form a closed session."""
         return times + self.gap_us <= closed
 
     def entry_marks(self, rows: pa.RecordBatch, times: IntArray) -> IntArray:
-        """Return a value that differs between rows which must not be combined: by session.
+        """Return a value per row; rows of a key are combined only if their values are equal.
 
-        Where the order of rows counts, it is the beginning of each row's session among these rows.
+        If the order of rows matters, it is the start of the row's session among these rows.
         """
         if self.commutative:
             return times // self.gap_us * self.gap_us
@@ -122,7 +122,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         return time.until > time.closed
 
     def emitted_by(self, moment: int) -> int:
-        """Return the end of a session whose last row has this time."""
+        """Return the end of a session whose last row has the event time `moment`."""
         return moment + self.gap_us
 
     def first_needed_pane(self, closed: int) -> int:  # noqa: ARG002
@@ -130,10 +130,10 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         return BEGINNING
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Merge an epoch's rows with the sessions of their keys, and emit those that close.
+        """Merge an epoch's rows into the sessions of their keys, and emit sessions that close.
 
-        The keys that are looked at are those that have rows or whose sessions are over; which
-        those are is found by one scan of one column.
+        Keys with rows, and keys whose sessions are over, are processed; one scan of one column
+        finds the latter.
         """
         time, names = data.time, self.keys.names
         # Raw rows are combined when it is known which session each is of.
@@ -166,7 +166,10 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         over: StateRows | None,  # sessions that are over
         count: int,
     ) -> tuple[StateRows, IntArray, IntArray]:
-        """Return the stored sessions of all keys, with the key and the slot of each."""
+        """Return the stored sessions of all keys, the key of each, and the slot of each.
+
+        `over`: stored sessions that close. `count`: number of slots in use.
+        """
         entries, values, of_key, slots = [], [], [], []
         first = np.zeros(groups.count, np.int64)
         if over is not None:
@@ -214,7 +217,12 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         time: EpochTime,
         raw: bool,
     ) -> OperatorOutput:
-        """Merge sessions that touch, emit those that close, and write the others."""
+        """Merge sessions that are at most the gap apart; emit those that close, and store the rest.
+
+        `stored`, `arrived`: sessions in the state, and rows of the epoch. `key`: key number of
+        each. `slots`: number that tells each stored session apart from others of its key. `raw`:
+        `arrived` has raw rows, not partial states.
+        """
         ends = [self.time.column] * 2 if raw else [_FIRST, _LAST]
         firsts, lasts = (
             np.concatenate(
@@ -265,7 +273,10 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
     def _session_states(
         self, stored: pa.RecordBatch, rows: StateRows, session: IntArray, count: int
     ) -> pa.RecordBatch:
-        """Return the states of all sessions; `session`: of stored parts, then of rows."""
+        """Return the states of `count` sessions, from stored sessions and new rows.
+
+        `session`: session number of each stored session, then of each row.
+        """
         of_stored, of_row = session[: stored.num_rows], session[stored.num_rows :]
         with_rows = np.bincount(of_row, minlength=count) > 0
         number = (np.cumsum(with_rows) - 1)[of_row]
@@ -282,19 +293,19 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         return self.merge_in_order(pa.concat_batches([stored, fresh]).take(pa.array(parts)), starts)
 
     def emitted(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the output of sessions that close."""
+        """Return the output rows of sessions that close, from their keys and states."""
         first, last, *results = self.results(keys, state)
         own = keys.columns[: self.pane_position]
         bounds = self.bounds(first, last)
         return pa.RecordBatch.from_arrays([*own, *bounds, *results], schema=self.output)
 
     def _ends(self, last: pa.Array) -> IntArray:
-        """Return the ends of sessions from their last event times."""
+        """Return the ends of sessions: the gap after their last event times."""
         found: IntArray = values_of(last) - self._before_us + self.gap_us
         return found
 
     def bounds(self, first: pa.Array, last: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Return bounds of sessions from their first and last event times."""
+        """Return starts and ends of sessions as columns, from their first and last event times."""
         starts = column_of(values_of(first) - self._before_us, None, first.type)
         return starts, column_of(self._ends(last), None, last.type)
 
@@ -310,7 +321,10 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
     def _starts_session(
         self, key: IntArray, first: IntArray, last: IntArray
     ) -> npt.NDArray[np.bool_]:
-        """Return a mask of rows or sessions, ordered by key and start, that begin a new session."""
+        """Return a mask of the first rows (or sessions) of each merged session.
+
+        They are ordered by key and start; `first`, `last`: event times.
+        """
         count = len(key)
         begins = np.ones(count, np.bool_)
         if count > 1:
@@ -327,7 +341,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         return begins
 
     def _in_slots(self, keys: pa.RecordBatch, slots: IntArray) -> pa.RecordBatch:
-        """Return the identity columns of entries: each key with its session's slot."""
+        """Return the identity columns of entries: each session's key and slot."""
         own = keys.columns[: self.pane_position]
         moment = self.schema.keys.field(self.pane_position).type
         return pa.RecordBatch.from_arrays(

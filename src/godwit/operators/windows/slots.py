@@ -53,12 +53,15 @@ class Slots:
         return slots
 
     def without_expired(self, closed: int) -> Slots:
-        """Forget slots that hold only expired panes."""
+        """Return the slots without those whose panes have all expired by `closed`."""
         over = np.where(self.over <= closed, BEGINNING, self.over)
         return Slots(active=self.active, since=self.since, over=over)
 
     def recorded(self) -> list[tuple[int, int, int, int]]:
-        """Return the slots for a commit record, without key groups that never used the second."""
+        """Return the slots as a commit record stores them.
+
+        Key groups that only used the first are left out.
+        """
         used = np.flatnonzero((self.active != 0) | (self.over > BEGINNING))
         columns = (used, self.active[used], self.since[used], self.over[used])
         return list(zip(*(column.tolist() for column in columns), strict=True))
@@ -66,10 +69,10 @@ class Slots:
     def with_second(
         self, second: Collection[int], smooth: Collection[int], newest: int, grid: PaneGrid
     ) -> Slots:
-        """Return the slots after the second ones of exactly `second` became active.
+        """Return the slots once the second slot is active for exactly the key groups `second`.
 
-        Of `smooth` key groups, earlier panes stay with the slot that has them. No row until now is
-        later than `newest`, in microseconds.
+        `smooth`: key groups whose earlier panes stay with the slot that has them. `newest`: maximum
+        event time so far, in microseconds.
         """
         active = np.zeros_like(self.active)
         active[list(second)] = 1
@@ -87,12 +90,12 @@ class Slots:
     def slot_of(
         self, key_groups: npt.NDArray[np.integer], panes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int8]:
-        """Return the slot that takes rows of key groups and panes."""
+        """Return the slot (0 or 1) that takes the rows of each key group and pane."""
         active = self.active[key_groups]
         slot: npt.NDArray[np.int8] = active ^ (panes < self.since[key_groups])
         return slot
 
     def is_drained(self, slot: int, closed: int) -> npt.NDArray[np.bool_]:
-        """Return a mask of key groups where the slot takes no rows and has no open windows."""
+        """Return a mask of key groups for which a slot takes no rows and has no open window."""
         drained: npt.NDArray[np.bool_] = (self.active != slot) & (self.over <= closed)
         return drained

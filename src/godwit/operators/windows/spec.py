@@ -44,7 +44,7 @@ class Hopping:
         return self._spelled(self.window.length_us)
 
     def _spelled(self, length_us: int) -> str:
-        """Spell a length in the window's own units."""
+        """Return a length as text in the windows' own unit."""
         if self.calendar is None:
             return duration_text(length_us)
         return spelled_calendar(length_us // UNIT_US, self.calendar.unit)
@@ -175,7 +175,8 @@ def session(gap: Duration) -> Session:
 def grid_of(specs: Sequence[Hopping], where: str) -> PaneGrid:
     """Return the grid of panes that all these windows share.
 
-    Raises `InvalidFlowError` if the windows do not go together, or have too many panes.
+    Raises `InvalidFlowError` if windows cannot share panes, or have too many. `where`: the
+    operator, for errors.
     """
     windows = [spec.window for spec in specs]
     calendars = {spec.calendar for spec in specs}
@@ -237,7 +238,7 @@ def _mixed_units_error(length: Duration, other: Duration) -> InvalidFlowError:
 
 
 def _insist_on_no_gaps(spec: Hopping) -> None:
-    """Raise `InvalidFlowError` if windows leave gaps: begin less often than they are long."""
+    """Raise `InvalidFlowError` if the interval between windows exceeds their length."""
     if spec.window.every_us > spec.window.length_us:
         raise InvalidFlowError(
             f"Windows of {str(spec).removeprefix('hopping ')} leave gaps, and rows in them would "
@@ -247,14 +248,20 @@ def _insist_on_no_gaps(spec: Hopping) -> None:
 
 
 def _checked_window(length_us: int, every_us: int, start: Duration) -> TimeWindow:
-    """Return windows of a length that begin every `every_us`, checked."""
+    """Return the window of a length that begins every `every_us`.
+
+    Raise if a number is not valid.
+    """
     offset = microseconds(start, "The start of windows", least=0)
     _check_start(offset, every_us, start, duration_text(every_us))
     return TimeWindow(length_us=length_us, every_us=every_us, offset_us=offset)
 
 
 def _check_start(offset: int, every: int, start: Duration, every_text: str) -> None:
-    """Raise if the start of windows, in the unit of `every`, is not less than their interval."""
+    """Raise if the offset of windows is not less than their interval; both have the same unit.
+
+    `start`, `every_text`: both as the user gave them, for errors.
+    """
     if offset >= every:
         raise InvalidFlowError(
             f"The start of windows is {start!r}, but they begin every {every_text} anyway.",

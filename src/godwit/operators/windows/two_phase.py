@@ -82,7 +82,7 @@ class ComputePart(WindowedCompute):
         time: EpochTime,
         work: WindowWork,  # noqa: ARG002 - the other half merges
     ) -> pa.RecordBatch:
-        """Return the partials of windows that close in this epoch, one per key and pane.
+        """Return the partial states of windows that close, one per key and pane.
 
         `entries`: stored ones. `changed`: those changed in this epoch, which replace stored ones.
         """
@@ -123,7 +123,7 @@ class ConsolidatePart(EventTimeOperator):
         return _role_of_part(self, self.part_of, None)
 
     def unify_columns(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:
-        """Add the slot of partials: the number of their input."""
+        """Add to partial states their slot, which is the number of their input."""
         slot = pa.array(np.full(rows.num_rows, input_number, np.int8))
         return rows.append_column(_SLOT, slot)
 
@@ -133,7 +133,7 @@ class ConsolidatePart(EventTimeOperator):
         time: EpochTime,  # noqa: ARG002
         input_number: int = 0,  # noqa: ARG002
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
-        """Pass partials through: they have their pane, and were checked as rows."""
+        """Return partial states unchanged: the compute part assigned panes and checked the rows."""
         return rows, None, NO_ARRIVALS
 
     def first_needed_pane(self, closed: int) -> int:  # noqa: ARG002
@@ -141,7 +141,7 @@ class ConsolidatePart(EventTimeOperator):
         return BEGINNING
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Merge partials into windows, and emit them."""
+        """Merge partial states into windows, and emit these."""
         rows = data.rows
         if not len(rows.hashes):
             return OperatorOutput()
@@ -161,7 +161,7 @@ class ConsolidatePart(EventTimeOperator):
     def _merged(
         self, arrived: StateRows, key_groups: npt.NDArray[np.int32], time: EpochTime
     ) -> StateRows:
-        """Merge the partials of a key and pane from both slots, older ones first."""
+        """Merge the partial states of each key and pane from both slots, older ones first."""
         slot = values_of(arrived.values.column(_SLOT.name))
         values = arrived.values.select(self.schema.values.names)
         partials = StateRows(hashes=arrived.hashes, keys=arrived.keys, values=values)
@@ -191,7 +191,10 @@ def _role_of_part(part: EventTimeOperator, first: str, slot: int | None) -> TwoP
 
 
 def _newest_entries(entries: StateRows, num_hashed: int) -> StateRows:
-    """Drop entries that a later one of the same identity replaces."""
+    """Return entries without those that a later entry of the same identity replaces.
+
+    `num_hashed`: number of key columns that the hash covers.
+    """
     groups = group_rows(entries.hashes, entries.keys, 1, num_hashed)
     if groups.count == len(entries.hashes):
         return entries

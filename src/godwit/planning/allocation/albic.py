@@ -58,9 +58,9 @@ class ScoredPairs:
 
 
 def score_pairs(problem: Problem, score_factor: float) -> ScoredPairs:
-    """Find the pairs of key groups worth collocating: ``out(g_i, g_j) > avg(g_i)·sF``.
+    """Return the pairs of key groups worth collocating: ``out(g_i, g_j) > avg(g_i)·sF``.
 
-    ``avg(g_i)`` is what g_i sends divided by the number of key groups of the operators downstream.
+    ``avg(g_i)``: traffic that g_i sends, divided by the number of key groups downstream of it.
     """
     m, traffic = problem.num_key_groups, problem.traffic
     out = sparse.coo_matrix((traffic.rate, (traffic.source, traffic.target)), shape=(m, m)).tocsr()
@@ -109,8 +109,9 @@ def pin_pairs(
 ) -> tuple[IntArray, list[tuple[int, int]]]:
     """Pin the pairs with most traffic between executors, within the budget (Algorithm 2, step 3).
 
-    A pair that could only meet by parting as much traffic as it brings together is passed over:
-    once most pairs are together, collocation would else go round in circles.
+    A pair that could only be collocated by separating as much other traffic is skipped: once most
+    pairs are together, collocation would otherwise go round in circles. Returns the executor that
+    each unit is pinned to, and the pairs.
     """
     current, limits = problem.current, problem.limits
     count = np.bincount(unit_of)
@@ -153,10 +154,10 @@ def pin_pairs(
 def _ways_to_meet(
     index: FloatArray, one: tuple[int, bool], other: tuple[int, bool], home: IntArray
 ) -> list[tuple[int, int]]:
-    """Return both (unit, executor) moves that collocate two units, the better one first.
+    """Return the two (unit, executor) moves that collocate two units, the better one first.
 
-    They meet at the partition's executor if one of them is a single key group, otherwise at the
-    less loaded one.
+    `one`, `other`: unit, and whether it is a single key group. They are collocated on the
+    partition's executor if one of them is a single key group, otherwise on the less loaded one.
     """
     (a, a_is_partition), (b, b_is_partition) = one, other
     b_goes, a_goes = (b, a), (a, b)
@@ -222,7 +223,7 @@ class Aims:
         self._mean_sender = float(problem.traffic.rate.sum()) / senders
 
     def measure(self, assignment: IntArray) -> Reached:
-        """Measure an assignment of key groups by all aims."""
+        """Return what an assignment of key groups reaches in each aim."""
         distance = max(self._model.over_under(assignment))
         uneven = max(distance, self._enough)
         below_most = max(0.0, min(distance, self._most) - self._enough)
@@ -241,10 +242,10 @@ class Aims:
         return reached.excess == 0 and reached.distance <= self._most
 
     def worth_moving(self, after_plan: Reached, today: Reached, moves: int) -> bool:
-        """Return whether `after_plan` is enough better than `today` to justify `moves` moves.
+        """Return whether a plan is enough better than `today` to justify `moves` moves.
 
-        Collocating pairs does not pay if load distance does not improve and as much other traffic
-        is separated.
+        Collocating pairs is not worth it if the load distance stays and as much other traffic is
+        separated.
         """
         for after, before, least in (
             (after_plan.excess, today.excess, _LEAST_EXCESS),
@@ -279,13 +280,13 @@ def collocate(
     limit: float,
     go_on: Callable[[], bool] = lambda: True,
 ) -> float:
-    """Move or exchange units for traffic, the greatest gain first; return the traffic gained.
+    """Move or exchange units to reduce traffic, the greatest gain first; return the traffic gained.
 
-    For traffic that is spread evenly, which ALBIC's pairs do not see and the MILP takes apart: a
-    static partitioner collocates a few per cent of it. Our own. `traffic` is symmetric, both
-    directions added up. Every step raises the traffic that stays on one executor, leaves no
-    deviation that it touches above `limit` fair shares, and keeps budgets, room and pins. `go_on`
-    is asked before every step.
+    For evenly spread traffic, which ALBIC's pairs miss and the MILP separates: a static partitioner
+    collocates a few per cent of it. Our own. `traffic` is symmetric, both directions added up.
+    Every step raises the traffic that stays on one executor, leaves no deviation that it touches
+    above `limit` fair shares, and keeps budgets, room and pins. `go_on`: returns ``False`` to stop
+    before the next step.
     """
     total = float(traffic.sum()) / 2
     gained = 0.0
@@ -314,9 +315,10 @@ def _best_step(
     limit: float,
     go_on: Callable[[], bool],
 ) -> tuple[list[tuple[int, int]], float]:
-    """Return the (unit, executor) moves that gain most traffic, and the gain; 0 if none.
+    """Return the (unit, executor) moves that gain most traffic, and the gain; 0 if none do.
 
     Pairs of executors are searched in descending order of an upper bound of their gain.
+    `with_executor`: traffic of each unit with each executor.
     """
     place, stays = placement.place, placement.model.stays
     gain = with_executor - with_executor[np.arange(len(place)), place][:, None]
@@ -375,19 +377,19 @@ def plan_albic(
     clock: Clock = time.perf_counter,
     rng: np.random.Generator | None = None,
 ) -> Solution:
-    """Least load distance while collocation is kept and improved (paper 2 §4.3.2, Algorithm 2).
+    """Plan the least load distance while collocation is kept and improved (paper 2 §4.3.2).
 
-    Constraints are those of `plan_milp`; besides, partitions of collocated key groups move as one,
-    and `pairs` pairs are pinned to one executor, those with most traffic first and ties at random
-    (the paper takes 1): those whose traffic is `score_factor` (sF) times the average. A pair that
-    does not fit the budget, or would part as much traffic as it brings together, is passed over;
-    while the load distance is above `max_load_distance` (maxLD, percent of the mean load index)
-    half as many are tried, before `max_partition_load` (maxPL, likewise; 0 is the pure MILP) falls
-    by `partition_step`.
+    Algorithm 2. Constraints are those of `plan_milp`; besides, partitions of collocated key groups
+    move as one, and `pairs` pairs are pinned to one executor, those with most traffic first and
+    ties at random (the paper takes 1): those whose traffic is `score_factor` (sF) times the
+    average. A pair that does not fit the budget, or would separate as much traffic as it brings
+    together, is skipped; while the load distance is above `max_load_distance` (maxLD, percent of
+    the mean load index) half as many are tried, before `max_partition_load` (maxPL, likewise; 0 is
+    the pure MILP) falls by `partition_step`.
 
     Where the load distance is below `even_enough` percent of the mean, moves are kept for traffic
-    that no pair stands for (see `collocate`); with 0 that gets only what balance has no use for.
-    The other options are those of the MILP, for all attempts together.
+    that no pair represents (see `collocate`); with 0 that gets only moves that balance does not
+    need. The other options are those of the MILP, for all attempts together.
     """
     for name, value in (
         ("max_load_distance", max_load_distance),
@@ -472,7 +474,8 @@ class _Search:
     def best(self, aims: Aims, share: float, step: float, pairs: int) -> tuple[_Attempt, int]:
         """Return the best attempt that is worth its moves, and the number of attempts.
 
-        The first that is balanced and better than today ends the search.
+        The first attempt that is balanced and better than today ends the search. `share`: maximum
+        load of a partition, in percent; `step`: its decrease from attempt to attempt.
         """
         current, tried = self.problem.current, 0
         today = aims.measure(current)
@@ -488,9 +491,10 @@ class _Search:
         return best, tried
 
     def attempts(self, share: float, step: float, pairs: int) -> Iterator[_Attempt]:
-        """Yield attempts under ever weaker constraints: pairs, half of them, smaller parts, none.
+        """Yield attempts under weaker and weaker constraints.
 
-        Combinations of units and pins that were tried already are skipped.
+        In turn: `pairs` pairs, half of them, smaller partitions, none. Combinations of units and
+        pins that were tried already are skipped.
         """
         while share > 0:
             unit_of = _partition_sets(self.problem, self.scored, self.graph, share)
@@ -517,7 +521,10 @@ class _Search:
     def _allocate(
         self, unit_of: IntArray, pinned: IntArray, share: float, chosen: list[tuple[int, int]]
     ) -> Iterator[_Attempt]:
-        """Yield the allocation of units under pins, unless it was tried or time is up."""
+        """Yield the attempt with these units and pins, unless it was tried or time is up.
+
+        `chosen`: the pairs pinned.
+        """
         key = unit_of.tobytes() + pinned.tobytes()
         if key in self._seen or self.limits.clock() >= self.deadline:
             return
@@ -536,13 +543,16 @@ class _Search:
         )
 
     def _collocate_only(self) -> _Attempt:
-        """Move key groups for traffic alone, from today's assignment."""
+        """Return an attempt that moves key groups for traffic alone, from today's assignment."""
         units = single_units(self.problem)
         place = self._collocate(build_model(self.problem, units), self.problem.current)
         return _Attempt(assignment=units.expand(place), units=len(units))
 
     def _collocate(self, model: AllocationModel, place: IntArray) -> IntArray:
-        """Use the moves that balancing left over for traffic; return the executor of each unit."""
+        """Spend the moves that balancing did not use on traffic.
+
+        Return the executor of each unit.
+        """
         placement = Placement(model, place)
         collocate(
             placement,
@@ -556,7 +566,7 @@ class _Search:
 def _partition_sets(
     problem: Problem, scored: ScoredPairs, graph: KeyGroupGraph, share: float
 ) -> IntArray:
-    """Return each key group's unit: sets of collocated pairs, in parts of `share` percent load."""
+    """Return each key group's unit: sets of collocated pairs, split to `share` percent load."""
     m = problem.num_key_groups
     source, target = scored.source[scored.together], scored.target[scored.together]
     links = sparse.coo_matrix((np.ones(len(source)), (source, target)), shape=(m, m))
@@ -575,7 +585,7 @@ def _partition_sets(
 def _split_set(
     problem: Problem, graph: KeyGroupGraph, members: IndexArray, share: float
 ) -> list[IndexArray]:
-    """Split a set of key groups until each part has little load and little to migrate."""
+    """Split a set of key groups until each part has little load and little state to migrate."""
     if len(members) == 1:
         return [members]
     limits, weight = problem.limits, problem.weight
@@ -597,7 +607,7 @@ def _split_set(
 
 
 def _ratio(amount: float, limit: float | None) -> float:
-    """Return an amount as a multiple of its limit: 0 without a limit, infinite for a limit of 0."""
+    """Return ``amount / limit``: 0 without a limit, infinite for a limit of 0."""
     if limit is None:
         return 0.0
     return amount / limit if limit > 0 else math.inf if amount > 0 else 0.0

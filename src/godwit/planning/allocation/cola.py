@@ -34,11 +34,12 @@ def plan_cola(
     *,
     max_load_distance: float = DEFAULT_MAX_LOAD_DISTANCE,
 ) -> Solution:
-    """Balanced parts of the traffic graph, dealt out heaviest first (paper 2 §5.3).
+    """Plan by partitioning the traffic graph into balanced parts (COLA: paper 2 §5.3).
 
-    Minimises traffic between executors, heuristically, under a load distance of at most
-    `max_load_distance` percent of the mean; ignores where key groups are and what moving them
-    costs. Ties: the lower part, the lower executor. O(parts · (e + parts log n)) time.
+    Parts are assigned heaviest first. Minimises traffic between executors, heuristically, under a
+    load distance of at most `max_load_distance` percent of the mean; ignores where key groups are
+    and what moving them costs. Ties: the lower part, the lower executor. O(parts · (e + parts log
+    n)) time.
     """
     if not max_load_distance >= 0:
         raise wrong_value("options.max_load_distance", max_load_distance, "give at least 0")
@@ -75,7 +76,10 @@ def plan_cola(
 
 
 def _assign_parts(problem: Problem, parts: list[IndexArray], weight: FloatArray) -> IntArray:
-    """Assign the heaviest part first, each to the executor of lowest load index."""
+    """Assign each part, heaviest first, to the executor of lowest load index.
+
+    Returns the executor of each key group.
+    """
     load = np.array([float(weight[part].sum()) for part in parts])
     available, speed = problem.available, problem.speed
     heap = [(0.0, e) for e in available.tolist()]

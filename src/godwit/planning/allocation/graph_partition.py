@@ -38,7 +38,7 @@ class KeyGroupGraph:
 
     @property
     def has_traffic(self) -> bool:
-        """True if there is any traffic between different key groups."""
+        """True if any two different key groups exchange rows."""
         return self._heaviest > 0
 
     def between_units(self, unit_of: IntArray, units: int) -> sparse.csr_matrix:
@@ -51,9 +51,10 @@ class KeyGroupGraph:
         return traffic
 
     def partition(self, members: IndexArray, weight: FloatArray, parts: int) -> IntArray:
-        """Partition `members` (key groups) into balanced parts with little traffic between them.
+        """Partition key groups into balanced parts with little traffic between them.
 
-        There are at least `parts` members; `weight` is of all key groups of the problem.
+        `members`: at least `parts` key groups. `weight`: load of all key groups of the problem.
+        Returns the part of each member.
         """
         size = len(members)
         if parts <= 1:
@@ -89,7 +90,7 @@ def traffic_with_executors(
 
 
 def _partition_by_weight(weight: FloatArray, parts: int) -> IntArray:
-    """Partition key groups by weight alone, the heaviest first to the lightest part."""
+    """Return the part of each key group, the heaviest first assigned to the lightest part."""
     part = np.empty(len(weight), np.int32)
     load = np.zeros(parts)
     counts = np.zeros(parts, np.int64)

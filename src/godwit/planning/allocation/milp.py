@@ -47,12 +47,13 @@ _SHARES = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
 
 
 def load_distance_bound(problem: Problem) -> float:
-    """Lower bound of the load distance that any plan within the budget of moves or bytes reaches.
+    """Return a lower bound of the load distance of all plans within the budget of moves or bytes.
 
-    For a wanted d, every executor above ``mean + d`` must give away at least its excess, and with r
-    moves it cannot give away more than its r heaviest key groups; likewise every executor below
-    ``mean - d`` must receive. If all that takes more moves (or bytes) than there are, d is out of
-    reach. Never above the optimum; unlike the linear relaxation it counts whole moves. O(m log m).
+    For a load distance d, every executor above ``mean + d`` must give away at least its excess, and
+    with r moves it cannot give away more than its r heaviest key groups; likewise every executor
+    below ``mean - d`` must receive. If all that takes more moves (or bytes) than there are, d
+    cannot be reached. Never above the optimum; unlike the linear relaxation it counts whole moves.
+    O(m log m).
     """
     mean, speed = metrics.mean_index(problem), problem.speed
     load = metrics.loads(problem, problem.current)
@@ -85,7 +86,7 @@ def load_distance_bound(problem: Problem) -> float:
 
 
 def _heaviest_index(problem: Problem) -> float:
-    """Lower bound of the largest load index: the heaviest key group on its best executor."""
+    """Return a lower bound of the largest load index: the heaviest key group, placed best."""
     k = int(problem.weight.argmax())
     places = problem.available
     fastest = float(problem.speed[places].max())
@@ -104,7 +105,7 @@ def _is_within_budget(
     available: IntArray,
     distance: float,
 ) -> bool:
-    """Return true if the budget lets every executor come within `distance` of the mean."""
+    """Return whether the budget lets every executor come within `distance` of the mean."""
     # A hair's width of slack: rounding must never make the bound too high.
     excess = load - (mean + distance) * speed * (1 + 1e-12)
     missing = np.zeros_like(load)
@@ -139,7 +140,7 @@ class _MoveCount:
         self._drains = problem.draining[self._of]
 
     def suffices(self, excess: FloatArray, missing: FloatArray) -> bool:
-        """Return true if the moves suffice to take `excess` load away and bring `missing` load."""
+        """Return whether the moves suffice to remove `excess` and add `missing` load."""
         taken, possible = self._taken(excess[self._of], missing[self._of])
         share = _SHARES[:, None]
         moves = np.where(possible, share * self._count + (1 - share) * taken, np.inf)
@@ -148,7 +149,7 @@ class _MoveCount:
         return bool(total.max() <= self._limit + 1e-6)
 
     def _taken(self, excess: FloatArray, missing: FloatArray) -> tuple[IndexArray, BoolArray]:
-        """Return the fewest key groups to take per number given, and a mask of feasible numbers."""
+        """Return the fewest key groups with each amount of load, and a mask of possible amounts."""
         least_given, most_given = self._given
         least_taken, most_taken = self._takes
         slack = 1e-12 * float(most_taken[-1])
@@ -161,7 +162,7 @@ class _MoveCount:
 
 
 def _running_sums(values: FloatArray) -> FloatArray:
-    """Return the running sums of values, beginning with 0."""
+    """Return the cumulative sums of values, with 0 before them."""
     return np.concatenate([np.zeros(1), np.cumsum(values)])
 
 
@@ -179,14 +180,14 @@ class _ByteCount:
         self._taken = _load_by_bytes(weight[order], size[order])
 
     def suffices(self, excess: FloatArray, missing: FloatArray) -> bool:
-        """Return true if the bytes suffice to take `excess` load away and bring `missing` load."""
+        """Return whether the bytes suffice to remove `excess` and add `missing` load."""
         away = sum(float(np.interp(excess[e], *self._given[e])) for e in np.flatnonzero(excess > 0))
         there = sum(float(np.interp(x, *self._taken)) for x in missing[missing > 0])
         return max(away, there) <= self._limit
 
 
 def _load_by_bytes(weight: FloatArray, size: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the running sums of load and of bytes over key groups, in their order."""
+    """Return the cumulative sums of load and of bytes over key groups, most load per byte first."""
     return _running_sums(weight), _running_sums(size)
 
 
@@ -240,7 +241,10 @@ class _Program:
         self.constraints = self._constraints(fixed)
 
     def _constraints(self, fixed: BoolArray) -> list[LinearConstraint]:
-        """Build the rows of the program: one place per unit, deviations, budgets, room."""
+        """Return the constraints: one executor per unit, deviations, budgets, room.
+
+        `fixed`: mask of units that stay.
+        """
         model, units, size = self.model, self.model.units, self.size
         column = np.arange(size)
         position = np.full(len(model.speed), -1)
@@ -306,7 +310,7 @@ class _Program:
     ) -> tuple[IntArray | None, float, int]:
         """Run HiGHS; return the executor of each unit, the dual bound and HiGHS's status.
 
-        `most` and `least` limit the columns d, over and under, and d alone.
+        `most`: upper bounds of the variables d, over and under; `least`: lower bound of d.
         """
         upper = np.concatenate([np.ones(self.size), np.asarray(most)])
         lower_bounds = np.zeros(self.size + 3)
@@ -335,7 +339,7 @@ class _Program:
 
 
 def program_size(model: AllocationModel) -> int:
-    """Count the binary variables of the whole program."""
+    """Return the number of binary variables of the program for a model."""
     free = int((model.units.pinned == FREE).sum())
     return free * int(model.stays.sum()) + len(model.units) - free
 
@@ -352,12 +356,12 @@ def solve_allocation(
     time_limit_s: float = 5.0,
     node_limit: int | None = None,
 ) -> SolverResult:
-    """Place the free units by HiGHS, everything else staying where it is.
+    """Place the free units by HiGHS; all others stay at `place`.
 
-    They may use `executors`, and their homes among these; only placements with ``d <= cutoff`` are
-    looked for, and the first one with ``d <= floor`` is as good as any. With `refine` it solves a
-    second time: for less left on draining executors, then for ``over + under``, then for fewer
-    moves. The limits are of each of the two solutions.
+    `executors`: where they may go. `cutoff`, `floor`: only placements with ``d <= cutoff`` are
+    searched, and the first with ``d <= floor`` ends the search. With `refine` a second program is
+    solved: for less left on draining executors, then for ``over + under``, then for fewer moves.
+    Time and node limits hold for each of the two.
     """
     program = _Program(model, place, free, executors)
     most = (cutoff, np.inf, np.inf)
@@ -382,7 +386,7 @@ def solve_allocation(
 
 
 def _tie_break_weights(program: _Program) -> FloatArray:
-    """Return objective weights that put load on draining executors first and moves last."""
+    """Return the weights of the second objective: first load on draining executors, last moves."""
     model = program.model
     size = max(1, len(model.units))
     drains = ~model.stays[program.executor]
@@ -431,7 +435,7 @@ def plan_milp(
     clock: Clock = time.perf_counter,
     rng: np.random.Generator | None = None,
 ) -> Solution:
-    """Least load distance within the migration budget (paper 2 §4.3.1).
+    """Plan the least load distance within the migration budget (paper 2 §4.3.1).
 
     Minimises d, the largest deviation of a load index from the mean; then load left on draining
     executors; then the sum of the largest overload and the largest underload; then moves. Keeps to
@@ -465,7 +469,7 @@ def plan_milp(
 def _plan_problem(
     problem: Problem, *, limits: SolverLimits, least_gain: float, gap: float
 ) -> Solution:
-    """Plan with all executors that are not draining, key group by key group."""
+    """Return the plan for all executors that are not draining, with each key group as a unit."""
     model = build_model(problem, single_units(problem))
     least = load_distance_bound(problem)
     result = allocate_units(
@@ -492,7 +496,7 @@ def _plan_problem(
 
 
 def _contradiction_reason(problem: Problem) -> str:
-    """Return the reason why no plan is within the limits."""
+    """Return, as text, the limits that contradict each other, so that no plan keeps all."""
     if problem.limits.target_executors is not None and problem.draining.any():
         return "no plan within the limits empties the draining executors"
     return "the limits contradict each other"
@@ -508,8 +512,8 @@ def allocate_units(
 ) -> AllocationResult:
     """Place units so that d is least; shared by MILP and ALBIC.
 
-    Stops at `least`, a known lower bound of d, and at `enough`, below which moves are rather saved
-    (both in the problem's unit). For units to move, d or both sides together must fall by
+    Stops at `least`, a known lower bound of d, and at `enough`, below which fewer moves count more
+    (both in the problem's unit of load). Units move only if d, or both sides together, fall by
     `least_gain` fair shares.
     """
     deadline = limits.clock() + limits.time_limit_s
@@ -568,12 +572,11 @@ def allocate_units(
 def _evacuate(
     model: AllocationModel, search: AllocationSearch, start: IntArray, enough: float
 ) -> tuple[AllocationSearch, bool]:
-    """Spend moves on draining before the last per cent of balance.
+    """Spend moves on draining executors before the last per cent of balance.
 
     Tries to take as many key groups off draining executors as the budget has moves, then half as
-    many, and so on, and takes the first plan that is nearly as balanced.
-
-    Returns the better search, and whether its plan gives up balance.
+    many, and so on, and takes the first plan that is nearly as balanced. Returns the better search,
+    and whether its plan gives up balance.
     """
     waiting = int((~model.stays[search.place]).sum())
     already = int((~model.stays[start]).sum()) - waiting
@@ -592,14 +595,14 @@ def _evacuate(
 
 
 def _is_better(model: AllocationModel, place: IntArray, than: IntArray) -> bool:
-    """Return true if `place` keeps the room where `than` does not, or is more even."""
+    """Return whether `place` keeps limits of room that `than` breaks, or is more even."""
     if model.within_room(place) != model.within_room(than):
         return model.within_room(place)
     return _distances(model, place) < _distances(model, than)
 
 
 def _distances(model: AllocationModel, place: IntArray) -> tuple[float, float]:
-    """Return d, and the sum of largest over- and underload, by which placements are compared."""
+    """Return d, and the sum of the largest over- and underload; placements are compared by both."""
     over, under = model.over_under(place)
     return max(over, under), over + under
 
@@ -617,9 +620,10 @@ def _is_worth_moving(
 def _is_lower(
     model: AllocationModel, place: IntArray, than: IntArray, *, by: float = _PROGRESS
 ) -> bool:
-    """Return true if `place` is better than `than` by at least `by` fair shares, in d or that sum.
+    """Return whether `place` is better than `than` by at least `by` fair shares.
 
-    What is asked for by default is enough to put draining off.
+    Compared are d, and the sum of largest over- and underload. The default is enough to let
+    draining wait.
     """
     (d, both), (d_before, both_before) = _distances(model, place), _distances(model, than)
     return d < d_before - by or (d <= d_before and both < both_before - by)
@@ -632,7 +636,7 @@ def _search_neighbourhoods(
     deadline: float,
     least: float,
 ) -> tuple[IntArray, int]:
-    """Improve a placement until the limits end the search; return it, and the number of rounds."""
+    """Improve a placement until a limit ends the search; return it, and the number of rounds."""
     failures, rounds = 0, 0
     best = place
     while rounds < limits.rounds and failures < limits.patience:
@@ -663,7 +667,10 @@ def _search_neighbourhoods(
 def _replan_some(
     model: AllocationModel, place: IntArray, size: int, limits: SolverLimits, time_limit_s: float
 ) -> IntArray:
-    """Place the units of a few executors anew by HiGHS, that of largest deviation among them."""
+    """Return a placement in which HiGHS placed the units of `size` executors anew.
+
+    The executor with the largest deviation is among them.
+    """
     executors = _neighbourhood(model, place, size, limits.rng)
     inside = np.zeros(len(model.speed), np.bool_)
     inside[executors] = True
@@ -687,7 +694,7 @@ def _replan_some(
 def _neighbourhood(
     model: AllocationModel, place: IntArray, size: int, random: np.random.Generator
 ) -> IntArray:
-    """Choose `size` executors: that of largest deviation, some on the other side, some others."""
+    """Choose `size` executors: the most deviating one, some on the other side, others at random."""
     deviation = model.deviations(place)
     deviation = np.where(model.stays, deviation, np.maximum(deviation, 0.0))
     worst = int(np.abs(deviation).argmax())

@@ -57,7 +57,7 @@ class Units:
         return len(self.weight)
 
     def expand(self, place: IntArray) -> IntArray:
-        """Return the executor of each key group, given that of each unit."""
+        """Return the executor of each key group, for the executor of each unit (`place`)."""
         return place[self.unit_of].astype(np.int32)
 
 
@@ -68,10 +68,9 @@ def single_units(problem: Problem) -> Units:
 
 
 def merge_units(problem: Problem, unit_of: IntArray, pinned: IntArray) -> Units:
-    """Return the units of a partition of the key groups.
+    """Return units that are sets of key groups.
 
-    `unit_of` names the unit of each key group, each used; `pinned` the executor a unit must be on,
-    or `FREE`.
+    `unit_of`: unit of each key group. `pinned`: executor that each unit must be on, or `FREE`.
     """
     size = len(pinned)
     home = np.zeros(size, np.int32)
@@ -92,7 +91,7 @@ def merge_units(problem: Problem, unit_of: IntArray, pinned: IntArray) -> Units:
 
 
 def _sum_by_unit(unit_of: IntArray, values: FloatArray, size: int) -> FloatArray:
-    """Add up values of key groups by unit."""
+    """Return the sums of the key groups' values per unit."""
     return np.bincount(unit_of, weights=values, minlength=size).astype(np.float64, copy=False)
 
 
@@ -143,7 +142,10 @@ class AllocationModel:
         return load / self.speed - self.mean
 
     def over_under(self, place: IntArray) -> tuple[float, float]:
-        """Return the largest overload, and the largest underload of an executor that stays."""
+        """Return the largest overload and the largest underload, in fair shares.
+
+        Draining executors have no underload.
+        """
         deviation = self.deviations(place)
         return max(0.0, float(deviation.max())), max(0.0, float(-deviation[self.stays].min()))
 
@@ -152,16 +154,16 @@ class AllocationModel:
         return max(self.over_under(place)) * self.scale
 
     def spent(self, place: IntArray) -> tuple[int, float]:
-        """Return the key groups and bytes that `place` moves, beyond what the pins move."""
+        """Return the numbers of key groups and bytes that `place` moves, without pinned units."""
         away = place != self.units.home
         return int(self.units.count[away].sum()), float(self.units.state_bytes[away].sum())
 
     def within_room(self, place: IntArray) -> bool:
-        """Return true if no executor exceeds its room, and executors to be emptied are empty."""
+        """Return whether every executor keeps its room, and executors to be emptied are empty."""
         return self.excess(place) == 0
 
     def excess(self, place: IntArray) -> float:
-        """Return the sum of use beyond room, relative to the room; absolute where there is none."""
+        """Return the sum of usage beyond room, relative to the room; absolute if the room is 0."""
         above = float((~self.stays[place]).sum()) if self.empties else 0.0
         for r in range(self.usage.shape[1]):
             used = np.bincount(place, weights=self.usage[:, r], minlength=len(self.speed))
@@ -172,7 +174,7 @@ class AllocationModel:
 
 
 def build_model(problem: Problem, units: Units) -> AllocationModel:
-    """Build the model of a problem: scaled loads, and the limits on moves, bytes, usage and τ."""
+    """Return the model of a problem: scaled loads, and the limits on moves, bytes, usage and τ."""
     mean = mean_index(problem)
     scale = mean if mean > 0 else 1.0
     limits = problem.limits
@@ -206,11 +208,11 @@ _CHOICES = 12
 
 
 def plan_within_target(problem: Problem, plan: Callable[[Problem], Solution]) -> Solution:
-    """Plan for at most n' executors, by marking the others as draining for `plan`.
+    """Plan for at most n' executors, by marking the others as draining.
 
-    The first choice of n' executors is taken for which the plan empties all others; choices are
-    tried in ascending order of the moves expected. If there was a choice, the plan is not proved
-    optimal and has no bound.
+    `plan` plans each choice. The first choice of n' executors is taken for which the plan empties
+    all others; choices are tried in ascending order of the moves expected. If there was a choice,
+    the plan is not proved optimal and has no bound.
     """
     first: Solution | None = None
     for narrowed in choose_executors(problem):
@@ -232,7 +234,7 @@ def plan_within_target(problem: Problem, plan: Callable[[Problem], Solution]) ->
 
 
 def choose_executors(problem: Problem) -> Iterator[Problem]:
-    """Yield the problem with all but n' executors draining; itself if none is to go.
+    """Yield copies of the problem in which all but n' executors drain; itself if none must.
 
     Those with most load stay, then the fastest of the idle ones; ties: the lower index. Other
     choices follow, the latest of the order exchanged first.

@@ -53,13 +53,13 @@ class Placement:
         self._away = place != model.units.home
 
     def _deviation_at(self, load: FloatArray, executors: IndexArray | slice | int) -> FloatArray:
-        """Return the absolute deviations from the mean of executors that had these loads."""
+        """Return the absolute deviations from the mean that executors have with these loads."""
         deviation = load / self.model.speed[executors] - self.model.mean
         # An executor that drains may have less than its share: then 0 stands for its deviation.
         return np.maximum(deviation, self._sign[executors] * deviation)
 
     def _deviations(self) -> FloatArray:
-        """Return each executor's load index minus the mean; no underload for one that drains."""
+        """Return each executor's load index minus the mean; at least 0 for a draining executor."""
         deviation = self._load / self.model.speed - self.model.mean
         return np.where(self.model.stays, deviation, np.maximum(deviation, 0.0))
 
@@ -82,7 +82,7 @@ class Placement:
     # -- what may change --------------------------------------------------------------------------
 
     def _full(self, moves: int, *, may_cost: bool) -> bool:
-        """Return true if the budget has no room for `moves` more moves, or must not be used."""
+        """Return whether `moves` more moves exceed the budget, or must not cost any."""
         return not may_cost or self._moves + moves > self.model.max_moves
 
     def _extra_moves(self, unit: IndexArray, executor: IndexArray) -> FloatArray:
@@ -100,7 +100,12 @@ class Placement:
         return np.asarray(away * self.model.units.state_bytes[unit], np.float64)
 
     def _within_budget(self, moves: FloatArray, size: FloatArray, *, may_cost: bool) -> BoolArray:
-        """Return a mask of the changes within the budgets; unless `may_cost`, of free ones."""
+        """Return a mask of changes within the budgets.
+
+        Without `may_cost`, of changes that cost nothing.
+
+        `moves`, `size`: moves and bytes that each change adds.
+        """
         model = self.model
         within = (self._moves + moves <= model.max_moves) | (moves <= 0)
         within &= (self._bytes + size <= model.max_bytes) | (size <= 0)
@@ -109,14 +114,20 @@ class Placement:
         return np.asarray(within, np.bool_)
 
     def _affordable(self, unit: IndexArray, executor: IndexArray, *, may_cost: bool) -> BoolArray:
-        """Return a mask of the placements within the budgets; unless `may_cost`, of free ones."""
+        """Return a mask of placements (unit to executor) within the budgets.
+
+        `may_cost`: ``False`` allows only placements that add no moves or bytes.
+        """
         moves, size = self._extra_moves(unit, executor), self._extra_bytes(unit, executor)
         return self._within_budget(moves, size, may_cost=may_cost)
 
     def _exchangeable(
         self, u: IndexArray, v: IndexArray, at_v: IndexArray, at_u: IndexArray, *, may_cost: bool
     ) -> BoolArray:
-        """Return a mask of the pairs where budgets and room let u go to `at_v` and v to `at_u`."""
+        """Return a mask of the pairs where budgets and room let u go to `at_v` and v to `at_u`.
+
+        `may_cost`: ``False`` allows only exchanges that add no moves or bytes.
+        """
         model = self.model
         moves = np.add(self._extra_moves(u, at_v), self._extra_moves(v, at_u))
         size = np.add(self._extra_bytes(u, at_v), self._extra_bytes(v, at_u))
@@ -132,7 +143,7 @@ class Placement:
         return good
 
     def _fits(self, unit: IndexArray, executors: IndexArray) -> BoolArray:
-        """Return a mask, ``(units, executors)``: which unit fits into which executor's room."""
+        """Return a mask, ``(units, executors)``: where the executor has room for the unit."""
         model = self.model
         fits = np.ones((len(unit), len(executors)), np.bool_)
         for r in range(model.usage.shape[1]):
@@ -141,7 +152,7 @@ class Placement:
         return fits | ~model.stays[executors]
 
     def _returnable(self) -> IndexArray:
-        """Return the units that have moved and may return to their present executor."""
+        """Return the moved units whose original executor may take them back."""
         return np.flatnonzero(self._away & self.movable & (self._way_back >= 0))
 
     def permits_moves(self, units: IndexArray, executor: int, *, limit: float) -> BoolArray:
@@ -201,7 +212,7 @@ class AllocationSearch(Placement):
     """A placement that is improved step by step."""
 
     def improve(self, enough: float = 0.0) -> None:
-        """Move and exchange units down to a local optimum: first of d, then of its other side.
+        """Move and exchange units down to a local optimum, first of d, then of its other side.
 
         `enough`: deviation, in fair shares, at which to stop and save the remaining moves.
         """
@@ -225,9 +236,10 @@ class AllocationSearch(Placement):
     def _descend(
         self, *, exchange: bool, may_cost: bool, second: bool = False, enough: float = 0.0
     ) -> None:
-        """Take the best step for the executor of largest deviation, until none improves it.
+        """Take the best step for the executor of largest deviation, until no step improves it.
 
-        `exchange`: also exchange two units; `second`: lower the smaller of over- and underload.
+        `exchange`: exchange two units, too. `may_cost`: steps may use the budget. `second`: lower
+        the smaller of over- and underload. `enough`: deviation at which to stop.
         """
         while True:
             deviation = self._deviations()
@@ -252,7 +264,7 @@ class AllocationSearch(Placement):
             self._apply(step)
 
     def _best_move(self, h: int, limit: float, *, may_cost: bool) -> _Step | None:
-        """Return the best move from or to executor h; ``None``: none is below `limit`."""
+        """Return the best move from or to executor `h`; ``None`` if all leave `limit` or more."""
         # Where no move is left, only what moved already can go elsewhere for nothing.
         candidate = self.movable & (self._away if self._full(1, may_cost=may_cost) else True)
         on_executor = self.place == h
@@ -268,7 +280,10 @@ class AllocationSearch(Placement):
     def _best_leaving(
         self, h: int, mine: IndexArray, limit: float, *, may_cost: bool
     ) -> _Step | None:
-        """Return the best move of one of `mine` away from executor h, if any."""
+        """Return the best move of one of the units `mine` away from executor `h`.
+
+        ``None``: none helps.
+        """
         if not len(mine):
             return None
         model = self.model
@@ -286,7 +301,10 @@ class AllocationSearch(Placement):
     def _best_coming(
         self, h: int, others: IndexArray, limit: float, *, may_cost: bool
     ) -> _Step | None:
-        """Return the best move of one of `others` to executor h, if any."""
+        """Return the best move of one of the units `others` to executor `h`.
+
+        ``None``: none helps.
+        """
         if not len(others):
             return None
         model = self.model
@@ -304,7 +322,10 @@ class AllocationSearch(Placement):
         return self._pick(np.where(allowed, worst, np.inf)[:, None], limit, others, target_h)
 
     def _best_exchange(self, h: int, limit: float, *, may_cost: bool) -> _Step | None:
-        """Return the best exchange of a unit of executor h with another's, if any."""
+        """Return the best exchange of a unit of executor `h` with one elsewhere.
+
+        ``None``: none helps.
+        """
         on_executor = self.place == h
         mine, others = (
             np.flatnonzero(on_executor & self.movable),
@@ -341,7 +362,10 @@ class AllocationSearch(Placement):
     def _best_pair(
         self, h: int, mine: IndexArray, others: IndexArray, limit: float, *, may_cost: bool
     ) -> _Step | None:
-        """Return the best exchange of one of `mine`, all on executor h, with one of `others`."""
+        """Return the best exchange of one of `mine`, on executor `h`, with one of `others`.
+
+        ``None`` if none helps.
+        """
         if not len(mine) or not len(others):
             return None
         model = self.model
@@ -374,7 +398,10 @@ class AllocationSearch(Placement):
     def _pick(
         self, worst: FloatArray, limit: float, units: IndexArray, executors: IndexArray
     ) -> _Step | None:
-        """Return the step with the smallest entry of `worst`, if it is below `limit`."""
+        """Return the step with the smallest deviation in `worst`.
+
+        ``None`` unless it is below `limit`.
+        """
         at = int(worst.argmin())
         row, column = divmod(at, worst.shape[1])
         if not worst[row, column] < limit - _PROGRESS:
@@ -384,7 +411,7 @@ class AllocationSearch(Placement):
         )
 
     def _apply(self, step: _Step) -> None:
-        """Carry out a move or an exchange."""
+        """Make a move or an exchange."""
         self.put(step.unit, step.executor)
         if step.other >= 0:
             self.put(step.other, step.other_executor)
@@ -415,7 +442,7 @@ class AllocationSearch(Placement):
                 self.put(int(mine[row]), int(executors[column]))
 
     def _trade_moves(self) -> None:
-        """Move the least useful moved units back, and may_cost the moves that this frees."""
+        """Move the least useful moved units back, and spend the moves that this saves."""
         model = self.model
         while np.isfinite(model.max_moves) or np.isfinite(model.max_bytes):
             before, start = self.place.copy(), model.objective(self.place)
@@ -437,10 +464,10 @@ class AllocationSearch(Placement):
     # -- draining --------------------------------------------------------------------------------
 
     def drain(self, *, force: bool) -> bool:
-        """Use the rest of the budget to drain; return true if one move was forced.
+        """Spend the rest of the budget on draining; return whether a move raised d.
 
-        Units move if that does not raise d; with `force`, if none can, the one that raises d least
-        moves.
+        Units move if that does not raise d. If none can and `force` is set, the one that raises d
+        least moves.
         """
         left = True
         while left:
@@ -450,7 +477,7 @@ class AllocationSearch(Placement):
         return force and not moved_off.any() and self._drain_one(np.inf)
 
     def evacuate(self, count: int) -> int:
-        """Move up to `count` units off draining executors for good; return how many moved.
+        """Move up to `count` units off draining executors for good; return the number moved.
 
         Those that raise d least move first; `improve` then balances with the rest of the budget.
         """
@@ -461,7 +488,10 @@ class AllocationSearch(Placement):
         return gone
 
     def _drain_one(self, limit: float) -> bool:
-        """Move one unit off a draining executor, if then no deviation exceeds `limit`."""
+        """Move one unit off a draining executor if no deviation then exceeds `limit`.
+
+        Return whether.
+        """
         model = self.model
         waiting = np.flatnonzero(~model.stays[self.place] & self.movable)
         if not len(waiting):

@@ -71,7 +71,7 @@ class QueueingNetwork:
 
 
 def erlang_b(offered_load: float, servers: int) -> float:
-    """Probability that all `servers` are busy in M/M/k/k (Erlang's loss formula).
+    """Return the probability that all `servers` are busy in M/M/k/k (Erlang's loss formula).
 
     Evaluated by its recurrence, which neither overflows nor loses digits for any k.
 
@@ -141,26 +141,26 @@ class _Station:
         self.waiting = self._waiting(self.blocked, cores)
 
     def _waiting(self, blocked: float, cores: int) -> float:
-        """Return λ_j·E[W_j], the mean waiting rows; `blocked`: chance of no free core."""
+        """Return λ_j·E[W_j], the mean number of waiting rows; `blocked`: Erlang B at `cores`."""
         waits = cores * blocked / (cores - self.load * (1.0 - blocked))
         return self.arrival * waits / (cores * self.service - self.arrival)
 
     def gain(self) -> float:
-        """Return by how much one more core lowers the mean number of waiting rows."""
+        """Return the decrease of the mean number of waiting rows by one more core."""
         blocked = self.load * self.blocked / (self.cores + 1 + self.load * self.blocked)
         return self.waiting - self._waiting(blocked, self.cores + 1)
 
     def grow(self) -> None:
-        """Add a core, by the recursion of Erlang's formula B."""
+        """Add one core, and update Erlang's B by its recurrence."""
         self.cores += 1
         self.blocked = self.load * self.blocked / (self.cores + self.load * self.blocked)
         self.waiting = self._waiting(self.blocked, self.cores)
 
 
 def plan_core_allocation(problem: CoreAllocationProblem) -> CoreAllocation:
-    """Fewest cores that meet the latency target (paper 5 §4.1), or the best if none do.
+    """Plan the fewest cores that meet the latency target (paper 5 §4.1), or the best if none do.
 
-    Where not even stability is within reach, executors are made stable in ascending order of the
+    If there are too few cores for stability, executors are made stable in ascending order of the
     cores they need, so that as many as possible keep up. Ties go to the executor with the lowest
     index. O(m log m + Σk_j) time for m executors.
     """
@@ -210,7 +210,10 @@ def plan_core_allocation(problem: CoreAllocationProblem) -> CoreAllocation:
 def allocate_all_cores(
     network: QueueingNetwork, available: int, *, idle_cores: int = 1
 ) -> CoreAllocation:
-    """Allocate all available cores, each where it lowers latency most."""
+    """Return the cores of each executor with all in use, each where it helps latency most.
+
+    `idle_cores`: cores of an executor without load.
+    """
     least_s = float(np.finfo(np.float64).tiny)
     return plan_core_allocation(
         CoreAllocationProblem(
@@ -223,7 +226,7 @@ def allocate_all_cores(
 
 
 def _add_cores(stations: dict[int, _Station], *, spare: int, until: float) -> None:
-    """Add up to `spare` cores, each where it lowers waiting most, `until` few rows wait."""
+    """Add up to `spare` cores, each where it reduces waiting most, until `until` rows wait."""
     total = sum(s.waiting for s in stations.values())
     gains = [(-station.gain(), j) for j, station in stations.items()]
     heapq.heapify(gains)
@@ -238,7 +241,10 @@ def _add_cores(stations: dict[int, _Station], *, spare: int, until: float) -> No
 
 
 def _share_too_few(stable: IntArray, available: int) -> IntArray:
-    """Give executors the cores that they need for stability, the smallest need first."""
+    """Return the cores of each executor if they do not suffice: the smallest need is met first.
+
+    `stable`: cores that each executor needs for stability.
+    """
     cores = np.zeros_like(stable)
     left = available
     for j in np.argsort(stable, kind="stable").tolist():

@@ -76,7 +76,7 @@ class CoreAssignmentProblem:
 
     @property
     def intensity(self) -> FloatArray:
-        """Shape ``(m,)``: bytes per second and core."""
+        """Shape ``(m,)``: data intensity of each executor, in bytes per second and core."""
         return self.data_bytes_per_s / np.maximum(self.cores, 1)
 
 
@@ -105,7 +105,10 @@ def core_migration_bytes(state_bytes: FloatArray, current: IntArray, cores: IntA
 
 
 def remote_bytes_per_s(problem: CoreAssignmentProblem, cores: IntArray) -> float:
-    """Sum the data between executors and their cores on other machines, all cores alike."""
+    """Return the data rate between executors and their cores on other machines.
+
+    All cores of an executor are taken to receive the same rate.
+    """
     total = cores.sum(axis=0)
     local = cores[problem.home, np.arange(len(total))]
     share = np.where(total > 0, (total - local) / np.maximum(total, 1), 0.0)
@@ -113,9 +116,9 @@ def remote_bytes_per_s(problem: CoreAssignmentProblem, cores: IntArray) -> float
 
 
 def reachable_cores(problem: CoreAssignmentProblem) -> tuple[IntArray, str]:
-    """Return the cores of each executor, reduced to those available, and the reason (empty: none).
+    """Return the cores of each executor, reduced to those that exist, and the reason (empty: none).
 
-    Core after core goes from whoever has most of them; ties: the lower executor.
+    One core at a time is taken from the executor with most; ties: the lower executor.
     """
     available, needed = int(problem.machine_cores.sum()), int(problem.cores.sum())
     if needed <= available:
@@ -129,11 +132,12 @@ def reachable_cores(problem: CoreAssignmentProblem) -> tuple[IntArray, str]:
 def plan_core_assignment(
     problem: CoreAssignmentProblem, *, phi_bytes_per_s: float = DEFAULT_PHI_BYTES_PER_S
 ) -> CoreAssignment:
-    """Few bytes of state moved, data-intensive executors kept local (paper 5 §4.2, Algorithm 1).
+    """Plan cores with little state moved and data-intensive executors local (paper 5 §4.2).
 
-    Executors above φ bytes per second and core use cores of their home machine only; while that is
-    not feasible φ doubles. If the machines have too few cores in total, infeasible with all cores
-    in use. Ties: the lower machine, the lower executor. O(moves · (n + m)) time per φ.
+    Algorithm 1. Executors above φ bytes per second and core use cores of their home machine only;
+    while that is not feasible φ doubles. If the machines have too few cores in total, infeasible
+    with all cores in use. Ties: the lower machine, the lower executor. O(moves · (n + m)) time per
+    φ.
     """
     if not 0 < phi_bytes_per_s < np.inf:
         raise wrong_value("phi_bytes_per_s", phi_bytes_per_s, "give a finite number above 0")
@@ -165,7 +169,10 @@ class _Attempt:
         self._cheapest: list[tuple[float, int]] = [self._find_spare(i) for i in range(n)]
 
     def assign(self) -> IntArray | None:
-        """Assign cores, data-intensive executors first; ``None``: not with this φ."""
+        """Return the cores of each executor on each machine; ``None`` if this φ is not feasible.
+
+        Data-intensive executors are assigned first.
+        """
         local = [j for j in self._queue if self._intensive[j]]
         for j in local:
             while self._total[j] < self._needed[j]:
@@ -190,7 +197,10 @@ class _Attempt:
         return self._x
 
     def _local_donor(self, i: int, j: int) -> int | None:
-        """Return who gives executor j a core of machine i; -1: a free core, ``None``: nobody."""
+        """Return the executor that gives executor j a core of machine i.
+
+        -1: a core is free; ``None``: no executor can.
+        """
         if self._free[i] > 0:
             return -1
         best, lowest_cost = None, np.inf
@@ -208,7 +218,7 @@ class _Attempt:
         return best
 
     def _any_donor(self, j: int) -> tuple[int, int]:
-        """Return machine and owner of the cheapest core for executor j; -1: none, free."""
+        """Return machine and owner (-1: free) of the cheapest core for executor j."""
         total, state = self._total[j], self._state[j]
         best_i, best_donor, lowest_cost = -1, -1, np.inf
         column = self._x[:, j].tolist()
@@ -224,7 +234,7 @@ class _Attempt:
         return best_i, best_donor
 
     def _find_spare(self, i: int) -> tuple[float, int]:
-        """Return the cheapest spare core of machine i: its cost and owner (-1: it is free)."""
+        """Return cost and owner (-1: free) of the cheapest core of machine i."""
         if self._free[i] > 0:
             return 0.0, -1
         best, lowest_cost = -1, np.inf
@@ -259,11 +269,11 @@ class _Attempt:
 
 
 def plan_naive_core_assignment(problem: CoreAssignmentProblem) -> CoreAssignment:
-    """Deal the machines' cores out to executors anew, in order, round robin over machines.
+    """Plan cores anew, in order, round robin over machines (naive-EC: paper 5 §5.4).
 
-    The baseline of paper 5 §5.4, naive-EC: the scheduler without its optimisations of migration
-    cost and locality. Which cores are then taken is open there. No executor is bound to its
-    machine, so φ is infinite. O(Σk) time.
+    The baseline: the scheduler without its optimisations of migration cost and locality. The paper
+    does not say which cores are taken. No executor is bound to its machine, so φ is infinite. O(Σk)
+    time.
     """
     needed, reason = reachable_cores(problem)
     n, m = problem.current.shape
@@ -283,7 +293,7 @@ def plan_naive_core_assignment(problem: CoreAssignmentProblem) -> CoreAssignment
 def _assignment_of(
     problem: CoreAssignmentProblem, cores: IntArray, phi_bytes_per_s: float, reason: str
 ) -> CoreAssignment:
-    """Return the core assignment with its costs; with a `reason` it is infeasible."""
+    """Return a core assignment with its costs; it is infeasible if there is a `reason`."""
     return CoreAssignment(
         cores=cores,
         migration_bytes=core_migration_bytes(problem.state_bytes, problem.current, cores),

@@ -89,7 +89,10 @@ class _Lanes:
             left -= 1
 
     def _top(self, heap: list[tuple[float, int]], sign: int) -> int:
-        """Return the lane at the top of a heap of (load·`sign`, lane), without outdated entries."""
+        """Return the lane at the top of a heap of (load·`sign`, lane).
+
+        Outdated entries are removed.
+        """
         while True:
             value, lane = heap[0]
             if sign * value == self._load[lane]:
@@ -97,7 +100,7 @@ class _Lanes:
             heapq.heappop(heap)  # out of date: the current value was pushed when it changed
 
     def _key_groups(self, lane: int) -> list[tuple[float, int]]:
-        """Return (load, key group) of a lane's key groups, ascending."""
+        """Return load and number of each key group of a lane, ascending."""
         if lane not in self._sorted:
             mine = np.flatnonzero(self.lane_of == lane)
             self._sorted[lane] = sorted(
@@ -106,7 +109,10 @@ class _Lanes:
         return self._sorted[lane]
 
     def _best_position(self, source: int, difference: float) -> int:
-        """Return the position of the key group whose move evens most; -1: none helps."""
+        """Return the position, in a lane's list, of the key group whose move evens most; -1: none.
+
+        `difference`: load of lane `source` minus that of the lane it goes to.
+        """
         mine = self._key_groups(source)
         half = difference / 2
         at = bisect_left(mine, (half, -1))
@@ -120,9 +126,9 @@ class _Lanes:
             best = bisect_left(mine, (mine[best][0], -1))
         return best
 
-    def _reassign(self, source: int, at: int, target: int) -> None:
-        """Move the key group at a position of lane `source`'s list to lane `target`."""
-        weight, key_group = self._sorted[source].pop(at)
+    def _reassign(self, source: int, position: int, target: int) -> None:
+        """Move the key group at position `position` of lane `source`'s list to lane `target`."""
+        weight, key_group = self._sorted[source].pop(position)
         if target in self._sorted:
             insort(self._sorted[target], (weight, key_group))
         self.lane_of[key_group] = target

@@ -55,13 +55,13 @@ def plan_mtm(
     gamma: float = 0.8,
     max_drift: float = 0.0,
 ) -> Solution:
-    """Minimise bytes moved now plus discounted bytes expected later.
+    """Plan by intervals with the fewest bytes moved now plus discounted bytes expected later.
 
-    The table `projected` is computed here if only the migration transition matrix is given
-    (`transitions`, a mapping with ``sizes`` and ``probability`` will do) and the discount factor
-    `gamma`: exactly for up to 2,000 partitionings, over a sample beyond. Loads and sizes may be as
-    far as `max_drift` from those of the table. The status is optimal only with an exact table of
-    this very problem.
+    (MTM: paper 1 §4.2.) The table `projected` is computed here if only the migration transition
+    matrix is given (`transitions`, also as a mapping with ``sizes`` and ``probability``) and the
+    discount factor `gamma`: exactly for up to 2,000 partitionings, over a sample beyond. Loads and
+    sizes may be as far as `max_drift` from those of the table. The status is optimal only with an
+    exact table of this very problem.
 
     Raises `InvalidProblemError` if the table does not fit the problem, or there is neither table
     nor matrix.
@@ -124,7 +124,7 @@ def plan_mtm(
 
 
 def _bytes_now(problem: Problem, rows: IntArray) -> FloatArray:
-    """Return the bytes that a migration to each partitioning (a row of cuts) moves now."""
+    """Return the bytes that a migration to each partitioning (row of cuts) moves now."""
     cuts = present_cuts(problem)
     kept = line_of(problem, np.inf, use=False).kept
     stays: FloatArray = kept_bytes(cuts[None], rows, kept)[0]
@@ -134,7 +134,10 @@ def _bytes_now(problem: Problem, rows: IntArray) -> FloatArray:
 def _add_ssm_candidate(
     problem: Problem, projected: ProjectedCost, rows: IntArray, later: FloatArray, reach: IntArray
 ) -> tuple[IntArray, FloatArray]:
-    """Add SSM's partitioning to the candidates `rows`, and its projected cost to `later`."""
+    """Add SSM's partitioning to the candidates.
+
+    Return their rows, and projected costs (`later`).
+    """
     cuts = present_cuts(problem)
     kept = line_of(problem, np.inf, use=False).kept
     next_cuts = cheapest_step(cuts, reach, problem.target_executors, kept)
@@ -145,7 +148,7 @@ def _add_ssm_candidate(
 
 
 def _look_ahead(projected: ProjectedCost, rows: IntArray) -> FloatArray:
-    """Return projected costs of partitionings that are not in the table, by one step into it."""
+    """Return projected costs of partitionings outside the table, by one step into it."""
     size = projected.size_index(rows.shape[1] - 1)
     return best_next(projected.space, rows, size, projected.cost)[0]
 
@@ -156,7 +159,7 @@ def _improve_candidate(
     best: tuple[IntArray, float, float],
     reach: IntArray,
 ) -> tuple[IntArray, float, float]:
-    """Replace the best candidate (cuts, bytes now, bytes later) by better neighbours."""
+    """Return the best candidate (cuts, bytes now, bytes later) after a search of its neighbours."""
     gamma = projected.space.gamma
     for _ in range(ROUNDS):
         around = neighbours(best[0], reach)

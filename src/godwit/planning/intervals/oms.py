@@ -47,7 +47,7 @@ MAX_PARTITIONINGS = 20_000
 
 
 def count_partitionings(reach: IntArray, parts: int) -> int:
-    """Count the partitionings into at most `parts` intervals that are within the bound.
+    """Return the number of partitionings into at most `parts` intervals within the load bound.
 
     `reach`: see `godwit.planning.intervals.ssm.Line`.
     """
@@ -64,10 +64,10 @@ def count_partitionings(reach: IntArray, parts: int) -> int:
 
 
 def partitionings(reach: IntArray, parts: int, *, at_most: int) -> IntArray:
-    """Enumerate the partitionings into at most `parts` intervals within the bound.
+    """Return the partitionings into at most `parts` intervals within the load bound.
 
-    Returns shape ``(count, parts + 1)``: cuts, in lexicographic order. Raises `InvalidProblemError`
-    if there are more than `at_most`.
+    Shape ``(count, parts + 1)``: cuts, in lexicographic order. Raises `InvalidProblemError` if
+    there are more than `at_most`.
     """
     count = count_partitionings(reach, parts)
     if count > at_most:
@@ -97,7 +97,7 @@ def partitionings(reach: IntArray, parts: int, *, at_most: int) -> IntArray:
 
 
 def kept_bytes(old: IntArray, new: IntArray, kept: FloatArray) -> FloatArray:
-    """Return the most bytes that can stay for each pair of partitionings, shape ``(a, b)``.
+    """Return the most bytes that can stay, for each pair of partitionings, shape ``(a, b)``.
 
     `old` and `new` have shapes ``(a, p + 1)`` and ``(b, q + 1)``; `kept` are the bytes of state
     before each cut. Most bytes stay when old intervals are matched with new ones. Overlaps of two
@@ -134,13 +134,13 @@ def plan_oms(
     taus: Sequence[float] = (),
     sample: int | None = None,
 ) -> Solution:
-    """Plan the first step of the cheapest path through a sequence of migrations.
+    """Plan the first step of the cheapest path through a sequence of migrations (paper 1 §5).
 
     `targets` are n₁, ..., nₚ (default: one step to the problem's own n'), `taus` the τ of each step
-    (default: ``limits.tau`` for all). `sample` is the most partitionings of a step that are looked
-    at (default: all); where there are more, the plan is feasible and not proved optimal.
-    ``objective`` is the bytes that all migrations move together; ``details["cuts"]`` and
-    ``details["moved_bytes"]`` describe every step.
+    (default: ``limits.tau`` for all). `sample`: maximum number of partitionings considered per step
+    (default: all); if there are more, the plan is feasible and not proved optimal. ``objective`` is
+    the bytes that all migrations move together; ``details["cuts"]`` and ``details["moved_bytes"]``
+    describe every step.
 
     Raises `InvalidProblemError` if the problem is not one of intervals, the sequence is malformed,
     or, without a sample, a step before the last has more than `MAX_PARTITIONINGS` partitionings.
@@ -181,7 +181,7 @@ def plan_oms(
 
 
 def _check_sequence(problem: Problem, targets: Sequence[int], taus: Sequence[float]) -> None:
-    """Refuse targets and thresholds that do not fit the problem."""
+    """Raise `InvalidProblemError` if targets and thresholds do not fit the problem."""
     available = len(problem.available)
     for i, n in enumerate(targets):
         if not 1 <= n <= available:
@@ -199,7 +199,7 @@ def _check_sequence(problem: Problem, targets: Sequence[int], taus: Sequence[flo
 def _layers(
     problem: Problem, targets: Sequence[int], reaches: list[IntArray], sample: int | None
 ) -> tuple[list[IntArray], bool]:
-    """Return the partitionings of every step but the last, and true if these are all of them."""
+    """Return the partitionings of every step but the last, and whether these are all of them."""
     most = MAX_PARTITIONINGS if sample is None else min(sample, MAX_PARTITIONINGS)
     steps = list(zip(reaches[:-1], targets[:-1], strict=True))
     if sample is None or all(count_partitionings(reach, n) <= most for reach, n in steps):
@@ -223,7 +223,8 @@ def _coarse_partitionings(
 ) -> IntArray:
     """Return at most `at_most` partitionings that cut between blocks of about equal load.
 
-    Shape ``(count, parts + 1)``; none where even the fewest blocks allow too many, or nothing.
+    Shape ``(count, parts + 1)``; none if there are too many even with the fewest blocks, or none at
+    all.
     """
     m, total = problem.num_key_groups, np.cumsum(problem.weight)
     blocks = m
@@ -289,7 +290,7 @@ def _shortest_path(
 
 
 def _drop_empty(cuts: IntArray) -> IntArray:
-    """Drop the repeated cuts at the end, which stand for empty intervals."""
+    """Return cuts without the repeated ones at the end, which stand for empty intervals."""
     return cuts[np.concatenate(([True], np.diff(cuts) > 0))]
 
 
@@ -299,7 +300,7 @@ def _kept_bytes(old: IntArray, new: IntArray, state_before: FloatArray) -> float
 
 
 def match_intervals(problem: Problem, cuts: IntArray) -> IntArray:
-    """Return the executor of each key group: the intervals go where most bytes stay."""
+    """Return the executor of each key group: intervals go to executors so that most bytes stay."""
     cuts = _drop_empty(cuts)
     spans = list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
     stays = np.zeros((len(spans), problem.num_executors))

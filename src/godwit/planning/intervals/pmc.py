@@ -66,12 +66,15 @@ class BlockMap(Protocol):
 
 
 def serially(function: Callable[[In], Out], blocks: Sequence[In]) -> list[Out]:
-    """Apply a function to every block in this process, one after the other."""
+    """Return the results of a function for all blocks, computed one by one in this process."""
     return [function(block) for block in blocks]
 
 
 def row_blocks(counts: Sequence[int], widest: int) -> list[Block]:
-    """Cut the rows of every size (`counts`) into blocks that fit a cache."""
+    """Return blocks of rows that fit a cache.
+
+    `counts`: number of rows of each size. `widest`: largest number of columns.
+    """
     rows_at_once = max(1, min(256, BLOCK_PAIRS // max(1, min(widest, 256))))
     return [
         (size, first, min(count, first + rows_at_once))
@@ -118,7 +121,7 @@ class Sample:
 
     @property
     def cuts(self) -> tuple[IntArray, ...]:
-        """Per size n, shape ``(N_n, n + 1)``: partitionings in lexicographic order."""
+        """Partitionings of each size n, shape ``(N_n, n + 1)``, in lexicographic order."""
         return tuple(
             np.array(sorted(rows), np.int32).reshape(-1, n + 1)
             for rows, n in zip(self._seen, self._transitions.sizes, strict=True)
@@ -151,7 +154,7 @@ class Sample:
         self._add_random_walks(count)
 
     def _sample_tighter_bounds(self, now: IntArray) -> None:
-        """Add partitionings by SSM from `now` under bounds tighter than τ."""
+        """Add partitionings that SSM makes from `now` under bounds tighter than τ."""
         weight, sizes = self._problem.weight, self._transitions.sizes
         lowest, highest = least_bound(self._problem), float(weight.sum())
         for limit in np.geomspace(lowest, highest, 4 * len(sizes)).tolist():
@@ -162,12 +165,12 @@ class Sample:
                     self.add_steps(cuts)
 
     def add_steps(self, cuts: IntArray) -> None:
-        """Add `cuts` at every size that they fit, and SSM's steps from them to other sizes."""
+        """Add `cuts` at every size that they fit, and the steps that SSM makes from them."""
         for size in range(len(self._transitions.sizes)):
             self._add(size, self._cheapest_step(cuts, size))
 
     def _add_random_walks(self, count: int) -> None:
-        """Add SSM's steps along random walks through the chain of sizes, up to `count` in all."""
+        """Add SSM's steps along random walks through the sizes, up to `count` partitionings."""
         sizes, probability = self._transitions.sizes, self._transitions.probability
         size, row = self._visited[0]
         for _ in range(4 * count):  # a way may go round in a small circle of partitionings
@@ -182,10 +185,10 @@ class Sample:
             self._add(size, cuts)
 
     def grow(self, cuts: tuple[IntArray, ...], visits: FloatArray, count: int) -> None:
-        """Grow the sample to about `count`, around the partitionings that are visited most.
+        """Enlarge the sample to about `count`, around the partitionings that are visited most.
 
-        `cuts`: the sample that `visits` counts. `visits`: shape ``(N,)``: how often each
-        partitioning is visited, all sizes one after another.
+        `cuts`: the present sample. `visits`: shape ``(N,)``: how often each of its partitionings is
+        visited, all sizes one after another.
         """
         first = np.cumsum([0, *(len(rows) for rows in cuts)])
         for at in np.argsort(-visits, kind="stable").tolist():
@@ -213,7 +216,7 @@ class Sample:
 
 
 def cheapest_step(cuts: IntArray, reach: IntArray, parts: int, kept: FloatArray) -> IntArray | None:
-    """Return the cuts that SSM would make from `cuts`; ``None`` if nothing is within the bound."""
+    """Return the cuts that SSM makes from `cuts`; ``None`` if nothing is within the load bound."""
     cuts = cuts[np.concatenate(([True], np.diff(cuts) > 0))]
     best = best_cuts(lay_out(cuts, reach=reach, kept=kept), parts)
     if best is None:
@@ -225,9 +228,9 @@ def cheapest_step(cuts: IntArray, reach: IntArray, parts: int, kept: FloatArray)
 
 
 def neighbours(cuts: IntArray, reach: IntArray, steps: tuple[int, ...] = (1, 2, 4)) -> IntArray:
-    """Return the partitionings within the bound that differ from `cuts` by one cut, moved a little.
+    """Return partitionings within the bound that differ from `cuts` by one cut, moved a little.
 
-    Returns shape ``(count, parts + 1)``.
+    `steps`: distances that a cut is moved. Returns shape ``(count, parts + 1)``.
     """
     inner, m = len(cuts) - 2, int(cuts[-1])
     shifts = np.array([s for step in steps for s in (-step, step)], np.int32)
@@ -252,7 +255,7 @@ CANDIDATES = 1_200
 def _sweep_block(
     space: Space, cost: tuple[FloatArray, ...], block: Block
 ) -> tuple[FloatArray, IntArray]:
-    """Evaluate the equations for one block: new costs, and the row chosen for every next size."""
+    """Return, for one block of rows, new costs, and the row chosen for every next size."""
     size, first, stop = block
     return best_next(space, space.cuts[size][first:stop], size, cost)
 
@@ -260,7 +263,10 @@ def _sweep_block(
 def _costs_beyond(
     space: Space, size: int, rows: IntArray, cost: tuple[FloatArray, ...], block: Block
 ) -> FloatArray:
-    """Return the costs of a block of `rows` (partitionings) that are not in the sample."""
+    """Return the costs of a block of `rows` (partitionings) that the sample does not have.
+
+    `cost`: costs of the sample, by size.
+    """
     _, first, stop = block
     return best_next(space, rows[first:stop], size, cost)[0]
 
@@ -268,10 +274,9 @@ def _costs_beyond(
 def best_next(
     space: Space, rows: IntArray, size: int, cost: tuple[FloatArray, ...]
 ) -> tuple[FloatArray, IntArray]:
-    """Return the expected cost of each partitioning (row), and the row chosen for every next size.
+    """Return the expected cost of each partitioning (row), and its best successor of every size.
 
-    Returns shapes ``(a,)`` and ``(a, sizes)``: costs, and the row chosen for every next size (-1
-    where the probability is 0).
+    Shapes ``(a,)`` and ``(a, sizes)``; a successor is -1 where the probability is 0.
     """
     total = np.zeros(len(rows))
     chosen = np.full((len(rows), len(space.cuts)), -1, np.int32)
@@ -287,7 +292,7 @@ def best_next(
 def _cheapest_target(
     rows: IntArray, targets: IntArray, later: FloatArray, kept: FloatArray
 ) -> tuple[FloatArray, IntArray]:
-    """Return the least bytes now and `later` from each row to any target, and that target."""
+    """Return, for each row, the least bytes moved now plus `later`, and the target with them."""
     best = np.full(len(rows), np.inf)
     chosen = np.zeros(len(rows), np.int32)
     step = max(1, BLOCK_PAIRS // max(1, len(rows)))
@@ -302,7 +307,7 @@ def _cheapest_target(
 
 
 def count_within_tau(problem: Problem, transitions: Transitions, *, gamma: float) -> int:
-    """Count the partitionings within τ, of all sizes together."""
+    """Return the number of partitionings within τ, of all sizes together."""
     return sum(
         count_partitionings(reach_within_tau(problem, n, gamma), n) for n in transitions.sizes
     )
@@ -318,7 +323,7 @@ def projected_cost(
     block_map: BlockMap = serially,
     clock: Clock = time.perf_counter,
 ) -> ProjectedCost:
-    """Compute the projected cost of every partitioning, exactly, to `tolerance` times all state.
+    """Compute the projected cost of every partitioning, exact to `tolerance` times all state.
 
     The discount factor gamma is below 1, since at 1 an endless sum has no value. Raises
     `InvalidProblemError` if there are more than `max_partitionings`, all sizes together, or none
@@ -362,8 +367,8 @@ def approximate_projected_cost(
 ) -> ProjectedCost:
     """Compute projected costs over a sample of partitionings: upper bounds of the exact ones.
 
-    Where there are no more than `num_partitionings` in all, the costs are exact; where there are at
-    most `check_partitionings`, the exact costs are computed too, and the error is stated in
+    If there are at most `num_partitionings` in all, the costs are exact; if there are at most
+    `check_partitionings`, the exact costs are computed too, and the error is in
     `ProjectedCost.measured_error` and `measured_mean_error`.
 
     Raises `InvalidProblemError` if a size that can occur has no partitioning within τ.
@@ -432,11 +437,11 @@ class _Solved:
 def _improving_partitionings(
     sample: Sample, space: Space, solved: _Solved, visits: FloatArray, block_map: BlockMap
 ) -> list[IntArray]:
-    """Return partitionings beyond the sample that would lower its costs, most first.
+    """Return partitionings beyond the sample that would lower its costs, the best first.
 
-    Candidates are those that differ by one cut from what is chosen most. What follows them is
-    evaluated by one look ahead, and each counts for the partitionings that would choose it, by how
-    often these are visited.
+    Candidates differ by one cut from those chosen most. Their future cost is evaluated by one look
+    ahead, and each counts for the partitionings that would choose it, by how often these are
+    visited.
     """
     counts = [len(rows) for rows in space.cuts]
     bounds = np.cumsum([0, *counts])
@@ -467,7 +472,10 @@ def _improving_partitionings(
 
 
 def _visit_frequencies(space: Space, chosen: IntArray) -> FloatArray:
-    """Return how often each partitioning is visited by a policy (`chosen`), shape ``(N,)``."""
+    """Return how often a policy visits each partitioning, shape ``(N,)``.
+
+    `chosen`: the policy: row chosen for every next size.
+    """
     leads = _transition_matrix(space, chosen)
     visits: FloatArray = np.full(len(chosen), 1 / len(chosen))
     for _ in range(100):  # lazily, so that chains that alternate settle, too
@@ -476,7 +484,7 @@ def _visit_frequencies(space: Space, chosen: IntArray) -> FloatArray:
 
 
 def _solve_costs(space: Space, *, tolerance: float, block_map: BlockMap) -> _Solved:
-    """Solve the equations of the costs: sweeps and policy evaluation, until the error is small."""
+    """Solve the cost equations by sweeps and policy evaluation, until the error is small."""
     counts = [len(rows) for rows in space.cuts]
     blocks = row_blocks(counts, max(counts))
     bounds = np.cumsum([0, *counts])
@@ -499,7 +507,10 @@ def _solve_costs(space: Space, *, tolerance: float, block_map: BlockMap) -> _Sol
 def _evaluate_policy(
     space: Space, choices: tuple[FloatArray, FloatArray, IntArray], goal: float
 ) -> FloatArray:
-    """Return a policy's costs; `choices`: costs before and after a sweep, and the policy."""
+    """Return the costs of a policy.
+
+    `choices`: costs before and after a sweep, and the policy. `goal`: maximum error.
+    """
     cost, swept, chosen = choices
     leads = _transition_matrix(space, chosen)
     moved = swept - space.gamma * np.asarray(leads @ cost)
@@ -513,7 +524,10 @@ def _evaluate_policy(
 
 
 def _transition_matrix(space: Space, chosen: IntArray) -> csr_array:
-    """Return the probabilities from each partitioning to each other under a policy (`chosen`)."""
+    """Return the matrix of transition probabilities between partitionings under a policy.
+
+    `chosen`: the policy: row chosen for every next size.
+    """
     counts = [len(rows) for rows in space.cuts]
     first = np.cumsum([0, *counts])
     probability = np.repeat(space.transitions.probability, counts, axis=0)

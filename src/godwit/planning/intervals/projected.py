@@ -28,7 +28,7 @@ FORMAT = 2
 
 
 def reach_within_tau(problem: Problem, parts: int, gamma: float = 0.0) -> IntArray:
-    """Return the last cut that an interval from each cut may reach within τ, for `parts` executors.
+    """Return the last cut within τ of an interval that begins at each cut, for `parts` executors.
 
     Raises `InvalidProblemError` if τ is missing or gamma is not in [0, 1).
     """
@@ -129,7 +129,7 @@ class Space:
         cuts: tuple[IntArray, ...],
         gamma: float,
     ) -> Space:
-        """Build the space of a problem from the partitionings (`cuts`) of every size.
+        """Return the space of the partitionings (`cuts`) of every size of a problem.
 
         Raises `InvalidProblemError` if a size has none.
         """
@@ -164,7 +164,10 @@ class ProjectedCost:
 
     @classmethod
     def of(cls, problem: Problem, space: Space, **facts: Any) -> ProjectedCost:
-        """Build the table of costs over a space, for the loads and τ of a problem."""
+        """Return the table of costs over a space, for the loads and τ of a problem.
+
+        `facts`: further fields of the table.
+        """
         facts.setdefault("partitionings_in_all", sum(len(rows) for rows in space.cuts))
         assert problem.limits.tau is not None, "a space has a tau"
         return cls(space=space, weight=problem.weight.copy(), tau=problem.limits.tau, **facts)
@@ -175,7 +178,7 @@ class ProjectedCost:
         return sum(len(rows) for rows in self.space.cuts)
 
     def size_index(self, parts: int) -> int:
-        """Position of a size in the transition matrix.
+        """Return the row of a size (number of intervals) in the transition matrix.
 
         Raises `InvalidProblemError` if the matrix has no row for it.
         """
@@ -187,9 +190,9 @@ class ProjectedCost:
         return sizes.index(parts)
 
     def cost_of(self, cuts: IntArray, parts: int) -> float:
-        """Return the cost of a partitioning of the table, of `parts` intervals.
+        """Return the cost of a partitioning into `parts` intervals.
 
-        Raises `InvalidProblemError` if the table does not hold it.
+        Raises `InvalidProblemError` if the table does not have it.
         """
         size = self.size_index(parts)
         rows = np.flatnonzero((self.space.cuts[size] == cuts).all(axis=1))
@@ -224,7 +227,7 @@ class ProjectedCost:
                 )
 
     def to_bytes(self) -> bytes:
-        """Return the table as bytes: a NumPy archive without pickled objects."""
+        """Encode the table as a NumPy archive without pickled objects."""
         transitions = self.space.transitions
         arrays: dict[str, Any] = {
             f"cuts_{n}": c for n, c in zip(transitions.sizes, self.space.cuts, strict=True)

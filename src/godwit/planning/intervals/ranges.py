@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 def gather_ranges(problem: Problem) -> IntArray:
     """Return an assignment by ranges of about equal load, each where most of its state is.
 
-    Shape ``(m,)``. Ranges are as many as executors may own key groups, or as key groups. Nothing is
-    optimal here: which ranges would move least is as hard as trying all orders of the executors.
+    Shape ``(m,)``. There are as many ranges as executors that may own key groups, or as key groups.
+    It is not optimal: finding the ranges that move least is as hard as trying all orders of the
+    executors.
 
     Examples
     --------

@@ -59,7 +59,7 @@ class Line:
 
 
 def plan_ssm(problem: Problem) -> Solution:
-    """Move the fewest bytes such that no executor exceeds (1 + τ) times its fair share.
+    """Plan by intervals: fewest bytes moved, no load above (1 + τ) fair shares (paper 1 §4.1).
 
     ``objective`` and ``bound`` are the bytes moved. If no assignment by intervals is within τ, the
     status is infeasible and the plan moves the fewest bytes among those with the smallest possible
@@ -123,7 +123,7 @@ def load_bound(problem: Problem) -> float:
 
 
 def line_of(problem: Problem, limit: float, *, use: bool = True) -> Line:
-    """Return a problem's key groups as a line.
+    """Return a problem's key groups as a line, to be cut into intervals.
 
     `limit`: the most load of the bottleneck resource in one interval. `use`: whether
     ``limits.max_usage`` bounds intervals, too.
@@ -135,9 +135,9 @@ def line_of(problem: Problem, limit: float, *, use: bool = True) -> Line:
 
 
 def reach_within(problem: Problem, limit: float) -> IntArray:
-    """Return the last cut that an interval from each cut may reach, shape ``(m + 1,)``.
+    """Return the last cut of an interval within the limits that begins at each cut.
 
-    An interval's load is at most `limit`, and its usage at most ``limits.max_usage``.
+    Shape ``(m + 1,)``. Its load is at most `limit`, and its usage at most ``limits.max_usage``.
     """
     reach = reach_of(problem.weight, limit)
     if problem.limits.max_usage is not None:
@@ -153,7 +153,10 @@ def present_cuts(problem: Problem) -> IntArray:
 
 
 def lay_out(cuts: IntArray, *, reach: IntArray, kept: FloatArray) -> Line:
-    """Build the line whose present intervals lie between `cuts` (0 and m included)."""
+    """Return the line whose present intervals lie between `cuts` (0 and m included).
+
+    `reach`: last cut of an interval from each cut. `kept`: bytes of state before each cut.
+    """
     m = len(kept) - 1
     lengths = np.diff(cuts)
     whole = np.zeros(m + 1)
@@ -175,10 +178,10 @@ def reach_of(weight: FloatArray, limit: float) -> IntArray:
 
 
 def best_cuts(line: Line, parts: int) -> list[tuple[int, int, int]] | None:
-    """Cut the line into at most `parts` intervals with the greatest gain.
+    """Cut the line into at most `parts` intervals that keep most bytes where they are.
 
     Returns triples ``(x, y, owner)``: intervals [x, y) from left to right, and a key group whose
-    executor keeps the interval, or -1 where nobody does; None if there is no plan within the bound.
+    executor keeps the interval, or -1 for none; ``None`` if there is no plan within the bound.
     """
     m = len(line.reach) - 1
     if (line.reach[:-1] == np.arange(m)).any():
@@ -199,7 +202,10 @@ def best_cuts(line: Line, parts: int) -> list[tuple[int, int, int]] | None:
 
 
 def _gain_windows(best: FloatArray, first: int, stop: int, width: int) -> FloatArray:
-    """View ``best[k, after, y]`` of a block of cuts as ``[k, after, y - x - 1, 0, x - first]``."""
+    """Return a view of ``best[k, after, y]`` by intervals that begin at cuts ``first:stop``.
+
+    Its axes are ``[k, after, y - x - 1, 0, x - first]``.
+    """
     by_part, by_after, by_cut = best.strides
     return as_strided(
         best[:, :, first + 1 :],
@@ -210,7 +216,7 @@ def _gain_windows(best: FloatArray, first: int, stop: int, width: int) -> FloatA
 
 
 def _cut_blocks(line: Line) -> list[tuple[int, int, int]]:
-    """Return blocks of cuts (first, stop, longest interval) that need little memory each."""
+    """Return blocks of cuts that need little memory each: first, stop, and longest interval."""
     m = len(line.reach) - 1
     ahead = line.reach[:-1] - np.arange(m)
     blocks, x = [], 0
@@ -242,7 +248,10 @@ class _Gains:
 
     @classmethod
     def of(cls, line: Line, first: int, stop: int, width: int) -> _Gains:
-        """Compute the gains of the intervals that begin at a block of cuts."""
+        """Return the gains of the intervals that begin at cuts ``first:stop``.
+
+        `width`: the longest.
+        """
         m = len(line.reach) - 1
         x = np.arange(first, stop)
         y = x + np.arange(1, width + 1)[:, None]
@@ -263,7 +272,7 @@ class _Gains:
         return cls(first, stop, gain, np.empty_like(gain))
 
     def step(self, fewer: FloatArray, best: FloatArray) -> None:
-        """Set `best` at the block's cuts from `fewer`, the best with one interval less."""
+        """Set `best` at the block's cuts, from the best gains with one interval less (`fewer`)."""
         np.add(self.gain, fewer, out=self.total)
         rows = self.total.reshape(-1, 2, self.stop - self.first)
         np.maximum.reduce(rows, axis=0, out=best[:, self.first : self.stop])
@@ -272,7 +281,7 @@ class _Gains:
 def _read_intervals(
     line: Line, best: FloatArray, parts: int, cache: list[_Gains] | None
 ) -> list[tuple[int, int, int]]:
-    """Read the intervals (x, y, keeper) of the best plan from the table `best`, left to right."""
+    """Return the intervals (x, y, keeper) of the best plan, left to right, from table `best`."""
     m = len(line.reach) - 1
     cuts, x, used, k, block = [], 0, 0, parts, 0
     while x < m:
@@ -293,7 +302,11 @@ def _read_intervals(
 
 
 def _keeper(line: Line, x: int, y: int, *, used: bool, cut: bool) -> int:
-    """Return a key group whose present executor keeps [x, y) in the best plan; -1 for none."""
+    """Return a key group whose present executor keeps [x, y) in the best plan; -1 for none.
+
+    `used`, `cut`: whether the executor of x keeps an interval to the left, and whether an old
+    interval is cut at y.
+    """
     if cut:
         if used and y < line.end[x]:
             return -1
@@ -327,7 +340,7 @@ def assign_intervals(problem: Problem, cuts: list[tuple[int, int, int]]) -> IntA
 
 
 def least_bound(problem: Problem) -> float:
-    """Return the smallest bound on loads for which at most n' intervals exist."""
+    """Return the smallest bound on load for which the line has at most n' intervals."""
     weight, parts = problem.weight, problem.target_executors
     total = np.concatenate(([0.0], np.cumsum(weight)))
     low, high = max(float(weight.max()), float(total[-1]) / parts), float(total[-1])
@@ -367,7 +380,7 @@ Plan = tuple[float, tuple[tuple[int, int, int], ...]]
 
 
 def plan_simple_ssm(problem: Problem) -> Solution:
-    """Move the fewest bytes within τ, by the recursion of paper 1, lemma 4.1: the oracle of SSM.
+    """Plan the fewest bytes moved within τ by paper 1's recursion (lemma 4.1), to test SSM.
 
     A sub-problem is a range [x, y) of key groups, a range of executors in the order of their old
     intervals, and a number of parts; its greatest gain is the best over all ways to split all three

@@ -45,10 +45,13 @@ class Recorder(Protocol):
     """Port to a recorder of entries: the journal, or metrics."""
 
     def add(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Add an entry: plain values of a kind (see `godwit.checkpoint.journal`)."""
+        """Add an entry to the recorder: plain values of a kind, as the journal has them."""
 
     def flush(self) -> None:
-        """Make entries durable, where that applies; called about once a second."""
+        """Make the entries added so far durable, if the recorder stores them.
+
+        Called every second.
+        """
 
 
 class _Hearing:
@@ -69,7 +72,7 @@ class _Hearing:
         self.thread.start()
 
     def put(self, item: Event | threading.Event | None) -> None:
-        """Queue an event, a flag to set once reached, or ``None`` for the end."""
+        """Queue an event; or a flag to set once it is reached; or ``None``, the end."""
         with self._changed:
             self._pending.append(item)
             dropped = self._pending.popleft() if len(self._pending) > _MAX_BEHIND else None
@@ -83,7 +86,7 @@ class _Hearing:
             )
 
     def _run_thread(self) -> None:
-        """Pass events to the listener, on a thread of its own, until the end."""
+        """Pass queued events to the listener until the end; the body of a thread."""
         while (item := self._next()) is not None:
             if isinstance(item, threading.Event):
                 item.set()
@@ -94,7 +97,7 @@ class _Hearing:
                 self._report_failure(item, error)
 
     def _next(self) -> Event | threading.Event | None:
-        """Next event to hear, or the mark that `flush` waits for; ``None`` at the end."""
+        """Wait for the next event, or the flag of a `flush`; ``None`` at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending)
             return self._pending.popleft()
@@ -152,7 +155,7 @@ class EventDispatcher:
         return current is self._thread or any(h.thread is current for h in self._hearings)
 
     def emit(self, event: Event) -> None:
-        """Record an event under users' names, and queue it for listeners."""
+        """Record an event, with users' names of operators, and queue it for listeners."""
         if self._names is not None:
             event = self._names.event(event)
         with self._order:
@@ -181,9 +184,9 @@ class EventDispatcher:
                 self._hearings.append(_Hearing(listener, name, self._report_listener))
 
     def add_recorder(self, name: str, recorder: Recorder) -> None:
-        """Add a recorder for all later entries, and announce failures of it under `name`.
+        """Add a recorder for all later entries; its failures are announced under `name`.
 
-        What it raises is told, and it is given the next entry.  `name` is for the log.
+        After a failure it gets the next entry.
         """
 
         def keep() -> bool:
@@ -211,7 +214,7 @@ class EventDispatcher:
             self._queue.put(sample)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all events so far are dispatched and recorded.
+        """Wait until all events so far are dispatched and recorded; return ``False`` if time is up.
 
         A listener that calls this gets ``False`` at once.
         """
@@ -233,7 +236,7 @@ class EventDispatcher:
         return not any(thread.is_alive() for thread in threads)
 
     def stop_recording(self, timeout_s: float) -> None:
-        """Record everything so far, and nothing after it.
+        """Record everything so far, then nothing more.
 
         Raises `TimeoutError` after `timeout_s`; entries that are not written by then are lost.
         """
@@ -245,7 +248,7 @@ class EventDispatcher:
             raise TimeoutError(message)
 
     def close(self) -> None:
-        """End the threads once all events so far are dispatched; returns at once."""
+        """Let the threads end once all events so far are dispatched; returns at once."""
         with self._order:
             if not self._closed:
                 self._closed = True
@@ -256,7 +259,10 @@ class EventDispatcher:
     # -- under the lock -----------------------------------------------------------------------
 
     def _queue_record(self, record: Callable[[], bool]) -> None:
-        """Queue an entry for the recorders; when the queue is full, drop it and report that."""
+        """Queue an entry for the recorders; if the queue is full, drop it and report that.
+
+        `record`: writes it.
+        """
         if self._closed:
             return
         if self._queue.qsize() < _MAX_EVENTS:
@@ -266,7 +272,7 @@ class EventDispatcher:
             self._guard_of("recording").report(error)
 
     def _queue_flush(self, *, last: bool = False) -> threading.Event:
-        """Queue a flush; return an event that is set when it is done."""
+        """Queue a flush of the recorders; return an event that is set when it is done."""
         mark = threading.Event()
 
         def flush() -> bool:
@@ -285,7 +291,7 @@ class EventDispatcher:
     # -- on the thread that records -----------------------------------------------------------
 
     def _run_thread(self) -> None:
-        """Write queued entries, and flush from time to time; runs on a thread."""
+        """Write queued entries, and flush periodically; the body of a thread."""
         guard, goes_on = self._guard_of("recording"), True
         while goes_on:
             try:
@@ -301,7 +307,7 @@ class EventDispatcher:
         guard(self._flush)
 
     def _flush(self) -> None:
-        """Record samples, and flush the recorders."""
+        """Record samples, and then flush the recorders."""
         self._flushed_s = time.monotonic()
         for kind, ask in self._samples.items():
             values = None
@@ -332,17 +338,17 @@ class EventDispatcher:
     # -- what fails ---------------------------------------------------------------------------
 
     def _guard_of(self, what: str) -> Guard:
-        """Return the guard that logs and announces failures of one kind of work."""
+        """Return the guard that logs and announces failures of the work `what`."""
         return self._guards.setdefault(what, Guard(what, self._background_failed))
 
     def _background_failed(self, what: str, error: str) -> None:
-        """Emit `BackgroundFailed`."""
+        """Emit `BackgroundFailed` for the work `what`."""
         with self._order:
             epoch = self._recent[-1].epoch if self._recent else -1
             self.emit(BackgroundFailed(epoch=epoch, at_s=time.time(), what=what, error=error))
 
     def _report_listener(self, listener: Listener, event: Event, error: str) -> None:
-        """Emit `ListenerFailed`."""
+        """Emit `ListenerFailed` for a listener that raised an error."""
         self.emit(
             ListenerFailed(
                 epoch=event.epoch,

@@ -136,7 +136,7 @@ class _Latencies(Collector):
         self._of: dict[tuple[str, str], LatencyHistogram] = {}
 
     def add(self, sources: Mapping[str, Any]) -> None:
-        """Add the rows of an epoch."""
+        """Add the latencies of an epoch's rows, by source."""
         for source, values in sources.items():
             labels = (printable(source), values["arrival"])
             before = self._of.get(labels, LatencyHistogram())
@@ -144,7 +144,7 @@ class _Latencies(Collector):
             self._of[labels] = LatencyHistogram.merged((before, more))
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the latency histograms for a scrape."""
+        """Yield the latency histograms when Prometheus scrapes them."""
         _, meaning, labels = METRICS[_LATENCY]
         family = HistogramMetricFamily(_LATENCY, meaning, labels=labels)
         for key, histogram in sorted(self._of.items()):
@@ -184,7 +184,7 @@ class Metrics:
                 pass  # loads of key groups, which have no bounded labels
 
     def flush(self) -> None:
-        """Do nothing: metrics are current."""
+        """No-op: metrics are always current."""
 
     def _update_progress(self, values: Mapping[str, Any]) -> None:
         """Update the metrics of epochs, rows and phases."""
@@ -283,7 +283,7 @@ class MetricsServer:
         self.close()
 
     def close(self) -> None:
-        """Close the port; idempotent."""
+        """Close the metrics port; idempotent."""
         self._server.close()
 
 

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 
 def source_lag(query: StreamingQuery) -> dict[str, Any] | None:
-    """Lag of a query behind its sources, as plain values; ``None`` before Spark knows.
+    """Return a query's lag behind its sources as plain values; ``None`` before Spark knows it.
 
-    Returns: ``batchId`` (the micro-batch that Spark noted last), ``sources`` (`source_figures`).
+    ``batchId`` (the micro-batch that Spark noted last), ``sources`` (`source_figures`).
     """
     progress = query.lastProgress
     if progress is None:
@@ -62,7 +62,7 @@ def rows_held_back(query: StreamingQuery) -> int | None:
 def add_source_figures(
     progress: Iterable[dict[str, Any]], query: StreamingQuery
 ) -> list[dict[str, Any]]:
-    """Add Spark's figures of the sources to the progress of epochs with a micro-batch."""
+    """Return the progress of epochs, with Spark's figures of sources for micro-batches."""
     sources = {p["batchId"]: p["sources"] for p in query.recentProgress}
     return [
         {**made, "sources": sources[made["batchId"]]} if made["batchId"] in sources else made
@@ -71,11 +71,11 @@ def add_source_figures(
 
 
 def source_figures(sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return lag and rates of each source in Spark's progress.
+    """Return lag and rates of each source in Spark's progress, as plain values.
 
-    ``description``, ``inputRowsPerSecond``, ``processedRowsPerSecond`` (``None`` where Spark has no
-    number), ``behind`` (offsets that the source has and no micro-batch has covered; ``None`` where
-    it does not tell), ``metrics`` (the source's own, such as Kafka's ``maxOffsetsBehindLatest``).
+    ``description``, ``inputRowsPerSecond``, ``processedRowsPerSecond`` (``None`` if Spark has no
+    number), ``behind`` (offsets that the source has and no micro-batch covers; ``None`` if it does
+    not report them), ``metrics`` (the source's own, such as Kafka's ``maxOffsetsBehindLatest``).
     """
     return [
         {
@@ -90,7 +90,7 @@ def source_figures(sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def offsets_behind(end: Any, latest: Any) -> int | None:
-    """Count the offsets from `end` to `latest`: JSON numbers, maps of them, or their text.
+    """Return the number of offsets from `end` to `latest`: JSON numbers, maps of them, or text.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def offsets_behind(end: Any, latest: Any) -> int | None:
 
 
 def _parse_json(value: Any) -> Any:
-    """Parse JSON, or return the value as it is."""
+    """Return a value parsed as JSON, or unchanged if it is not JSON text."""
     if isinstance(value, str):
         with suppress(ValueError, RecursionError):
             return json.loads(value)
@@ -118,12 +118,12 @@ def _parse_json(value: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether a value is a number, and no bool."""
+    """Return whether a value is a number, and not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _finite_float(value: Any) -> float | None:
-    """Return a number as a float; ``None`` for anything else."""
+    """Return a value as a float if it is a finite number, else ``None``."""
     return float(value) if _is_number(value) else None
 
 
@@ -154,10 +154,8 @@ class PendingFiles:
     def rows_after(self, batch: BatchRef, rows: int) -> int | None:
         """Estimate the rows in files that the last micro-batch did not read.
 
-        batch: What Spark's logs say of it.
-        rows: What it took.
-
-        Returns: ``None`` where that is not known (now), and where not all sources are files.
+        `batch`: the micro-batch in Spark's logs. `rows`: the rows that it read. ``None`` if it is
+        unknown (now), or not all sources are files.
         """
         began_s = self._now_s()
         if began_s < self._next_s or not _files_only(batch):
@@ -189,7 +187,7 @@ class PendingFiles:
         return self._rows_of(pending_bytes, pending)
 
     def _postpone(self, error: Exception) -> None:
-        """Try again later; report the first failure after a success."""
+        """Postpone the next estimate after an error; log the first failure after a success."""
         if not self._pause_s:
             _logger.warning(
                 "Files that lie in the sources' directories cannot be listed, so nobody knows how "
@@ -200,7 +198,7 @@ class PendingFiles:
         self._next_s = self._now_s() + self._pause_s
 
     def _rows_of(self, size_bytes: int, files: int) -> int:
-        """Estimate the rows of pending files from their bytes and number, by least squares."""
+        """Estimate the rows of files from their bytes and number, by least squares."""
         rows, sizes, counts = np.array(self._taken, np.float64).T
         scale = np.array([_BYTES_FIRST / max(sizes.mean(), 1.0), 1.0 / max(counts.mean(), 1.0)])
         weight = 1.0 / np.maximum(rows, 1.0)
@@ -210,7 +208,7 @@ class PendingFiles:
 
 
 def _files_only(batch: BatchRef) -> bool:
-    """Return whether all offsets are entries of the source's own log, as those of files are."""
+    """Return whether all sources of a micro-batch are file sources, by their offsets."""
     offsets = batch.offsets.splitlines()[2:]  # after its version and its settings
     return all(line.startswith(b'{"logOffset"') for line in offsets)
 
@@ -221,7 +219,7 @@ def _parse_file_log(log: bytes) -> list[dict[str, Any]]:
 
 
 def _visible_files(directory: str) -> list[fs.FileInfo]:
-    """Files of a directory that Spark would read."""
+    """Return the files of a directory that Spark would read."""
     store, path = fs.FileSystem.from_uri(directory)
     listed = store.get_file_info(fs.FileSelector(path))
     return [info for info in listed if info.is_file and not info.base_name.startswith(_HIDDEN)]
@@ -239,9 +237,9 @@ class SparkProgress:
         self._refused = False
 
     def add(self, took_ms: Mapping[str, float]) -> None:
-        """Add durations (phase → milliseconds) to the running micro-batch.
+        """Add durations (phase → milliseconds) to the current micro-batch's progress in Spark.
 
-        Where Spark has no such thing any more, that is logged once and the query goes on without.
+        If this version of Spark does not support it, that is logged once.
         """
         if self._refused:
             return
@@ -254,7 +252,7 @@ class SparkProgress:
             _logger.info("Spark's progress takes no durations of ours: %s", error)
 
     def _jvm_query(self) -> Any:
-        """Spark's JVM object of the query that runs on this thread."""
+        """Return Spark's JVM object for the query that runs on this thread."""
         if self._execution is None:
             query_id = self._spark.sparkContext.getLocalProperty(_QUERY_ID)
             query: Any = self._spark.streams.get(str(query_id))

@@ -43,7 +43,7 @@ class Scheduler(Protocol):
         """Maximum number of executors of this application; ``None`` if unknown."""
 
     def request(self, total: int) -> bool:
-        """Request a total number of executors; return whether that was accepted."""
+        """Request a total number of executors; return whether the cluster manager accepted."""
 
     def give_back(self, executors: Sequence[str]) -> bool:
         """Stop idle executors; return whether the cluster manager accepted it."""
@@ -86,18 +86,18 @@ class SparkScheduler:
         return int(cores) // int(each)
 
     def request(self, total: int) -> bool:
-        """Request a total number of executors; return whether that was accepted."""
+        """Request a total number of executors; return whether the cluster manager accepted."""
         jvm: Any = self._spark._jvm  # noqa: SLF001  executors have no public Python API
         return bool(self._jsc.requestTotalExecutors(total, 0, jvm.scala.Predef.Map().empty()))
 
     def give_back(self, executors: Sequence[str]) -> bool:
-        """End executors; return whether that was accepted."""
+        """Stop idle executors; return whether the cluster manager accepted it."""
         taken = [bool(self._jsc.killExecutor(executor)) for executor in executors]
         return all(taken)
 
     @property
     def _jsc(self) -> Any:
-        """The JVM's Spark context."""
+        """Spark context of the JVM."""
         return self._spark._jsc.sc()  # noqa: SLF001
 
     @property
@@ -106,7 +106,7 @@ class SparkScheduler:
         return self._spark.master or ""
 
     def _setting(self, name: str, default: str) -> str:
-        """Read a setting of the Spark context."""
+        """Return a setting of the Spark context."""
         return str(self._spark.getConf().get(name, default) or default)
 
 
@@ -115,7 +115,7 @@ _REST_S = 1.0
 
 
 def owns_nothing(executor: str, view: ProtocolView) -> bool:
-    """Return whether no key group is on an executor, or moves to it."""
+    """Return whether an executor has no key group, and none moves to it."""
     return not any(
         (executor in c.assignment.executors and len(c.assignment.key_groups(executor)))
         or any(transfer.destination == executor for transfer in c.transfers)
@@ -170,7 +170,7 @@ class SparkExecutorPool:
 
     @property
     def returned(self) -> frozenset[str]:
-        """Names of executors that were released, ended or not."""
+        """Names of executors that were released, whether or not they have ended."""
         return self._returned
 
     @property
@@ -181,7 +181,7 @@ class SparkExecutorPool:
         return tuple(sorted(staying, key=lambda name: (len(name), name)))
 
     def add(self, count: int, patience_s: float | None = None) -> None:
-        """Request `count` more executors, and wait for them for a while in the background.
+        """Request `count` more executors; a thread waits for them up to `patience_s` seconds.
 
         Raises `ScalingError` if executors cannot be added here, or not so many.
         """
@@ -205,8 +205,8 @@ class SparkExecutorPool:
     def remove(self, executors: Sequence[str]) -> None:
         """Remove empty executors, between the next two epochs.
 
-        Raises `InvalidPlanError` if one of them is not there, or owns key groups; `ScalingError` if
-        executors cannot be removed here, or none would be left.
+        Raises `InvalidPlanError` if one of them does not exist, or owns key groups; `ScalingError`
+        if executors cannot be removed here, or none would be left.
         """
         self.check_can_scale()
         view = self._conducting.view
@@ -233,7 +233,7 @@ class SparkExecutorPool:
             self._wake_thread()
 
     def keep(self, executor: str) -> None:
-        """Cancel the release of an executor, unless it has been released."""
+        """Cancel the release of an executor that has not been released yet."""
         with self._changed:
             if executor in self._leaving and self._total is not None:
                 self._leaving = tuple(name for name in self._leaving if name != executor)
@@ -241,17 +241,14 @@ class SparkExecutorPool:
                 self._wake_thread()
 
     def withdraw(self) -> None:
-        """Cancel requests for executors that have not arrived; one that arrives late is used."""
+        """Cancel requests for executors that have not joined; one that joins late is used."""
         with self._changed:
             if self._pending():
                 self._total = self._num_staying()
                 self._wake_thread()
 
     def check_can_scale(self) -> None:
-        """Refuse a cluster on which executors cannot be added or removed.
-
-        Raises `ScalingError` with the reason and a remedy.
-        """
+        """Raise `ScalingError`, with a remedy, if executors cannot be added or removed here."""
         if refusal := self._scheduler.unsupported_reason:
             why, _, remedy = refusal.partition(". ")
             raise ScalingError(f"Executors can be neither added nor removed: {why}.", remedy=remedy)
@@ -272,7 +269,7 @@ class SparkExecutorPool:
         return len(self._conducting.view.executors.keys() - leaving)
 
     def _pending(self) -> int:
-        """Return the number of requested executors that have not arrived yet."""
+        """Return the number of requested executors that have not joined yet."""
         return 0 if self._total is None else max(0, self._total - self._num_staying())
 
     def _wake_thread(self) -> None:
@@ -298,7 +295,7 @@ class SparkExecutorPool:
                 guard.report(error)
 
     def _wait_for_check(self) -> bool:
-        """Wait for the next check; return ``False`` once the pool is closed."""
+        """Wait until the next check is due; return ``False`` once the pool is closed."""
         with self._changed:
             if not self._closed:
                 busy = self._pending() or self._leaving or self._total != self._told
@@ -306,7 +303,7 @@ class SparkExecutorPool:
             return not self._closed
 
     def check_executors(self) -> None:
-        """Carry out what is due: request executors, release some, cancel late requests."""
+        """Carry out due work: request executors, release some, cancel late requests."""
         self._release_idle()
         with self._changed:
             total, told = self._total, self._told
@@ -316,7 +313,7 @@ class SparkExecutorPool:
             self._give_up(f"the cluster had none to give within {self._waits_s:g} s")
 
     def _is_late(self) -> bool:
-        """Return whether requested executors have not arrived within the time-out."""
+        """Return whether requested executors have not joined within the time-out."""
         with self._changed:
             if not self._pending():
                 self._until_s = None
@@ -334,7 +331,7 @@ class SparkExecutorPool:
             self._give_up(f"the cluster did not take the request{why}")
 
     def _give_up(self, reason: str) -> None:
-        """Cancel the request for executors that have not arrived, and announce the reason."""
+        """Cancel the request for executors that have not joined, and announce the reason."""
         with self._changed:
             count = self._pending()
             if not count:
@@ -346,7 +343,7 @@ class SparkExecutorPool:
         self._conducting.announce(events.ExecutorsMissing, count=count, reason=reason)
 
     def _release_idle(self) -> None:
-        """Release draining executors that own nothing; called between two epochs."""
+        """Release draining executors that have no key groups; called between two epochs."""
         view = self._conducting.view
         if all(n in view.executors and not owns_nothing(n, view) for n in self._leaving):
             return
@@ -374,7 +371,7 @@ class SparkExecutorPool:
                         )
 
     def _call_scheduler(self, call: Callable[[], bool]) -> tuple[bool, str]:
-        """Call the cluster manager; return its answer, and the text of an error."""
+        """Call the cluster manager; return its answer, and the text of an error (empty: none)."""
         try:
             return call(), ""
         except Exception as error:  # noqa: BLE001  whatever Spark may raise while it ends

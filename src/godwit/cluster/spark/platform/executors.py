@@ -42,9 +42,10 @@ if TYPE_CHECKING:
 
 
 def live_executors(spark: SparkContext, *, spare_slots: int = 0) -> tuple[Executor, ...]:
-    """Return the registered live executors, by name; `spare_slots`: task slots kept free on each.
+    """Return the registered live executors, by name.
 
-    On each so many tasks can run beside its lanes; executors that are too small are left out.
+    `spare_slots`: number of task slots of each that lanes do not use. Executors with too few slots
+    are left out.
     """
     jsc: Any = spark._jsc.sc()  # noqa: SLF001  executors have no public Python API
     cpus = max(1, int(spark.getConf().get("spark.task.cpus", "1") or 1))
@@ -72,7 +73,10 @@ def live_executors(spark: SparkContext, *, spare_slots: int = 0) -> tuple[Execut
 
 
 def lanes_fit(spark: SparkContext) -> bool:
-    """Return whether all lanes can run at once: in local mode there may be more than cores."""
+    """Return whether all lanes can run at once.
+
+    In local mode there may be more lanes than cores.
+    """
     if not _is_one_process(spark):
         return True
     cores = spark._jsc.sc().statusStore().executorList(True).apply(0).totalCores()  # noqa: SLF001
@@ -81,9 +85,9 @@ def lanes_fit(spark: SparkContext) -> bool:
 
 
 def registered_executors(spark: SparkContext) -> frozenset[str]:
-    """Names of a cluster's executors that are registered now, in two calls of the JVM.
+    """Return the names of the executors that are registered now; takes two calls of the JVM.
 
-    Those that are too small, or have not told their cores yet, are among them: see
+    Executors that are too small, or whose cores are not known yet, are among them: see
     `live_executors`.
     """
     jsc: Any = spark._jsc.sc()  # noqa: SLF001  as above
@@ -97,11 +101,10 @@ def _is_one_process(spark: SparkContext) -> bool:
 
 
 def check_spare_slots(spark: SparkContext, executors: int, spare_slots: int) -> None:
-    """Check that executors have task slots besides those of resident lanes.
+    """Raise if executors do not have task slots besides those of resident lanes.
 
-    Does not wait for executors; later ones that are too small are not used.
-
-    Raises `InvalidFlowError` if a live executor, or the settings, have too few.
+    Does not wait for executors; later ones that are too small are not used. Raises
+    `InvalidFlowError` if a live executor, or the settings, have too few.
     """
     if not spare_slots:
         return
@@ -150,8 +153,8 @@ def wait_for_executors(
 ) -> tuple[Executor, ...]:
     """Wait until there are at least `minimum` executors, and return them.
 
-    Raises `EpochFailedError` if fewer have registered after `timeout_s` seconds; `InvalidFlowError`
-    if an executor has too few free task slots.
+    `spare_slots`: see `live_executors`. Raises `EpochFailedError` if fewer have registered after
+    `timeout_s` seconds; `InvalidFlowError` if an executor has too few free task slots.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -173,9 +176,9 @@ def run_trial_epoch(executor: Executor, source: Any, spark: SparkContext) -> Non
     """Run a trial epoch without lanes on every core of an executor; blocks.
 
     The JVM of an executor that has just joined has compiled nothing and its Python has not started:
-    the first epoch that used it would wait five to ten seconds.  So the partitions of the last
-    micro-batch (`source`, an RDD of the JVM) are read again and thrown away, through Python and an
-    exchange, which is the same as Spark running a task twice.  Without any, only Python starts.
+    the first epoch that used it would wait five to ten seconds. So the partitions of the last
+    micro-batch (`source`, an RDD of the JVM) are read again and discarded, through Python and an
+    exchange, which is the same as Spark running a task twice. Without any, only Python starts.
     """
     spark.setLocalProperty("spark.scheduler.pool", POOL)
     spark.setJobDescription(f"godwit: rehearsal of executor {executor.name}")
@@ -195,7 +198,7 @@ def run_trial_epoch(executor: Executor, source: Any, spark: SparkContext) -> Non
 
 
 def _discard_rows(lane: int, batches: Iterator[bytes]) -> Iterator[Blob]:
-    """Read rows and send nothing: the task of a trial epoch."""
+    """Read rows and send nothing; the task of a trial epoch."""
     import_module("godwit.cluster.spark.stages.stages")
     for _ in batches:
         pass
@@ -240,7 +243,7 @@ class ExecutorWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching executors."""
         self._stopping.set()
         self._thread.join(timeout=5)
 
@@ -275,7 +278,7 @@ class ExecutorWatch:
             self._lost.record_loss(name)
 
     def _run_trial_epoch(self, executor: Executor) -> None:
-        """Run a trial of the last epoch on a new executor, to warm it up; a failure is logged."""
+        """Run a trial of the last epoch on a new executor; a failure is only logged."""
         try:
             run_trial_epoch(executor, self._cluster.source.latest, self._spark.sparkContext)
         except Exception:

@@ -29,11 +29,10 @@ _checked: set[tuple[str, str]] = set()
 def check_executors_python(spark: SparkContext) -> None:
     """Check that the executors' Python can run Godwit; on this machine, let Spark use this Python.
 
-    Runs a task for every executor that is there, once for each application: it also starts their
-    Python processes, all at the same time, before an epoch waits for one after the other.
-
-    Raises `ExecutorEnvironmentError` if their Python cannot be started, is of another version, or
-    lacks Godwit or the same PySpark.
+    Runs a task on every executor, once for each application: it also starts their Python processes,
+    all at the same time, before an epoch would wait for one after the other. Raises
+    `ExecutorEnvironmentError` if their Python cannot be started, is of another version, or lacks
+    Godwit or the same PySpark.
     """
     if "PYSPARK_PYTHON" not in os.environ and (spark.master or "").startswith("local"):
         spark.pythonExec = sys.executable
@@ -45,7 +44,7 @@ def check_executors_python(spark: SparkContext) -> None:
 
 
 def _query_versions(spark: SparkContext) -> list[dict[str, Any]]:
-    """Return version and packages of Python on every executor."""
+    """Return the versions of Python and of packages on every executor."""
     packages = _PACKAGES
 
     # By value: a Python without Godwit could not import this function from it.
@@ -90,7 +89,7 @@ _REMEDY = (
 
 
 def _relevant_line(error: Exception) -> str:
-    """Return the relevant line of Spark's error."""
+    """Return the line of Spark's error that says what is wrong."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for mark in ("PYTHON_VERSION_MISMATCH", "Cannot run program", "Error:", "Exception:"):
         for line in lines:
@@ -99,16 +98,19 @@ def _relevant_line(error: Exception) -> str:
     return lines[0] if lines else repr(error)
 
 
-def _check_versions(told: dict[str, Any], executable: str) -> None:
-    """Raise if an executor's Python lacks Godwit, or has other versions than the driver's."""
-    where = f"The executors' Python ({told['executable']})"
+def _check_versions(versions: dict[str, Any], executable: str) -> None:
+    """Raise if an executor's Python lacks Godwit, or has other versions than the driver's.
+
+    `versions`: those of the executor.
+    """
+    where = f"The executors' Python ({versions['executable']})"
     wrong = []
-    if told["python"] != tuple(sys.version_info[:2]):
+    if versions["python"] != tuple(sys.version_info[:2]):
         wrong.append(
-            f"is {told['python'][0]}.{told['python'][1]}, the driver's "
+            f"is {versions['python'][0]}.{versions['python'][1]}, the driver's "
             f"{sys.version_info[0]}.{sys.version_info[1]}"
         )
-    for package, version in told["packages"].items():
+    for package, version in versions["packages"].items():
         ours = importlib.import_module(package).__version__
         if version is None:
             wrong.append(f"has no {package}")
@@ -119,5 +121,5 @@ def _check_versions(told: dict[str, Any], executable: str) -> None:
             f"{where} {', '.join(wrong)}.",
             remedy=_REMEDY,
             executable=executable,
-            executors_executable=told["executable"],
+            executors_executable=versions["executable"],
         )

@@ -142,7 +142,7 @@ class LocalCluster:
         self.close()
 
     def close(self) -> None:
-        """Stop sessions, executors, workers and the master; idempotent."""
+        """Stop sessions, executors, workers and the master of the cluster; idempotent."""
         with undisturbed():
             if self._starting is not None:
                 with suppress(Exception):  # told to whoever waited for it
@@ -161,7 +161,7 @@ class LocalCluster:
 
     @property
     def master_url(self) -> str:
-        """URL of the master, once the cluster has started; it starts now if it has not."""
+        """URL of the Spark master; starts the cluster if it has not started."""
         self._ensure_started()
         return self._master_url
 
@@ -243,7 +243,7 @@ class LocalCluster:
         return name
 
     def executor_pids(self, application_id: str) -> dict[str, int]:
-        """Executor name → process id of its JVM, for one application.
+        """Return executor name → process id of its JVM, for one application.
 
         Parameters
         ----------
@@ -258,7 +258,7 @@ class LocalCluster:
         return dict(sorted(pids.items(), key=lambda item: (len(item[0]), item[0])))
 
     def kill_executor(self, name: str, application_id: str) -> int:
-        """Kill an executor's JVM (SIGKILL: it gets no chance to say goodbye); return its pid.
+        """Kill an executor's JVM by SIGKILL, without a chance to clean up; return its process id.
 
         Raises
         ------
@@ -277,7 +277,7 @@ class LocalCluster:
     # -- processes ----------------------------------------------------------------------------
 
     def _spark_settings(self) -> dict[str, str]:
-        """Spark settings of applications on the cluster."""
+        """Return the Spark settings of applications on the cluster."""
         return {
             "spark.authenticate": "true",
             "spark.driver.host": HOST,
@@ -316,7 +316,7 @@ class LocalCluster:
             self._start(self._spark_settings() if conf is None else conf)
 
     def _start(self, conf: Mapping[str, str]) -> None:
-        """Start the JVM of this process unless there is one, and master and workers in it."""
+        """Start the JVM of this process if there is none, and master and workers in it."""
         with self._once:
             if self._daemons:
                 return
@@ -336,7 +336,7 @@ class LocalCluster:
                 raise
 
     def _start_driver(self, conf: Mapping[str, str]) -> Any:
-        """Start the JVM of this process unless there is one; return the gateway to it."""
+        """Start the JVM of this process if there is none; return the Py4J gateway to it."""
         from pyspark import SparkConf, SparkContext  # noqa: PLC0415  as in `session`
         from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
 
@@ -358,7 +358,7 @@ class LocalCluster:
         return SparkContext._gateway  # noqa: SLF001  no public way
 
     def _check_loopback(self) -> None:
-        """Refuse a JVM in which the pages of master and workers would be open to the network."""
+        """Raise if the web pages of master and workers would be open to the network."""
         host = self._jvm.java.lang.System.getenv("SPARK_LOCAL_IP")  # Spark goes by nothing else
         if host not in (HOST, "localhost"):
             raise ClusterError(
@@ -370,7 +370,7 @@ class LocalCluster:
             )
 
     def _end_daemons(self) -> None:
-        """End workers and master."""
+        """Stop the workers and the master."""
         # The workers before the master, so that none of them looks for it in vain.
         for daemon in reversed(self._daemons):
             with suppress(Exception):  # the JVM may be gone, and all of them with it
@@ -385,7 +385,7 @@ class LocalCluster:
         return self._gateway.jvm
 
     def _daemon_conf(self) -> Any:
-        """Spark settings of master and workers."""
+        """Return the Spark settings of master and workers."""
         conf = self._jvm.org.apache.spark.SparkConf(False)
         settings = {
             "spark.authenticate": "true",
@@ -439,7 +439,7 @@ class LocalCluster:
         return self.work_dir / "driver.log"
 
     def _executor_pids(self) -> list[int]:
-        """Process ids of the executors that the workers run."""
+        """Return the process ids of the executors that the workers run."""
         if self._gateway is None:
             return []
         try:
@@ -449,7 +449,7 @@ class LocalCluster:
         return [pid for pid in children_of(jvm) if self._is_own_executor(arguments_of(pid))]
 
     def _kill_executors(self) -> None:
-        """Kill the executors that run still, and wait until none does."""
+        """Kill the executors that still run, and wait until none does."""
         deadline = time.monotonic() + _GRACE_S
         while left := self._executor_pids():
             for pid in left:
@@ -460,22 +460,22 @@ class LocalCluster:
             time.sleep(0.01)
 
     def _is_own_executor(self, arguments: list[bytes]) -> bool:
-        """Return whether this is the command line of an executor of this cluster."""
+        """Return whether a command line is that of an executor of this cluster."""
         return option_in(arguments, _WORKER_URL).encode() in self._worker_urls
 
 
-def _java_class(jvm: Any, of: Any) -> Any:
-    """Return the Java class object of a class of the JVM."""
-    return jvm.java.lang.Class.forName(of._fqn)  # noqa: SLF001  py4j has no other name for it
+def _java_class(jvm: Any, cls: Any) -> Any:
+    """Return the Java class object of a class in the JVM."""
+    return jvm.java.lang.Class.forName(cls._fqn)
 
 
 def _mebibytes(memory: str) -> int:
-    """Convert a size such as 512m or 1g to mebibytes."""
+    """Return a size such as 512m or 1g in mebibytes."""
     return int(memory[:-1]) * (1024 if memory.endswith("g") else 1)
 
 
 def _jvm_environment() -> dict[str, str]:
-    """Environment variables of the JVM of this process."""
+    """Return the environment variables for the JVM of this process."""
     return {
         "SPARK_HOME": _spark_home(),
         "SPARK_LOCAL_IP": HOST,
@@ -486,7 +486,7 @@ def _jvm_environment() -> dict[str, str]:
 
 
 def _spark_home() -> str:
-    """Directory of the Spark installation that PySpark uses."""
+    """Return the directory of the Spark installation that PySpark uses."""
     if named := os.environ.get("SPARK_HOME"):
         return named
     found = find_spec("pyspark")
@@ -496,7 +496,7 @@ def _spark_home() -> str:
 
 
 def _require_java() -> None:
-    """Refuse to start without Java."""
+    """Raise if Java is not installed."""
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (home and (Path(home) / "bin/java").exists()):
         raise ClusterError(
@@ -507,7 +507,7 @@ def _require_java() -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """List the process ids of a process's children."""
+    """Return the process ids of a process's children."""
     # By each process's own parent: what the kernel lists per thread lacks some while threads end.
     parent = f"PPid:\t{pid}\n".encode()
     found = []
@@ -549,7 +549,7 @@ def standard_error_to(log: Path) -> Iterator[None]:
 def undisturbed() -> Iterator[None]:
     """Context that delays Ctrl-C until its end, so that no processes are left running.
 
-    Whatever handles Ctrl-C at its beginning does so afterwards, too.
+    The present handler of Ctrl-C is called then.
     """
     held: list[int] = []
     try:

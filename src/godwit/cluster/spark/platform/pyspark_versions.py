@@ -22,9 +22,9 @@ _KNOWS_ZONES: Final = "timezone" in inspect.signature(to_arrow_schema).parameter
 
 
 def arrow_schema_of(schema: StructType, *, zone: str, large: bool = False) -> pa.Schema:
-    """Arrow schema of the batches that Spark makes of rows with these columns.
+    """Return the Arrow schema of the batches that Spark makes of rows with these columns.
 
-    `zone`: of the session, for instants; `large`: whether text and bytes have 64-bit offsets.
+    `zone`: the session's time zone, for instants. `large`: text and bytes have 64-bit offsets.
     """
     if _KNOWS_ZONES:
         return to_arrow_schema(schema, timezone=zone, prefers_large_types=large)
@@ -33,17 +33,17 @@ def arrow_schema_of(schema: StructType, *, zone: str, large: bool = False) -> pa
 
 
 def spark_schema_of(schema: pa.Schema) -> StructType:
-    """Convert an Arrow schema to Spark's; times without a zone stay such."""
+    """Return an Arrow schema as Spark's; times without a zone stay without one."""
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def spark_type_of(dtype: pa.DataType) -> DataType:
-    """Convert an Arrow type to Spark's; times without a zone stay such."""
+    """Return an Arrow type as Spark's; times without a zone stay without one."""
     return from_arrow_type(dtype, prefer_timestamp_ntz=True)
 
 
 def in_zone(dtype: pa.DataType, zone: str) -> pa.DataType:
-    """Put the instants of a type, also those within it, into a zone."""
+    """Return a type with its instants, also nested ones, in a time zone."""
 
     def within(field: pa.Field) -> pa.Field:
         """Put the instants of a field into the zone."""
@@ -60,7 +60,7 @@ def in_zone(dtype: pa.DataType, zone: str) -> pa.DataType:
 
 
 def all_from_socket(served: Any, serializer: Serializer) -> list[Any]:
-    """Read all items that the JVM serves at a socket (`served`, as it describes it)."""
+    """Return all items that the JVM serves at a socket; `served`: its description of the socket."""
     arrived: Any = _load_from_socket(served, serializer)
     if not hasattr(arrived, "__enter__"):
         return list(arrived)

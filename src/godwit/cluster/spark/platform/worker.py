@@ -27,9 +27,9 @@ def freeze_loaded_objects(program: str) -> None:
 
     After every task PySpark's worker searches all its objects for reference cycles before it takes
     the next one, usually the next stage of the same epoch, which waits: with PySpark, Arrow and
-    Godwit loaded some 85,000 objects and 30 to 60 ms.  Nearly all of them stay for as long as the
-    process lives.  The first tasks of a program load what it needs; after them this does nothing,
-    so that cycles in the state of a running program are found as ever.
+    Godwit loaded some 85,000 objects and 30 to 60 ms. Nearly all of them stay for as long as the
+    process lives. The first tasks of a program load what it needs; after them this is a no-op, so
+    that cycles in the state of a running program are found as usual.
     """
     if program not in _tasks:
         _tasks.clear()
@@ -45,11 +45,11 @@ def freeze_loaded_objects(program: str) -> None:
 def retain_freed_memory() -> bool:
     """Make malloc keep freed memory for the next task; return whether it does.
 
-    An epoch of a million rows takes and frees some hundred MiB of arrays in each worker.  As a rule
-    large ones go back to the operating system at once, which clears every page anew in the next
-    epoch: a quarter of the CPU time of such an epoch.  So arrays of up to 32 MiB come from the C
-    library's heap, Arrow's too, and up to 512 MiB that are free at its end stay.  Done once per
-    process, by the first task; nothing is changed where the C library is not glibc.
+    An epoch of a million rows takes and frees some hundred MiB of arrays in each worker. By default
+    large ones go back to the operating system at once, which clears every page again in the next
+    epoch: a quarter of the CPU time of such an epoch. So arrays of up to 32 MiB come from the C
+    library's heap, Arrow's too, and up to 512 MiB that are free at its end stay. Done once per
+    process, by the first task; nothing is changed if the C library is not glibc.
     """
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt

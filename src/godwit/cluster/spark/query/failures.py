@@ -56,14 +56,14 @@ def short_message(error: BaseException) -> str:
     return text.strip() or repr(error)
 
 
-def _parse_traceback(told: str) -> GodwitError | None:
+def _parse_traceback(text: str) -> GodwitError | None:
     """Return the `GodwitError` in the text of an executor's Python traceback; ``None`` if none."""
-    traceback, found, raised = told.rpartition(_RAISED)
+    traceback, found, raised = text.rpartition(_RAISED)
     name, _, message = raised.partition(": ")
     kind = getattr(errors, name, None)
     if not found or kind is None or _TRACEBACK not in traceback:
         return None
-    raised_by: GodwitError = kind(message.strip(), details=told)
+    raised_by: GodwitError = kind(message.strip(), details=text)
     return raised_by
 
 
@@ -94,9 +94,9 @@ def error_for_spark(
 ) -> Exception:
     """Return an exception with a short message, to be raised to Spark for an epoch's error.
 
-    When a query is being stopped, Spark searches the text of an error for an interruption, by a
-    regular expression that recurses once per character: on long texts, such as Java stacks, its
-    thread ends with a StackOverflowError.
+    `cut_short`: the query is being stopped. Then Spark searches the text of an error for an
+    interruption, by a regular expression that recurses once per character: on long texts, such as
+    Java stacks, its thread ends with a StackOverflowError.
     """
     if cut_short:
         suppress_log_stack(spark)
@@ -110,9 +110,9 @@ def error_for_spark(
 
 
 def suppress_log_stack(spark: SparkSession) -> None:
-    """Keep Spark from logging, with its stacks, the error that the query of this thread ends by.
+    """Keep Spark from logging, with its stacks, the error that ends the query of this thread.
 
-    That error is told to whoever waits for the query. Other queries are logged as ever.
+    Callers that wait for the query get that error. Other queries are logged as usual.
     """
     query = spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "unknown"
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001  logging has no Python API
@@ -137,7 +137,7 @@ _filters: list[Any] = []
 
 @contextmanager
 def without_credentials(uri: str) -> Iterator[None]:
-    """Replace errors of Spark's that repeat credentials of a URI."""
+    """Context that replaces errors of Spark that contain the credentials in a URI."""
     try:
         yield
     except Exception as error:

@@ -71,7 +71,7 @@ class Flow(LogicalFlow):
     __slots__ = ()
 
     def _check_source(self, name: str, dataframe: Any) -> None:
-        """Refuse DataFrames that are not classic, of another session, or that need state."""
+        """Raise for DataFrames that are not classic, of another session, or that need state."""
         others = [other for other, known in self.sources.items() if is_stand_in(known)]
         if len(others) < len(self.sources) if is_stand_in(dataframe) else others:
             raise InvalidFlowError(
@@ -88,7 +88,7 @@ class Flow(LogicalFlow):
         check_plan(dataframe, f"Source {name!r}", source=name)
 
     def _check_session(self, name: str, dataframe: Any) -> None:
-        """Refuse a DataFrame of Spark Connect, or of another session."""
+        """Raise for a DataFrame of Spark Connect, or of another session."""
         session = dataframe.sparkSession
         if not hasattr(session, "_jsparkSession"):
             raise InvalidFlowError(

@@ -54,10 +54,10 @@ AnyPlan = Assignment | Mapping[int, str] | Solution | ExecutablePlan
 
 
 def resolve_plan(plan: AnyPlan, places: Assignment) -> tuple[Assignment, tuple[int, ...]]:
-    """Return a plan's target assignment, and the order of moves that it asks for.
+    """Return a plan's target assignment, and its key groups in the order of their moves.
 
     `places`: the present assignment, with executors that own no key group too. Raises
-    `InvalidPlanError` if `plan` is no plan, is outdated, or is of several components.
+    `InvalidPlanError` if `plan` is no plan, is outdated, or is for several components.
     """
     if isinstance(plan, Solution):
         if len(plan.problem.operators) > 1:
@@ -76,8 +76,8 @@ def resolve_plan(plan: AnyPlan, places: Assignment) -> tuple[Assignment, tuple[i
 def checked_moves(plan: Any) -> dict[int, str]:
     """Return a plan's moves, key group → executor; raise `InvalidPlanError` for another type.
 
-    Whole numbers of any kind (NumPy's too) name key groups; whether they and the executors exist
-    is for the assignment to say.
+    Whole numbers of any kind (NumPy's too) name key groups; the assignment checks that they and the
+    executors exist.
     """
     if not isinstance(plan, Mapping):
         raise InvalidPlanError(
@@ -147,11 +147,11 @@ class Pending(ABC, Generic[End]):
     @property
     @abstractmethod
     def _description(self) -> str:
-        """Name of the change in messages."""
+        """Name of the change for messages."""
 
     @abstractmethod
     def _end(self, timeout_s: float | None) -> End | None:
-        """Wait for the end; return ``None`` after the time-out."""
+        """Wait for the end of the change and return it; ``None`` after the time-out."""
 
     @property
     def done(self) -> bool:
@@ -314,7 +314,7 @@ class QueryPlacement:
 
     @property
     def _labels(self) -> dict[str, str]:
-        """Internal component → name that the user knows."""
+        """Internal component → the name that users know."""
         names = tuple(self._internal_assignments)
         return dict(zip(names, self._names.labels(names), strict=True))
 

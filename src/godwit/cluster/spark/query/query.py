@@ -46,14 +46,14 @@ _open: set[Query] = set()
 
 
 def end_terminated() -> None:
-    """Wait until queries of this process that are ending or failed have closed everything."""
+    """Wait until ended or failed queries of this process have closed everything."""
     for query in list(_open):
         if query._gate.closed:  # noqa: SLF001  of the class below
             query._ending.finish(_ENDING_S)  # noqa: SLF001
 
 
 def is_running(name: str) -> bool:
-    """Return whether an active query of this process has this name."""
+    """Return whether a query of this name is active in this process."""
     return any(query.name == name and query.isActive for query in _open)
 
 
@@ -138,7 +138,7 @@ class Query:
         return f"<Query {self._flow_name!r}: {self.status['message']}>"
 
     def _repr_html_(self) -> str:
-        """Describe the query as it is now, for notebooks."""
+        """Return the query's present status as HTML, for notebooks."""
         status, failure = self.status, self.exception()
         latest = self._run.progress[-1] if self._run.progress else {}
         return facts(
@@ -381,9 +381,9 @@ class Query:
         return epoch_failed(self._flow_name, cause)
 
     def _close_run(self, problems: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Close the run, and announce its end.
+        """Close the run, and announce its end; return the parts that failed to close, with errors.
 
-        Return the parts that failed to close, with errors.
+        `problems`: earlier failures of that kind.
         """
         problems = [*problems, *self._run.close()]
         ports = [] if self._metrics is None else [("the port of metrics", self._metrics.close)]
@@ -580,7 +580,7 @@ class Query:
         self._dispatcher.add_listener(listener)
 
     def _state_bytes(self, component: str) -> npt.NDArray[np.int64]:
-        """Return the bytes of state of each key group of a component, by key group."""
+        """Return the bytes of state of each key group of a component, by its number."""
         with self._run.conducting.locked() as conductor:
             states = conductor.copies.states(component)
         with self._run.log.lock:

@@ -72,7 +72,7 @@ _QUERY_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 def compile_flow(flow: LogicalFlow, session: SparkSession) -> CompiledFlow:
-    """Resolve the schemas of the sources and bind every operator to them."""
+    """Return the flow compiled with the columns that its sources have in the Spark session."""
 
     def resolve(source: str, maps: tuple[Callable[[DataFrame], DataFrame], ...]) -> pa.Schema:
         """Return the columns of a source after maps over DataFrames."""
@@ -158,7 +158,7 @@ class _Driven:
 
 
 def _driven_by_spark(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _Driven:
-    """Return the parts of a query whose epochs are Spark's micro-batches."""
+    """Return the parts of a query over DataFrames: Spark's micro-batches are its epochs."""
     rows, offsets = _micro_batches(flow, compiled, options)
 
     def driver(run: SparkRun) -> EpochDriver:
@@ -180,7 +180,7 @@ def _driven_by_spark(flow: LogicalFlow, compiled: CompiledFlow, options: Options
 
 
 def _driven_by_both(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _Driven:
-    """Return the parts of a query over DataFrames and own sources, driven by Spark and a loop."""
+    """Return the parts of a query over DataFrames and own sources: Spark and a loop run epochs."""
     interval_s(options.trigger)  # refused while nothing is touched, as what Spark refuses
     rows, offsets = _micro_batches(flow, compiled, options)
     trigger = options.trigger
@@ -200,7 +200,7 @@ def _driven_by_both(flow: LogicalFlow, compiled: CompiledFlow, options: Options)
 def _micro_batches(
     flow: LogicalFlow, compiled: CompiledFlow, options: Options
 ) -> tuple[DataFrame, OffsetLayout]:
-    """Return the union of a flow's DataFrames, and which lines of Spark's offset log are whose."""
+    """Return the union of a flow's DataFrames, and the sources of Spark's offset-log lines."""
     check_offset_log(next(iter(flow.sources.values())).sparkSession)
     frames = feed_frames(feeds_of(compiled), flow.sources)
     rows = streaming_dataframe(frames)
@@ -209,7 +209,7 @@ def _micro_batches(
 
 
 def _driven_by_loop(options: Options) -> _Driven:
-    """Return the parts of a query over own sources alone, driven by a loop that polls them."""
+    """Return the parts of a query over own sources only: a loop that polls them runs epochs."""
     interval_s(options.trigger)  # refused while nothing is touched
 
     def driver(run: SparkRun) -> EpochDriver:
@@ -248,9 +248,9 @@ def session_of(flow: LogicalFlow, given: SparkSession | None) -> SparkSession:
 
 
 def _stop_failed_start(spark: SparkSession, name: str, gate: EpochGate) -> None:
-    """Stop Spark's query of a start that has failed, or that Ctrl-C has ended, if it has begun.
+    """Stop Spark's query, if it has begun, after a start that failed or was interrupted.
 
-    Nobody would hold a claim on the checkpoint while it goes on.
+    The query would go on without a lease on the checkpoint.
     """
     gate.close()
     for query in spark.streams.active:
@@ -301,7 +301,10 @@ def _start_spark(
     # carries out the epoch of a micro-batch, which has a number; asks whether the query is stopped
     epoch: Callable[[DataFrame, int, Callable[[], bool]], dict[str, float]],
 ) -> StreamingQuery:
-    """Start Spark's streaming query, whose micro-batches are the run's epochs."""
+    """Start Spark's streaming query, whose micro-batches are the run's epochs.
+
+    `epoch`: runs the epoch of a micro-batch.
+    """
     progress = SparkProgress(rows.sparkSession)
     stopped = partial(is_stopped, rows.sparkSession)
 
@@ -330,7 +333,7 @@ def _start_spark(
 
 @contextmanager
 def _without_error_logs() -> Iterator[None]:
-    """Context that silences PySpark's long logs of errors that are raised anyway."""
+    """Context that silences PySpark's long logs of errors that are also raised."""
     # Of PySpark's own class, which it expects under these names, whoever asks first.
     logs = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]
     before = [log.disabled for log in logs]
@@ -344,7 +347,7 @@ def _without_error_logs() -> Iterator[None]:
 
 
 def _check_interval(rows: DataFrame, options: Options) -> None:
-    """Raise if Spark cannot parse a trigger's interval."""
+    """Raise if Spark cannot parse the interval of a trigger."""
     interval = (options.trigger or {}).get("processingTime")
     if interval is not None:
         try:
@@ -357,7 +360,7 @@ def _check_interval(rows: DataFrame, options: Options) -> None:
 
 
 def _check_name(spark: SparkSession, name: str) -> None:
-    """Raise if a query of this name runs in the session."""
+    """Raise if a query of the same name is active in the session."""
     if is_running(name) or any(query.name == name for query in spark.streams.active):
         raise InvalidFlowError(
             f"A streaming query named {name!r} is running in this session already.",
@@ -367,7 +370,7 @@ def _check_name(spark: SparkSession, name: str) -> None:
 
 
 def _spark_uri(options: Options) -> str:
-    """Return the URI of the checkpoint as Spark spells it."""
+    """Return the URI of the checkpoint in Spark's spelling."""
     # Spark takes a path without a scheme for one of its default file system, which may be HDFS.
     uri = options.checkpoint
     if "://" in uri:

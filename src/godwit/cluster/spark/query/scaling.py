@@ -98,7 +98,7 @@ class Scaling:
 
     @property
     def stage(self) -> str:
-        """Text that describes the current step of the scaling.
+        """Current step of the scaling, as text.
 
         Examples
         --------
@@ -150,7 +150,7 @@ class Scaling:
     # -- on its own thread --------------------------------------------------------------------
 
     def _run_thread(self) -> None:
-        """Scale, and announce the end; the body of a thread."""
+        """Carry out the scaling, and announce its end; the body of a thread."""
         try:
             self._carry_out()
         except Exception as error:  # noqa: BLE001  told to whoever waits
@@ -197,11 +197,11 @@ class Scaling:
             )
 
     def _staying_executors(self) -> tuple[str, ...]:
-        """Return the live executors without released ones."""
+        """Return the names of live executors that have not been released."""
         return tuple(self._conducting.view.executors.keys() - self._pool.returned)
 
     def _add_executors(self, short: int) -> str:
-        """Request more executors; return the reason if fewer arrived, else an empty text."""
+        """Request `short` more executors; return the reason if fewer joined, else an empty text."""
         back = sorted(self._drained & {*self._staying_executors()})[:short]
         for name in back:
             self._cancel_draining(name)
@@ -224,7 +224,11 @@ class Scaling:
     def _remove_executors(
         self, there: Collection[str], staying: Collection[str], rounds: int
     ) -> None:
-        """Empty the executors to be removed, and release the empty ones."""
+        """Move key groups off the executors to be removed, and release the empty ones.
+
+        `there`, `staying`: live executors, and those of them not being released. `rounds`: number
+        of rounds so far.
+        """
         leaving = self._least_loaded(list(staying), len(staying) - self.target)
         leaving |= {*there} - {*staying}
         with self._conducting.locked() as conductor:
@@ -260,11 +264,11 @@ class Scaling:
             self._pause()
 
     def _is_short(self) -> bool:
-        """Return whether fewer executors stay than the target."""
+        """Return whether there are fewer executors than the target number."""
         return len(self._pool.staying) < self.target
 
     def _least_loaded(self, names: list[str], count: int) -> set[str]:
-        """Choose the executors with the least state; of equal ones the newest."""
+        """Return the `count` executors with the least state; of equal ones the newest."""
         state = dict.fromkeys(names, 0)
         for component in self._placement.parts:
             problem = self._placement.problem(component)
@@ -276,14 +280,14 @@ class Scaling:
         return {*sorted(newest_first, key=state.__getitem__)[:count]}
 
     def _balance_load(self) -> None:
-        """Move key groups onto the new executors."""
+        """Move key groups to the new executors."""
         self._stage = "giving new executors their share"
         for _ in range(_ROUNDS):
             if self._migrate_components(self._with_measured_load) == 0:
                 return
 
     def _with_measured_load(self, problem: Problem) -> Problem:
-        """Return the problem with measured loads."""
+        """Return the problem with loads replaced by measured ones, for the planner."""
         return replace(problem, load=_load_to_balance(problem))
 
     def _with_draining(self, problem: Problem) -> Problem:
@@ -293,7 +297,10 @@ class Scaling:
         return replace(problem, load=_load_to_balance(problem), limits=limits)
 
     def _migrate_components(self, ask: Callable[[Problem], Problem]) -> int:
-        """Plan every component and run the migrations; return how many still have moves left."""
+        """Plan every component, and run the migrations; return the number of unfinished components.
+
+        `ask`: changes the planning problem.
+        """
         left = 0
         for component in self._placement.parts:
             self._wait_for_others(component)
@@ -318,7 +325,10 @@ class Scaling:
         return left
 
     def _wait_for_others(self, component: str) -> None:
-        """Wait for the end of a component's migration, unless the controller began it."""
+        """Wait for the end of a component's migration by a user.
+
+        One by the controller is cancelled.
+        """
         while True:
             under_way = self._conducting.view.components[component].migration
             if under_way is None or is_own(under_way):
@@ -373,7 +383,7 @@ class Scaling:
 
 
 def _load_to_balance(problem: Problem) -> np.ndarray:
-    """Return the load to balance: busy time, or before any is measured, state or key groups."""
+    """Return the load of each key group: busy time, else bytes of state, else equal loads."""
     for load in (problem.load, problem.state_bytes.reshape(-1, 1)):
         if load.sum() > 0:
             return np.broadcast_to(load, problem.load.shape)

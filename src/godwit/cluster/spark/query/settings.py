@@ -301,7 +301,7 @@ _EXAMPLES: Mapping[str, str] = {
 
 
 def _check_kind(what: str, value: object, kind: type) -> None:
-    """Raise `InvalidFlowError` if a setting is not an instance of `kind`."""
+    """Raise `InvalidFlowError` if a setting (`what`) is not an instance of `kind`."""
     if not isinstance(value, kind):
         raise InvalidFlowError(
             f"The {what} is of type {type_name(value)}.", remedy=f"Give {_EXAMPLES[kind.__name__]}."
@@ -338,7 +338,10 @@ _NOT_HERE = {"continuous": "continuous processing", "realTime": "real-time mode"
 
 
 def checked_trigger(trigger: Any) -> Trigger | None:
-    """Return `trigger`, or raise `InvalidFlowError`; an interval's text is parsed later."""
+    """Return a user's trigger; raise `InvalidFlowError` if it is not valid.
+
+    The text of an interval is parsed later.
+    """
     if trigger is None:
         return None
     if isinstance(trigger, str):

@@ -33,7 +33,7 @@ class ChannelError(ConnectionError):
 
 
 def new_secret() -> bytes:
-    """Return a new random secret of 256 bits, for one job."""
+    """Return a random secret of 256 bits, by which the lanes of one job are authenticated."""
     return secrets.token_bytes(32)
 
 
@@ -53,11 +53,11 @@ class Channel:
         self._sent = self._received = 0
 
     def fileno(self) -> int:
-        """Return the socket's descriptor, to wait for; -1 once it is closed."""
+        """Return the socket's descriptor, for ``select``; -1 once it is closed."""
         return self._socket.fileno()
 
     def send(self, frame: bytes) -> None:
-        """Send a frame. Raises `ChannelError` if the other end has closed or does not read."""
+        """Send a frame of bytes; raise `ChannelError` if the peer has closed or does not read."""
         head = _HEAD.pack(len(frame)) + _frame_tag(self._send_key, self._sent, frame)
         self._sent += 1
         try:
@@ -71,9 +71,9 @@ class Channel:
             raise ChannelError(f"it does not read ({_error_text(error)})") from error
 
     def receive(self) -> bytes:
-        """Wait for a frame, however long that takes, and return it.
+        """Wait for a frame, without time limit, and return it.
 
-        Raises `ChannelError` if the other end is gone, or the frame is not its own.
+        Raises `ChannelError` if the peer is gone, or the frame is not authentic.
         """
         head = _read(self._socket, _HEAD.size + _PROOF, None)
         (size,) = _HEAD.unpack_from(head)
@@ -88,7 +88,7 @@ class Channel:
         return frame
 
     def check_silent(self) -> None:
-        """Raise `ChannelError` if unexpected data has arrived, or the other end has closed."""
+        """Raise `ChannelError` if unexpected data has arrived, or the peer has closed."""
         try:
             self._socket.settimeout(0)
             ahead = self._socket.recv(1, socket.MSG_PEEK)
@@ -99,7 +99,7 @@ class Channel:
         raise ChannelError("it spoke without being asked" if ahead else "it is gone")
 
     def close(self) -> None:
-        """Close the connection, which the other end notices."""
+        """Close the connection, which the peer notices."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -108,10 +108,10 @@ class Channel:
 def accept(
     connection: socket.socket, secret: bytes, *, handshake_s: float, timeout_s: float
 ) -> tuple[Channel, int]:
-    """Make a channel of a connection that the driver has taken, once the lane has proved itself.
+    """Authenticate a connection that a lane has opened; return the channel and the lane's number.
 
-    Returns it, and the number of the lane.  Raises `ChannelError` if it does not know the secret,
-    or is not done within `handshake_s`.
+    Raises `ChannelError` if the peer does not know the secret, or the handshake takes longer than
+    `handshake_s`.
     """
     deadline = time.monotonic() + handshake_s
     mine = secrets.token_bytes(_NONCE)
@@ -135,9 +135,9 @@ def accept(
 
 
 def connect(address: tuple[str, int], secret: bytes, lane: int, *, handshake_s: float) -> Channel:
-    """Connect a lane to the driver.
+    """Connect lane `lane` to the driver, and return the authenticated channel.
 
-    Raises `ChannelError` if nobody answers there within `handshake_s`, or it is not the driver.
+    Raises `ChannelError` if there is no answer within `handshake_s`, or the peer is not the driver.
     """
     deadline = time.monotonic() + handshake_s
     try:
@@ -168,19 +168,22 @@ def connect(address: tuple[str, int], secret: bytes, lane: int, *, handshake_s: 
 def _handshake_proof(
     secret: bytes, role: bytes, driver: bytes, lane: bytes, number: bytes
 ) -> bytes:
-    """Return the HMAC over role, lane and nonces, which proves knowledge of the secret."""
+    """Return the HMAC over role, both nonces and the lane number, which proves the secret is known.
+
+    `driver`, `lane`: nonces.
+    """
     return hmac.digest(secret, role + b"\x00" + driver + lane + number, hashlib.sha256)
 
 
 def _frame_tag(key: bytes, number: int, frame: bytes) -> bytes:
-    """Return the HMAC over a frame and its number, which proves its author and its order."""
+    """Return the HMAC over a frame and its number, which proves its author and its position."""
     tag = hmac.new(key, _HEAD.pack(number), hashlib.sha256)
     tag.update(frame)
     return tag.digest()
 
 
 def _configure_socket(connection: socket.socket) -> socket.socket:
-    """Send frames without delay, and detect a peer that has vanished."""
+    """Set a socket to send without delay, and to detect a vanished peer; return it."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
@@ -219,5 +222,5 @@ def _read(connection: socket.socket, size: int, deadline: float | None) -> bytes
 
 
 def _error_text(error: OSError) -> str:
-    """Describe an error of a socket for a message."""
+    """Return a socket's error as text for messages."""
     return "no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error)

@@ -70,7 +70,9 @@ class EpochLanes:
         self._numbers = count()
 
     def prepare(self) -> bool:
-        """Start lanes where the last epoch had them, and wait for them; return whether they came.
+        """Start lanes where the last epoch had them, and wait for them.
+
+        Return whether they started.
 
         Nothing is started before an epoch has run, or for a while after a failure.
         """
@@ -105,12 +107,12 @@ class EpochLanes:
         return True
 
     def run(
-        self, instruction: EpochInstruction, arrived: Mapping[int, Sequence[bytes]]
+        self, instruction: EpochInstruction, payloads: Mapping[int, Sequence[bytes]]
     ) -> list[LaneReport] | None:
-        """Run an epoch on lanes that are ready, from payloads by place.
+        """Run a small epoch on lanes that are ready, and return their reports.
 
-        Returns their reports, or ``None`` if it is to go as Spark jobs. Raises `AttemptLostError`
-        if a lane was lost meanwhile.
+        `payloads`: payloads by lane number. ``None`` if the epoch must run as Spark jobs. Raises
+        `AttemptLostError` if a lane was lost meanwhile.
         """
         self._places, self._paused = instruction.places, max(self._paused - 1, 0)
         job = self._taken()
@@ -120,7 +122,7 @@ class EpochLanes:
             job.close_channels()
             return None
         try:
-            reports = job.run(instruction, arrived, self._given_up)
+            reports = job.run(instruction, payloads, self._given_up)
         except LaneLostError as error:
             self._give_up(job)
             raise AttemptLostError(f"a lane was lost: {error}") from error
@@ -135,23 +137,23 @@ class EpochLanes:
         return reports
 
     def yield_cores(self) -> None:
-        """End lanes that are ready: an epoch with many rows has their cores."""
+        """End the prepared lanes, to free their cores for an epoch with many rows."""
         self.release()
 
     def release(self) -> None:
-        """End lanes that are ready, since no epoch begins now."""
+        """End the prepared lanes, since no epoch begins now."""
         job = self._taken()
         if job is not None:
             job.close_channels()
 
     def close(self) -> None:
-        """End lanes, and start no others."""
+        """End the lanes, and start no others."""
         with self._lock:
             self._closed = True
         self.release()
 
     def _taken(self) -> LaneJob | None:
-        """Return the job whose lanes are ready, if any, and forget it."""
+        """Return the job whose lanes are ready, and clear it; ``None`` if there is none."""
         with self._lock:
             job, self._job = self._job, None
             expiry, self._expiry = self._expiry, None
@@ -160,7 +162,7 @@ class EpochLanes:
         return job
 
     def _expire(self, job: LaneJob) -> None:
-        """End lanes that have waited too long for their epoch, which goes as Spark jobs."""
+        """End lanes that have waited too long for their epoch, which runs as Spark jobs."""
         with self._lock:
             if self._job is not job:
                 return
@@ -169,12 +171,12 @@ class EpochLanes:
         job.close_channels()
 
     def _pause(self) -> None:
-        """Have some epochs go as Spark jobs; more after each failure in a row."""
+        """Let some epochs run as Spark jobs; more after each failure in a row."""
         self._paused = min(_PAUSE << self._failures, _MAX_PAUSE)
         self._failures = min(self._failures + 1, _MAX_PAUSE.bit_length())
 
     def _give_up(self, job: LaneJob) -> None:
-        """End a job whose lanes did not come, or were lost, in the background."""
+        """End, in the background, a job whose lanes did not start or were lost."""
         self._pause()
         job.close_channels()
         threading.Thread(target=job.end, name="godwit-lanes-end", daemon=True).start()

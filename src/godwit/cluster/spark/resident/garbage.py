@@ -19,7 +19,7 @@ _queries = 0  # that have frozen objects
 
 
 def pause_collection() -> None:
-    """Exclude present objects from garbage collection, until `resume_collection`."""
+    """Exclude present objects from garbage collection until `resume_collection` is called."""
     global _queries
     with _lock:
         if not _queries:
@@ -29,7 +29,7 @@ def pause_collection() -> None:
 
 
 def resume_collection() -> None:
-    """Search all objects again, once every query that called `pause_collection` resumes."""
+    """Collect garbage as usual, once every query that called `pause_collection` has called this."""
     global _queries
     with _lock:
         _queries = max(0, _queries - 1)

@@ -54,13 +54,16 @@ class Tasks(Protocol):
     host: str  # by which they reach the driver
 
     def listen(self) -> socket.socket:
-        """Listen on the driver, at any free port, for connections of the tasks."""
+        """Open a socket on the driver, at any free port, for connections from the tasks."""
 
     def run(self, lane: Callable[[int], Iterator[bytes]], places: Sequence[Place]) -> None:
-        """Run `lane` in a task at every place, with its number; return once all have ended."""
+        """Run `lane` in a task at every place, with the task's number.
+
+        Return once all have ended.
+        """
 
     def cancel(self) -> None:
-        """Kill the tasks."""
+        """Kill the tasks of the job."""
 
 
 class LaneJob:
@@ -101,7 +104,7 @@ class LaneJob:
 
     @property
     def state(self) -> str:
-        """``"starting"``, ``"ready"`` or ``"ended"``."""
+        """State of the job: ``"starting"``, ``"ready"`` or ``"ended"``."""
         if self._ended.is_set():
             return "ended"
         return "ready" if self._ready.is_set() else "starting"
@@ -122,17 +125,18 @@ class LaneJob:
     def run(
         self,
         instruction: EpochInstruction,
-        arrived: Mapping[int, Sequence[bytes]],  # place → payloads
+        payloads: Mapping[int, Sequence[bytes]],  # place → payloads
         given_up: Callable[[], str],  # see `send_work`
     ) -> list[LaneReport] | None:
-        """Run all levels of an epoch and return the reports; ``None`` if a lane has refused.
+        """Run all levels of an epoch, and return the reports; ``None`` if a lane has refused.
 
-        Raises `LaneLostError`; the job has to be ended then.
+        `payloads`: by lane number. `given_up`: see `send_work`. Raises `LaneLostError`; the job has
+        to be ended then.
         """
         attempt, parts = next(self._attempts), InstructionParts.of(instruction)
         places = instruction.places
         lanes = [self.lane_of[place.executor, place.lane] for place in places]
-        boxes: list[list[bytes]] = [list(arrived.get(at, ())) for at in range(len(places))]
+        boxes: list[list[bytes]] = [list(payloads.get(at, ())) for at in range(len(places))]
         reports: list[LaneReport] = []
         for level in range(1, instruction.levels + 1):
             later: list[list[bytes]] = [[] for _ in places]
@@ -209,7 +213,7 @@ class LaneJob:
                     yield lane, answer
 
     def _lane_lost(self, lane: int, error: Exception) -> LaneLostError:
-        """Build the error that the connection to a lane failed; `lane`: its number."""
+        """Return the error that the connection to lane number `lane` failed."""
         place = self.places[lane]
         return LaneLostError(f"lane {place.lane} of executor {place.executor}: {error}")
 
@@ -227,7 +231,7 @@ class LaneJob:
     def end(self, patience_s: float = 10.0) -> bool:
         """Stop the lanes and wait for the end of Spark's job; return whether it has ended.
 
-        Lanes that do not end by themselves in half of that time are killed, by Spark.
+        Lanes that do not end within half of `patience_s` seconds are killed, by Spark.
         """
         self.close_channels()
         if self._job is threading.current_thread():
@@ -256,7 +260,7 @@ class LaneJob:
             self._fail("Spark's job has ended")
 
     def _accept_lanes(self) -> None:
-        """Accept the lanes' connections until all are connected, or the time-out."""
+        """Accept the lanes' connections until all are connected, or the time-out has passed."""
         deadline = self._began_s + self._patience_s
         try:
             while len(self._channels) < len(self.places) and not self._ended.is_set():
@@ -291,7 +295,7 @@ class LaneJob:
         self._ready.set()
 
     def _accept_lane(self, connection: socket.socket) -> None:
-        """Accept one connection, if it is from a lane on its planned executor."""
+        """Accept one connection, if it comes from a lane on its planned executor."""
         channel, lane = accept(
             connection, self._secret, handshake_s=_HANDSHAKE_S, timeout_s=_FRAME_S
         )
@@ -316,7 +320,7 @@ class LaneJob:
             unused.close()
 
     def _fail(self, reason: str) -> None:
-        """End the job because of a failure, unless it has ended."""
+        """End the job because of a failure, unless it has ended already."""
         with self._lock:
             if self._ended.is_set():
                 return
@@ -333,9 +337,9 @@ _ENCRYPTED = (
 
 
 def check_unencrypted_network(spark: SparkContext) -> None:
-    """Raise if Spark is set to encrypt its network traffic, which resident lanes do not.
+    """Raise `InvalidFlowError` if Spark is set to encrypt its network traffic.
 
-    Raises `InvalidFlowError`: their channels are authenticated, but not encrypted.
+    The channels of resident lanes are authenticated, but not encrypted.
     """
     setting = encrypting_setting(spark)
     if setting is not None:
@@ -349,13 +353,16 @@ def check_unencrypted_network(spark: SparkContext) -> None:
 
 
 def encrypting_setting(spark: SparkContext) -> str | None:
-    """Return a setting that has Spark encrypt its network traffic; ``None`` if there is none."""
+    """Return the setting that makes Spark encrypt its network traffic.
+
+    ``None`` if there is none.
+    """
     conf = spark.getConf()
     return next((name for name in _ENCRYPTED if is_on(conf.get(name, "false"))), None)
 
 
 def is_on(setting: str | None) -> bool:
-    """Return whether a setting of Spark's is true."""
+    """Return whether the value of a boolean Spark setting is true."""
     return (setting or "").lower() == "true"
 
 
@@ -379,13 +386,13 @@ class SparkTasks:
         self._bind = _plain_host(conf.get("spark.driver.bindAddress", "")) or self.host
 
     def of_job(self, number: int) -> SparkTasks:
-        """Return the tasks of another job, which is cancelled by itself."""
+        """Return the tasks of job `number`, which can be cancelled separately."""
         other = copy.copy(self)
         other._group = f"{self._group}-{number}"  # noqa: SLF001  our own
         return other
 
     def listen(self) -> socket.socket:
-        """Listen where Spark's driver does."""
+        """Open a socket at the address where Spark's driver listens."""
         family, _, _, _, address = socket.getaddrinfo(self._bind, 0, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -404,7 +411,7 @@ class SparkTasks:
             self._threads.submit(self._run, lane, places).result()
 
     def _run(self, lane: Callable[[int], Iterator[bytes]], places: Sequence[Place]) -> None:
-        """Run the tasks as a job of this thread."""
+        """Run the tasks as a Spark job of this thread."""
         self._spark.setLocalProperty("spark.scheduler.pool", _POOL)
         self._spark.setJobGroup(self._group, self._description)
         stage = on_executors([place.location for place in places], lane, self._spark)

@@ -79,7 +79,10 @@ class LaneAnswer:
 def serve_lane(
     endpoint: Endpoint, number: int, place: Place, flow: Callable[[], LaneFlow]
 ) -> Iterator[bytes]:
-    """Serve as lane `number` of a job until the driver closes the channel; yields nothing."""
+    """Serve as lane `number` of a job until the driver closes the channel; a Spark task.
+
+    Yields nothing. `flow`: returns the lanes' part of the flow.
+    """
     # Before the lane says that it is there. Arrow looks for pandas when it first makes an array.
     lane_flow, _ = flow(), pa.array([0])
     try:
@@ -116,7 +119,10 @@ def serve(channel: Channel, flow: LaneFlow) -> None:
 
 
 def _run_work(work: Work, flow: LaneFlow, instruction: EpochInstruction) -> LaneAnswer:
-    """Run one level of an epoch on this lane; a large output or an error becomes a refusal."""
+    """Run one level of an epoch on this lane, and return the answer for the driver.
+
+    A large output, or an error, makes it a refusal.
+    """
     answer = partial(LaneAnswer, attempt=work.attempt, level=work.level)
     lane = run_lane(flow, instruction, work.level, work.place, work.payloads)
     try:
@@ -133,7 +139,10 @@ def _run_work(work: Work, flow: LaneFlow, instruction: EpochInstruction) -> Lane
 def _run_lane_bounded(
     lane: Generator[Blob, None, LaneReport], bytes_at_most: int
 ) -> tuple[list[Blob], LaneReport | None]:
-    """Run a lane to its end; without a report if it sends more than `bytes_at_most` bytes."""
+    """Run a lane to its end; return its payloads and report.
+
+    The report is ``None`` if it sends more than `bytes_at_most` bytes.
+    """
     blobs: list[Blob] = []
     sent = 0
     while True:

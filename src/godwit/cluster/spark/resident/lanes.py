@@ -83,7 +83,7 @@ class ResidentLanes:
 
     @property
     def pids(self) -> dict[tuple[str, int], int]:
-        """Executor and lane → process, of lanes that are ready, on the machine of each."""
+        """Executor and lane → process id on its machine, of lanes that are ready."""
         job = self._job
         if job is None or job.state != "ready":
             return {}
@@ -92,12 +92,12 @@ class ResidentLanes:
     # -- epochs -----------------------------------------------------------------------------------
 
     def run(
-        self, instruction: EpochInstruction, arrived: Mapping[int, Sequence[bytes]]
+        self, instruction: EpochInstruction, payloads: Mapping[int, Sequence[bytes]]
     ) -> list[LaneReport] | None:
-        """Run an epoch on the resident lanes, from payloads by place (small epochs only).
+        """Run a small epoch on the resident lanes, and return their reports.
 
-        Returns their reports, or ``None`` if it is to go as Spark jobs.  Raises `AttemptLostError`
-        if a lane was lost meanwhile.
+        `payloads`: by lane number. ``None`` if the epoch must run as Spark jobs. Raises
+        `AttemptLostError` if a lane was lost meanwhile.
         """
         self._small += 1
         if self._rests > 0:
@@ -107,7 +107,7 @@ class ResidentLanes:
         if job is None:
             return None
         try:
-            reports = job.run(instruction, arrived, self._given_up)
+            reports = job.run(instruction, payloads, self._given_up)
         except LaneLostError as error:
             self._lost_epoch = instruction.epoch
             self._end_in_background(job, str(error), failed=True)
@@ -124,12 +124,15 @@ class ResidentLanes:
         return reports
 
     def yield_cores(self) -> None:
-        """End the resident lanes, so that an epoch with many rows has their cores."""
+        """End the resident lanes, to free their cores for an epoch with many rows."""
         self._small = 0
         self.end("an epoch has many rows")
 
     def _job_for(self, instruction: EpochInstruction) -> LaneJob | None:
-        """Return the job if its lanes are ready for this attempt; else start one if due."""
+        """Return the job if its lanes are ready for this epoch.
+
+        Else ``None``, and perhaps start one.
+        """
         if instruction.epoch == self._lost_epoch or self._small < _SMALL_IN_A_ROW:
             return None
         job = self._job
@@ -145,7 +148,7 @@ class ResidentLanes:
     # -- the job ----------------------------------------------------------------------------------
 
     def _start_job(self, places: Sequence[Place]) -> LaneJob | None:
-        """Begin to start lanes at these places, unless it is too early; only epochs do that."""
+        """Start a job of lanes at these places, unless it is too early; return it."""
         if self._now_s() < self._not_before_s:
             return None
         try:
@@ -166,7 +169,7 @@ class ResidentLanes:
             return None
 
     def _drop_ended(self, job: LaneJob) -> bool:
-        """Drop a job that has ended; return whether it was the current one."""
+        """Forget a job that has ended; return whether it was the current one."""
         with self._lock:
             mine = job is self._job
             if mine:
@@ -185,12 +188,15 @@ class ResidentLanes:
             )
 
     def _on_failure(self, job: LaneJob, reason: str) -> None:
-        """Pause after a job that has failed; called by the job's thread."""
+        """Pause the start of lanes after a job has failed; called by the job's thread."""
         if self._drop_ended(job):
             self._pause(reason)
 
     def _end_in_background(self, job: LaneJob, reason: str, *, failed: bool) -> None:
-        """End a job's lanes in the background, without waiting for them."""
+        """End a job's lanes without waiting for them.
+
+        `failed`: announce the reason as a failure.
+        """
         mine = self._drop_ended(job)
         job.close_channels()
         threading.Thread(target=job.end, name="godwit-resident-end", daemon=True).start()
@@ -200,14 +206,14 @@ class ResidentLanes:
             self._announce(events.ResidentLanesEnded, reason=reason)
 
     def _pause(self, reason: str) -> None:
-        """Announce a failure, and wait before lanes are started again, longer each time."""
+        """Announce a failure, and delay the next start of lanes, longer after each failure."""
         pause_s = min(_PAUSE_S * 2.0**self._failures, _PAUSE_AT_MOST_S)
         self._failures += 1
         self._not_before_s = self._now_s() + pause_s
         self._announce(events.ResidentLanesFailed, reason=reason, pause_s=pause_s)
 
     def end(self, reason: str) -> None:
-        """End the Spark job of the lanes, if any, and wait for its end."""
+        """End the Spark job of the lanes, if there is one, and wait for its end."""
         with self._lock:
             job, self._job = self._job, None
         if job is None:
@@ -217,7 +223,7 @@ class ResidentLanes:
         self._announce(events.ResidentLanesEnded, reason=told)
 
     def close(self) -> None:
-        """End the Spark job of the lanes, and start no other."""
+        """End the Spark job of the lanes, and start no other one."""
         with self._lock:
             self._closed = True
         self.end("the query ends")
