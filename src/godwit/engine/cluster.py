@@ -65,7 +65,7 @@ class SourceLook:
     arrived_us: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def with_others(self, others: SourceLook) -> SourceLook:
-        """Merge with an observation of the other sources of a batch, made shortly before."""
+        """Return this observation merged with one of the batch's other sources."""
         return SourceLook(
             at_us=max(self.at_us, others.at_us),
             nothing_us={**self.nothing_us, **others.nothing_us},
@@ -88,21 +88,21 @@ class SourceBatch(Generic[_RowsT_co]):
 
     @property
     def split_rows(self) -> int | None:
-        """Number of rows in the splits; ``None`` if that is not known before they are read."""
+        """Number of rows in the splits; ``None`` if it is not known before they are read."""
         return _sum_if_known(numbered.split.rows for numbered in self.splits)
 
     @property
     def split_bytes(self) -> int | None:
-        """Size in bytes of the splits where they are stored, about; ``None`` if not known."""
+        """Approximate stored size of the splits, in bytes; ``None`` if it is not known."""
         return _sum_if_known(numbered.split.size_bytes for numbered in self.splits)
 
     def rows_of(self, source: str) -> int | None:
-        """Return the number of rows of an own source; ``None`` if that is not known yet."""
+        """Return the number of rows of an own source; ``None`` if it is not known yet."""
         return _sum_if_known(n.split.rows for n in self.splits if n.source == source)
 
 
 def _sum_if_known(numbers: Iterable[int | None]) -> int | None:
-    """Sum of numbers; ``None`` if any of them is ``None``."""
+    """Return the sum of numbers; ``None`` if any of them is ``None``."""
     total = 0
     for number in numbers:
         if number is None:
@@ -134,12 +134,12 @@ class Cluster(Protocol[_RowsT_contra]):
         """Deliver a committed epoch to every sink."""
 
     def sink_records(self) -> Mapping[str, SinkRecord]:
-        """Describe the sinks for the next commit record."""
+        """Return sink → its description for the next commit record."""
 
     def wait_while_held(self) -> bool:
         """Wait briefly while epochs are held; return ``False`` to abort the epoch and retry later.
 
-        May raise to end the query.
+        May raise an error, which ends the query.
         """
 
     def warm(self, order: StartWarming) -> None:
@@ -152,7 +152,7 @@ class Cluster(Protocol[_RowsT_contra]):
         """Return Unix time in microseconds: processing time."""
 
     def monotonic_us(self) -> int:
-        """Return a monotonic time in microseconds, by which silent sources are timed."""
+        """Return a monotonic time in microseconds, to measure how long sources have had no rows."""
 
 
 class ConductorPorts:

@@ -49,9 +49,10 @@ def warm_states(
     bring: Callable[[StateInstruction, int], Mapping[int, int]],
     now_s: Callable[[], float],  # the time, in seconds
 ) -> Warmed:
-    """Warm the copies of all states of a component.
+    """Bring copies of all states of a component up to date, as an order says; return the result.
 
-    Raises `MigrationError` if a peer has sent what nobody has committed.
+    `fetch`: copies key groups from a peer. `bring`: reads the rest from the checkpoint. Raises
+    `MigrationError` if a peer has sent an epoch that is not committed.
     """
     versions: _Versions = {state: held_versions(state).copy() for state in order.states}
     nothing_here = [g for g in order.key_groups if all(v[g] < 0 for v in versions.values())]
@@ -166,8 +167,8 @@ def receive_copies(
 
 
 def _default_tables(local: LocalState, lanes: int) -> npt.NDArray[np.int32]:
-    """Return the number of the local table, one per lane, for key groups not stored yet.
+    """Return the number of the local table for each key group that is not stored yet.
 
-    Round robin: which lanes will own the key groups is not known yet.
+    There is one table per lane; numbers are round robin, since the lanes are not known yet.
     """
     return np.arange(local.num_key_groups, dtype=np.int32) % lanes

@@ -137,12 +137,12 @@ class EventTimes:
 
     @property
     def times(self) -> Times:
-        """Watermarks and closed times after the last committed epoch."""
+        """Watermarks, and times up to which windows are closed, after the last committed epoch."""
         return self._times
 
     @property
     def components(self) -> tuple[str, ...]:
-        """Names of the components that `epoch_times` takes."""
+        """Names of the components that `epoch_times` requires."""
         return tuple(component.name for component in self._flow.components)
 
     def regrouped(self, flow: CompiledFlow) -> None:
@@ -162,10 +162,9 @@ class EventTimes:
     ) -> dict[str, EpochTime]:
         """Return the event time of each operator in the next epoch.
 
-        `clock_us`: the driver's clock, since 1970-01-01 UTC.
-        `silence_us`: a clock that never jumps, to measure how long sources have been silent.
-        `components`: component → its plan or state, which says what key groups are suspended; where
-        components have been regrouped since, none of theirs is.
+        `clock_us`: the driver's clock, since 1970-01-01 UTC. `silence_us`: a monotonic clock, to
+        measure how long sources have had no rows. `components`: component → its plan or state, with
+        suspended key groups; components regrouped since count as having none.
         """
         suspended = self._suspended_operators(components)
         resumed = self._resumed_operators(components)
@@ -226,9 +225,9 @@ class EventTimes:
         return epoch_times
 
     def _retained_since(self, operator: KeyedOperator, closed: int) -> int:
-        """Event time since which an operator retains closed windows for later ones.
+        """Return the event time since which an operator retains closed windows for later ones.
 
-        `closed`: now.
+        `closed`: time up to which windows are closed.
         """
         if operator.kept_mark is None:
             return END
@@ -236,7 +235,7 @@ class EventTimes:
         return since if which == operator.kept_mark else closed
 
     def _future_limits(self) -> dict[str, list[int]]:
-        """Operator → per input, the event time beyond which rows are too far in the future.
+        """Return operator → for each input, the event time above which rows are too far ahead.
 
         The limits are those of the sources. Rows emitted by an operator over event time have no
         limit: they were checked by the clock of an earlier epoch, and a window may end after it.
@@ -258,7 +257,7 @@ class EventTimes:
         return ahead
 
     def _suspended_operators(self, components: Mapping[str, EpochPlan | ComponentView]) -> set[str]:
-        """Operators with suspended key groups; of two-phase windows, both phases."""
+        """Return operators with suspended key groups; of two-phase windows, both phases."""
         suspended = {
             operator.name
             for component in self._flow.components
@@ -268,7 +267,7 @@ class EventTimes:
         return suspended | {first for other, first in self._follows.items() if other in suspended}
 
     def _resumed_operators(self, components: Mapping[str, EpochPlan | ComponentView]) -> set[str]:
-        """Return operators that process waiting rows of earlier epochs in this epoch."""
+        """Return the operators that process waiting rows of earlier epochs in this epoch."""
         return {
             operator.name
             for component in self._flow.components
@@ -282,7 +281,10 @@ class EventTimes:
         newest: int,
         components: Mapping[str, EpochPlan | ComponentView],
     ) -> Slots | None:
-        """Return which slots of an operator's key groups take rows in the next epoch."""
+        """Return the slots that take the rows of an operator's key groups in the next epoch.
+
+        ``None`` if the operator has no slots. `newest`: maximum event time so far.
+        """
         role = operator.two_phase
         if role is None:
             return None
@@ -299,7 +301,10 @@ class EventTimes:
     def _hot_keys(
         self, operator: KeyedOperator, components: Mapping[str, EpochPlan | ComponentView]
     ) -> Spreads | None:
-        """Hot keys of an operator divided among parts in the next epoch; ``None``: never any."""
+        """Return an operator's hot keys that are divided in the next epoch.
+
+        ``None``: it has none.
+        """
         orders = self.spreading.get(operator.name)
         if orders is None:
             return None
@@ -318,7 +323,11 @@ class EventTimes:
         drained: set[str],
         waiting: set[str],  # operators whose rows wait, or waited and go on in this epoch
     ) -> _Front | None:
-        """Minimum progress of an operator's inputs; ``None`` if some have no event time."""
+        """Return the minimum event-time progress of an operator's inputs.
+
+        ``None`` if an input has no event time. `emitted`: operator → progress of its output.
+        `drained`: idle watermarks. `waiting`: operators with waiting rows.
+        """
         fronts = []
         for of in self._flow.inputs_of(operator):
             if isinstance(of, SourceInput) and of.table:
@@ -338,9 +347,9 @@ class EventTimes:
         return None if len(known) < len(fronts) else _Front.minimum(known)
 
     def _source_progress(self, name: str, drained: set[str]) -> _Front:
-        """Event-time progress of a source's rows.
+        """Return the event-time progress of a source's rows.
 
-        `name`: of their watermark, `drained`: idle ones.
+        `name`: of their watermark. `drained`: idle watermarks.
         """
         return _Front(
             watermark=self._times.watermarks.get(name, BEGINNING),
@@ -351,10 +360,10 @@ class EventTimes:
         )
 
     def _loop_progress(self, loop: str, drained: set[str], waiting: set[str]) -> _Front:
-        """Event-time progress of a loop's rows, from the sources upstream of the loop.
+        """Return the event-time progress of a loop's rows, from the sources upstream of the loop.
 
-        Rows that wait at an operator of the loop, or above it, have yet to go round: nothing that
-        reads the loop closes before they have, or are among the rows that hold the watermark.
+        Rows that wait at an operator of the loop, or upstream of it, have yet to go round: nothing
+        that reads the loop closes before they have, or are among the rows that hold the watermark.
         """
         behind = self._behind[loop]
         front = _Front.minimum([self._source_progress(name, drained) for name in behind.watermarks])
@@ -470,13 +479,13 @@ class EventTimes:
             self._heard_us[name] = silence_us
 
     def _max_event_times(self, reports: Iterable[LaneReport]) -> dict[str, int]:
-        """Name of a watermark → maximum event time of its rows in this epoch."""
+        """Return watermark name → maximum event time of its rows in this epoch."""
         arrivals = sum(event_times_of(reports).values(), NO_ARRIVALS)
         names = self._flow.watermarks
         return {name: of for number, of in arrivals.newest.items() for name in names[number]}
 
     def _idle_watermarks(self, silence_us: int) -> set[str]:
-        """Names of watermarks whose sources are idle, or at the end of their input."""
+        """Return the names of watermarks whose sources are idle, or at the end of their input."""
         drained = set()
         for name in (name for names in self._flow.watermarks for name in names):
             time = self._flow.times.get(source_of(name))

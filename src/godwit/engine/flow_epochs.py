@@ -44,7 +44,7 @@ RowsT = TypeVar("RowsT")
 
 
 def is_due(view: ProtocolView, times: EventTimes, *, clock_us: int, silence_us: int) -> bool:
-    """Return whether an epoch without input has work now."""
+    """Return whether an epoch without input has work now, such as windows to close."""
     return view.due or (
         not view.holds
         and times.is_due(clock_us=clock_us, silence_us=silence_us, components=view.components)
@@ -54,8 +54,8 @@ def is_due(view: ProtocolView, times: EventTimes, *, clock_us: int, silence_us: 
 def is_pending(view: ProtocolView, times: EventTimes, *, clock_us: int, silence_us: int) -> bool:
     """Return whether an epoch without input has work, now or once key groups are resumed.
 
-    While a migration stops the world, no executor is there, or key groups are suspended, nothing is
-    due; and yet a query whose input has ended has not done its work.
+    While a migration stops the world, there is no executor, or key groups are suspended, nothing is
+    due; but a query whose input has ended has not done its work.
     """
     return (
         view.waiting
@@ -65,7 +65,7 @@ def is_pending(view: ProtocolView, times: EventTimes, *, clock_us: int, silence_
 
 
 def _held_watermarks(flow: CompiledFlow, record: CommitRecord | None) -> dict[str, int]:
-    """Return loop → event time that its watermark may not pass: the minimum of its waiting rows."""
+    """Return loop → minimum event time of its waiting rows, which its watermark may not pass."""
     held: dict[str, int] = {}
     if record is None:
         return held
@@ -79,7 +79,7 @@ def _held_watermarks(flow: CompiledFlow, record: CommitRecord | None) -> dict[st
 def _check_loop_rows_are_read(
     flow: CompiledFlow, record: CommitRecord | None, batch: BatchRef | None
 ) -> None:
-    """Refuse an epoch that does not read the rows waiting in loops: they would be lost."""
+    """Raise if an epoch does not read the rows waiting in loops: they would be lost."""
     if record is None:
         return
     for loop in flow.loops:
@@ -123,7 +123,7 @@ class FlowEpochs(Generic[RowsT]):
 
     @property
     def last_batch(self) -> BatchRef | None:
-        """The last batch of source rows that is committed."""
+        """Last committed batch of source rows; ``None`` before the first."""
         latest = self.log.latest
         return None if latest is None else latest.last_batch
 
@@ -140,7 +140,7 @@ class FlowEpochs(Generic[RowsT]):
         self.times.end_input()
 
     def _clocks_us(self) -> dict[str, int]:
-        """Wall clock and monotonic clock, in microseconds, as keyword arguments."""
+        """Return wall clock and monotonic clock, in microseconds, as keyword arguments."""
         return {"clock_us": self.cluster.now_us(), "silence_us": self.cluster.monotonic_us()}
 
     # -- for the loop -----------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class FlowEpochs(Generic[RowsT]):
         return self.cluster.wait_while_held()
 
     def regroup(self, physical_plan: PhysicalPlan) -> None:
-        """Switch to a physical plan, if it differs from the present one."""
+        """Continue under a physical plan, if it differs from the present one."""
         if physical_plan == self.flow.physical_plan:
             return
         self.log.use_plan(physical_plan)
@@ -178,7 +178,7 @@ class FlowEpochs(Generic[RowsT]):
         plans: Mapping[str, EpochPlan],
         conductor: Conductor,
     ) -> None:
-        """Plan an attempt at an epoch: build the lanes' instruction from the components' plans."""
+        """Prepare an attempt at an epoch: build the lanes' instruction from components' plans."""
         self._batch, self._plans, self._planned_us = batch, plans, self._clocks_us()
         _check_loop_rows_are_read(self.flow, self.log.latest, self.batch)
         self._epoch_times = self.times.epoch_times(**self._planned_us, components=plans)
@@ -192,7 +192,7 @@ class FlowEpochs(Generic[RowsT]):
         )
 
     def run_stages(self) -> None:
-        """Run source side and lanes of the planned attempt; nothing is committed."""
+        """Run the source side and the lanes of the prepared attempt; nothing is committed."""
         self._reports = self.cluster.run_stages(self._instruction, self._batch)
         for report in self._reports:
             if report.error is not None:
@@ -204,7 +204,7 @@ class FlowEpochs(Generic[RowsT]):
             )
 
     def commit(self) -> None:
-        """Write the commit record."""
+        """Write the epoch's commit record, by which it is committed."""
         times = self.times.after(self._epoch_times, self._reports)
         self._record = self.log.commit(
             build_commit_record(
@@ -290,7 +290,10 @@ class FlowDelivery:
         )
 
     def remarks(self, outcome: EpochOutcome) -> list[tuple[type[events.Event], Mapping[str, Any]]]:
-        """Return events to announce about rows left out by operators, or unreadable by sources."""
+        """Return events about rows that operators left out, or that sources could not read.
+
+        Each as its class, and its fields.
+        """
         left_out = rows_left_out(outcome.left_out, self.flow)
         unreadable = rows_unreadable(self.reports, self.flow)
         return [

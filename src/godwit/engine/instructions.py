@@ -47,7 +47,10 @@ IntArray = npt.NDArray[np.int64]
 def places_of(
     plans: Mapping[str, EpochPlan], executors: Mapping[str, Executor]
 ) -> tuple[Place, ...]:
-    """Return the lane tasks of an epoch: every lane that owns a key group, in order."""
+    """Return the places (executor, lane) of an epoch's lane tasks, in order.
+
+    Every lane that owns a key group has a task.
+    """
     used: dict[tuple[str, int], None] = {}
     for name in sorted(plans):
         assignment = plans[name].assignment
@@ -84,7 +87,11 @@ def operator_instruction(
     tables: Sequence[StateInstruction] = (),  # that every lane has whole
     left_parts: Sequence[KeyGroupChain] = (),  # of parts that keys leave
 ) -> OperatorInstruction:
-    """Instruct the lanes of one operator for the next epoch."""
+    """Return the instruction for one operator's lanes in the next epoch.
+
+    `always_load`: load the state of all key groups, and not only of those with rows. `left_parts`:
+    chains of parts of hot keys to merge.
+    """
     assignment = plan.assignment
     num_key_groups = assignment.num_key_groups
     index = {(place.executor, place.lane): i for i, place in enumerate(places)}
@@ -126,7 +133,11 @@ def state_instruction(
     needed: npt.NDArray[np.bool_],
     to_snapshot: Sequence[int] = (),  # key groups of which a snapshot is due
 ) -> StateInstruction:
-    """Build the instruction for lanes to bring one state up to the committed version."""
+    """Return the instruction by which lanes bring one state up to the committed version.
+
+    `recorded_as`: the state's id in the checkpoint. `floor`: version of each key group's copy.
+    `needed`: mask of key groups to bring up to date.
+    """
     segments, others = chains.segments_since(state, floor, needed)
     snapshots = {g: chain.snapshot for g, chain in others.items() if chain.snapshot is not None}
     floor = floor.copy()
@@ -195,7 +206,7 @@ class Instructor:
         executors: Mapping[str, Executor],
         times: Mapping[str, EpochTime],
     ) -> EpochInstruction:
-        """Build the instruction of an epoch; the caller holds the conductor's lock."""
+        """Return the instruction of an epoch; the caller holds the conductor's lock."""
         places = places_of(plans, executors)
         instructions: dict[str, OperatorInstruction] = {}
         with self._log.lock:
@@ -244,7 +255,7 @@ class Instructor:
         )
 
     def _missing_tables(self, operator: KeyedOperator) -> list[StateInstruction]:
-        """Build the instructions for executors without a copy of an operator's broadcast tables."""
+        """Return instructions for executors without a copy of an operator's broadcast tables."""
         if not operator.broadcasts:
             return []
         home = key_group_mask([operator.table_key_group(self.num_key_groups)], self.num_key_groups)
@@ -262,7 +273,7 @@ class Instructor:
         ]
 
     def _parts_to_merge(self, operator: KeyedOperator, time: EpochTime) -> list[KeyGroupChain]:
-        """Checkpoint chains of the key groups whose parts of hot keys are merged next epoch."""
+        """Return the chains of key groups whose parts of hot keys are merged in the next epoch."""
         if not operator.part_states or time.spreads is None:
             return []
         states = [StateId(operator.name, state) for state in operator.part_states]
@@ -273,7 +284,10 @@ class Instructor:
     def catching_up(
         self, state: StateId, floor: npt.NDArray[int64], key_groups: Iterable[int]
     ) -> tuple[StateInstruction, int]:
-        """Build the instruction to bring copies at versions `floor` to the committed version."""
+        """Return the instruction to bring copies from versions `floor` to the committed version.
+
+        Also returns that version.
+        """
         with self._log.lock:
             instruction = self._state(state, floor, key_group_mask(key_groups, self.num_key_groups))
             return instruction, self._log.latest_epoch
@@ -287,7 +301,7 @@ class Instructor:
         *,
         also: npt.NDArray[integer] = _NONE,
     ) -> StateInstruction:
-        """Build the instruction for one state, and choose the key groups to snapshot.
+        """Return the instruction for one state, with the key groups to write snapshots of.
 
         `stationary`: key groups that may get a snapshot if due; `also`: those that always get one.
         """
@@ -310,7 +324,7 @@ class Instructor:
     def _drained_slots(
         self, operator: KeyedOperator, state: StateId, time: EpochTime
     ) -> npt.NDArray[integer]:
-        """Return the key groups of which a slot of two-phase windows holds only expired panes."""
+        """Return the key groups for which a slot of two-phase windows has only expired panes."""
         role = operator.two_phase
         if role is None or role.slot is None or time.slots is None:
             return _NONE
@@ -320,7 +334,7 @@ class Instructor:
     def _stationary(
         self, view: ProtocolView, component: str, plan: EpochPlan
     ) -> npt.NDArray[integer]:
-        """Return the key groups that may be snapshotted: not suspended, and not migrating.
+        """Return the key groups that may get a snapshot: neither suspended nor migrating.
 
         A copy that is being warmed would have to start again from a newer snapshot.
         """

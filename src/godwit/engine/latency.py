@@ -51,7 +51,7 @@ class SeenArrivals:
         self._rows: list[float] = []
 
     def record_backlog(self, at_us: float, beyond: float) -> None:
-        """Record that at `at_us` (Unix time) the source had `beyond` unread rows."""
+        """Record that a source had `beyond` unread rows at `at_us` (Unix time)."""
         if not self._times_us:
             self._times_us.append(min(self._began_us, at_us))
             self._rows.append(self._taken + beyond)
@@ -63,9 +63,9 @@ class SeenArrivals:
             self._rows[-1] = rows
 
     def take_oldest(self, rows: float) -> npt.NDArray[np.float64]:
-        """Remove the oldest rows.
+        """Remove the oldest `rows` rows; return pieces of them, shape ``(n, 3)``.
 
-        Return pieces, shape ``(n, 3)``: rows, first and last arrival time.
+        Each piece: number of rows, first and last arrival time.
         """
         begin, end = self._taken, self._taken + rows
         times, seen = np.array(self._times_us), np.array(self._rows)
@@ -102,7 +102,10 @@ class LatencyMeter:
         ages: Mapping[str, LatencyHistogram],
         ago_s: float,
     ) -> dict[str, SourceLatency]:
-        """Return the latencies of each source that had rows in an epoch delivered now."""
+        """Return source → latencies of its rows in an epoch delivered now.
+
+        `ages`: source → ages of the rows, measured `ago_s` seconds before.
+        """
         latencies = {
             name: SourceLatency(arrival="source", histogram=histogram.later(ago_s))
             for name, histogram in ages.items()
@@ -124,7 +127,7 @@ class LatencyMeter:
         return latencies
 
     def _arrival_pieces(self, name: str, count: int, look: SourceLook) -> npt.NDArray[np.float64]:
-        """Rows that an epoch read of a source, in pieces whose rows arrived at an even rate."""
+        """Return the arrivals of rows that an epoch read of a source, in pieces of even rate."""
         curve = self._seen.setdefault(name, SeenArrivals(self._began_us))
         rows = look.rows.get(name, count)
         for at_us, beyond in look.before.get(name, ()):
@@ -143,9 +146,10 @@ def merged_latency(latencies: Mapping[str, SourceLatency]) -> LatencyHistogram:
 
 
 def latency_figures(latencies: Mapping[str, SourceLatency]) -> dict[str, Any]:
-    """Return an epoch's latencies for progress: of all rows, and under ``sources`` of each source.
+    """Return an epoch's latencies for its progress: of all rows, and of each source's.
 
-    In milliseconds: ``p50``, ``p95``, ``p99``, ``max``, ``mean``.  Nothing without rows.
+    In milliseconds: ``p50``, ``p95``, ``p99``, ``max``, ``mean``; ``sources``: the same by source.
+    Empty without rows.
     """
     every = merged_latency(latencies)
     if not every.rows:
@@ -163,7 +167,7 @@ def latency_figures(latencies: Mapping[str, SourceLatency]) -> dict[str, Any]:
 
 
 def latency_entry(epoch: int, latencies: Mapping[str, SourceLatency]) -> dict[str, Any]:
-    """Return plain values for the journal: histograms that can be merged over epochs."""
+    """Return an epoch's latencies for the journal: histograms that can be merged over epochs."""
     return {
         "epoch": epoch,
         "sources": {

@@ -83,10 +83,10 @@ class EpochLoop(Generic[BatchT]):
         self._delivered: Callable[[], object] | None = None  # waits for the last delivery
 
     def run(self, batch: BatchT | None) -> EpochOutcome | None:
-        """Run the next epoch with a batch, or without input.
+        """Run the next epoch with a batch (``None``: without input), and return its outcome.
 
-        Returns its outcome; ``None`` if epochs are held and nobody waits for them: then the same
-        batch is to be offered again.
+        ``None`` if epochs are held and the cluster does not wait: then the same batch has to be
+        offered again.
         """
         epochs, epoch = self._epochs, self._epochs.next_epoch
         stopwatch = Stopwatch(epochs.now_s)
@@ -123,11 +123,10 @@ class EpochLoop(Generic[BatchT]):
     def _deliver(
         self, delivery: EpochDelivery, outcome: EpochOutcome, waiting: int, stopwatch: Stopwatch
     ) -> None:
-        """Deliver a committed epoch, and report it.
+        """Deliver a committed epoch to the sinks, and report it.
 
-        `waiting`: number of key groups with waiting rows.
-
-        Concerns no attempt at an epoch, so the next one may be under way.
+        `waiting`: number of key groups with waiting rows. Independent of attempts, so the next
+        epoch may be running.
         """
         with stopwatch.phase("deliver"):
             delivery.deliver()
@@ -150,9 +149,9 @@ class EpochLoop(Generic[BatchT]):
                 conductor.announce(kind, **values)
 
     def _begin(self, epoch: int) -> tuple[Mapping[str, EpochPlan], Any] | None:
-        """Begin an epoch once none is held.
+        """Begin an epoch once none is held; return the components' plans, and the physical plan.
 
-        Return the plans by component, and the physical plan.
+        ``None`` if the cluster does not wait for that.
         """
         while True:
             with self._conductor.locked() as conductor:
@@ -216,7 +215,7 @@ class Epochs(Protocol[_BatchT_contra]):
         """
 
     def regroup(self, physical_plan: Any) -> None:
-        """Switch to a physical plan, if it differs from the present one."""
+        """Continue under a physical plan, if it differs from the present one."""
 
     def plan(
         self,
@@ -225,19 +224,22 @@ class Epochs(Protocol[_BatchT_contra]):
         plans: Mapping[str, EpochPlan],
         conductor: Conductor,
     ) -> None:
-        """Plan an attempt from the components' plans; the conductor is locked."""
+        """Prepare an attempt from the components' plans; the conductor is locked."""
 
     def run_stages(self) -> None:
-        """Run source side and lanes; nothing counts yet. `AttemptLostError`: to be repeated."""
+        """Run the source side and the lanes; nothing is committed.
+
+        `AttemptLostError` means that the attempt has to be repeated.
+        """
 
     def commit(self) -> None:
-        """Commit the work, durably and atomically."""
+        """Commit the epoch's work, durably and atomically."""
 
     def outcome(self, copies: Copies) -> EpochOutcome:
-        """Describe the committed epoch; `copies`: copies on executors before it."""
+        """Return the outcome of the committed epoch; `copies`: copies on executors before it."""
 
     def delivery(self) -> EpochDelivery:
-        """Return the delivery of the committed epoch, which `plan` does not change any more."""
+        """Return the delivery of the committed epoch, which a later `plan` does not change."""
 
 
 class EpochDelivery(Protocol):
@@ -247,12 +249,12 @@ class EpochDelivery(Protocol):
         """Deliver the epoch to the sinks."""
 
     def latencies(self) -> Mapping[str, SourceLatency]:
-        """Measure how long the rows of the delivered epoch took; source → latencies."""
+        """Return source → latencies of the rows of the delivered epoch."""
 
     def remarks(
         self, outcome: EpochOutcome
     ) -> Iterable[tuple[type[events.Event], Mapping[str, Any]]]:
-        """Return kinds and fields of further events to announce of the epoch."""
+        """Return further events to announce about the epoch, each as its class and its fields."""
 
 
 class EpochObserver(Protocol):
@@ -269,9 +271,9 @@ class EpochObserver(Protocol):
     def delivered(
         self, outcome: EpochOutcome, stopwatch: Stopwatch, latencies: Mapping[str, SourceLatency]
     ) -> None:
-        """Observe an epoch that is delivered, just before its event; `latencies` by source.
+        """Observe an epoch that is delivered, just before its event; `latencies`: by source.
 
-        Called where it was delivered, perhaps beside the stages of the next epoch.
+        Called on the delivering thread, perhaps during the next epoch.
         """
 
 
@@ -285,7 +287,7 @@ class Stopwatch:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a phase; times of a repeated phase are added."""
+        """Context that measures a phase; times of a repeated phase are added."""
         started_s = self._now_s()
         try:
             yield
@@ -294,7 +296,7 @@ class Stopwatch:
             self._took_ms[name] = self._took_ms.get(name, 0.0) + spent
 
     def took_ms(self) -> dict[str, float]:
-        """Return phase → milliseconds, and ``epoch``: everything until now or the stop."""
+        """Return phase → milliseconds; ``epoch``: from the start until now, or until `stop`."""
         return {"epoch": (self._now_s() - self._started_s) * 1e3, **self._took_ms}
 
     def stop(self) -> None:
@@ -316,7 +318,10 @@ class SharedConductor:
 
     @contextmanager
     def locked(self) -> Iterator[Conductor]:
-        """Lock the conductor; waiting threads check their condition again afterwards."""
+        """Context with the conductor under its lock.
+
+        Waiting threads check their condition afterwards.
+        """
         with self._changed:
             try:
                 yield self._conductor
@@ -351,7 +356,7 @@ class SharedConductor:
             conductor.change_lanes(request)
 
     def drain(self, executor: str) -> None:
-        """Mark an executor as draining: no key group moves onto it any more."""
+        """Mark an executor as draining: key groups no longer move to it."""
         with self.locked() as conductor:
             conductor.drain(executor)
 
@@ -383,7 +388,7 @@ class SharedConductor:
     def _wait_for_end(
         self, ended: Callable[[Conductor], _T | None], timeout_s: float | None
     ) -> _T | None:
-        """Wait until `ended` returns a result.
+        """Wait until `ended` returns a result, and return it.
 
         ``None`` after the time-out or the end of the run.
         """

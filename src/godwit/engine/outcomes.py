@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def counted_inputs(flow: CompiledFlow) -> dict[tuple[str, int], str]:
-    """(Operator, input) at which every source row is counted once → the source.
+    """Return (operator, input) → source, for the inputs at which every source row counts once.
 
     Of operators that read the same source after the same maps, it is the one declared first, with
     those that take some of its rows in its place.
@@ -56,7 +56,7 @@ def counted_inputs(flow: CompiledFlow) -> dict[tuple[str, int], str]:
 def rows_by_source(
     reports: Iterable[LaneReport], counting: Mapping[tuple[str, int], str]
 ) -> dict[str, int]:
-    """Source → rows of it, after its maps; `counting`: see `counted_inputs`."""
+    """Return source → number of its rows after its maps; `counting`: see `counted_inputs`."""
     rows: dict[str, int] = {}
     for of_lane in _operator_reports(reports):
         for number, count in of_lane.rows_in.items():
@@ -77,7 +77,10 @@ def build_commit_record(
     times: Times,  # event time as the epoch leaves it
     sinks: Mapping[str, SinkRecord] | None = None,  # what the sinks are, where there are any
 ) -> CommitRecord:
-    """Build the commit record of an epoch from its lanes' reports."""
+    """Return the commit record of an epoch, from its lanes' reports.
+
+    `batch`, `before`: the epoch's batch, and the last one before it.
+    """
     ordered = sorted(reports, key=lambda r: (r.level, r.place))
     consumed: dict[str, list[int]] = {}
     for report in _operator_reports(ordered):
@@ -118,7 +121,7 @@ def build_outcome(
     copies: Copies,  # who held what before
     counting: Mapping[tuple[str, int], str],  # see `counted_inputs`
 ) -> EpochOutcome:
-    """Describe a committed epoch."""
+    """Return the outcome of a committed epoch; `copies`: copies on executors before it."""
     versions: dict[str, dict[StateId, list[PerKeyGroup]]] = {}
     loads: dict[str, list[KeyGroupLoad]] = {c.name: [] for c in flow.components}
     waited: dict[str, list[int]] = {}
@@ -178,7 +181,7 @@ def build_outcome(
 
 
 def _sum_by_executor(loads: Sequence[tuple[str, KeyGroupLoad]], name: str) -> dict[str, float]:
-    """Add up the column `name` of the loads of each executor's lanes; return executor → sum."""
+    """Return executor → sum of the column `name` over the loads of its lanes."""
     number = {executor: i for i, executor in enumerate(dict.fromkeys(e for e, _ in loads))}
     if not number:
         return {}
@@ -194,7 +197,7 @@ def _add_to(total: dict[str, Any], name: str, more: float) -> None:
 
 
 def traffic_between(reports: Iterable[LaneReport]) -> dict[tuple[str, str], tuple[int, int]]:
-    """(Upstream operator, operator) → rows and bytes sent."""
+    """Return (upstream operator, operator) → rows and bytes sent."""
     streams: dict[tuple[str, str], tuple[int, int]] = {}
     for report in reports:
         for passed in report.passed_on:
@@ -231,7 +234,7 @@ def hot_keys_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, float]]:
 
 
 def key_work_of(reports: Iterable[LaneReport]) -> dict[str, OperatorWork]:
-    """Operator → its work in an epoch, and which keys have most."""
+    """Return operator → its work in an epoch, in total and of the heaviest keys."""
     works: dict[str, list[OperatorWork]] = {}
     for of_lane in _operator_reports(reports):
         if of_lane.key_work is not None:
@@ -240,7 +243,7 @@ def key_work_of(reports: Iterable[LaneReport]) -> dict[str, OperatorWork]:
 
 
 def heavy_keys_of(works: Mapping[str, OperatorWork], lanes: int) -> dict[str, dict[str, float]]:
-    """Operator → key, as JSON → share of the work, for keys with more than a lane's share."""
+    """Return operator → key as JSON → share of the work, for keys above one lane's share."""
     hot = {
         name: {of.key: of.total / work.total for of in work.keys if of.total * lanes > work.total}
         for name, work in works.items()
@@ -289,7 +292,10 @@ def rows_unreadable(reports: Iterable[LaneReport], flow: CompiledFlow) -> list[d
 
 
 def state_bytes(states: Iterable[StateId], chains: Chains) -> npt.NDArray[np.int64]:
-    """Shape ``(num_key_groups,)``: bytes to read from the checkpoint for an empty copy."""
+    """Return the bytes to read from the checkpoint for an empty copy of each key group.
+
+    Shape ``(num_key_groups,)``.
+    """
     sizes = [
         chains.chains_of(s).snapshot_bytes + chains.chains_of(s).changelog_bytes for s in states
     ]
@@ -298,13 +304,16 @@ def state_bytes(states: Iterable[StateId], chains: Chains) -> npt.NDArray[np.int
 
 
 def _sum_loads(loads: Sequence[KeyGroupLoad], sizes: npt.NDArray[np.int64]) -> KeyGroupLoad:
-    """Add up the loads of a component's operators; `sizes`: bytes of its state by key group."""
+    """Return the sum of the loads of a component's operators.
+
+    `sizes`: bytes of state by key group.
+    """
     total = KeyGroupLoad.total(loads)
     return replace(total, state_bytes=sizes[total.key_groups])
 
 
 def empty_slots(flow: CompiledFlow, chains: Chains) -> dict[Hashable, frozenset[int]]:
-    """Return state of a slot of two-phase windows → key groups without entries in it."""
+    """Return state of a slot (of two-phase windows) → key groups without entries in it."""
     return {
         state: frozenset(np.flatnonzero(chains.is_empty(state)).tolist())
         for operator in flow.operators
@@ -351,6 +360,7 @@ def completeness_of_copies(
     """Return executor → key group → epoch up to which its copy is complete in all states.
 
     A state whose table is up to date does not limit the result, however old its last change.
+    `tables`: executor → state → key group → version.
     """
     committed = np.stack([chains.versions(state) for state in states])
     reach: dict[str, PerKeyGroup] = {}
@@ -378,7 +388,7 @@ def progress_of(
     watch: Stopwatch,
     latencies: Mapping[str, SourceLatency],
 ) -> dict[str, Any]:
-    """Build the progress report of an epoch, as `Query.recentProgress` returns it.
+    """Return the progress report of an epoch, as `Query.recentProgress` has it.
 
     ``query.recentProgress``, the journal, Prometheus' metrics and ``godwit top`` have this value.
 
@@ -462,7 +472,7 @@ def progress_of(
 
 
 def _iso(moment_us: int) -> str:
-    """Format a time as ISO text; as microseconds beyond the calendar."""
+    """Return a time as ISO text; as microseconds if it is beyond the calendar."""
     try:
         moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=moment_us)
     except OverflowError:

@@ -107,13 +107,13 @@ class Deliveries:
             self._emitted[output.name] = -1 if old is None else self._last_epoch(old, recorded[old])
 
     def _last_epoch(self, name: str, recorded: SinkRecord) -> int:
-        """Last epoch with output for a sink, by its name in the last record."""
+        """Return the last epoch with output for a sink; `recorded`: the sink in the last record."""
         assert self._latest is not None
         has_rows = any(ref.sink == name and ref.rows for ref in self._latest.outputs)
         return self._latest.epoch if has_rows or recorded.complete else recorded.before
 
     def records(self) -> dict[str, SinkRecord]:
-        """Describe the sinks as the record of the next epoch keeps them."""
+        """Return sink → its description for the next commit record."""
         return {
             name: SinkRecord(
                 writer=self.of[name].writer,
@@ -154,7 +154,7 @@ class Deliveries:
             )
 
     def undelivered_rows(self) -> dict[str, int]:
-        """Former sink that is not in this run → undelivered rows of the last epoch."""
+        """Return former sink → undelivered rows of the last epoch, for sinks not in this run."""
         still = {state.former for state in self.of.values()}
         outputs = () if self._latest is None else self._latest.outputs
         return {
@@ -167,7 +167,7 @@ class Deliveries:
 def _previous_names(
     outputs: Iterable[Output], recorded: Mapping[str, SinkRecord], renamed: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return sink → its name in the last record, for sinks that are in it."""
+    """Return sink → its name in the last record, for sinks that the record has."""
     former: dict[str, str] = {}
     waiting = list(outputs)
     old_names = {new: old for old, new in renamed.items()}
@@ -204,14 +204,14 @@ def _previous_names(
 
 
 def _target(output: Output) -> str:
-    """Return where a sink writes; empty where that is unknown."""
+    """Return the target of a sink; empty if it is unknown."""
     return output.sink.destination or ""
 
 
 def _previous_derived_name(
     output: Output, former: Mapping[str, str], old_names: Mapping[str, str]
 ) -> str:
-    """Previous name of a sink that is named after another sink or an operator."""
+    """Return the previous name of a sink that is named after another sink or an operator."""
     if output.rejects_of is not None:
         return f"{former.get(output.rejects_of, output.rejects_of)}_rejects"
     if not output.left_out:
@@ -223,7 +223,7 @@ def _previous_derived_name(
 
 
 def _unused_writer_name(name: str, taken: Iterable[str]) -> str:
-    """Choose a writer name for a new sink that no renamed sink uses."""
+    """Return a writer name for a new sink that no renamed sink uses."""
     used, writer, number = set(taken), name, 1
     while writer in used:
         number += 1
@@ -242,12 +242,12 @@ class SessionPort(Protocol):
         """Create or replace a temporary view."""
 
     def dataframe(self, rows: pa.Table) -> Any:
-        """Create a DataFrame of local rows."""
+        """Return a DataFrame of local rows."""
 
     def stored_dataframe(
         self, storage: CheckpointStorage, blocks: Sequence[BlockRef], schema: pa.Schema
     ) -> Any:
-        """Create a DataFrame of rows in the checkpoint, which executors read."""
+        """Return a DataFrame of rows in the checkpoint, which executors read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,13 +280,13 @@ class StagedOutput:
 
     @property
     def num_rows(self) -> int:
-        """Rows in all."""
+        """Total number of rows, including those in files."""
         return sum(ref.rows for ref in self.refs) + sum(
             int(rows.num_rows) for rows in self.diverted
         )
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read the rows on the driver, batch by batch, without files at the sink's own target."""
+        """Yield the rows, read on the driver, without those in files at the sink's own target."""
         if self.check is None:
             yield from self._read_staged()
             yield from self.diverted
@@ -311,7 +311,7 @@ class StagedOutput:
             self.on_divert("check", REJECTED.empty_table())
 
     def _read_staged(self) -> Iterator[pa.RecordBatch]:
-        """Read rows that lanes staged, or wrote to a former target of the sink."""
+        """Yield rows that lanes staged, or wrote to a former target of the sink."""
         for ref in self.refs:
             if ref.kind == "rows":
                 yield self._read_batch(ref)
@@ -319,19 +319,19 @@ class StagedOutput:
                 yield from read_former_target(written, self.schema, self.output.name, self.carried)
 
     def files(self) -> Sequence[WrittenFile]:
-        """Files that lanes wrote to the sink's target."""
+        """Return the files that lanes wrote to the sink's target."""
         written = [self._read_file_list(ref) for ref in self.refs if ref.kind == "files"]
         return [file for files in written if self._is_in_target(files) for file in files.files]
 
     def _is_in_target(self, written: WrittenFiles) -> bool:
-        """Return whether files were written for this sink's target, whatever the credentials."""
+        """Return whether files were written for this sink's target, ignoring credentials."""
         target = self.output.sink.target
         return target is not None and (
             written.target == target or destination_of(written.target) == destination_of(target)
         )
 
     def dataframe(self) -> Any:
-        """Make a DataFrame of the rows; executors read them, unless they are few."""
+        """Return the rows as a DataFrame; executors read them, unless they are few."""
         staged = [ref for ref in self.refs if ref.kind == "rows"]
         size = sum(ref.block.length for ref in staged)
         if size <= _LOCAL_BYTES or len(staged) < len(self.refs):
@@ -348,7 +348,7 @@ class StagedOutput:
         self._divert("target", rows, rejections)
 
     def _divert(self, by: str, rows: pa.RecordBatch, rejections: Rejections) -> None:
-        """Divert rows that were rejected by the sink's check, or by its target."""
+        """Store rows for the sink of rejected rows; `by`: what rejected them."""
         keys = [key for key in self.output.keys if key in rows.schema.names]
         rejected = rejected_rows(self.output.name, keys, rows, rejections)
         if self.on_divert is None:
@@ -361,11 +361,11 @@ class StagedOutput:
         self.on_divert(by, rejected)
 
     def _read_batch(self, ref: OutputRef) -> pa.RecordBatch:
-        """Read staged rows."""
+        """Return the staged rows that a reference names."""
         return decode_batch(read_block(self.storage, ref.block))
 
     def _read_file_list(self, ref: OutputRef) -> WrittenFiles:
-        """Read the description of files that a lane wrote."""
+        """Return the description of files that a lane wrote."""
         return decode_files(read_block(self.storage, ref.block))
 
 
@@ -438,7 +438,7 @@ class OpenSinks:
         )
 
     def _continue(self, output: Output, way: Way) -> None:
-        """Check that a sink's target and the checkpoint agree, and continue there."""
+        """Check that a sink's target and the checkpoint agree, and prepare the next delivery."""
         state, identity = self._deliveries.of.get(output.name), self._log.identity
         if state is None:
             return
@@ -450,7 +450,7 @@ class OpenSinks:
             self._continued.append(message)
 
     def records(self) -> dict[str, SinkRecord]:
-        """Describe the sinks as the record of the next epoch keeps them."""
+        """Return sink → its description for the next commit record."""
         return self._deliveries.records()
 
     def describe_changes(self) -> tuple[str, ...]:
@@ -475,13 +475,10 @@ class OpenSinks:
     def deliver(self, record: CommitRecord, *, again: bool = False) -> None:
         """Deliver a committed epoch to every sink.
 
-        Rejected rows go out once all other sinks have what is theirs: rows that targets refuse now
-        are kept in the checkpoint before the others count.
-
-        `again`: another run staged the epoch, before the sinks were what they are. A sink that was
-        not there then gets nothing.
-
-        Raises `SinkError` if a sink failed; the epoch is committed all the same.
+        Sinks of rejected rows come last: rows that targets refuse now are stored in the checkpoint
+        before the other rows are recorded as delivered. `again`: another run staged the epoch,
+        perhaps with other sinks; a sink that it did not have gets nothing. Raises `SinkError` if a
+        sink failed; the epoch stays committed.
         """
         if not again:
             self._deliveries.committed(record)
@@ -499,7 +496,7 @@ class OpenSinks:
             _deliver(output, staged)
 
     def _discard_unfinished_rejects(self, output: Output, epoch: int) -> None:
-        """Discard the rejected rows of a delivery that was not completed."""
+        """Discard the rejected rows of a delivery that did not complete."""
         if output.sink.keeps_epochs:
             last = output.sink.last_delivered()
             if last is None or last.epoch < epoch:
@@ -540,7 +537,7 @@ class OpenSinks:
 
 
 def staged_sinks(flow: CompiledFlow) -> list[StagedSink]:
-    """Describe the open sinks that lanes stage output for."""
+    """Return the open sinks for which lanes stage output, as lanes need them."""
     rejects = {output.rejects_of: output.name for output in flow.outputs if output.rejects_of}
     return [
         StagedSink(
@@ -557,7 +554,7 @@ def staged_sinks(flow: CompiledFlow) -> list[StagedSink]:
 
 
 def _deliver(output: Output, epoch: EpochOutput) -> None:
-    """Deliver an epoch to a sink; foreign errors become `SinkError`."""
+    """Deliver an epoch to a sink; errors that are not Godwit's become `SinkError`."""
     try:
         output.sink.deliver(epoch)
     except GodwitError:

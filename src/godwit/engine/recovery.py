@@ -59,9 +59,9 @@ class Recovery:
     sources: RecordedSources = field(default_factory=RecordedSources)
 
     def changes_event(self, *sinks: str) -> dict[str, Any] | None:
-        """Fields of `events.FlowChanged`; ``None`` if nothing changed.
+        """Return the fields of `events.FlowChanged`; ``None`` if nothing changed.
 
-        `sinks`: what became of sinks, in words.
+        `sinks`: texts about changed sinks.
         """
         changes = self.changes
         fields = {
@@ -74,11 +74,11 @@ class Recovery:
         return fields if any(fields.values()) else None
 
     def by_present_names(self, recorded: Mapping[str, _T]) -> dict[str, _T]:
-        """Replace recorded operator names by their present ones."""
+        """Return recorded values by the present names of operators."""
         return {self.changes.renamed.get(name, name): value for name, value in recorded.items()}
 
     def _watermarks(self, recorded: Mapping[str, int]) -> dict[str, int]:
-        """Translate recorded watermarks to present names; a shared one gets every name."""
+        """Return recorded watermarks by present names; a shared one gets every name."""
         watermarks: dict[str, int] = {}
         for name, time_us in recorded.items():
             source, *reader = name.split("/")
@@ -95,7 +95,7 @@ class Recovery:
         return watermarks
 
     def slots(self, latest: CommitRecord | None) -> dict[str, Slots]:
-        """Operator → slots of its key groups after the last epoch."""
+        """Return operator → slots of its key groups after the last epoch."""
         recorded = _recorded_slots(latest, self.changes)
         return {
             o.name: Slots.of(recorded.get(o.name, ()), self.flow.num_key_groups)
@@ -104,7 +104,7 @@ class Recovery:
         }
 
     def times(self, latest: CommitRecord | None) -> Times | None:
-        """Event time after the last epoch, by today's names."""
+        """Return the event times after the last epoch, by present names."""
         if latest is None:
             return None
         slots = {  # of operators that are gone too, which may come back
@@ -124,7 +124,7 @@ class Recovery:
         )
 
     def _by_present_state_names(self, times_us: Mapping[str, _T]) -> dict[str, _T]:
-        """Translate times of states to present names; leave out states that start empty."""
+        """Return times of states by present names, without states that start empty."""
         times = {}
         for text, time_us in times_us.items():
             operator, _, state = text.rpartition("/")
@@ -137,7 +137,7 @@ class Recovery:
 def _recorded_slots(
     latest: CommitRecord | None, changes: FlowChanges
 ) -> dict[str, list[tuple[int, int, int, int]]]:
-    """Today's name of an operator → slots of its key groups after the last epoch.
+    """Return present name of an operator → slots of its key groups after the last epoch.
 
     Those of operators that are gone from the flow are kept with their state; those of operators
     that were dropped, or start empty, are not.
@@ -146,7 +146,7 @@ def _recorded_slots(
 
 
 def _without_dropped(recorded: Mapping[str, _T], changes: FlowChanges) -> dict[str, _T]:
-    """Translate recorded operators to present names, without those whose state is dropped."""
+    """Return recorded values by present names, without operators whose state is dropped."""
     dropped = () if changes.version is None else changes.version.dropped
     today = {changes.renamed.get(n, n): of for n, of in recorded.items() if n not in dropped}
     return {name: of for name, of in today.items() if name not in changes.added}
@@ -164,13 +164,11 @@ def recover_flow(
     repartition: bool = False,  # rewrite the state of operators whose partition_by has changed
     delivered: bool = False,  # the output of the last epoch is surely at its targets
 ) -> tuple[CommitLog, Recovery]:
-    """Open a checkpoint for a flow, or create it.
+    """Open the checkpoint of a flow, or create it; return its commit log, and what was recovered.
 
-    Nothing is claimed before the flow is known to fit.
-
-    Raises `CheckpointMismatchError` if the checkpoint is of another flow, or this one has changed
-    so that its state does not fit: every difference is listed; `InvalidPlanError` if operators of
-    one component could not run together.
+    Nothing is written before the flow is known to fit. Raises `CheckpointMismatchError`, with every
+    difference, if the checkpoint is of another flow, or this one has changed so that its state does
+    not fit; `InvalidPlanError` if operators of one component could not run together.
     """
     new = all(entry.path != IDENTITY for entry in storage.list(""))
     if new:
@@ -256,7 +254,7 @@ def _check_kind_of_sources(
     last: BatchRef | None,  # the last batch in the checkpoint
     uri: str,
 ) -> None:
-    """Refuse DataFrames in place of own sources, and own sources in place of DataFrames.
+    """Raise if DataFrames have replaced own sources, or the reverse.
 
     The progress of one kind is not valid for the other. Sources of either kind may be added.
     """
@@ -288,9 +286,9 @@ def _check_kind_of_sources(
 
 
 def _check_change_readers(today: FlowVersion, before: FlowVersion, changes: FlowChanges) -> None:
-    """Refuse an operator that reads changes of results, and has not seen all of them.
+    """Raise if an operator reads changes of results, and has not seen all of them.
 
-    It would take back results that it never had, or keep those that nobody takes back, and be wrong
+    It would retract results that it never had, or keep those that are never retracted, and be wrong
     from then on.
     """
     origin = {new: old for old, new in changes.renamed.items()}
@@ -340,7 +338,7 @@ def _check_change_readers(today: FlowVersion, before: FlowVersion, changes: Flow
 
 
 def _check_slots_remain(flow: CompiledFlow, recorded: Collection[str]) -> None:
-    """Refuse a flow without slots that still hold partials of open windows.
+    """Raise if the flow lacks slots that still have partial states of open windows.
 
     `recorded`: present names of operators with slots in the checkpoint. Raises
     `CheckpointMismatchError`, which names the operator.
@@ -359,7 +357,7 @@ def _check_slots_remain(flow: CompiledFlow, recorded: Collection[str]) -> None:
 
 
 def _check_merge_remains(flow: CompiledFlow, recorded: Mapping[str, Sequence[SpreadKey]]) -> None:
-    """Refuse a flow without ``merge=`` whose keys still have state in parts.
+    """Raise if an operator lost its ``merge=`` while keys still have state in parts.
 
     `recorded`: present name of an operator → its divided keys. Raises `CheckpointMismatchError`,
     which names the operator and the keys.
@@ -390,9 +388,10 @@ def _flow_under_stored_plan(
 def last_loads(
     written: Sequence[LoadSummary], flow: CompiledFlow, recovery: Recovery
 ) -> LoadSummary | None:
-    """Return the last run's loads from the journal's summaries, oldest first.
+    """Return the last run's loads from the journal's summaries; ``None`` if there are none.
 
-    Components that are gone or partitioned anew, and key groups that do not exist, are left out.
+    `written`: oldest first. Components that are gone or partitioned anew, and key groups that do
+    not exist, are left out.
     """
     if not written:
         return None
@@ -410,10 +409,10 @@ def last_loads(
 def adapt_stored_plan(
     stored: PhysicalPlan | None, own: PhysicalPlan, renamed: Mapping[str, str]
 ) -> PhysicalPlan:
-    """Adapt a checkpoint's physical plan to the operators of today's flow.
+    """Return a checkpoint's physical plan, adapted to the operators of today's flow.
 
-    It is by the operators' names of its time, `renamed` since; `own`, the plan of the flow by
-    itself, says where operators go that it does not know.
+    It has the operators' names of its time, `renamed` since; operators that it does not have are
+    placed as in `own`, the plan of the flow without a checkpoint.
     """
     now = {name for component in own.components for name in component.operators}
     carried: list[ComponentPlan] = []
@@ -451,7 +450,7 @@ def run_started(
     *,
     run_id: str,
 ) -> RunStarted:
-    """Build the protocol's first fact: durable state, assignments and executors."""
+    """Return the protocol's first fact: durable state, assignments and executors."""
     recorded = {} if log.latest is None else recovery.by_present_names(log.latest.assignments)
     return RunStarted(
         run_id=run_id,
@@ -476,7 +475,7 @@ def run_started(
 def _slot_pairs(
     flow: CompiledFlow, chains: Chains, last: Mapping[str, Slots]
 ) -> tuple[SlotPair, ...]:
-    """Slots of two-phase windows, after the last epoch."""
+    """Return the pairs of slots of two-phase windows, after the last epoch."""
     empty = empty_slots(flow, chains)
     pairs = []
     for name, slots in last.items():
@@ -494,7 +493,7 @@ def _slot_pairs(
 def _assignments_by_component(
     flow: CompiledFlow, before: PhysicalPlan, recorded: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Mapping[str, Any]]:
-    """Component → recorded assignment of the component that held its first operator."""
+    """Return component → recorded assignment of the component that had its first operator."""
     of_operator = {name: c.name for c in before.components for name in c.operators}
     homes = {c.name: of_operator[c.operators[0].name] for c in flow.components}
     return {name: recorded[home] for name, home in homes.items() if home in recorded}
@@ -508,10 +507,10 @@ def first_assignments(
     assignments: Mapping[str, Assignment],
     executors: Sequence[Executor],
 ) -> dict[str, Assignment]:
-    """Choose the assignment of every component for the beginning of a run.
+    """Return the assignment of every component at the beginning of a run.
 
-    Raises `InvalidPlanError` if the user names a component that does not exist, or places another
-    number of key groups.
+    `recorded`: those of the last commit. `assignments`: the user's. Raises `InvalidPlanError` if
+    the user names a component that does not exist, or places another number of key groups.
     """
     components = [component.name for component in flow.components]
     unknown = sorted(assignments.keys() - set(components))
@@ -540,11 +539,11 @@ def first_assignments(
 def map_to_executors(
     recorded: Assignment, names: Sequence[str], lanes: Sequence[int]
 ) -> Assignment:
-    """Map a recorded assignment onto today's executors, whose names differ.
+    """Return a recorded assignment on today's executors, which have other names.
 
-    Executors are matched in order, and what has a match stays together. Key groups of executors
-    that have none any more go to whoever has the fewest per lane; executors that are more than
-    there were take their share from whoever has the most. Nothing else moves.
+    Executors are matched in order, and key groups stay with their match. Key groups without a match
+    go to the executors with the fewest per lane; additional executors take their share from those
+    with the most. Nothing else moves.
     """
     executor_of = recorded.executor_of.astype(np.int32)
     lane_of = (

@@ -33,9 +33,9 @@ def regrouping_stages(
     # operator → key group → bytes of state, as far as known
     state_bytes: Mapping[str, Mapping[int, int]],
 ) -> tuple[RegroupingStage, ...]:
-    """Return the steps from one plan to another of the same operators.
+    """Return the stages from one plan to another of the same operators.
 
-    Empty if every component stays as it is; the last one leads to `after`.
+    Empty if every component stays; the last stage has the plan `after`.
     """
     plans = [_split_components(before, after), after]
     stages, at = [], before
@@ -65,7 +65,7 @@ def regrouping_stages(
 
 
 def _split_components(before: PhysicalPlan, after: PhysicalPlan) -> PhysicalPlan:
-    """Return `before` with components split where `after` separates their operators."""
+    """Return the plan `before` with components split where `after` separates their operators."""
     home = {name: c for c in after.components for name in c.operators}
     names_before = {c.name for c in before.components}
     components: list[ComponentPlan] = []
@@ -103,7 +103,7 @@ def _merged_components(
 
 
 def _sum_by_key_group(parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
-    """Sum of bytes by key group."""
+    """Return the sum of bytes per key group."""
     total: dict[int, int] = {}
     for part in parts:
         for key_group, size in part.items():
@@ -151,11 +151,11 @@ class RegroupingPlan:
 
     @property
     def changes(self) -> bool:
-        """True if any component would change."""
+        """True if any component changes."""
         return bool(self.stages)
 
     def to_text(self) -> str:
-        """Describe the plan in words."""
+        """Return a description of the plan."""
         if not self.changes:
             return "Every component stays as it is."
         lines = [f"{name}: {operators}" for name, operators in self.components.items()]
@@ -181,7 +181,7 @@ def plan_regrouping(
     components: Mapping[str, ComponentView],
     state_bytes: Callable[[tuple[StateId, ...]], Mapping[int, int]],  # states → key group → bytes
 ) -> RegroupingPlan:
-    """Plan a regrouping of components of a running flow.
+    """Return the plan for regrouping the components of a running flow.
 
     Raises `InvalidPlanError` if an operator does not exist, or operators of one component could not
     run together.
@@ -214,7 +214,7 @@ def plan_regrouping(
 
 
 def _count_exchanges(flow: CompiledFlow) -> int:
-    """Count the operators' inputs that come by an exchange."""
+    """Return the number of operators' inputs that arrive by an exchange."""
     return sum(
         not isinstance(of, UpstreamInput)
         or flow.component_of(of.upstream) is not flow.component_of(of.operator)

@@ -53,13 +53,12 @@ def repartition(
     delivered: bool = False,  # the last epoch's output is surely at its targets
     max_bytes: int = MAX_BYTES,
 ) -> None:
-    """Commit an epoch that has the state of some operators in the key groups of today.
+    """Commit an epoch in which the state of some operators is in the key groups of today.
 
     `log` is open under today's flow version. A state that is larger than `max_bytes` is read once
-    for each part of its key groups that is about as large.
-
-    Raises `CheckpointError` if rows wait for an operator, its key groups have migrated without
-    their state, or sinks may lack the last epoch.
+    for each part of its key groups that is about as large. Raises `CheckpointError` if rows wait
+    for an operator, its key groups have migrated without their state, or sinks may lack the last
+    epoch.
     """
     latest = log.latest
     assert latest is not None, "there is state"
@@ -94,9 +93,9 @@ def repartition(
 def _read_repartitioned(
     operator: KeyedOperator, state: StateId, layout: EntryLayout, log: CommitLog, max_bytes: int
 ) -> Iterator[tuple[int, StateRows]]:
-    """Yield the entries of each key group of a state, as the operator's present columns place them.
+    """Yield each key group of a state with its entries, as present columns place them.
 
-    A key group that had entries and has none any more is yielded empty.
+    A key group that had entries and now has none is yielded empty.
     """
     chains = log.chains
     every = [chains.chain(state, g) for g in range(chains.num_key_groups)]
@@ -130,7 +129,7 @@ def _read_repartitioned(
 
 
 def _check_can_repartition(operator: KeyedOperator, log: CommitLog) -> None:
-    """Refuse to repartition while waiting rows, slots or hot keys depend on the key groups."""
+    """Raise while waiting rows, slots or divided hot keys depend on the key groups."""
     name, latest = operator.name, log.latest
     if PART in operator.hash_columns.names:
         raise CheckpointError(

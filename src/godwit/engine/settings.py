@@ -99,9 +99,9 @@ class Lanes:
             )
 
     def inline_limit(self, lanes: int) -> int:
-        """Bytes that each lane of an epoch may put into the commit record instead of a file.
+        """Return the bytes that each lane of an epoch may put into the commit record.
 
-        `lanes`: number of lanes in the epoch.
+        More go to a file. `lanes`: number of lanes in the epoch.
 
         Examples
         --------

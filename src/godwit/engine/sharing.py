@@ -54,7 +54,7 @@ class PaneMeter:
 
     @property
     def costs(self) -> WindowCosts:
-        """Measured costs, in milliseconds of CPU time."""
+        """Measured costs per entry, in milliseconds of CPU time."""
         ms = {kind: spent / max(count, 1.0) for kind, (count, spent) in self._measured.items()}
         for kind, share in _UNKNOWN.items():
             if not self._measured[kind][0]:
@@ -73,7 +73,7 @@ class PaneMeter:
 
     @property
     def is_over(self) -> bool:
-        """True once the longest window has passed since the period began."""
+        """True once the period is as long as the longest window."""
         long = self._until - self._since >= self._longest_us
         return self._since > BEGINNING and self._epochs >= _MIN_EPOCHS and long
 
@@ -106,7 +106,7 @@ class PaneMeter:
             self._measured[kind] = count, ms
 
     def _count_written(self, time: EpochTime, works: Sequence[WindowWork]) -> WindowCounts:
-        """Estimate the entries that an epoch writes: with shared panes, and with own windows."""
+        """Estimate the entries that an epoch writes: with shared panes, and with own states."""
         touched: dict[int, int] = {}
         for work in works:
             for pane, count in work.panes.items():
@@ -130,7 +130,7 @@ class PaneMeter:
         )
 
     def _count_closing(self, time: EpochTime) -> WindowCounts:
-        """Count the entries read and merged for the windows that an epoch closes."""
+        """Return the numbers of entries read and merged for the windows that an epoch closes."""
         panes = np.array(sorted(self._missing), np.int64)
         missing = np.array([self._missing[pane] for pane in panes.tolist()])
 

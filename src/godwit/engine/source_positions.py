@@ -58,10 +58,9 @@ def recorded_sources(
     sources: Mapping[str, Source],  # of the flow, by name
     uri: str,  # of the checkpoint
 ) -> RecordedSources:
-    """Find the recorded positions of a flow's own sources.
+    """Return the recorded positions of a flow's own sources.
 
-    Raises `CheckpointMismatchError`, which names the source, if one reads something else than it
-    did.
+    Raises `CheckpointMismatchError`, which names the source, if one reads other data than it did.
     """
     if last is None:
         return RecordedSources()
@@ -162,7 +161,7 @@ class SourcePositions:
         self._committed = {*recorded.positions, *self._rounds}
 
     def open(self, names: Iterable[str] | None = None) -> None:
-        """Open sources at their positions: all, or only `names`; if one fails, close all."""
+        """Open all sources, or only `names`, at their positions; if one fails, close all."""
         try:
             for name in self.sources if names is None else names:
                 if name not in self._opened:
@@ -172,7 +171,7 @@ class SourcePositions:
             raise
 
     def _open(self, name: str, source: Source) -> None:
-        """Open a source at its position of the last record."""
+        """Open a source at its position in the last commit record."""
         committed = name in self._committed
         self._until.pop(name, None)
         with _OPENING:
@@ -214,7 +213,7 @@ class SourcePositions:
         return copy.deepcopy(self._positions[name])
 
     def fix_ends(self) -> None:
-        """Make the present ends of the sources the end of the input (trigger ``availableNow``)."""
+        """Let the input end at the present ends of the sources (trigger ``availableNow``)."""
         self._until = self.ends()
 
     def ends(self) -> dict[str, Position]:
@@ -228,7 +227,7 @@ class SourcePositions:
         return ends
 
     def reached(self, ends: Mapping[str, Position]) -> bool:
-        """Return whether all rows up to `ends` are committed, and loops are dry or pause."""
+        """Return whether all rows up to `ends` are committed, and loops are empty or pause."""
         if self._has_active_loop():
             return False
         for name, source in self._opened.items():
@@ -243,7 +242,7 @@ class SourcePositions:
     def plan(
         self, parallelism: int, *, limit: int | None = None, everything: bool = False
     ) -> SourceBatch[Any] | None:
-        """Plan the rows of the next batch; ``None`` if there are none.
+        """Return the next batch of source rows; ``None`` if there are none.
 
         `parallelism`: approximate number of splits per source. `limit`: maximum rows of each
         source, as exactly as it can keep it. `everything`: ignore the sources' own limits. Planning
@@ -274,7 +273,7 @@ class SourcePositions:
         return self._batch_up_to(ends, splits)
 
     def _new_end(self, name: str, end: object) -> Position | None:
-        """Return the end that a source gave, in plain values; ``None`` if it equals its position.
+        """Return the end that a source gave, as plain values; ``None`` if it equals its position.
 
         A position may be large and sources are polled often, so an unchanged one is not copied.
         """
@@ -286,11 +285,13 @@ class SourcePositions:
         return None if moved == position else moved
 
     def plan_loops_only(self, parallelism: int = 1) -> SourceBatch[Any]:
-        """Plan a batch that reads only the rows waiting in loops; other positions stay."""
+        """Return a batch that reads only the rows waiting in loops; other positions stay."""
         return self._batch_up_to(*self._plan_round(parallelism))
 
     def plan_next_round(self, parallelism: int, *, due: bool = False) -> SourceBatch[Any] | None:
-        """Plan a batch of the rows waiting in loops; ``None`` if there are none or the loops pause.
+        """Return a batch of the rows waiting in loops.
+
+        ``None`` if there are none or the loops pause.
 
         `due`: an epoch runs anyway, so it reads waiting rows even if the loops pause.
         """
@@ -298,7 +299,7 @@ class SourcePositions:
         return self._batch_up_to(ends, splits) if ends else None
 
     def _plan_round(self, parallelism: int) -> tuple[dict[str, Position], list[NumberedSplit]]:
-        """Return positions and splits of everything that waits in loops."""
+        """Return positions and splits of all rows that wait in loops."""
         ends: dict[str, Position] = {}
         splits: list[NumberedSplit] = []
         for name in self._rounds:
@@ -319,7 +320,7 @@ class SourcePositions:
         )
 
     def _feedback_source(self, name: str) -> FeedbackSource:
-        """Return a loop's source."""
+        """Return the source of a loop's rows."""
         source = self.sources[name]
         assert isinstance(source, FeedbackSource), "others have no rounds"
         return source
@@ -340,14 +341,14 @@ class SourcePositions:
         )
 
     def with_test_rows(self, planned: SourceBatch[Any] | None = None) -> SourceBatch[Any]:
-        """Mark a planned batch as one whose rows, or some of them, a test gives."""
+        """Return a planned batch marked as one some of whose rows a test provides."""
         planned = self.plan_loops_only() if planned is None else planned
         return replace(planned, ref=msgspec.structs.replace(planned.ref, digest=PLAYED))
 
     def _batch_up_to(
         self, ends: Mapping[str, Position], splits: list[NumberedSplit]
     ) -> SourceBatch[Any]:
-        """Make the plan of a batch that ends at these positions."""
+        """Return the batch that ends at these positions."""
         recorded = {**self._positions, **ends}
         ref = BatchRef(
             number=self._number + 1,
@@ -360,7 +361,7 @@ class SourcePositions:
     def committed(self, batch: BatchRef, *, others: bool = False) -> None:
         """Record that a batch is committed, and report it to the sources.
 
-        `others`: it had rows that are not of these sources.
+        `others`: it had rows of other sources than these.
         """
         moved = {n for n, at in batch.positions.items() if at != self._positions.get(n)}
         before, self._number, self._played = self._positions, batch.number, batch.digest == PLAYED
@@ -372,7 +373,7 @@ class SourcePositions:
         self._count_round(alone=not others and moved <= self._rounds.keys())
 
     def _count_round(self, *, alone: bool) -> None:
-        """Count a round of loops if a batch had rows of loops `alone`; announce their pause."""
+        """Count a round if a batch had only rows of loops (`alone`); announce that loops pause."""
         self._rounds = {name: n + 1 if alone else 0 for name, n in self._rounds.items()}
         pauses = alone and not self._has_active_loop()
         if pauses and not self._pauses:
@@ -401,7 +402,7 @@ class SourcePositions:
         return lags
 
     def described(self, positions: Mapping[str, Position]) -> dict[str, dict[str, Any]]:
-        """Describe positions of open sources for people: source → figures by name."""
+        """Return positions of open sources as short values for people: source → figures by name."""
         told: dict[str, dict[str, Any]] = {}
         for name, source in self._opened.items():
             if name in positions:
@@ -415,7 +416,7 @@ class SourcePositions:
 
 @contextmanager
 def _errors_of(name: str, what: str) -> Iterator[None]:
-    """Translate exceptions of a source into a `SourceError` that names it."""
+    """Context that turns exceptions of a source into a `SourceError`; `what`: its action."""
     try:
         yield
     except GodwitError:
@@ -442,7 +443,7 @@ def _normalised_position(name: str, position: object) -> Position:
 
 
 def _position_text(source: Source, position: Position) -> str:
-    """Describe a position in an error."""
+    """Return a source's position as text for errors."""
     if isinstance(position, int | float):
         return f"{position:,}"
     try:

@@ -38,7 +38,9 @@ class SpreadOrders:
     def order(self, key_hash: int, key: str, grid: Grid) -> bool:
         """Request another grid for a hot key from the next epoch on.
 
-        ``False`` if it cannot change now.
+        ``False`` if that is impossible now.
+
+        `key`: the key as JSON.
         """
         with self._lock:
             taken = key_hash in self._orders or self._spreads.is_changing(key_hash)
@@ -48,9 +50,9 @@ class SpreadOrders:
             return True
 
     def apply(self, spreads: Spreads, newest: int) -> Spreads:
-        """Return the division of hot keys after the pending requests.
+        """Return the division of hot keys with the pending requests applied.
 
-        `newest`: greatest event time of the rows of earlier epochs.
+        `newest`: maximum event time of the rows of earlier epochs.
         """
         with self._lock:
             orders = dict(self._orders)
@@ -59,7 +61,7 @@ class SpreadOrders:
         return spreads
 
     def committed(self, spreads: Spreads) -> None:
-        """Continue from a committed epoch; forget the orders that it carried out."""
+        """Set the division of a committed epoch; forget the requests that it carried out."""
         with self._lock:
             self._spreads = spreads
             self._orders = {

@@ -64,7 +64,7 @@ class StateReader:
         return self.shown.schema
 
     def read(self, chain: KeyGroupChain, cache: BatchCache) -> pa.RecordBatch:
-        """Read the entries of one key group."""
+        """Return the entries of one key group, as shown to users."""
         with reading_while_collected(self.storage):
             rows = read_chain(self.storage, chain, self.layouts[chain.state], cache=cache)
         rows = rows if self.live is None else rows.take(self.live.positions(rows.keys))
@@ -77,7 +77,7 @@ class StateReader:
 def view_state(
     storage: CheckpointStorage, operator: str, epoch: int | None, state: str | None
 ) -> StateReader:
-    """Open the state of an operator; see `godwit.read_state` for parameters and errors."""
+    """Return a reader of an operator's state; see `godwit.read_state` for parameters and errors."""
     log = CommitLog.open_read_only(storage)
     if log.latest_epoch < 0:
         raise NoStateError(
@@ -137,19 +137,19 @@ def view_state(
 
 
 def without_derived(rows: StateRows) -> StateRows:
-    """Drop retained closed windows, which other entries imply."""
+    """Return entries without retained closed windows, which other entries imply."""
     if SPAN not in rows.keys.schema.names:
         return rows
     return rows.take(np.flatnonzero(values_of(rows.keys.column(SPAN)) >= 0))
 
 
 def _has_parts(described_as: StateDescription | None) -> bool:
-    """Return whether a state holds parts of keys; see `godwit.operators.parts`."""
+    """Return whether a state stores parts of hot keys; see `godwit.operators.parts`."""
     return described_as is not None and [name for name, _ in described_as.entries][:1] == [PART]
 
 
 def _with_null_part(keys: pa.RecordBatch, num_keys: int) -> pa.RecordBatch:
-    """Add the part column of undivided keys: null."""
+    """Return the key columns of undivided keys with a null column for the part."""
     none = pa.nulls(keys.num_rows, PART_FIELD.type)
     columns, fields = keys.columns, list(keys.schema)
     return pa.RecordBatch.from_arrays(
@@ -161,9 +161,9 @@ def _with_null_part(keys: pa.RecordBatch, num_keys: int) -> pa.RecordBatch:
 def _layouts_without_flow(
     log: CommitLog, chains: Chains, states: Iterable[StateId], num_keys: int
 ) -> dict[StateId, EntryLayout]:
-    """Layouts for reading states without the flow: all columns ever written, as written.
+    """Return layouts for reading states without the flow: all columns ever written, as written.
 
-    Columns that a flow version did not have, or that were let go since, are null there.
+    Columns that a flow version did not have, or that were dropped since, are null there.
     """
     written: dict[StateId, dict[int, WrittenState]] = {}
     schemas: list[tuple[int, WrittenState, pa.Schema]] = []
@@ -237,7 +237,7 @@ class _Shown:
 
     @classmethod
     def of(cls, described_as: StateDescription, stored: StateSchema, num_keys: int) -> _Shown:
-        """Choose how entries of a state are shown, from its description and its stored columns."""
+        """Return how entries of a state are shown, from its description and its stored columns."""
         readable = described_as.codec == "msgpack"
         timers = not readable and stored.values.names == [TIMERS, "due"]
         page = num_keys if PAGE in (name for name, _ in described_as.entries) else None
@@ -282,7 +282,7 @@ class _Shown:
 
 
 def _shown_name(field: pa.Field, schema: StateSchema) -> pa.Field:
-    """Return a column without Godwit's prefix in its name, unless the user has that name."""
+    """Return a column without Godwit's prefix in its name, unless that name is in use."""
     name = field.name.removeprefix(f"{RESERVED_PREFIX}_")
     taken = {*schema.keys.names, *schema.values.names}
     return field if name in taken else field.with_name(name)

@@ -93,7 +93,7 @@ class OngoingMigration:
 
     @property
     def bounds(self) -> Bounds:
-        """Bounds of the migration; unlimited while epochs are held for it."""
+        """Limits of the migration; none while epochs are held for it."""
         return UNBOUNDED if self.strategy.holds_epochs else self.request.bounds
 
 
@@ -124,7 +124,7 @@ class TrackedComponent:
     # Queries.
 
     def lag(self, run: RunState, key_group: int, executor: str) -> int:
-        """Return how many epochs the copy at `executor` lacks when the next epoch starts."""
+        """Return the number of epochs that the copy at `executor` lacks at the next epoch."""
         version = self.suspended.get(key_group, run.horizon)
         return max(version - run.copies.reach(self.name, executor, key_group), 0)
 
@@ -192,7 +192,10 @@ class TrackedComponent:
         self.retired.clear()
 
     def expire(self, run: RunState) -> None:
-        """Order copies again that failed or timed out; after too many attempts, give them up."""
+        """Repeat orders for copies that failed or timed out.
+
+        After too many attempts, cancel them.
+        """
         for g, transfer in sorted(self.transfers.items()):
             if transfer.warm or transfer.due > run.seconds:
                 continue
@@ -218,10 +221,10 @@ class TrackedComponent:
     # Transfers and switches.
 
     def start_transfers(self, run: RunState) -> bool:
-        """Order warming within the bounds: suspended key groups first, then planned moves.
+        """Order copies to be warmed within the limits: suspended key groups, then planned moves.
 
-        Planned moves wait while anything is suspended: rows wait there, and nobody waits here.
-        Returns whether a copy was found that is warm already, so that it can switch at once.
+        Planned moves wait while any key group is suspended, since its rows wait. Returns whether a
+        copy is warm already, so that its key group can switch at once.
         """
         known = set(self.transfers)
         cold = [g for g in self.suspended if g not in self.transfers]
@@ -265,7 +268,7 @@ class TrackedComponent:
     def _admit(
         self, run: RunState, moves: Iterable[Move], bounds: Bounds, *, planned: bool
     ) -> None:
-        """Begin the next moves, as many as the bounds allow; not `planned`: recovery."""
+        """Start the next moves, as many as the limits allow; not `planned`: for recovery."""
         flying = [t for t in self.transfers.values() if t.planned == planned]
         admitted = admit(
             moves,
@@ -285,7 +288,10 @@ class TrackedComponent:
             )
 
     def switch(self, run: RunState) -> None:
-        """Between epochs: switch key groups with warm copies, begin a queued migration."""
+        """Switch key groups with warm copies, and begin a queued migration.
+
+        Called between epochs.
+        """
         migration = self.migration
         ready, load = self._ready_transfers(run), set[int]()
         places = {g: self.transfers[g].destination for g in ready}
@@ -324,7 +330,7 @@ class TrackedComponent:
         run.order(ResumeKeyGroups, self.name, resumed)
 
     def _ready_transfers(self, run: RunState) -> list[int]:
-        """Return the key groups whose copies are fresh; order another round for those that lag."""
+        """Return the key groups whose copies are up to date; order copies that lag once more."""
         ready = []
         for g, transfer in sorted(self.transfers.items()):
             bounds = self._bounds(run, transfer)
@@ -350,7 +356,7 @@ class TrackedComponent:
         return ready if complete else [g for g in ready if g not in planned]
 
     def _bounds(self, run: RunState, transfer: Transfer) -> Bounds:
-        """Return the bounds of a transfer: those of its migration, or those of recovery."""
+        """Return the limits of a transfer: those of its migration, or those of recovery."""
         if transfer.planned and self.migration is not None:
             return self.migration.bounds
         return run.policy.recovery
@@ -374,7 +380,7 @@ class TrackedComponent:
     def withdraw(
         self, run: RunState, reason: str, *, onto: str | None = None, only: int | None = None
     ) -> None:
-        """Cancel moves that have not switched yet: all, those `onto` an executor, or `only` one."""
+        """Cancel moves that have not switched: all, those to executor `onto`, or that of `only`."""
         migration = self.migration
         if migration is None:
             return
@@ -400,7 +406,10 @@ class TrackedComponent:
     def arranged(
         self, run: RunState, places: Mapping[int, str], *, align: bool = False
     ) -> Assignment:
-        """Return the next assignment, with some key groups moved (key group → executor)."""
+        """Return the next assignment, with some key groups moved (key group → executor).
+
+        `align`: see `arrange`.
+        """
         migration = self.migration
         target = migration.request.target if migration and migration.opened else None
         listed = target.executors if target is not None else self.assignment.executors
@@ -414,7 +423,7 @@ class TrackedComponent:
         )
 
     def switch_to(self, run: RunState, assignment: Assignment) -> None:
-        """Make `assignment` that of the next epoch, and order the switch."""
+        """Use an assignment from the next epoch on, and order the switch."""
         if assignment == self.assignment:
             return
         self.assignment = assignment
@@ -457,7 +466,7 @@ def relocate(component: TrackedComponent, run: RunState) -> None:
 
 
 def _new_places(component: TrackedComponent, run: RunState, lost: Iterable[int]) -> dict[int, str]:
-    """Return new executors of lost key groups: as planned, else the freshest copy, else evenly."""
+    """Return new executors for lost key groups: as planned, else by freshest copy, else evenly."""
     places: dict[int, str] = {}
     homeless: list[int] = []
     migration, enough = component.migration, run.policy.recovery.max_lag
@@ -486,7 +495,7 @@ def _new_places(component: TrackedComponent, run: RunState, lost: Iterable[int])
 
 
 def suspend_or_load(component: TrackedComponent, run: RunState, key_groups: Iterable[int]) -> None:
-    """Suspend key groups without a fresh copy at their executor, or have them loaded."""
+    """Suspend key groups without an up-to-date copy at their executor, or order these loaded."""
     suspended, load = [], []
     for g in key_groups:
         if g in component.suspended:
@@ -510,9 +519,9 @@ def suspend_or_load(component: TrackedComponent, run: RunState, key_groups: Iter
 def admit(
     moves: Iterable[Move], bounds: Bounds, *, in_flight: int = 0, in_flight_bytes: int = 0
 ) -> list[Move]:
-    """Return the longest prefix of `moves` that fits the bounds together with those in flight.
+    """Return the longest prefix of `moves` that fits the limits, with those in flight.
 
-    If none is in flight, the first move is always included; else a key group larger than the bound
+    If none is in flight, the first move is always included; else a key group larger than the limit
     could never move.
     """
     admitted: list[Move] = []

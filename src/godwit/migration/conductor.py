@@ -39,14 +39,14 @@ class Ports(Protocol):
     """The conductor's ports to cluster, events and clock."""
 
     def warm(self, order: StartWarming) -> None:
-        """Warm copies in the background.
+        """Warm copies in the background, as an order says.
 
-        To be answered by `Conductor.warmed` or `Conductor.warming_failed`; silence counts as a
-        failure after a while.
+        Answered by `Conductor.warmed` or `Conductor.warming_failed`; no answer within a time-out
+        counts as a failure.
         """
 
     def drop(self, order: DropCopies) -> None:
-        """Delete copies, after earlier orders to that executor."""
+        """Delete copies in the background, after earlier orders to that executor."""
 
     def announce(self, event: Event) -> None:
         """Publish an event; events are in the order of the calls."""
@@ -110,13 +110,16 @@ class Conductor:
 
     @property
     def copies_bytes_per_s(self) -> tuple[float | None, float | None]:
-        """Recent throughput of copies from the checkpoint and from peers, where measured."""
+        """Recent throughput of copies from the checkpoint, and from peers.
+
+        ``None`` if not measured.
+        """
         return self._sources.bytes_per_s
 
     def foresee(
         self, component: str, places: Mapping[int, str], state_bytes: Mapping[int, int]
     ) -> tuple[CopyRoute, ...]:
-        """Predict the sources of copies if key groups moved now; `places`: key group → executor."""
+        """Return the routes of copies if key groups moved now; `places`: key group → executor."""
         return self._sources.foresee(
             component,
             places,
@@ -126,11 +129,11 @@ class Conductor:
         )
 
     def ended(self, migration: str) -> EndMigration | None:
-        """Return how a migration ended; ``None`` while it has not."""
+        """Return the result of a migration; ``None`` if it has not ended."""
         return self._ended.get(migration)
 
     def ended_regrouping(self, regrouping: str) -> EndRegrouping | None:
-        """Return how a regrouping ended; ``None`` while it has not."""
+        """Return the result of a regrouping; ``None`` if it has not ended."""
         return self._regroupings.ended.get(regrouping)
 
     # -- epochs -----------------------------------------------------------------------------------
@@ -159,7 +162,7 @@ class Conductor:
         self.announce(events.EpochAborted, epoch=epoch, reason=reason)
 
     def let_time_pass(self) -> None:
-        """Let copies time out while no epoch runs."""
+        """Advance the protocol's clock while no epoch runs, so that orders time out."""
         if self._view.running is None:
             self._handle(inputs.EpochHeld(seconds=self._seconds_passed()))
 
@@ -193,9 +196,8 @@ class Conductor:
     def migrate(self, request: inputs.MigrationRequested) -> None:
         """Begin the requested migration, and announce it.
 
-        Raises `InvalidPlanError` if the target cannot be reached.
-        Raises `MigrationError` if the component is being migrated already, or is about to be
-        another one.
+        Raises `InvalidPlanError` if the target cannot be reached; `MigrationError` if the component
+        is being migrated already, or is about to be replaced by a regrouping.
         """
         self._regroupings.check_not_replaced(request)
         component = self._view.components.get(request.component)
@@ -213,16 +215,16 @@ class Conductor:
         self._handle(request, started)
 
     def change_lanes(self, request: inputs.LanesRequested) -> None:
-        """Request that key groups change lane within their executors: no state moves.
+        """Move key groups to other lanes of their executors; no state moves.
 
-        Raises `InvalidPlanError` if a lane, key group or executor does not exist.
-        Raises `MigrationError` if the component is about to be another one.
+        Raises `InvalidPlanError` if a lane, key group or executor does not exist; `MigrationError`
+        if the component is about to be replaced by a regrouping.
         """
         self._regroupings.check_not_replaced(request)
         self._handle(request)
 
     def drain(self, executor: str) -> None:
-        """Mark an executor as draining: no key group moves onto it any more."""
+        """Mark an executor as draining: key groups no longer move to it."""
         new = executor in self._view.executors and executor not in self._view.draining
         event = self._make_event(events.ExecutorDraining, executor=executor) if new else None
         self._handle(inputs.DrainRequested(executor=executor), event)
@@ -244,12 +246,12 @@ class Conductor:
     def regroup(self, request: Regrouping) -> None:
         """Begin to change to another physical plan.
 
-        Raises `MigrationError` if that is being done already.
+        Raises `MigrationError` if such a change is in progress.
         """
         self._regroupings.begin(request)
 
     def regrouped(self, fact: inputs.PhysicalPlanChanged) -> None:
-        """Continue with another plan's components, whose loads are unknown at first."""
+        """Continue with the components of another plan, whose loads are not known yet."""
         self._handle(fact)
         self.recent_load = RecentLoad()
 
@@ -297,7 +299,10 @@ class Conductor:
         )
 
     def warming_failed(self, order: StartWarming, reason: str) -> None:
-        """Record that warming failed; copies are ordered again, up to a maximum of attempts."""
+        """Record that an order to warm copies failed.
+
+        It is repeated, up to a maximum of attempts.
+        """
         if order.component not in self._view.components:
             return
         self._handle(
@@ -313,16 +318,16 @@ class Conductor:
     # -- internals ---------------------------------------------------------------------------------
 
     def announce(self, kind: type[events.Event], **values: Any) -> None:
-        """Announce an event of this kind that happens now; `values`: its other fields."""
+        """Announce an event that happens now; `values`: its fields but time and epoch."""
         self._ports.announce(self._make_event(kind, **values))
 
     def _make_event(self, kind: type[events.Event], **values: Any) -> events.Event:
-        """Create an event of this kind that happens now; `values`: its other fields."""
+        """Return an event of a class that happens now; `values`: its fields but time and epoch."""
         values.setdefault("epoch", self._view.committed)
         return kind(at_s=self._ports.now_s(), **values)
 
     def _handle(self, fact: inputs.Fact, event: events.Event | None = None) -> None:
-        """Pass a fact to the protocol, announce `event`, and carry out the commands that follow."""
+        """Pass a fact to the protocol, announce `event`, and carry out the resulting commands."""
         before = self._view
         orders = self._protocol.handle(fact)
         self._view = self._protocol.view()
@@ -339,7 +344,7 @@ class Conductor:
         return {transfer.key_group: transfer.state_bytes for transfer in transfers}
 
     def _carry_out(self, order: Command, before: Mapping[str, Any]) -> None:
-        """Announce and carry out a command; `before`: component → its assignment until now."""
+        """Announce and carry out a command; `before`: component → its assignment before."""
         component = getattr(order, "component", None)
         if isinstance(order, StartWarming):
             order = self._sources.choose(

@@ -35,7 +35,7 @@ class _Column:
         self.numbers: IntArray = np.empty(0, np.int64)
 
     def update(self, numbers: Mapping[int, int]) -> None:
-        """Set the numbers of some key groups: key group → number."""
+        """Set the numbers of some key groups (key group → number)."""
         new = PerKeyGroup.of(numbers)
         if len(new):
             missing = int(new.key_groups[-1]) + 1 - len(self.numbers)
@@ -45,7 +45,7 @@ class _Column:
 
     @classmethod
     def common(cls, parts: Sequence[_Column | None]) -> _Column:
-        """Return the minimum of several columns per key group; absent if absent in any."""
+        """Return the minimum of several columns per key group; absent if it is absent in any."""
         size = min(0 if part is None else len(part.numbers) for part in parts)
         column = cls()
         if size:
@@ -72,7 +72,7 @@ class Copies:
         self._tables: dict[tuple[str, Hashable], _Column] = {}
 
     def states(self, component: str) -> tuple[Any, ...]:
-        """Return the states of a component, by their ids."""
+        """Return the ids of a component's states."""
         return tuple(self._states.get(component, ()))
 
     def regroup(
@@ -80,7 +80,10 @@ class Copies:
         parts: Mapping[str, Sequence[str]],
         states: Mapping[str, Sequence[Hashable]],
     ) -> None:
-        """Merge or split the records of components: a copy of the new is one of all old `parts`."""
+        """Merge or split the records of components that are regrouped.
+
+        `parts`: new component → old ones; the new one has a copy where all old ones have.
+        """
         executors = {executor for _, executor in self._reach}
         columns = {
             (name, executor): _Column.common([self._reach.get((part, executor)) for part in of])
@@ -96,14 +99,14 @@ class Copies:
     def reach(self, component: str, executor: str, key_group: int) -> int:
         """Return the epoch up to which an executor's copy of a key group is complete.
 
-        No copy is the copy of an empty table, at -1: while a stream is young, every executor is
+        An absent copy is that of an empty table, at -1: while a stream is young, every executor is
         nearly up to date.
         """
         column = self._reach.get((component, executor))
         return -1 if column is None else max(column.get(key_group), -1)
 
     def holders(self, component: str, key_group: int) -> list[str]:
-        """Return the executors that hold a copy of a key group."""
+        """Return the executors that have a copy of a key group."""
         return [
             executor
             for (name, executor), column in self._reach.items()
@@ -111,7 +114,7 @@ class Copies:
         ]
 
     def record_reach(self, component: str, executor: str, epochs: Mapping[int, int]) -> None:
-        """Record up to which epoch an executor's copies are complete: key group → epoch."""
+        """Record the epochs up to which an executor's copies are complete: key group → epoch."""
         self._reach.setdefault((component, executor), _Column()).update(epochs)
 
     # What lies there.
@@ -121,9 +124,9 @@ class Copies:
         return self.versions_of(executor, state, np.arange(num_key_groups))
 
     def versions_of(self, executor: str, state: Hashable, key_groups: IntArray) -> IntArray:
-        """Return versions of a state's tables on an executor, -1: none; key groups ascend.
+        """Return versions of a state's tables on an executor (-1: none), for ascending key groups.
 
-        All of every executor are more than an epoch has time for, where executors are hundreds.
+        Reading only some matters: with hundreds of executors, all would take longer than an epoch.
         """
         versions = np.full(len(key_groups), -1, np.int64)
         column = self._tables.get((executor, state))
@@ -154,7 +157,7 @@ class Copies:
     # What is gone.
 
     def forget_copies(self, component: str, executor: str, key_groups: Iterable[int]) -> None:
-        """Forget an executor's copies of key groups, which are deleted or will be."""
+        """Remove the records of an executor's copies that are deleted or will be."""
         gone = list(key_groups)
         columns = [self._reach.get((component, executor))]
         columns += [self._tables.get((executor, s)) for s in self._states.get(component, ())]
@@ -163,7 +166,7 @@ class Copies:
                 column.forget(gone)
 
     def forget_executor(self, executor: str) -> None:
-        """Forget all copies of a lost executor."""
+        """Remove the records of all copies of a lost executor."""
         for reach in [key for key in self._reach if key[1] == executor]:
             del self._reach[reach]
         for table in [key for key in self._tables if key[0] == executor]:

@@ -143,7 +143,7 @@ class LoadSummary:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> LoadSummary | None:
-        """Restore a summary from `to_dict`, up to rounding; ``None`` if it is none."""
+        """Restore a summary from the values of `to_dict`; ``None`` if they are not valid."""
         try:
             loads = {}
             for name, columns in values["loads"].items():
@@ -182,7 +182,7 @@ class RecentLoad:
             self._unwritten += 1
 
     def busy_ms(self, component: str) -> tuple[Mapping[int, float], ...]:
-        """Return key group → busy milliseconds of lanes, for each of the last epochs with input."""
+        """Return key group → busy milliseconds, for each of the last epochs with input."""
         if not self._outcomes and self._remembered is not None:
             kept = self._remembered.loads.get(component)
             epochs = max(self._remembered.epochs, 1)
@@ -213,7 +213,7 @@ class RecentLoad:
         }
 
     def due_summary(self) -> LoadSummary | None:
-        """Return a summary of the last epochs if the journal is due one; else ``None``."""
+        """Return a summary of the last epochs if the journal should get one now; else ``None``."""
         if self._unwritten < _EPOCHS:
             return None
         latest = self._outcomes[-1]
@@ -238,7 +238,7 @@ def _by_key_group(load: KeyGroupLoad, factor: float) -> dict[int, float]:
 
 
 def _logarithms(numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
-    """Encode numbers ≥ 0 as 16-bit logarithms, exact to a tenth of a percent."""
+    """Encode non-negative numbers as 16-bit logarithms, exact to a tenth of a percent."""
     steps: npt.NDArray[np.uint16] = np.rint(np.log2(1 + numbers * 1000.0) * _STEPS).astype("<u2")
     return steps
 

@@ -128,12 +128,11 @@ def distribute_evenly(
     assignment: Assignment,
     state_bytes: Mapping[int, int],
 ) -> dict[int, str]:
-    """Assign key groups to executors evenly, by bytes of state, then by number.
+    """Distribute key groups over executors evenly, by bytes of state, then by number.
 
-    The largest goes first, each to the executor that holds least (longest processing time first).
-
-    `candidates`: executors that may take them; what else they own in `assignment` counts as held.
-    `state_bytes`: key group → bytes of state; 0 where unknown.
+    The largest goes first, each to the executor that has least (longest processing time first).
+    `candidates`: executors that may take them; other key groups that they own in `assignment`
+    count. `state_bytes`: key group → bytes of state; 0 if unknown. Returns key group → executor.
     """
     homeless = sorted(key_groups, key=lambda g: (-state_bytes.get(g, 0), g))
     moving = set(homeless)
@@ -160,10 +159,10 @@ def check_target(
     executors: Collection[str],
     draining: Collection[str],
 ) -> None:
-    """Refuse a plan that cannot be carried out on the present executors.
+    """Raise `InvalidPlanError` if a plan cannot be carried out on the present executors.
 
-    Raises `InvalidPlanError` if the plan has another number of key groups, names an executor that
-    is not there, or moves a key group onto one that is draining.
+    It has another number of key groups, names an executor that does not exist, or moves a key group
+    to one that is draining.
     """
     if target.num_key_groups != current.num_key_groups:
         raise InvalidPlanError(
@@ -193,7 +192,7 @@ def check_target(
 
 
 def with_newcomers(assignment: Assignment, executors: Mapping[str, int]) -> Assignment:
-    """Add executors (name → lanes) that joined later and own nothing to an assignment."""
+    """Return an assignment that also lists executors (name → lanes) without key groups."""
     new = sorted(executors.keys() - set(assignment.executors), key=lambda name: (len(name), name))
     if not new:
         return assignment
@@ -207,8 +206,8 @@ def shown_assignments(
 ) -> dict[str, Assignment]:
     """Return the next epoch's assignment of each component that users know, upstream first.
 
-    A two-phase window is several components to the engine and one to users, whose assignment is
-    where its rows go: for each key group that of the slot that takes them.
+    Two-phase windows are several components internally and one to users, whose assignment is by the
+    active slots: for each key group that of the slot that takes its rows.
     """
     shown: dict[str, Assignment] = {}
     for name, component in view.components.items():
@@ -227,9 +226,9 @@ def shown_assignments(
 def order_moves(
     moves: Iterable[Move], current: Assignment, loads: Mapping[int, float]
 ) -> tuple[Move, ...]:
-    """Order moves: the most overloaded executor first, and of its moves the best load per byte.
+    """Return moves in order: the most overloaded executor first, then the best load per byte.
 
-    An executor's load is that of its key groups, divided by its lanes (1 where it is not listed); a
+    An executor's load is that of its key groups, divided by its lanes (1 if it is not listed); a
     key group that is not in `loads` counts 1. Ties go to the smaller name, then key group.
     """
     by_key_group = {move.key_group: move for move in moves}

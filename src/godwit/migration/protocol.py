@@ -131,9 +131,8 @@ class MigrationProtocol:
         """Record a fact, and return the commands that follow, in order.
 
         Raises `InvalidPlanError` if a requested target or lane does not exist (`check_target`,
-        `change_lanes`).
-        Raises `MigrationError` if the fact cannot be true (an epoch that does not run is committed,
-        ...), or a request comes at the wrong time. Nothing has changed then.
+        `change_lanes`); `MigrationError` if the fact contradicts the state (such as the commit of
+        an epoch that does not run), or a request comes at the wrong time. Nothing has changed then.
         """
         match fact:
             case inputs.EpochStarted(epoch=epoch):
@@ -198,7 +197,7 @@ class MigrationProtocol:
         return tuple(reason for reason in reasons if reason is not None)
 
     def _advance_time(self, seconds: int) -> None:
-        """Count seconds that have passed; copies that time out are ordered again."""
+        """Advance the clock by seconds; orders for copies that time out are repeated."""
         self._run.seconds += seconds
         for component in self._components.values():
             component.expire(self._run)
@@ -206,7 +205,7 @@ class MigrationProtocol:
     # Epochs.
 
     def _epoch_started(self, epoch: int) -> None:
-        """Record the begin of an epoch; raise if one runs or it is already committed."""
+        """Record the begin of an epoch; raise if one is running or it is already committed."""
         plans = self.next_epoch()
         if epoch <= self._run.committed:
             raise MigrationError(
@@ -217,7 +216,7 @@ class MigrationProtocol:
         self._run.running = RunningEpoch(epoch=epoch, plans=plans)
 
     def _end_epoch(self, epoch: int, how: str) -> RunningEpoch:
-        """End the running epoch and return it; `how` it ended is said if another one runs."""
+        """End the running epoch and return it; raise if another one runs. `how`: for the error."""
         running = self._run.running
         if running is None or running.epoch != epoch:
             raise MigrationError(
@@ -230,7 +229,7 @@ class MigrationProtocol:
         return running
 
     def _epoch_committed(self, fact: inputs.EpochSucceeded) -> None:
-        """End the running epoch, and advance every component by its report."""
+        """End the running epoch as committed, and update every component."""
         running = self._end_epoch(fact.epoch, "committed")
         for component in self._components.values():
             component.committed(self._run, running, fact)
@@ -292,7 +291,7 @@ class MigrationProtocol:
             begun[c.name] = begun.get(c.name, 0) + 1
 
     def _cancellation_requested(self, fact: inputs.CancellationRequested) -> None:
-        """Withdraw the moves of a migration that have not switched, and end it."""
+        """End a migration, and cancel its moves that have not switched."""
         for c in self._components.values():
             if c.migration is not None and c.migration.request.id == fact.id:
                 c.withdraw(self._run, fact.reason)
@@ -326,7 +325,7 @@ class MigrationProtocol:
         self._run.copies.regroup(fact.parts, fact.states)
 
     def _drain_requested(self, executor: str) -> None:
-        """Mark an executor as draining: no key group moves onto it any more."""
+        """Mark an executor as draining: key groups no longer move to it."""
         if executor in self._run.executors:
             self._run.draining.add(executor)
             for c in self._components.values():
@@ -335,7 +334,7 @@ class MigrationProtocol:
     # Reports of warming: they may be lost, late, repeated, or answer an attempt long replaced.
 
     def _warming_finished(self, fact: inputs.WarmingFinished) -> None:
-        """Record copies that are ready, and drop copies that are not needed any more."""
+        """Record copies that are warm, and order unneeded copies to be deleted."""
         c = self._component(fact.component)
         unwanted, copies = [], self._run.copies
         for g, version in fact.versions.items():
@@ -349,7 +348,7 @@ class MigrationProtocol:
         c.drop(self._run, fact.executor, unwanted)
 
     def _warming_failed(self, fact: inputs.WarmingFailed) -> None:
-        """Schedule the failed copies to be ordered again a second later."""
+        """Schedule the failed copies for another order, a second later."""
         c = self._component(fact.component)
         for g in fact.key_groups:
             transfer = c.transfers.get(g)
@@ -361,7 +360,7 @@ class MigrationProtocol:
     # Losses.
 
     def _executor_lost(self, executor: str) -> None:
-        """Give the key groups of a lost executor to others, which suspend or load them."""
+        """Assign the key groups of a lost executor to others, which suspend or load them."""
         run = self._run
         if executor not in run.executors:
             return

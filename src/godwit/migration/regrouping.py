@@ -57,8 +57,8 @@ class RegroupingStage:
 def common_places(parts: Sequence[str], components: Mapping[str, ComponentView]) -> Assignment:
     """Return the assignment that components move to before they are merged: that of the first.
 
-    Components that are slots of each other's key groups go to the place of the slot that takes
-    rows: so what was balanced stays so, and what moves is gone with the windows that are open.
+    If the components are slots of the same key groups, it is by the active slots: so the load stays
+    balanced, and state moves only for windows that are open.
     """
     views = [components[name] for name in parts]
     first = views[0].assignment
@@ -76,7 +76,7 @@ def common_places(parts: Sequence[str], components: Mapping[str, ComponentView])
 def moves_to_come(
     stages: Iterable[RegroupingStage], components: Mapping[str, ComponentView]
 ) -> dict[str, tuple[Move, ...]]:
-    """Return component → moves that bring it to the executors of those it is merged with."""
+    """Return component → moves to the executors of the components that it is merged with."""
     at = dict(components)
     moves: dict[str, tuple[Move, ...]] = {}
     for stage in stages:
@@ -121,10 +121,10 @@ class EndRegrouping:
 def merged(
     fact: PhysicalPlanChanged, components: Mapping[str, TrackedComponent]
 ) -> dict[str, TrackedComponent]:
-    """Return the new components that `fact` merges or splits others into, with their copies.
+    """Return the new components that a change of plan makes by merging or splitting, with copies.
 
-    Raises `MigrationError` if one does not exist, moves or waits, or parts of one are in different
-    places.
+    Raises `MigrationError` if one does not exist, has moves or waiting rows, or parts of one are on
+    different executors or lanes.
     """
     joined = {}
     for name, names in fact.parts.items():
@@ -165,14 +165,14 @@ def _merge_parts(
 
 
 def is_at_rest(component: ComponentView) -> bool:
-    """Return true if nothing of a component moves, is suspended or waits."""
+    """Return whether no key group of a component moves, is suspended or has waiting rows."""
     return not (
         component.migration or component.transfers or component.suspended or component.waiting
     )
 
 
 def same_places(one: Assignment, other: Assignment) -> bool:
-    """Return true if all key groups are on equal lanes of equal executors in both."""
+    """Return whether all key groups have equal executors and lanes in both assignments."""
     owners, others = (np.array(a.executors)[a.executor_of] for a in (one, other))
     return np.array_equal(owners, others) and np.array_equal(one.lane_of, other.lane_of)
 
@@ -211,10 +211,7 @@ class Regroupings:
         self._own_migration = ""  # the last one asked for
 
     def begin(self, request: Regrouping) -> None:
-        """Begin a regrouping.
-
-        Raises `MigrationError` if one is in progress.
-        """
+        """Begin a regrouping; raise `MigrationError` if one is in progress."""
         if self._request is not None:
             raise MigrationError(
                 f"Regrouping {request.id!r} is refused: regrouping "
@@ -241,7 +238,7 @@ class Regroupings:
         self.advance()
 
     def advance(self) -> None:
-        """Take the next steps of the regrouping in progress, as far as they are possible now."""
+        """Take the next steps of the regrouping in progress that are possible now."""
         while (request := self._request) is not None and self._conductor.view.executors:
             if self._is_ready():
                 self._begin_stage(request)
@@ -256,7 +253,7 @@ class Regroupings:
                 self._give_up(request, error.message)
 
     def _is_ready(self) -> bool:
-        """Return true if all components of the current stage are at rest in the same places."""
+        """Return whether all components to be merged are at rest in the same places."""
         view = self._conductor.view
         if view.running is not None or view.holds or not view.executors:
             return False
@@ -270,7 +267,7 @@ class Regroupings:
     def _next_migration(self, request: Regrouping) -> MigrationRequested | None:
         """Return the next migration that co-locates a component; ``None`` if all are co-located.
 
-        Raises `MigrationError` if that was tried often enough.
+        Raises `MigrationError` after too many attempts.
         """
         stage, components = self._stages[0], self._conductor.view.components
         for parts in stage.parts.values():
@@ -306,7 +303,7 @@ class Regroupings:
         return None
 
     def cancel(self, regrouping: str, reason: str) -> bool:
-        """End the regrouping in progress if it has this id; return true if it did."""
+        """Cancel the regrouping in progress if it has this id; return whether it does."""
         if self._request is None or self._request.id != regrouping:
             return False
         self._give_up(self._request, reason)
@@ -316,10 +313,7 @@ class Regroupings:
         return True
 
     def check_not_replaced(self, request: MigrationRequested | LanesRequested) -> None:
-        """Refuse a request to a component that the regrouping in progress replaces.
-
-        Raises `MigrationError`, which names the regrouping.
-        """
+        """Raise `MigrationError` if the regrouping in progress replaces a request's component."""
         if self._request is None or getattr(request, "id", None) == self._own_migration:
             return
         if any(request.component in parts for parts in self._stages[0].parts.values()):
@@ -347,7 +341,7 @@ class Regroupings:
         )
 
     def _give_up(self, request: Regrouping, reason: str) -> None:
-        """Cancel a regrouping whose plan cannot begin."""
+        """Cancel a regrouping whose plan cannot be started."""
         self._end(request, reason)
         self._conductor.announce(
             events.RegroupingCancelled,
@@ -368,6 +362,6 @@ MAX_ENDS: Final = 10_000
 
 
 def forget_oldest(ends: MutableMapping[str, Any]) -> None:
-    """Drop the oldest entries beyond the last `MAX_ENDS`."""
+    """Drop the oldest entries of a mapping that has more than `MAX_ENDS`."""
     while len(ends) > MAX_ENDS:
         del ends[next(iter(ends))]

@@ -39,7 +39,10 @@ def pair_of(run: RunState, component: str) -> tuple[SlotPair, int] | None:
 def taken_by(
     component: TrackedComponent, run: RunState
 ) -> tuple[frozenset[int] | None, frozenset[int]]:
-    """Return the key groups whose rows a slot takes, and those of them that migrate smoothly."""
+    """Return the key groups whose rows a slot takes, and those of them that switch smoothly.
+
+    The first is ``None`` for a component that is no slot.
+    """
     own = pair_of(run, component.name)
     if own is None:
         return None, frozenset()
@@ -65,7 +68,7 @@ def _pair_and_other(
 def instant_key_groups(
     component: TrackedComponent, components: Mapping[str, TrackedComponent], run: RunState
 ) -> frozenset[int]:
-    """Return the key groups that could migrate now without state, by their empty standby slot."""
+    """Return the key groups whose standby slot is empty, so that they can migrate without state."""
     both = _pair_and_other(component, components, run)
     if both is None:
         return frozenset()

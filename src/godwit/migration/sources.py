@@ -58,7 +58,7 @@ class _Rate:
         return self.size_bytes / self.seconds if self.seconds else None
 
     def add(self, size_bytes: float, seconds: float) -> None:
-        """Add a delivery to the moving average."""
+        """Add a delivery of bytes in a number of seconds to the moving average."""
         self.size_bytes = _MEMORY * self.size_bytes + size_bytes
         self.seconds = _MEMORY * self.seconds + seconds
         self.passed_over = 0
@@ -73,7 +73,7 @@ class Sources:
 
     @property
     def bytes_per_s(self) -> tuple[float | None, float | None]:
-        """Recent throughput of the checkpoint and of peers; ``None`` where not measured."""
+        """Recent throughput of the checkpoint, and of peers; ``None`` if not measured."""
         return self._checkpoint.bytes_per_s, self._peers.bytes_per_s
 
     def choose(
@@ -85,11 +85,10 @@ class Sources:
         state_bytes: Mapping[int, int],
         dry_run: bool = False,
     ) -> StartWarming:
-        """Add the executors that send copies to an order, and the reason for the choice.
+        """Return an order with the executors that send copies, and the reason for the choice.
 
-        `assignment`: of the component: a key group comes from its owner, if that has a copy.
-        `state_bytes`: key group → bytes of state.
-        `dry_run`: only tell what would be chosen; nothing changes by it.
+        `assignment`: that of the component: a key group is sent by its owner, if it has a copy.
+        `state_bytes`: key group → bytes of state. `dry_run`: only predict; nothing changes.
         """
         holders: dict[str, list[int]] = {}
         for g in order.key_groups:
@@ -129,7 +128,7 @@ class Sources:
         assignment: Assignment,
         state_bytes: Mapping[int, int],
     ) -> tuple[CopyRoute, ...]:
-        """Predict the sources of copies if key groups moved now; `places`: key group → executor."""
+        """Return the routes of copies if key groups moved now; `places`: key group → executor."""
         moving: dict[str, list[int]] = {}
         for g, executor in places.items():
             moving.setdefault(executor, []).append(g)
@@ -178,7 +177,7 @@ class Sources:
                 )
 
     def _quicker(self, *, dry_run: bool) -> tuple[bool, str]:
-        """Return true if peers are to send copies, and why; a `dry_run` changes nothing."""
+        """Return whether peers are to send copies, and the reason; a `dry_run` changes nothing."""
         checkpoint, peers = self.bytes_per_s
         if checkpoint is None:
             return False, "measured first"
@@ -194,7 +193,10 @@ class Sources:
 
 
 def _best_holder(order: StartWarming, key_group: int, copies: Copies, owner: str) -> str | None:
-    """Return the executor to copy from: the owner, else the freshest; ``None`` without any."""
+    """Return the executor to copy from: the owner, else that with the freshest copy.
+
+    ``None`` if none has a copy.
+    """
     holders = [
         (-reach, name)
         for name in copies.holders(order.component, key_group)
@@ -237,9 +239,9 @@ class PeerLinks:
         }
 
     def begin(self, order: StartWarming) -> PeerCopies | None:
-        """Begin the next transfer of an order; ``None`` while all its senders are busy.
+        """Begin and return the next transfer of an order; ``None`` while all its senders are busy.
 
-        An order whose transfers have all begun gives one without key groups.
+        If all transfers have begun, the result has no key groups.
         """
         left = self._left.get(order.attempt, {})
         if not left:
@@ -266,7 +268,7 @@ class PeerLinks:
         self._sending.pop(order.attempt, None)
 
     def forget(self, order: StartWarming) -> None:
-        """Drop the order with its remaining transfers."""
+        """Remove an order with its remaining transfers."""
         self.ended(order)
         self._left.pop(order.attempt, None)
         self._to.pop(order.attempt, None)

@@ -130,11 +130,11 @@ class SlotPair:
     empty: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
 
     def is_active(self, slot: int, key_group: int) -> bool:
-        """Return true if this slot (0 or 1) of a key group takes its rows."""
+        """Return whether a slot (0 or 1) takes the rows of a key group."""
         return (key_group in self.second) == (slot == 1)
 
     def record_empty(self, empty: Mapping[Any, frozenset[int]]) -> None:
-        """Record which slots are empty: state → key groups of which it holds nothing."""
+        """Record the key groups without entries in each slot (state → key groups)."""
         for slot, state in enumerate(self.states):
             if state in empty:
                 self.empty[slot].clear()
@@ -164,7 +164,7 @@ class RunState:
 
     @property
     def horizon(self) -> int:
-        """Latest epoch that may be committed when the next epoch starts."""
+        """Latest epoch that can be committed when the next epoch starts."""
         return self.running.epoch if self.running else self.committed
 
     def next_attempt(self) -> str:
@@ -178,7 +178,7 @@ class RunState:
         component: str,
         key_groups: Iterable[int],
     ) -> None:
-        """Add a command of this kind about key groups of a component, unless there are none."""
+        """Add a command of a class about key groups of a component, unless there are none."""
         ascending = tuple(sorted(key_groups))
         if ascending:
             self.orders.append(kind(component=component, key_groups=ascending))

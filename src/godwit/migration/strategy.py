@@ -41,7 +41,7 @@ class Strategy(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Strategy:
-        """Refuse a strategy that does not exist."""
+        """Raise for a strategy that does not exist; called by `enum`."""
         raise InvalidPlanError(
             f"There is no strategy {value!r}.", remedy=f"Use one of {', '.join(cls)}."
         )

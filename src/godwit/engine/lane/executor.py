@@ -23,10 +23,10 @@ _EXECUTOR: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
 def current_executor(expected: str) -> str:
-    """Name of the executor this Python process belongs to.
+    """Return the name of the executor that this Python process belongs to.
 
-    Spark does not tell Python; the executor's own command line does (standalone, YARN and
-    Kubernetes start it with ``--executor-id``).  Where it cannot be read, `expected` is believed.
+    Spark does not pass it to Python; the executor's command line has it (standalone, YARN and
+    Kubernetes start it with ``--executor-id``). If that cannot be read, `expected` is returned.
     """
     if expected.startswith("local-"):
         return expected
@@ -35,7 +35,10 @@ def current_executor(expected: str) -> str:
 
 @lru_cache(maxsize=1)
 def _executor_of_ancestor(pid: int) -> str | None:
-    """Read the executor id from the command line of an ancestor process."""
+    """Return the executor id on the command line of an ancestor process.
+
+    ``None`` if none has it.
+    """
     for _ in range(4):  # this process, the forking daemon, the executor's JVM
         try:
             arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -51,7 +54,7 @@ def _executor_of_ancestor(pid: int) -> str | None:
 
 
 def local_store_root(local_dir: str | None, run_id: str, executor: str) -> Path:
-    """Directory of the local store of one executor in one run.
+    """Return the directory of an executor's local store in one run.
 
     By default it is within the executor's block directory (which Spark names to its Python
     processes, and removes with the executor). `run_id` is ``<query>-<run>``: directories of one
@@ -77,12 +80,10 @@ def local_store_root(local_dir: str | None, run_id: str, executor: str) -> Path:
 
 
 def claim_local_store(root: Path) -> None:
-    """Acquire the directory of a query's local stores, and remove those of earlier runs.
+    """Create the directory of a query's local stores, and delete those of earlier runs.
 
-    Nobody trusts what an earlier run left behind, and this is when it is known to be over.
-
-    Raises `LocalStoreError` if the directory is a link or somebody else's, or others may write to
-    it.
+    Stores of an earlier run are never reused, and this is when that run is known to be over. Raises
+    `LocalStoreError` if the directory is a link or somebody else's, or others may write to it.
     """
     run, query = root.parent, root.parent.parent
     descriptor = _open_private_directory(query)
@@ -95,7 +96,7 @@ def claim_local_store(root: Path) -> None:
 
 
 def _open_private_directory(path: Path) -> int:
-    """Open a directory that only this user can access; create it if absent."""
+    """Open a directory that only this user can access, created if absent; return its descriptor."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         shared = path.parent.stat()
@@ -124,7 +125,7 @@ def _open_private_directory(path: Path) -> int:
 
 
 def _unusable_directory(path: Path, why: str) -> LocalStoreError:
-    """Build the error for a directory that local stores cannot use; `why`: the reason."""
+    """Return the error that a directory cannot be used for local stores; `why`: the reason."""
     return LocalStoreError(
         f"The local store cannot lie in {str(path)!r}, which {why}.",
         remedy="Remove it, or give a directory that belongs to this user, as in "

@@ -66,15 +66,15 @@ class LaneFiles:
         self._write_segment(of, in_utc(batch), key_groups)
 
     def _write_segment(
-        self, of: Mapping[str, Any], batch: pa.RecordBatch, key_groups: npt.NDArray[np.int32]
+        self, fields: Mapping[str, Any], batch: pa.RecordBatch, key_groups: npt.NDArray[np.int32]
     ) -> None:
-        """Write rows ordered by key group as a segment; `of`: other fields of its reference."""
+        """Write rows, ordered by key group, as a segment; `fields`: others of its reference."""
         starts = np.flatnonzero(np.diff(key_groups, prepend=-1))
         self._changelog.add(encode_batch(batch, self._compression))
         self._segment_refs.append(
             partial(
                 SegmentRef,
-                **of,
+                **fields,
                 flow=self._flow,
                 epoch=self._epoch,
                 key_groups=tuple(key_groups[starts].tolist()),
@@ -106,14 +106,14 @@ class LaneFiles:
             start = end
 
     def stage(self, sink: str, table: pa.Table, *, time: str | None = None) -> None:
-        """Stage rows for a sink; record the least event time of column `time`."""
+        """Stage rows for a sink; record the minimum event time in the column `time`."""
         for batch in table.combine_chunks().to_batches():
             self._outputs.add(encode_batch(batch, self._compression))
             oldest_us = None if time is None else min_of(batch.column(time))
             self._record_output(sink, "rows", batch.num_rows, oldest_us)
 
     def stage_files(self, sink: str, written: WrittenFiles) -> None:
-        """Stage files that are at the sink's target already: their description only."""
+        """Stage the description of files that are at the sink's target already."""
         self._outputs.add(encode_files(written))
         self._record_output(sink, "files", sum(file.rows for file in written.files))
 

@@ -63,7 +63,7 @@ class InstructionParts:
 
     @classmethod
     def of(cls, instruction: EpochInstruction) -> InstructionParts:
-        """Pack an epoch's instruction into parts, each sent only to the executor that needs it."""
+        """Return an epoch's instruction in parts, each sent only to the executor that needs it."""
         names = list(dict.fromkeys(place.executor for place in instruction.places))
         number = {name: i for i, name in enumerate(names)}
         executor_of = np.array([number[place.executor] for place in instruction.places], np.int64)
@@ -77,13 +77,13 @@ class InstructionParts:
 
     @property
     def without_states(self) -> EpochInstruction:
-        """Return the instruction without state chains, for tasks that only send rows."""
+        """Instruction without state chains, for tasks that only send rows."""
         if self._routes is None:
             self._routes = _unpack_routes(*pickle.loads(self.packed_routes))  # noqa: S301  ours
         return self._routes
 
     def for_place(self, place: int) -> EpochInstruction:
-        """Return the instruction of the lane at a place, with the state chains of its executor."""
+        """Return the instruction for lane number `place`, with the state chains of its executor."""
         routes = self.without_states
         executor = routes.places[place].executor
         if executor not in self._whole:
@@ -107,7 +107,7 @@ class InstructionParts:
 
 
 def _pack_routes(instruction: EpochInstruction) -> tuple[EpochInstruction, list[dict[str, Any]]]:
-    """Split an instruction: itself without states, and its arrays, run-length encoded."""
+    """Return an instruction without its arrays, and the arrays, run-length encoded."""
     nothing = np.empty(0, np.int64)
     no_routes: dict[str, Any] = dict.fromkeys(_ROUTES, nothing)
     return (
@@ -136,7 +136,7 @@ def _pack_routes(instruction: EpochInstruction) -> tuple[EpochInstruction, list[
 def _unpack_routes(
     instruction: EpochInstruction, arrays: Sequence[dict[str, Any]]
 ) -> EpochInstruction:
-    """Join an instruction without states with its arrays, decoding run lengths."""
+    """Return an instruction with its arrays, from the parts that `_pack_routes` returned."""
     return replace(
         instruction,
         operators=tuple(
@@ -147,7 +147,7 @@ def _unpack_routes(
 
 
 def _run_length_encoded(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any] | Intervals, str]:
-    """Run-length encode values where that is shorter; also return the name of their type."""
+    """Return values, run-length encoded if that is shorter, and the name of their type."""
     runs = Intervals.of(values.astype(np.int32))
     return (runs if 4 * len(runs) < len(values) else values), values.dtype.str
 
@@ -160,7 +160,10 @@ def _run_length_decoded(packed: npt.NDArray[Any] | Intervals, kind: str) -> Any:
 def _split_by_executor(
     operator: OperatorInstruction, executor_of: npt.NDArray[np.int64], executors: int
 ) -> list[_OwnPart]:
-    """Split an operator's instruction by executor; `executor_of`: executor number of each place."""
+    """Return the part of an operator's instruction for each executor.
+
+    `executor_of`: executor number of each place.
+    """
     owner = executor_of[operator.places]
     order = np.argsort(owner, kind="stable")
     ends = np.searchsorted(owner[order], np.arange(executors + 1)).tolist()
@@ -175,7 +178,10 @@ def _split_state_by_executor(
     order: npt.NDArray[np.int64],  # key groups by owner
     ends: Sequence[int],  # where those of an owner begin in it, and end
 ) -> list[_Chains]:
-    """Split a state's instruction by executor; `owner`: executor number of each key group."""
+    """Return the chains of a state's instruction for each executor.
+
+    `owner`: executor number of each key group. `order`, `ends`: key groups ordered by executor.
+    """
     executors = len(ends) - 1
     segments = _segments_by_executor(state.segments, owner, executors)
     snapshots: list[dict[int, SnapshotRef]] = [{} for _ in range(executors)]
@@ -199,7 +205,10 @@ def _split_state_by_executor(
 def _segments_by_executor(
     segments: Sequence[SegmentRef], owner: npt.NDArray[np.int64], executors: int
 ) -> list[list[SegmentRef]]:
-    """Executor → segments with rows of a key group that it owns, in their order."""
+    """Return for each executor the segments with rows of its key groups, in their order.
+
+    `owner`: executor number of each key group.
+    """
     of_executor: list[list[SegmentRef]] = [[] for _ in range(executors)]
     if segments:
         sizes = [len(segment.key_groups) for segment in segments]
@@ -216,7 +225,10 @@ def _segments_by_executor(
 def _add_executor_part(
     operator: OperatorInstruction, own: _OwnPart, key_groups: npt.NDArray[np.int64]
 ) -> OperatorInstruction:
-    """Add an executor's state chains to an operator's instruction; `key_groups`: those it owns."""
+    """Return an operator's instruction with an executor's state chains added.
+
+    `key_groups`: those that the executor owns.
+    """
     chains, waiting = own
 
     def whole(state: StateInstruction, part: _Chains) -> StateInstruction:

@@ -116,10 +116,10 @@ class LaneFlow:
 
 
 def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink]) -> LaneFlow:
-    """Reduce a compiled flow to the part that executors get.
+    """Return the part of a compiled flow that executors need.
 
-    `layouts` says how states and waiting rows of each operator are read; `sinks` is what sinks that
-    want rows give to lanes, once they are open (they themselves stay on the driver).
+    `layouts`: how states and waiting rows of each operator are read. `sinks`: the open sinks for
+    which lanes stage rows (the sinks themselves stay on the driver).
     """
     staged = {sink.name: sink for sink in sinks}
     looped = [(edge.operator, loop_sink(edge)) for edge in flow.feedbacks]
@@ -180,7 +180,7 @@ def shipments(flow: LaneFlow, instruction: EpochInstruction) -> tuple[Shipment, 
 def run_lane(
     flow: LaneFlow, instruction: EpochInstruction, level: int, place: int, payloads: Iterable[bytes]
 ) -> Generator[Blob, None, LaneReport]:
-    """Run one lane task: the operators of `level`, at the `place`-th place of the epoch.
+    """Run one lane task of an epoch: the operators of a level, at place number `place`.
 
     `payloads`: rows from the exchange for operators of this level, in any order. Yields rows for
     the lanes of later levels. Its return value is the report; all files are complete only then.
@@ -240,7 +240,10 @@ class _Lane:
         self.handed_over: dict[int, list[tuple[Header, Payload]]] = {}
 
     def run(self, by_operator: Mapping[int, Sequence[tuple[Header, Payload]]]) -> Iterator[Blob]:
-        """Run the operators of the level, and yield rows for lanes of later levels."""
+        """Run the operators of the level, and yield rows for lanes of later levels.
+
+        `by_operator`: operator number → its payloads.
+        """
         epoch = self.instruction
         store = local_store(local_store_root(epoch.local_dir, epoch.run_id, self.report.executor))
         for member, own in zip(self.flow.operators, epoch.operators, strict=True):
@@ -254,7 +257,7 @@ class _Lane:
                 yield from self._emit(member, output)
 
     def pass_digest_on(self, digests: Mapping[tuple[int, int], int]) -> Iterator[Blob]:
-        """Report which rows senders have read, as digests, and forward them to the next level."""
+        """Report digests of the rows that senders have read, and send them to the next level."""
         self.report.digests.update(digests)
         if self.level == self.instruction.levels:
             return
@@ -326,7 +329,8 @@ class _Lane:
     ) -> pa.RecordBatch | None:
         """Bring an operator's state up to date, process its rows, and write the changes.
 
-        `arrived` is in order of origin. Returns the operator's output, if any.
+        `arrived`: payloads in order of origin. Returns the operator's output; ``None`` if it has
+        none.
         """
         operator, lap = member.operator, self.report.lap
         report = OperatorReport(operator=operator.name)
@@ -407,7 +411,7 @@ class _Lane:
         own: OperatorInstruction,
         arrived: Sequence[tuple[Header, Payload]],
     ) -> LaneRows:
-        """Decode an operator's payloads; return its rows, and add the rest to the report."""
+        """Decode an operator's payloads; return its rows, and add other contents to the report."""
         for header, _ in arrived:
             report.rows_in[header.number] = report.rows_in.get(header.number, 0) + header.rows
         report.arrivals = sum(
@@ -431,10 +435,11 @@ class _Lane:
         touched: npt.NDArray[np.bool_],  # key groups that rows arrived for
         here: npt.NDArray[np.bool_],  # key groups of the lane that are not suspended
     ) -> tuple[dict[StateId, Hydration], npt.NDArray[np.bool_]]:
-        """Bring the states of touched key groups up to date; return a mask of those that are not.
+        """Bring the states of touched key groups up to date.
 
-        Invariant: a key group is processed only if all of the operator's states of it are up to
-        date.
+        Returns each state's copies, and a mask of key groups that are not up to date. `here`: mask
+        of the lane's key groups. Invariant: a key group is processed only if all of the operator's
+        states of it are up to date.
         """
         operator, num_key_groups = member.operator, len(own.places)
         gone = operator.expired_entries(own.time.closed)
@@ -462,7 +467,10 @@ class _Lane:
         hydrations: Mapping[StateId, Hydration],
         warm: npt.NDArray[np.bool_],  # key groups of the lane whose states are here
     ) -> None:
-        """Write the snapshots of the instruction, without entries of closed panes."""
+        """Write the requested snapshots of key groups, without entries of closed panes.
+
+        `warm`: mask of key groups that are up to date.
+        """
         gone = operator.expired_entries(own.time.closed)
         for state in own.states:
             key_groups = np.flatnonzero(key_group_mask(state.to_snapshot, len(own.places)) & warm)
@@ -490,7 +498,7 @@ class _Lane:
     def _read_parts_to_merge(
         self, member: LaneOperator, own: OperatorInstruction
     ) -> dict[str, StateRows]:
-        """Read the states of the parts of hot keys that are merged in this epoch."""
+        """Return state → entries of the parts of hot keys that are merged in this epoch."""
         storage = self.instruction.storage
         cache, left = BatchCache(storage), dict[str, StateRows]()
         for chain in own.left_parts:
@@ -507,7 +515,10 @@ class _Lane:
         store: LocalStore,
         gone: EntryRange | None,
     ) -> Hydration:
-        """Prepare one state to be brought up to date, without entries of expired panes (`gone`)."""
+        """Return the copies of one state, ready to be brought up to date.
+
+        `gone`: range of expired panes, whose entries are left out.
+        """
         epoch, num_key_groups = self.instruction, len(own.places)
         layout = member.states[state.state.state]
         return Hydration(
@@ -526,7 +537,10 @@ class _Lane:
     # -- what comes of it -------------------------------------------------------------------------
 
     def _emit(self, member: LaneOperator, output: pa.RecordBatch) -> Iterator[Blob]:
-        """Send an operator's output to its downstream operators, and stage it for its sinks."""
+        """Send an operator's output to downstream operators, and stage it for sinks.
+
+        Yield payloads.
+        """
         started_s = time.perf_counter()
         after: dict[tuple[ArrowMap, ...], pa.Table] = {(): pa.Table.from_batches([output])}
 
@@ -582,7 +596,7 @@ class _Lane:
         self.report.lap("pass_on", started_s)
 
     def _measure_sending(self, blobs: Iterator[Blob], passed_on: PassedOn) -> Iterator[Blob]:
-        """Yield payloads for the exchange; add their CPU time and bytes to `passed_on`."""
+        """Yield payloads for the exchange; add the CPU time and bytes of sending to `passed_on`."""
         passed_on.exchanged = True
         places, here = self.instruction.places, self.instruction.places[self.place].executor
         while True:
@@ -597,7 +611,7 @@ class _Lane:
             yield blob
 
     def finish(self) -> LaneReport:
-        """Write changelog and output, and return the report."""
+        """Write the changelog and the staged output to files, and return the report."""
         started_s = time.perf_counter()
         if self.report.error is None:
             try:
@@ -619,21 +633,21 @@ class LaneView:
     def find(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
-        """Look up entries by key columns; return a mask of known ones, and their state columns."""
+        """Look up entries by key columns; return a mask of keys found, and their state columns."""
         return self.local.look_up(keys, key_groups)
 
     def scan(self, entry_range: EntryRange | None = None) -> StateRows:
-        """Copy out all entries of the key groups, or those of a range."""
+        """Return a copy of all entries of the lane's key groups, or of those in a range."""
         contents = self.local.scan(self.key_groups, entry_range)
         return StateRows(hashes=contents.hashes, keys=contents.keys, values=contents.values)
 
     def select(self, columns: Sequence[int], part: EntryRange, choose: Choose) -> StateRows:
-        """Copy out entries of a range that `choose` selects by the given columns."""
+        """Return a copy of the entries in a range that `choose` picks by the given columns."""
         hashes, keys, values = self.local.select(self.key_groups, columns, part, choose)
         return StateRows(hashes=hashes, keys=keys, values=values)
 
     def min_after(self, column: int, after: int) -> int:
-        """Return the minimum above `after` in an integer column."""
+        """Return the smallest value above `after` in a column of integers, given by position."""
         return self.local.min_after(self.key_groups, column, after=after)
 
 
@@ -650,7 +664,10 @@ def broadcast_rows(
 
 
 def _held_versions(local: LocalState, here: npt.NDArray[np.bool_]) -> PerKeyGroup:
-    """Version of each key group of a lane whose state this executor holds."""
+    """Return the version of each of a lane's key groups whose state this executor has.
+
+    `here`: mask of the lane's key groups.
+    """
     key_groups = np.flatnonzero(here & (local.versions >= 0))
     return PerKeyGroup(key_groups, local.versions[key_groups])
 
@@ -658,7 +675,7 @@ def _held_versions(local: LocalState, here: npt.NDArray[np.bool_]) -> PerKeyGrou
 def _work_by_key(
     operator: KeyedOperator, rows: LaneRows, processed: OperatorOutput, load: KeyGroupLoad
 ) -> OperatorWork | None:
-    """Work by key: as the operator measured it, or from the time of a user's function."""
+    """Return the work per key: as the operator measured it, or from the time of its function."""
     groups = processed.groups
     if operator.function is None or groups is None or len(groups.of_row) != len(rows.hashes):
         return processed.key_work
@@ -672,7 +689,7 @@ def _work_by_key(
 def _load_by_key_group(processed: OperatorOutput, cpu_ms: float) -> KeyGroupLoad:
     """Return the load per key group: its measured time, and a share of the rest by rows.
 
-    Of the other time only CPU time counts, since waiting for a core does not depend on the key
+    Of the rest (`cpu_ms`) only CPU time counts, since waiting for a core does not depend on the key
     group.
     """
     groups = processed.groups

@@ -114,7 +114,7 @@ class EpochInstruction:
 
     @property
     def levels(self) -> int:
-        """Number of levels of components."""
+        """Number of levels of components in the epoch."""
         return max(operator.level for operator in self.operators)
 
 
@@ -193,13 +193,16 @@ class LaneReport:
     error: GodwitError | None = None
 
     def lap(self, phase: str, since_s: float) -> float:
-        """Add the time since `since_s` (`time.perf_counter`) to a phase; return the time now."""
+        """Add the time since `since_s` (`time.perf_counter`) to a phase.
+
+        Return the present time.
+        """
         now_s = time.perf_counter()
         self.took_ms[phase] = self.took_ms.get(phase, 0.0) + (now_s - since_s) * 1e3
         return now_s
 
     def dumps(self) -> bytes:
-        """Encode the report; an error's context is converted to text where pickling fails."""
+        """Encode the report as bytes; an error's context becomes text if pickling it fails."""
         try:
             return _ENCODER.encode(_encodable(self))
         except Exception:  # noqa: BLE001  a user's exception may refuse pickling in any way
@@ -210,7 +213,7 @@ class LaneReport:
 
     @classmethod
     def loads(cls, data: bytes) -> LaneReport:
-        """Decode `dumps`, from a lane of ours."""
+        """Decode the bytes of `dumps`, which come from an authenticated lane."""
         values, operators, rest = _DECODER.decode(data)
         reports = [
             OperatorReport(
@@ -254,7 +257,7 @@ _DECODER = msgspec.msgpack.Decoder(tuple[_Usual, list[_OperatorParts], bytes])
 
 
 def _encodable(report: LaneReport) -> tuple[_Usual, list[_OperatorParts], bytes]:
-    """Split a report into values that msgspec encodes, and the pickled rest."""
+    """Return a report as values that msgspec encodes, and the pickled rest."""
     usual = _Usual(
         level=report.level,
         place=report.place,
@@ -279,7 +282,10 @@ def _encodable(report: LaneReport) -> tuple[_Usual, list[_OperatorParts], bytes]
 
 
 def _pickle_other_fields(report: OperatorReport | LaneReport, without: Collection[str]) -> bytes:
-    """Pickle the other fields of a report that are not at their defaults; empty where all are."""
+    """Pickle a report's fields that differ from their defaults, except `without`.
+
+    Empty if there are none.
+    """
     kind: Any = type(report)
     rest = {
         name: value
@@ -292,7 +298,7 @@ def _pickle_other_fields(report: OperatorReport | LaneReport, without: Collectio
 
 
 def _unpickle_other_fields(rest: bytes) -> dict[str, Any]:
-    """Unpickle the fields of a report that are not at their defaults; none if empty."""
+    """Return field → value of the bytes of `_pickle_other_fields`."""
     return pickle.loads(rest) if rest else {}  # noqa: S301  our own lanes'
 
 
@@ -306,7 +312,7 @@ _PLAIN = (int, float, dict, list, Arrivals, Due)
 
 @functools.cache
 def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
-    """Return the fields of a report and their defaults."""
+    """Return the fields of a report class, each with its default."""
     return tuple(
         (of.name, of.default if of.default_factory is MISSING else of.default_factory())
         for of in fields(kind)
@@ -314,7 +320,7 @@ def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def senders_that_differ(reports: Iterable[LaneReport]) -> set[tuple[int, int]]:
-    """Senders whose repeated attempts sent different rows to different lanes."""
+    """Return the senders (as numbers) whose repeated attempts sent other rows to other lanes."""
     digests: dict[tuple[int, int], int] = {}
     return {
         sender

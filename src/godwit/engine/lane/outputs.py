@@ -36,7 +36,8 @@ def stage_output(
 ) -> None:
     """Stage rows for a sink, without those that its target cannot take.
 
-    Raises `SinkError` if there are such rows and nowhere to put them; names the first by its key.
+    `where`: the operator, for errors. Raises `SinkError`, with the first row's key, if there are
+    such rows and no sink for rejected rows.
     """
     if rows.num_rows == 0:
         return
@@ -85,7 +86,7 @@ def accepted_rows(rows: pa.RecordBatch, rejections: Rejections) -> pa.RecordBatc
 def rejected_rows(
     sink: str, keys: Sequence[str], rows: pa.RecordBatch, rejections: Rejections
 ) -> pa.Table:
-    """Rows that `sink` cannot take, as plain text (`godwit.plan.staging.REJECTED`)."""
+    """Return rows that a sink's target cannot take, as text (`godwit.plan.staging.REJECTED`)."""
     refused = rows.take(pa.array(rejections.rows))
     columns = {  # what Python cannot hold is written as Arrow writes it
         name: [_json_value(value) for value in column]
@@ -101,7 +102,7 @@ def rejected_rows(
 
 
 def rejected_rows_error(sink: str, rejected: pa.Table, *, keyed: bool, where: str) -> SinkError:
-    """Return the error for rows that `sink` cannot take if it has no `rejects` sink."""
+    """Return the error that a target cannot take some rows, and there is no `rejects` sink."""
     first = {name: rejected.column(name)[0].as_py() for name in ("key", "reason", "row")}
     which = f"with the key {first['key']}" if keyed else first["row"]
     more = f" ({rejected.num_rows - 1} more like it)" if rejected.num_rows > 1 else ""
@@ -117,7 +118,7 @@ def rejected_rows_error(sink: str, rejected: pa.Table, *, keyed: bool, where: st
 
 
 def _json_objects(columns: dict[str, list[Any]], rows: int) -> list[str]:
-    """Write rows as JSON objects."""
+    """Return each row as a JSON object; `rows`: their number."""
     names = list(columns)
     if not names:
         return ["{}"] * rows
@@ -128,7 +129,7 @@ def _json_objects(columns: dict[str, list[Any]], rows: int) -> list[str]:
 
 
 def _json_value(value: pa.Scalar) -> Any:
-    """Convert a value to one that JSON can hold."""
+    """Return a value in a form that JSON has."""
     if not value.is_valid:
         return None
     try:

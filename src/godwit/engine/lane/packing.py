@@ -48,26 +48,25 @@ _COUNT = pa.field("__godwit_rows", pa.int64())
 
 
 def raw_schema(operator: KeyedOperator) -> pa.Schema:
-    """Return the columns of raw rows: key columns, then the others that the operator reads."""
+    """Return the columns of raw rows: key columns, then others that the operator reads."""
     keys = operator.schema.keys
     others = [field for field in operator.inputs if field.name not in keys.names]
     return pa.schema([*keys, *others])
 
 
 def partial_schema(operator: KeyedOperator) -> pa.Schema:
-    """Columns of partial states: the key columns, then the state columns."""
+    """Return the columns of partial states: key columns, then state columns."""
     return pa.schema([*operator.schema.keys, *operator.schema.values])
 
 
 def pack(
     operator: KeyedOperator, columns: pa.RecordBatch, num_key_groups: int, hot_share: float
 ) -> tuple[list[tuple[bool, pa.RecordBatch, npt.NDArray[np.int32]]], pa.RecordBatch | None]:
-    """Prepare rows for sending: pre-aggregate all keys, the hot keys, or none.
+    """Prepare rows for sending: combine the rows of all keys, of hot keys, or of none.
 
-    A key that has at least `hot_share` of the rows is hot; 0: none is.
-
-    Returns packs (whether they are partial states, rows, key group of each row), and hot keys with
-    the number of their rows, if there are any.
+    A key that has at least `hot_share` of the rows is hot; with 0, none is. Returns packs (whether
+    they are partial states; their rows; key group of each row), and hot keys with the number of
+    their rows, if there are any.
     """
     own = len(operator.hash_columns)
     # The hash does not travel: computing it again in the lane costs less than carrying it.
@@ -113,11 +112,11 @@ def pre_aggregate(operator: KeyedOperator, groups: Groups, rows: pa.RecordBatch)
 
 
 def _combining_pays(hashes: npt.NDArray[np.int64], others: pa.RecordBatch) -> bool:
-    """Return whether entries repeat often enough that combining before the exchange saves work.
+    """Return whether entries repeat so often that combining before the exchange saves work.
 
     Counts distinct entries in a sixteenth of the space of hashes of their keys, which estimates
-    without bias the ratio of entries to rows, or among all of few rows; `others` are the columns
-    that tell entries of a key apart.
+    without bias the ratio of entries to rows; of few rows, all. `others`: columns that tell entries
+    of a key apart.
     """
     which = np.arange(min(len(hashes), 1024))
     if len(hashes) > 1024:
@@ -132,7 +131,7 @@ def _combining_pays(hashes: npt.NDArray[np.int64], others: pa.RecordBatch) -> bo
 
 
 def sample_positions(count: int) -> npt.NDArray[np.int64]:
-    """Return row numbers of a sample of `count` rows: all of few; none if sampling does not pay."""
+    """Return the positions of a sample of `count` rows: all of few; none if it would not pay."""
     if count < _MIN_SAMPLED:
         return np.empty(0, np.int64)
     if count <= _SAMPLE:
@@ -141,9 +140,9 @@ def sample_positions(count: int) -> npt.NDArray[np.int64]:
 
 
 def hot_hashes(sample: npt.NDArray[np.int64], share: float) -> npt.NDArray[np.int64]:
-    """Hashes of keys that have about `share` (0 to 1) of the sample or more, ascending.
+    """Return the hashes of keys with about `share` (0 to 1) of a sample or more, ascending.
 
-    `sample`: hashes of the keys of some rows. Share 0: there is no such key.
+    `sample`: hash of the key of each sampled row. With share 0 there are none.
     """
     if share <= 0 or not len(sample):
         return np.empty(0, np.int64)
@@ -168,7 +167,7 @@ def mask_of_hot_rows(
 def _hot_rows(
     groups: Groups, keys: pa.RecordBatch, hot: npt.NDArray[np.int64], num_keys: int
 ) -> pa.RecordBatch | None:
-    """Return hot keys with their row counts; ``None`` if there are none.
+    """Return hot keys with their numbers of rows; ``None`` if there are none.
 
     `keys`: the key of each group, in `num_keys` columns. Groups may have the same key.
     """
@@ -183,12 +182,12 @@ def _hot_rows(
 
 
 def hot_schema(keys: pa.Schema) -> pa.Schema:
-    """Columns in which a sender reports hot keys: those of the key, and a number of rows."""
+    """Return the columns in which a sender reports hot keys: key columns, and a number of rows."""
     return pa.schema([*keys, _COUNT])
 
 
 def merge_hot_keys(batches: Iterable[pa.RecordBatch]) -> HotRows:
-    """Add up the rows of hot keys that senders report."""
+    """Return the sums of the rows of hot keys that senders report."""
     rows_of_key: HotRows = {}
     for batch in batches:
         *keys, rows = (column.to_pylist() for column in batch.columns)

@@ -51,7 +51,7 @@ class LaneRows:
     def of(
         cls, operator: KeyedOperator, num_key_groups: int, batch: pa.RecordBatch, *, partial: bool
     ) -> LaneRows:
-        """Hash rows by key; `partial`: the rows are partial states."""
+        """Return rows with the hashes of their keys; `partial`: they are partial states."""
         return cls(
             operator=operator,
             num_key_groups=num_key_groups,
@@ -67,7 +67,7 @@ class LaneRows:
 
     @property
     def entries(self) -> StateRows:
-        """Keys and values of the rows, in the form that `KeyedOperator.process` takes."""
+        """Keys and values of the rows, as `KeyedOperator.process` takes them."""
         read = self.operator.schema.values if self.partial else self.operator.inputs
         return StateRows(
             hashes=self.hashes,
@@ -76,11 +76,11 @@ class LaneRows:
         )
 
     def take(self, rows: npt.NDArray[np.int64]) -> LaneRows:
-        """Return the selected rows."""
+        """Return the rows at the given positions."""
         return replace(self, batch=self.batch.take(pa.array(rows)), hashes=self.hashes[rows])
 
     def pre_aggregated(self) -> LaneRows:
-        """Pre-aggregate raw rows to one partial state per key."""
+        """Return raw rows combined to one partial state per key."""
         if self.partial:
             return self
         operator, keys = self.operator, self.entries.keys
@@ -96,9 +96,9 @@ def unpack_payloads(
     *,
     partial: bool,
 ) -> LaneRows:
-    """Decode the payloads sent to an operator, in order of origin, into rows.
+    """Return the rows in the payloads sent to an operator, in order of origin.
 
-    `partial`: make partial states even if everything came raw.
+    `partial`: return partial states even if all rows are raw.
     """
     partial = partial or any(header.is_partial for header, _ in arrived)
     if partial and operator.commutative:
@@ -138,7 +138,10 @@ def _concatenated(parts: Sequence[LaneRows]) -> LaneRows:
 def buffer_suspended_rows(
     rows: LaneRows, waits: npt.NDArray[np.bool_], files: LaneFiles
 ) -> LaneRows:
-    """Write rows of suspended key groups to the wait buffer; return the others."""
+    """Write rows of suspended key groups to the wait buffer; return the others.
+
+    `waits`: mask of suspended key groups.
+    """
     if not waits[rows.key_groups].any():
         return rows
     if rows.operator.mergeable:
@@ -161,10 +164,10 @@ def prepend_waiting_rows(
     *,
     since: Mapping[int, int],
 ) -> LaneRows:
-    """Prepend the waiting rows of key groups that resume.
+    """Return rows with the waiting rows of resuming key groups before them.
 
-    `rows` are partial states if the operator is mergeable, as what waits is.  A segment may hold
-    rows of a key group that were processed while others waited: those before its epoch in `since`.
+    `rows` are partial states if the operator is mergeable, as waiting rows are. `since`: key group
+    → epoch from which its waiting rows have not been processed; a segment may have earlier ones.
     """
     is_resuming = key_group_mask(resuming, rows.num_key_groups)
     earlier: list[pa.RecordBatch] = []

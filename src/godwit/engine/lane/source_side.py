@@ -72,10 +72,7 @@ class Feed:
     inputs: tuple[LaneInput, ...]  # of operators in the order of their declaration
 
     def inputs_from(self, rows: pa.RecordBatch) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
-        """Select each operator's columns from source rows.
-
-        Add event times where the input has them.
-        """
+        """Yield each operator input's columns of source rows, and event times if it has them."""
         for lane_input in self.inputs:
             names = list(lane_input.columns or ())
             if lane_input.time is not None and lane_input.time not in names:
@@ -102,7 +99,7 @@ class NumberedSplit:
 
 
 def _apply_maps(maps: tuple[ArrowMap, ...], table: pa.Table) -> pa.Table:
-    """Apply maps over Arrow tables."""
+    """Return a table after maps over Arrow tables."""
     for one in maps:
         table = one.apply(table)
     return table
@@ -127,7 +124,7 @@ class SourceSide:
 
     @classmethod
     def of(cls, flow: CompiledFlow) -> SourceSide:
-        """Make the source side of a compiled flow."""
+        """Return the source side of a compiled flow."""
         index = {operator.name: at for at, operator in enumerate(flow.operators)}
         declared = {operator: number for number, operator in enumerate(flow.actions)}
         watermarks = flow.watermarks
@@ -187,7 +184,8 @@ class SourceSide:
     ) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
         """Yield the rows of each operator input that a source feeds, after its maps.
 
-        Rows of an input keep their order; very many are divided into several batches.
+        `mapped`: applies DataFrame maps. Rows of an input keep their order; very many are divided
+        into several batches.
         """
         own = source in self.columns
         for feed in self.feeds:
@@ -210,7 +208,7 @@ def _arrival_column(source: Source) -> str | None:
 
 
 def _columns_read(source: Source, feeds: Sequence[Feed]) -> pa.Schema:
-    """Return the columns to read of a source: all if it has maps, which may use any."""
+    """Return the columns of a source to read: all if it has maps, which may use any."""
     used = {name for feed in feeds for name in feed.schema.names} | {_arrival_column(source)}
     whole = any(feed.maps for feed in feeds)
     return pa.schema(
@@ -225,7 +223,10 @@ def ship_input(
     partition: int,  # of the source's rows, in the order of their arrival
     chunk: int = 0,  # of the partition
 ) -> Iterator[Blob]:
-    """Send rows to the operator that reads them: combined per key where that pays, by lane."""
+    """Yield payloads with rows for the operator that reads them, by lane.
+
+    Rows are combined per key if that saves work. `partition`, `chunk`: numbers of the rows' origin.
+    """
     number = lane_input.number
     if lane_input.time is not None:
         times = rows.column(rows.schema.get_field_index(lane_input.time))
@@ -244,7 +245,7 @@ def ship_splits(
     # lanes that are told which rows were read; none, where a split is read once for all of them
     places: int = 0,
 ) -> Iterator[Blob]:
-    """Read splits, and send their rows to the operators that read them.
+    """Read splits, and yield payloads with their rows for the operators that read them.
 
     A split whose payloads are lost with an executor is read again, while some lanes have rows of
     the first time: see `check_repeated_reads`.
@@ -288,7 +289,7 @@ def ship_splits(
 
 
 def _age_histogram(arrived: pa.ChunkedArray, clock_us: int) -> LatencyHistogram:
-    """Return a histogram of the rows' ages; rows without an arrival time have age 0.
+    """Return a histogram of rows' ages at `clock_us`; rows without an arrival time have age 0.
 
     Of many rows an evenly spaced sample is counted, with the oldest row.
     """
@@ -313,9 +314,9 @@ def _age_histogram(arrived: pa.ChunkedArray, clock_us: int) -> LatencyHistogram:
 
 
 def check_repeated_reads(reports: Iterable[LaneReport], splits: Sequence[NumberedSplit]) -> None:
-    """Refuse an epoch whose lanes got different rows from repeated reads of one split.
+    """Raise `SourceError` if lanes got different rows from repeated reads of one split.
 
-    `splits` are those of the epoch. Raises `SourceError`, which names source and split.
+    `splits`: those of the epoch. The error names source and split.
     """
     differ = senders_that_differ(reports)
     if not differ or (any(n >= EMITTED for _, n in differ) and all(level for level, _ in differ)):
@@ -335,7 +336,7 @@ def check_repeated_reads(reports: Iterable[LaneReport], splits: Sequence[Numbere
 def read_split(
     name: str, source: Source, split: Split, columns: pa.Schema
 ) -> Iterator[pa.RecordBatch | Unreadable]:
-    """Read a split and check its batches against the source contract; errors name both."""
+    """Yield a split's batches, checked against the contract of sources; errors name both."""
     read = 0
     try:
         for batch in source.read(split, columns.names):
@@ -362,7 +363,7 @@ def read_split(
 
 
 def source_error(name: str, what: str, error: Exception, **context: str) -> SourceError:
-    """Return the error of a source that raised something."""
+    """Return the error that a source raised `error`; `what`: its action, as text."""
     where = f" ({context['split']})" if "split" in context else ""
     return SourceError(
         f"Source {name!r} {what}{where}: {error_line(error)}.",
@@ -374,7 +375,7 @@ def source_error(name: str, what: str, error: Exception, **context: str) -> Sour
 
 
 def _check_batch(name: str, split: Split, batch: object, columns: pa.Schema) -> None:
-    """Refuse a value that is no record batch with the requested columns."""
+    """Raise if a value from a source is no record batch with the requested columns."""
     if not isinstance(batch, pa.RecordBatch):
         found = f"a value of type {type_name(batch)}, and no pyarrow.RecordBatch"
     elif batch.schema.names != columns.names:
@@ -398,7 +399,7 @@ def _check_batch(name: str, split: Split, batch: object, columns: pa.Schema) -> 
 
 
 def _check_unreadable(name: str, source: Source, split: Split, rows: object) -> None:
-    """Refuse unreadable rows whose columns are not those of `Source.unreadable`."""
+    """Raise if unreadable rows have other columns than `Source.unreadable`."""
     if isinstance(rows, pa.RecordBatch) and rows.schema == source.unreadable:
         return
     raise SourceError(
@@ -413,9 +414,9 @@ def _check_unreadable(name: str, source: Source, split: Split, rows: object) -> 
 def gather_batches(
     batches: Iterable[pa.RecordBatch | Unreadable],
 ) -> Iterator[pa.Table | pa.RecordBatch]:
-    """Gather batches into tables large enough to combine well and small enough to hold.
+    """Yield batches joined to tables, large enough to combine well and small enough to hold.
 
-    Rows that could not be read are batches.
+    Unreadable rows are yielded as batches.
     """
     pending: list[pa.RecordBatch] = []
     rows = size = 0

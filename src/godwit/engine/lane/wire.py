@@ -76,23 +76,23 @@ class Header:
 
     @classmethod
     def of(cls, payload: bytes) -> Header:
-        """Read the header of a payload."""
+        """Return the header of a payload."""
         kind, level, operator, a, b, c, d, rows, number = _HEADER.unpack_from(payload)
         return cls(kind, level, operator, (a, b, c, d), rows, number)
 
     @property
     def sort_key(self) -> tuple[int, ...]:
-        """Key that sorts the payloads of one operator in order of origin."""
+        """Sort key by which the payloads of one operator are in order of origin."""
         return (*self.origin, self.number, self.kind)
 
     @property
     def is_partial(self) -> bool:
-        """True if the payload is partial states."""
+        """True if the payload has partial states."""
         return self.kind == PARTIAL
 
 
 def split_by_level(level: int, payloads: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Split payloads into those for lanes of `level`, and those for later levels."""
+    """Return the payloads for lanes of `level`, and those for later levels."""
     due: list[bytes] = []
     later: list[bytes] = []
     for payload in payloads:
@@ -101,7 +101,7 @@ def split_by_level(level: int, payloads: Iterable[bytes]) -> tuple[list[bytes], 
 
 
 def unpack_arrivals(payload: Payload) -> Arrivals:
-    """Read a sender's report of event times."""
+    """Return a sender's report of event times from a payload."""
     if isinstance(payload, Arrivals):
         return payload
     assert isinstance(payload, bytes), "rows are of another kind"
@@ -112,7 +112,7 @@ def unpack_arrivals(payload: Payload) -> Arrivals:
 
 
 def unpack_rows(payload: Payload, schema: pa.Schema) -> pa.RecordBatch:
-    """Read the record batch of a payload, without copying it."""
+    """Return the record batch in a payload, without copying it."""
     if isinstance(payload, pa.RecordBatch):
         return payload
     return pa.ipc.read_record_batch(pa.py_buffer(payload)[_HEADER.size :], schema)
@@ -125,7 +125,10 @@ def ship_digest(
     level: int,  # whose lanes are told
     places: int,  # how many of these there are
 ) -> Iterator[Blob]:
-    """Send every lane of a level the digest of a sender's rows; see `read_digests`."""
+    """Yield payloads that tell every lane of a level the digest of a sender's rows.
+
+    See `read_digests`.
+    """
     payload = _HEADER.pack(DIGEST, level, 0, *sender, 0, 0, 0, 0) + _DIGEST.pack(digest)
     yield from ((place, payload) for place in range(places))
 
@@ -133,7 +136,7 @@ def ship_digest(
 def read_digests(
     payloads: Iterable[tuple[Header, bytes]],
 ) -> dict[tuple[int, int], int]:
-    """Return sender → digest of the source rows that the sender had read."""
+    """Return sender → digest of the source rows that it had read."""
     return {
         header.origin[:2]: _DIGEST.unpack_from(payload, _HEADER.size)[0]
         for header, payload in payloads
@@ -148,7 +151,10 @@ def ship_unreadable(
     source: int,  # its number in the flow
     kept: bool,  # whether a sink gets them; they are counted anyway
 ) -> Iterator[Blob]:
-    """Send rows that a source could not read to a lane, which reports and stages them."""
+    """Yield the payload with rows that a source could not read, for a lane that stages them.
+
+    `kept`: the rows are included; else only counted.
+    """
     place = int(shipment.places[origin[1] % len(shipment.places)])
     to = shipment.level, shipment.index
     header = _HEADER.pack(UNREADABLE, *to, *origin, rows.num_rows, source)
@@ -156,7 +162,7 @@ def ship_unreadable(
 
 
 def read_unreadable(payload: bytes) -> pa.RecordBatch | None:
-    """Decode rows that a source could not read; ``None`` if they are only counted."""
+    """Return rows that a source could not read; ``None`` if the payload only counts them."""
     return decode_batch(payload[_HEADER.size :]) if len(payload) > _HEADER.size else None
 
 
@@ -166,14 +172,14 @@ def ship_ages(
     ages: LatencyHistogram,  # of rows of the source, by the driver's clock of the epoch
     split: int,  # number of the first one that has them
 ) -> Iterator[Blob]:
-    """Send a histogram of the ages of a source's rows to a lane, which reports it."""
+    """Yield the payload with a histogram of the ages of a source's rows, for a lane to report."""
     origin, name = (0, split, 0, 0), source.encode()
     header = _HEADER.pack(AGES, shipment.level, shipment.index, *origin, 0, len(name))
     yield int(shipment.places[0]), header + name + ages.to_bytes()
 
 
 def read_ages(payloads: Iterable[tuple[Header, bytes]]) -> dict[str, LatencyHistogram]:
-    """Decode the ages of rows: source → histogram over all payloads."""
+    """Return source → histogram of its rows' ages, over all payloads."""
     ages: dict[str, list[LatencyHistogram]] = {}
     for header, payload in payloads:
         begin = _HEADER.size + header.number
@@ -205,7 +211,7 @@ def ship_arrivals(
     rows: int = 0,  # rows that no other payload counts
     number: int = 0,  # of the operator's input that they came by
 ) -> Iterator[Blob]:
-    """Send a report of the event times of sent rows to any lane of the operator."""
+    """Yield a payload with a report of sent rows' event times, to any lane of the operator."""
     header = _HEADER.pack(ARRIVALS, shipment.level, shipment.index, *origin, rows, number)
     counts = (arrivals.late, arrivals.ahead, arrivals.untimed)
     sums = _ARRIVALS.pack(*counts, arrivals.reached, len(arrivals.newest))
@@ -224,9 +230,10 @@ def ship(
     *,
     number: int = 0,  # of the operator's input that the rows come by
 ) -> Iterator[Blob]:
-    """Split rows by place, and serialise them; pre-aggregated per key where that pays.
+    """Yield payloads of rows by place; combined per key if that saves work.
 
-    Rows of a table that every lane has whole go to all of them.
+    `origin`: numbers that order payloads. `tally`: rows per place, which is added to. `number`: of
+    the operator's input. Rows of a broadcast table go to all places.
     """
     if number in shipment.operator.broadcast_inputs:
         yield from _ship_to_all(shipment, columns, origin, number)
@@ -239,7 +246,7 @@ def ship(
 def _ship_to_all(
     shipment: Shipment, columns: pa.RecordBatch, origin: tuple[int, int, int], number: int
 ) -> Iterator[Blob]:
-    """Ship rows of a table to all lanes of the operator; those of the first count them."""
+    """Yield payloads of a broadcast table's rows for all lanes; the first lane counts them."""
     payload, rows = columns.serialize().to_pybytes(), columns.num_rows
     for place in np.unique(shipment.places).tolist() if rows else ():
         yield (
@@ -257,7 +264,7 @@ def _ship_chunk(
     tally: npt.NDArray[np.float64] | None,
     number: int,
 ) -> Iterator[Blob]:
-    """Send one chunk of rows, as one payload per place; `origin` includes the chunk's number."""
+    """Yield payloads of one chunk of rows, one per place; `origin` includes the chunk's number."""
     operator, rows = shipment.operator, columns.num_rows
     columns, left_out, arrivals = operator.arrange(
         operator.unify_columns(columns, number), shipment.time, number
@@ -296,7 +303,10 @@ def _ship_chunk(
 def _split_by_slot(
     shipment: Shipment, rows: pa.RecordBatch, key_groups: npt.NDArray[np.int32]
 ) -> Iterator[tuple[Shipment, pa.RecordBatch, npt.NDArray[np.int32]]]:
-    """Split rows by the slot that is active for their key group."""
+    """Yield the rows for each slot of two-phase windows, by the slot active for their key groups.
+
+    With each, the way to the slot, and the rows' key groups.
+    """
     slots, second = shipment.time.slots, shipment.second
     if slots is None or second is None:
         yield shipment, rows, key_groups
@@ -316,7 +326,7 @@ def _split_by_slot(
 def _ship_left_out(
     shipment: Shipment, rows: pa.RecordBatch, origin: tuple[int, int, int, int], number: int
 ) -> Iterator[Blob]:
-    """Send rows that an operator left out to the lanes of their keys."""
+    """Yield payloads of rows that an operator left out, for the lanes of their keys."""
     # The part of a hot key is chosen for rows that count only.
     operator = shipment.operator
     names = operator.placed_in(operator.user_keys.names)
@@ -330,7 +340,7 @@ def _ship_left_out(
 def split_by_place(
     batch: pa.RecordBatch, places: npt.NDArray[np.int32]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Rows of `batch` by place, in their order within each place."""
+    """Yield each place with its rows of `batch`, in their order."""
     if batch.num_rows == 0:
         return
     counts = np.bincount(places)
@@ -349,7 +359,7 @@ def split_by_place(
 def pass_in_lane(
     shipment: Shipment, columns: pa.RecordBatch, origin: tuple[int, int, int], number: int
 ) -> Iterator[tuple[Header, Payload]]:
-    """Pass rows to an operator in the same lane, without an exchange; parameters as of `ship`."""
+    """Yield rows, as payloads, for an operator in the same lane; parameters as of `ship`."""
     operator, rows = shipment.operator, columns.num_rows
 
     def header(kind: int, rows: int) -> Header:
@@ -380,9 +390,9 @@ def check_keys_stay_in_lane(
     shipment: Shipment,
     place: int,
 ) -> None:
-    """Fail if a user's function gave a row a key that belongs to another lane.
+    """Raise `EpochFailedError` if a user's function gave a row a key that belongs to another lane.
 
-    Raises `EpochFailedError`, which names the function, and a key.
+    The error names the function, and a key.
     """
     placed = shipment.operator.placed_in(upstream.keys)
     keys = canonical_keys(columns.select(list(placed)))
@@ -413,11 +423,11 @@ def count_key_group_pairs(
     rows: pa.Table,  # what is sent, after the maps on the way
     own: npt.NDArray[np.bool_],  # shape ``(num_key_groups,)``: the sender's that this lane owns
 ) -> KeyGroupPairs:
-    """Estimate, for planners, how many rows go from each key group to each of the receiver's.
+    """Estimate, for planners, the rows from each key group to each of the receiver's.
 
-    The sender's key group of a row is computed anew from its columns. Nothing is counted if a
-    map has dropped one of them or changed its type. If a map has changed values, rows whose key
-    group this lane does not own are skipped. Of many rows an evenly spaced sample is counted.
+    The sender's key group of a row is computed again from its columns. Nothing is counted if a map
+    has dropped one of them or changed its type. If a map has changed values, rows whose key group
+    this lane does not own (`own`) are skipped. Of many rows an evenly spaced sample is counted.
     """
     keys = sender.placed_by if sender.partition_by else sender.keys
     if any(name not in rows.schema.names for name in keys.names):
