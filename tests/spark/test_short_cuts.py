@@ -173,7 +173,7 @@ def test_every_core_of_a_new_executor_reads_a_partition_of_the_last_micro_batch(
     rows = spark.range(30).repartition(partitions)
     source = rows._jdf.toArrowBatchRdd()
     stage = PythonStage(
-        pair_with_locations(source.toJavaRDD(), [None, None], context, of=partitions),
+        pair_with_locations(source.toJavaRDD(), [None, None], context, count=partitions),
         lambda _core, items: [b"".join(items)],
     )
     came = fetch(python_rdd(stage, context), context)

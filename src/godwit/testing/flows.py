@@ -70,10 +70,10 @@ class _QuickDisk(PosixDisk):
     """Storage without fsync, since tests need not survive a power failure."""
 
     def sync(self, descriptor: int) -> None:
-        """Do nothing."""
+        """No-op: checkpoints of tests need not survive a crash of the machine."""
 
     def sync_directory(self, path: Path) -> None:
-        """Do nothing."""
+        """No-op: checkpoints of tests need not survive a crash of the machine."""
 
 
 @user_call
@@ -606,7 +606,7 @@ class Run:
         self._spread(operator, key, None)
 
     def _spread(self, operator: str, key: Any, shape: tuple[int, int] | None) -> None:
-        """Order other parts for a key."""
+        """Request other parts for a key; ``None``: make it whole again."""
         orders = orders_of(self._driver.epochs.times.spreading, operator)
         component = self.flow.component_of(operator).name
         assignment = self._driver.view.components[component].assignment
@@ -874,11 +874,11 @@ class Run:
 
     @property
     def _reads(self) -> bool:
-        """True if there are sources to be read."""
+        """True if any source is read, and not replaced by rows of the test."""
         return any(name not in self._given for name in self.flow.own_sources)
 
     def _stand_for(self, names: Iterable[str]) -> None:
-        """Replace sources by rows in memory, for good; the others are read."""
+        """Replace sources by rows of the test, for the rest of the run; the others are read."""
         for name in names:
             if name in self._driver.sources.positions:
                 raise InvalidInputError(
@@ -890,16 +890,16 @@ class Run:
         self._given.update(name for name in names if name in self.flow.own_sources)
 
     def _open(self) -> None:
-        """Open the sources that are to be read."""
+        """Open the sources that are read."""
         self._driver.sources.open(n for n in self.flow.own_sources if n not in self._given)
 
     def _end_with_what_is_there(self) -> None:
-        """Read sources no further than what they have now."""
+        """Let sources end at their present ends."""
         self._open()
         self._driver.sources.fix_ends()
 
     def _play(self, inputs: Mapping[str, Rows], *, limit: int | None = None) -> bool:
-        """Run an epoch of rows that are given and of what is to be read; false: of neither."""
+        """Run an epoch over rows of the test and of sources; return ``False`` if there are none."""
         self._open()
         if not inputs and self._reads:
             ran = self._driver.read_epoch(limit=limit) is not None
@@ -915,7 +915,7 @@ class Run:
         return ran
 
     def _settled(self, first: int) -> dict[str, pa.Table]:
-        """Run epochs that are due, and return the rows from epoch `first` on."""
+        """Run the epochs that are due; return sink → its rows from epoch `first` on."""
         for _ in self._driver.run_until_idle():
             pass
         found = {}
@@ -926,16 +926,16 @@ class Run:
         return found
 
     def _delivered(self, record: CommitRecord) -> None:
-        """Keep the rows that an epoch gives to sinks."""
+        """Store the rows that an epoch delivers to sinks."""
         for sink, batches in staged_rows(record, self._storage).items():
             self._rows.setdefault(sink, {})[record.epoch] = pa.Table.from_batches(batches)
 
     def _apply_maps(self, source: str, maps: tuple[Any, ...], table: pa.Table) -> pa.Table:
-        """Apply a source's DataFrame maps to input rows."""
+        """Return input rows after a source's DataFrame maps."""
         return map_rows(source, maps, self._logical.sources[source], table)
 
     def _newest(self, watermarks: Mapping[str, Moment]) -> dict[int, int]:
-        """Return the event times that move watermarks to these moments."""
+        """Return watermark number → event time to which it advances."""
         check_sources(watermarks, self.flow.sources)
         newest = {}
         for source, moment in watermarks.items():
@@ -953,7 +953,7 @@ class Run:
         return newest
 
     def _check_executor(self, executor: str) -> None:
-        """Refuse the name of an executor that the run does not have."""
+        """Raise if the run has no executor of this name."""
         if executor not in self.executors:
             raise InvalidPlanError(
                 f"There is no executor {executor!r}.",
@@ -962,7 +962,7 @@ class Run:
             )
 
     def _output(self, sink: str) -> Output:
-        """Return the output of a sink, or refuse an unknown sink."""
+        """Return the output of a sink; raise if there is no such sink."""
         outputs = {output.name: output for output in self.flow.outputs}
         if sink not in outputs:
             raise InvalidInputError(
@@ -975,7 +975,7 @@ class Run:
 
 
 def _lanes(executors: Any) -> dict[str, int]:
-    """Read executors → lanes, as users write them."""
+    """Return executor → number of lanes, from what a user gave."""
     if isinstance(executors, int) and not isinstance(executors, bool) and executors > 0:
         return {str(number): 1 for number in range(1, executors + 1)}
     if hasattr(executors, "items") and executors:
@@ -1003,14 +1003,14 @@ def micros(moment: Moment, what: str) -> int:
 
 
 def _schema_of(source: str, dataframe: Any) -> pa.Schema:
-    """Return the columns of a source."""
+    """Return the columns of a source that is a DataFrame or a stand-in."""
     if is_stand_in(dataframe):
         return dataframe.schema
     return to_schema(dataframe.schema, where=f"The schema of source {source!r}")
 
 
 def _columns_read(flow: CompiledFlow) -> dict[str, set[str]]:
-    """Source → columns that its rows must have, as far as that is known."""
+    """Return source → columns that its rows must have, as far as that is known."""
     needed: dict[str, set[str]] = {source: set() for source in flow.sources}
     for given in flow.inputs:
         if isinstance(given, SourceInput) and not given.maps:

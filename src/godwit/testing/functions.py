@@ -227,7 +227,7 @@ class _Call:
         self._before, self._timers_before = before, timers_before
 
     def _function(self, key: Any, rows: Any, state: Any, **named: Any) -> Any:
-        """Seed the state, read it, or call the function under test."""
+        """Stand in for the function under test: set the state, read it, or call the function."""
         if self.does == "seed":
             if self._before is not _UNSET:
                 _seed(state, self._before)
@@ -240,14 +240,14 @@ class _Call:
         return self._under_test(self._own, key, rows, state, named)
 
     def _timer(self, key: Any, timer: Any, state: Any, **named: Any) -> Any:
-        """Call the timer function under test."""
+        """Stand in for the timer function under test, and call it."""
         assert self._own_timer is not None, "it is given only where there is one"
         return self._under_test(self._own_timer, key, timer, state, named)
 
     def _under_test(
         self, own: Callable[..., Any], key: Any, argument: Any, state: Any, named: dict[str, Any]
     ) -> Any:
-        """Call a function under test, and note its rows; they may have to be awaited."""
+        """Call a function under test, and record its rows, which may have to be awaited."""
         with self._noting():
             result = own(key, argument, state, **named)
             if is_asynchronous(own):
@@ -255,7 +255,7 @@ class _Call:
             return self._emitted(result)
 
     async def _awaited(self, result: Any) -> list[Any] | None:
-        """Await the rows of an asynchronous function, and note them."""
+        """Await the rows of an asynchronous function, and record them."""
         with self._noting():
             if hasattr(result, "__aiter__"):
                 return self._emitted([row async for row in result])
@@ -263,7 +263,7 @@ class _Call:
 
     @contextmanager
     def _noting(self) -> Iterator[None]:
-        """Record what the user's function raises: reports of lanes have only its text."""
+        """Context that records an error of the user's function; lanes report only its text."""
         try:
             yield
         except BaseException as error:
@@ -271,13 +271,13 @@ class _Call:
             raise
 
     def _emitted(self, result: Iterable[Any] | None) -> list[Any] | None:
-        """Record the rows that the function emitted."""
+        """Record the rows that the function emitted, and return them."""
         emitted = [] if result is None else list(result)
         self.rows += emitted
         return emitted if self.emits else None
 
     def _read(self, rows: Any, state: Any) -> None:
-        """Record the state and the timers."""
+        """Record the state and the timers after the call."""
         self.timers = rows.timers.list() if hasattr(rows, "timers") else []
         if isinstance(state, States):
             self.states = {name: _copied(state[name]) for name in state._cells}  # noqa: SLF001
@@ -286,7 +286,7 @@ class _Call:
 
 
 def _like(function: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a stand-in so that messages show the name and source of the function."""
+    """Return a stand-in that errors describe by the name and source of the function."""
 
     @functools.wraps(function)
     def call(key: Any, rows: Any, state: Any, **named: Any) -> Any:
@@ -301,14 +301,14 @@ def _like(function: Callable[..., Any], stand_in: Callable[..., Any]) -> Callabl
 
 
 def _copied(of_key: Any) -> Any:
-    """Copy a named state as a value, list or dict."""
+    """Return a named state's content as a value, list or dict."""
     if isinstance(of_key, ValueOfKey):
         return copy.deepcopy(of_key.value) if of_key.exists else None
     return dict(of_key.items()) if isinstance(of_key, MapOfKey) else list(of_key)
 
 
 def _seed(state: Any, value: Any) -> None:
-    """Set the state of a key by changing it in place."""
+    """Set the state of a key, in place, to `value`."""
     if isinstance(state, States):
         for name, of_name in value.items():
             _seed(state[name], of_name)
@@ -336,7 +336,7 @@ def _seed(state: Any, value: Any) -> None:
 def _columns_of(
     keys: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], columns: SchemaLike | None
 ) -> pa.Schema:
-    """Columns of the rows: those given, and else what Arrow makes of the values."""
+    """Return the columns of the rows: as given, or inferred by Arrow."""
     schema = pa.Table.from_pylist([{**row, **keys} for row in rows] or [dict(keys)]).schema
     if columns is not None:
         given = to_schema(columns, where="The columns of the rows")
@@ -353,7 +353,7 @@ def _columns_of(
 
 
 def _blank(schema: pa.Schema) -> dict[str, Any]:
-    """Return a row that no class of rows refuses, for calls that only touch the key."""
+    """Return a row that any class of rows accepts, for calls that only set the key's state."""
     return {f.name: _BLANKS.get(f.type) for f in schema}
 
 
@@ -367,5 +367,5 @@ _BLANKS: dict[pa.DataType, Any] = {
 
 
 def _to_datetime(moment: Moment) -> dt.datetime:
-    """Convert a time to a UTC datetime."""
+    """Return a time as a datetime in UTC."""
     return EPOCH + dt.timedelta(microseconds=micros(moment, "a timer"))

@@ -188,7 +188,7 @@ def run_trial_epoch(executor: Executor, source: Any, spark: SparkContext) -> Non
         read = on_executors(locations, lambda lane: _discard_rows(lane, iter(())), spark)
     else:
         read = PythonStage(
-            pair_with_locations(source.toJavaRDD(), locations, spark, of=of), _discard_rows
+            pair_with_locations(source.toJavaRDD(), locations, spark, count=of), _discard_rows
         )
     exchanged = exchange(read, executor.lanes, spark)
     fetch(

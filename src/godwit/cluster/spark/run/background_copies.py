@@ -63,7 +63,7 @@ class BackgroundCopies:
         self._thread.start()
 
     def close(self) -> None:
-        """Accept no more orders; those in progress may finish."""
+        """Accept no more orders; orders in progress may finish."""
         self._stopping.set()
         self._orders.put(None)
         self._thread.join(timeout=5)
@@ -76,7 +76,7 @@ class BackgroundCopies:
             self._guard(self._start_order, order)
 
     def _start_order(self, order: StartWarming | DropCopies) -> None:
-        """Start an order on a thread of its executor; peers' links are waited for."""
+        """Start an order on a thread of its executor, once its peers' links are free."""
         if isinstance(order, StartWarming) and order.peers:
             component = self._conducting.view.components.get(order.component)
             transfers = () if component is None else component.transfers  # regrouped since
@@ -111,7 +111,7 @@ class BackgroundCopies:
             conductor.warmed(order, replace(warmed, duration_ms=spent_ms))
 
     def _make_copies(self, order: StartWarming) -> Warmed:
-        """Make the copies; return their versions, and the epochs up to which they are complete."""
+        """Make the copies of an order; return their versions, and how complete they are."""
         if order.executor not in self._cluster.executors:
             raise MigrationError(f"Executor {order.executor} is gone.")
 
@@ -185,7 +185,7 @@ class BackgroundCopies:
                 )
 
     def _copy_request(self, state: StateId, executor: str) -> CopyRequest:
-        """Describe the copies of one state on an executor, for a job."""
+        """Return the request, for a Spark job, about copies of one state on an executor."""
         there = self._cluster.executors[executor]
         return CopyRequest(
             state=state,

@@ -61,32 +61,37 @@ class BatchRows(ABC):
 
     @abstractmethod
     def open(self) -> None:
-        """Open the sources; raise if they cannot go on from the checkpoint's positions."""
+        """Open the sources; raise if they cannot continue from the checkpoint's positions."""
 
     @abstractmethod
     def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> EpochRows:
         """Return a batch's rows, for the epoch's source stage."""
 
     def check(self, batch: SourceBatch[DataFrame], reports: Sequence[LaneReport]) -> None:
-        """Refuse an epoch whose lanes got different rows from repeated reads of a split.
+        """Raise if an epoch's lanes got different rows from repeated reads of a split.
 
         A micro-batch needs no check: Spark reads the same rows again, by its log.
         """
         check_repeated_reads(reports, batch.splits)
 
     def force_log(self, ref: BatchRef) -> None:  # noqa: B027  most have nothing else
-        """Make Spark's log of the batch durable. Called while the stages run."""
+        """Make Spark's log of the batch durable; called while the stages run."""
 
     def micro_batch_rows(self, rows: int) -> int | None:
-        """Return the number of the last batch's rows from a micro-batch; ``None`` without one."""
+        """Return the number of the last batch's rows that came from a micro-batch.
+
+        ``None`` if none.
+
+        `rows`: number of all its rows.
+        """
         del rows
         return None
 
     def expect_rows(self, rows: int) -> None:  # noqa: B027  as above
-        """Expect about `rows` rows in the next batch."""
+        """Set the expected number of rows of the next batch."""
 
     def close(self) -> None:  # noqa: B027  as above
-        """Close what `open` opened; may be repeated."""
+        """Close what `open` opened; idempotent."""
 
 
 class SparkCluster:
@@ -120,9 +125,9 @@ class SparkCluster:
     def run_stages(
         self, instruction: EpochInstruction, batch: SourceBatch[DataFrame] | None
     ) -> list[LaneReport]:
-        """Run an epoch's stages as Spark jobs, or its lanes on resident lanes.
+        """Run an epoch's stages, as Spark jobs or on resident lanes; return the lanes' reports.
 
-        Afterwards the entries of Spark's log are durable that say which rows the batch has.
+        Before it returns, Spark's log entries that define the batch's rows are durable.
         """
         secured = None
         if batch is not None and self.source.has_log:
@@ -159,9 +164,9 @@ class SparkCluster:
         return reports
 
     def prepare_lanes(self) -> bool:
-        """Start the lanes of an epoch with few rows, and wait for them; return whether they came.
+        """Start the lanes of a small epoch, and wait for them; return whether they started.
 
-        The rows are best chosen afterwards, so that those that arrived meanwhile are among them.
+        The rows are chosen afterwards, so that those that arrived meanwhile are included.
         """
         return self.epoch_lanes is not None and self.epoch_lanes.prepare()
 
@@ -171,21 +176,21 @@ class SparkCluster:
             self.epoch_lanes.release()
 
     def end_resident(self, reason: str) -> None:
-        """End the resident lanes, if any."""
+        """End the resident lanes, if there are any."""
         if self.resident is not None:
             self.resident.end(reason)
 
     def stop_waiting_reason(self) -> str:
-        """Reason why the epoch's lanes are no longer waited for; empty while they are.
+        """Return the reason to stop waiting for the epoch's lanes; empty to go on.
 
-        Raises `GateClosedError` if the epoch is broken off.
+        Raises `GateClosedError` if the epoch is aborted.
         """
         if self._gate.interrupted or self._gate.is_stopped():
             raise GateClosedError
         return "an executor was lost" if self.lost.has_lost else ""
 
     def deliver(self, record: CommitRecord) -> None:
-        """Deliver a committed epoch to every sink; repeated if its Spark jobs are cancelled."""
+        """Deliver a committed epoch to every sink; retried if its Spark jobs are cancelled."""
         while True:
             try:
                 self.sinks.deliver(record)
@@ -196,7 +201,7 @@ class SparkCluster:
                 return
 
     def sink_records(self) -> Mapping[str, SinkRecord]:
-        """Describe the sinks for the next commit record."""
+        """Return sink → its description for the next commit record."""
         return self.sinks.records()
 
     def wait_while_held(self) -> bool:
@@ -218,7 +223,7 @@ class SparkCluster:
         return time.time_ns() // 1000
 
     def monotonic_us(self) -> int:
-        """Return a monotonic time in microseconds, by which silent sources are timed."""
+        """Return a monotonic time in microseconds, to measure how long sources have had no rows."""
         return time.monotonic_ns() // 1000
 
 
@@ -238,9 +243,10 @@ class LostExecutors:
 
     @contextmanager
     def cancel_if_lost(self, executors: Iterable[str], there: Container[str]) -> Iterator[None]:
-        """Context for an epoch's stages; cancels their jobs if one of `executors` is lost.
+        """Context for an epoch's stages that cancels their jobs if one of `executors` is lost.
 
-        Raises `ConnectionError` if one of them is not `there`: it was lost since the epoch's plan.
+        Raises `ConnectionError` if one of them is not `there`: it was lost since the epoch was
+        planned.
         """
         used = frozenset(executors)
         gone = sorted(name for name in used if name not in there)
@@ -259,7 +265,7 @@ class LostExecutors:
     def spark_jobs(self) -> Iterator[None]:
         """Context in which Spark jobs are tagged, so that `cancel_jobs` can cancel them.
 
-        Marking them takes a call to the JVM; resident lanes are given up in another way.
+        Tagging takes a call to the JVM; resident lanes do not need it.
         """
         self._spark.addJobTag(self._tag)
         try:
@@ -276,7 +282,7 @@ class LostExecutors:
         self.cancel_jobs()
 
     def cancel_jobs(self) -> None:
-        """Cancel the jobs of an epoch that has lost an executor, if it is still under way.
+        """Cancel the jobs of an epoch that has lost an executor, if it is still running.
 
         Called more than once: the first time they may not have been submitted yet.
         """
@@ -287,12 +293,12 @@ class LostExecutors:
 
     @property
     def has_lost(self) -> bool:
-        """True if the epoch under way has lost an executor."""
+        """True if the running epoch has lost an executor."""
         with self._lock:
             return self._lost is not None
 
     def pop_lost(self) -> str | None:
-        """Return the executor that the last epoch lost, if any, and forget it."""
+        """Return the executor that the last epoch lost, and clear it; ``None`` if there is none."""
         with self._lock:
             lost, self._lost = self._lost, None
             return lost
@@ -309,13 +315,13 @@ class SinkSession:
         self.spark.createDataFrame(rows).createOrReplaceTempView(name)
 
     def dataframe(self, rows: pa.Table) -> DataFrame:
-        """Create a DataFrame of local rows."""
+        """Return a DataFrame of local rows."""
         return self.spark.createDataFrame(rows)
 
     def stored_dataframe(
         self, storage: CheckpointStorage, blocks: Sequence[BlockRef], schema: pa.Schema
     ) -> DataFrame:
-        """Create a DataFrame of rows in the checkpoint, which executors read."""
+        """Return a DataFrame of rows in the checkpoint, which executors read."""
 
         def read(pickled: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             """Read the blocks of this task from the checkpoint."""

@@ -43,7 +43,7 @@ _MEMORY = "controller"
 
 
 def past_decisions(storage: CheckpointStorage) -> list[events.Event]:
-    """Return the events in a checkpoint's journal, oldest first."""
+    """Return the events in a checkpoint's journal, oldest first, including decisions."""
     return read_last(storage, _JOURNAL_ENTRIES, "event", events.event_from_dict)
 
 
@@ -119,7 +119,7 @@ class ControllerThread:
         return self._clock.now_s()
 
     def epoch_begun(self, rows: int, backlog_rows: int) -> None:
-        """Queue the begin of an epoch of `rows` rows, with `backlog_rows` more in the sources."""
+        """Queue for the controller: an epoch of `rows` rows began, with this backlog in sources."""
         at_s = self._clock.now_s()
         self._tasks.put(lambda: self._controller.begun(rows, backlog_rows, at_s))
 
@@ -129,7 +129,10 @@ class ControllerThread:
         batch: BatchRef | None = None,  # the epoch's micro-batch
         rows: int = 0,  # that this has
     ) -> None:
-        """Queue an epoch's outcome for the controller; returns at once."""
+        """Queue an epoch's outcome for the controller; returns at once.
+
+        `batch`, `rows`: the epoch's micro-batch, and its rows.
+        """
         self._tasks.put(lambda: self._controller.observe(self._with_backlog(epoch, batch, rows)))
 
     def epoch_delivered(self, latency: LatencyHistogram) -> None:
@@ -139,7 +142,7 @@ class ControllerThread:
     def _with_backlog(
         self, epoch: EpochObserved, batch: BatchRef | None, rows: int
     ) -> EpochObserved:
-        """Add the sources' backlog in rows, as reported or estimated from pending files."""
+        """Return the epoch with the sources' backlog in rows: reported, or estimated from files."""
         told = self.backlog_rows()
         pending = None if batch is None else self._pending.rows_after(batch, rows)
         if pending is not None:
@@ -153,27 +156,27 @@ class ControllerThread:
 
     @staticmethod
     def cancel_for_manual(conductor: Conductor, component: str) -> None:
-        """Cancel the controller's migration of a component in favour of a manual one."""
+        """Cancel the controller's migration of a component, since a user requests another."""
         view = conductor.view.components.get(component)
         if view is not None and view.migration is not None and is_own(view.migration):
             conductor.cancel(view.migration, "somebody asked for another migration")
 
     def regrouped(self, flow: CompiledFlow) -> None:
-        """Queue the notice that the components have changed."""
+        """Queue for the controller: the components have changed."""
         topology = topology_of(flow, self._trigger_s)
         self._tasks.put(lambda: self._controller.regroup(topology))
 
     def scaled_manually(self) -> None:
-        """Queue the notice that the number of executors was changed manually."""
+        """Queue for the controller: a user changed the number of executors."""
         self._tasks.put(self._controller.scaled_by_hand)
 
     def close(self) -> None:
-        """Stop deciding; notices that are still queued are dropped."""
+        """Stop the controller; notices that are still queued are dropped."""
         self._tasks.put(None)
         self._thread.join(timeout=1)  # it may be planning, and is a daemon
 
     def _run_thread(self) -> None:
-        """Step the controller whenever an epoch was observed; runs on a thread."""
+        """Step the controller whenever an epoch was observed; the body of a thread."""
         while self._process_notices():
             self._run_guarded(self._controller.step)
             self._status = self._controller.status
@@ -200,7 +203,10 @@ class ControllerThread:
         return True
 
     def _run_guarded(self, step: Callable[[], None]) -> None:
-        """Run a step; an error is announced as an event, and the stream goes on."""
+        """Run a step of the controller.
+
+        An error is announced as an event, and the query goes on.
+        """
         try:
             step()
         except Exception as error:  # noqa: BLE001  told of; the stream goes on

@@ -46,31 +46,34 @@ class EpochDriver(Protocol):
         """True while epochs may still be started."""
 
     def failure(self) -> BaseException | None:
-        """Return the error that ended the driver outside of any epoch; ``None`` if none."""
+        """Return the error that ended the driver outside of any epoch.
+
+        ``None`` if there is none.
+        """
 
     def status(self) -> dict[str, Any]:
-        """Return ``message``, ``isDataAvailable`` and ``isTriggerActive``, as Spark's status."""
+        """Return ``message``, ``isDataAvailable`` and ``isTriggerActive``, as Spark does."""
 
     def begin(self, ending: Ending) -> None:
-        """Start to run epochs; call `ending` once the input has ended."""
+        """Start running epochs; call `ending` once the input has ended."""
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until the query has ended, failed or not; return whether it has."""
 
     def process_all_available(self) -> None:
-        """Wait until available rows are processed and none wait, or the query has failed."""
+        """Wait until available rows are processed and no rows wait, or the query has failed."""
 
     def stop(self) -> None:
-        """Stop reading rows, and wait for work in progress. Called once no epoch can begin."""
+        """Stop reading rows, and wait for work in progress; called once no epoch can begin."""
 
     def sources(self) -> dict[str, Any] | None:
-        """Lag of the sources behind their ends, as plain values; ``None`` before it is known."""
+        """Return the lag of the sources as plain values; ``None`` before it is known."""
 
     def rows_held_back(self) -> int | None:
         """Return the sources' backlog in rows; ``None`` if unknown."""
 
     def add_source_figures(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the progress of epochs with the figures of their sources added, where known."""
+        """Return the progress of epochs with figures of their sources added, if known."""
 
 
 def is_bounded(trigger: Mapping[str, object] | None) -> bool:
@@ -93,7 +96,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run_thread, name="godwit-epochs", daemon=True)
 
     def begin(self, ending: Ending) -> None:
-        """Start the thread of the loop; `ending` runs once it returns."""
+        """Start the loop's thread; `ending` is called once the loop returns."""
         self._ending = ending
         self._thread.start()
 
@@ -113,11 +116,11 @@ class LoopThread:
 
     @property
     def is_own_thread(self) -> bool:
-        """True if the calling thread is this one."""
+        """True if the calling thread is the loop's."""
         return threading.current_thread() is self._thread
 
     def _run_thread(self) -> None:
-        """Body of the thread: run the loop, close its sources, end the query."""
+        """Run the loop, close its sources, and end the query; the body of the thread."""
         try:
             self._run.use_this_thread()
             self._loop()
@@ -158,14 +161,14 @@ class Ending:
 
     @property
     def finished(self) -> bool:
-        """True if everything is closed."""
+        """True if all parts of the query are closed."""
         return self._finished
 
     def stop(self) -> None:
         """End the query after the current epoch, which is aborted if it takes long.
 
         Raises `StopTimeoutError` if something in the epoch neither ends nor can be interrupted,
-        `EndingError` if the query has stopped and a part of it could not be stopped or closed.
+        `EndingError` if the query has stopped, but a part of it could not be stopped or closed.
         """
         if not self.finish(_GRACE_S + _DRIVER_S):
             raise StopTimeoutError(
@@ -186,8 +189,8 @@ class Ending:
     def finish(self, timeout_s: float | None = None) -> bool:
         """End the query, and wait until it is closed; return ``False`` after the time-out.
 
-        The thread of an epoch or of its delivery, or a listener, does not wait: it will be closed
-        without them.
+        The threads of an epoch, of its delivery and of listeners do not wait: closing waits for
+        them.
         """
         self._gate.close()
         with self._beginning:

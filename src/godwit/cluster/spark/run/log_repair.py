@@ -53,7 +53,7 @@ def plan_log_repair(
 ) -> tuple[RepairStep, ...]:
     """Compare the log of Spark's streaming query with the commit records; return repair steps.
 
-    storage: The checkpoint. records: Its retained commit records, in order of epochs.
+    `records`: the retained commit records, in order of epochs.
     """
     batches = [batch for record in records if (batch := record.last_batch) is not None]
     if any(not batch.of_spark for batch in batches):
@@ -80,7 +80,7 @@ class _LogPlan:
         self.layout: OffsetLayout | None = None
 
     def plan(self) -> tuple[RepairStep, ...]:
-        """Plan the repair of Spark's logs."""
+        """Return the steps to repair Spark's logs."""
         try:
             self.layout = load_layout(self.storage)
         except GodwitError:
@@ -115,7 +115,7 @@ class _LogPlan:
         return tuple(self.steps)
 
     def _lacks(self, path: str) -> bool:
-        """Return whether an entry is incomplete, or a source's entry that it needs is missing."""
+        """Return whether a log entry is damaged, or lacks a source's entry that it needs."""
         current = self._read(path)
         if current is None or not path.startswith(f"{SPARK}/offsets/"):
             return current is None
@@ -124,11 +124,14 @@ class _LogPlan:
 
     @property
     def interval(self) -> int:
-        """Interval at which Spark compacts a source's log, as far as is known."""
+        """Interval at which Spark compacts a source's log, as far as it is known."""
         return DEFAULT_INTERVAL if self.layout is None else self.layout.interval
 
     def _set_aside_uncommitted(self, planned: Sequence[str], listed: Mapping[str, int]) -> None:
-        """Plan to set aside entries after the last committed micro-batch."""
+        """Add steps that set aside entries after the last committed micro-batch.
+
+        `planned`: paths of these. `listed`: path → number of entries.
+        """
         problem = (
             "It stands above the last committed micro-batch, and something of Spark's log up to "
             "there or above it was lost: its rows are planned anew."
@@ -155,7 +158,10 @@ class _LogPlan:
             )
 
     def _rebuild_compact(self, path: str) -> list[bytes] | None:
-        """Lines of a compact log file, rebuilt from the files before it if need be."""
+        """Return the lines of a compacted log file, from the files before it if it is damaged.
+
+        ``None`` if that is not possible.
+        """
         current = self._read(path)
         if current is not None:
             return current.splitlines()[1:]
@@ -163,7 +169,7 @@ class _LogPlan:
         return self._lines_before(directory, int(name.removesuffix(".compact")))
 
     def _check_offsets(self, batch: BatchRef) -> None:
-        """Plan the repair of a micro-batch's offsets."""
+        """Add steps for the offsets of a micro-batch, if they are damaged."""
         path = f"{SPARK}/offsets/{batch.number}"
         current = None if self.layout is None else self.layout.pending.get(batch.number)
         current = self._read(path) if current is None else current
@@ -174,14 +180,14 @@ class _LogPlan:
             self._check_source(name, content.splitlines()[1:])
 
     def _rearrange_offsets(self, batch: BatchRef) -> bytes:
-        """Rearrange the offsets of a record into the lines that the log has now."""
+        """Return the offsets of a record in the order of lines that the log has now."""
         if self.layout is None:
             return batch.offsets
         lines = batch.lines or lines_of(batch.offsets, self.layout)
         return (lines and reorder_offsets(batch.offsets, lines, self.layout.lines)) or batch.offsets
 
     def _last_committed_entries(self) -> dict[str, int]:
-        """Last committed entry of each source's log, by its directory."""
+        """Return directory of each source's log → number of its last committed entry."""
         counted: dict[str, int] = {}
         for _, batch in sorted(self.batches.items()):
             lines = offsets_in(batch.offsets)
@@ -192,7 +198,7 @@ class _LogPlan:
         return counted
 
     def _check_history(self, directory: str, last: int) -> None:
-        """Check entries of earlier epochs that Spark reads at a start."""
+        """Add steps for damaged entries of earlier epochs that Spark reads at a start."""
         names = {path.rpartition("/")[2]: path for path in self._entries_of(directory).values()}
         known = {step.path for step in self.steps}
         for name in files_read(names, last, self.interval):
@@ -214,14 +220,17 @@ class _LogPlan:
             self._plan_rewrite(path, None, b"\n".join([b"v1", *lines]))
 
     def _lines_of(self, directory: str, entry: int) -> list[bytes] | None:
-        """Return the lines of one entry of a source's log, if a record has them."""
+        """Return the lines of one entry of a source's log from a commit record.
+
+        ``None``: in none.
+        """
         name = f"{directory}/{entry}"
         contents = (_source_entries(batch).get(name) for batch in self.batches.values())
         content = next((content for content in contents if content is not None), None)
         return None if content is None else content.splitlines()[1:]
 
     def _check_source(self, name: str, lines: list[bytes]) -> None:
-        """Check one entry of a source's log, whose file may be a compaction."""
+        """Add steps for one entry of a source's log, whose file may be a compacted one."""
         directory, _, number = name.rpartition("/")
         entry = int(number)
         log = self._entries_of(directory)
@@ -248,7 +257,7 @@ class _LogPlan:
         self._plan_rewrite(path, current, b"\n".join([b"v1", *whole]))
 
     def _lines_before(self, directory: str, entry: int) -> list[bytes] | None:
-        """Return the lines of all entries before one, from the last compaction on."""
+        """Return the lines of all entries before `entry`, from the last compacted file on."""
         log = self._entries_of(directory)
         merged = [n for n, path in log.items() if path.endswith(".compact") and n < entry]
         lines: list[bytes] = []
@@ -261,7 +270,7 @@ class _LogPlan:
         return lines
 
     def _uncommitted_entries(self) -> dict[str, int]:
-        """Return path of a log entry after the last committed one → number of that one."""
+        """Return path of each uncommitted log entry → number of the last committed one."""
         return {
             path: last
             for directory, last in self._last_committed_entries().items()
@@ -274,7 +283,7 @@ class _LogPlan:
         return entries_in(self.storage, directory)
 
     def _read(self, path: str) -> bytes | None:
-        """Read an entry; ``None`` if it is missing or torn."""
+        """Return the content of an entry; ``None`` if it is missing or damaged."""
         try:
             data: bytes = self.storage.read(path).to_pybytes()
         except CorruptCheckpointError:
@@ -284,7 +293,7 @@ class _LogPlan:
         return data
 
     def _matches_checksum(self, path: str, data: bytes) -> bool:
-        """Return whether a file matches its Hadoop checksum file, if there is one."""
+        """Return whether a file matches its Hadoop checksum file, or has none."""
         directory, _, name = path.rpartition("/")
         try:
             beside = self.storage.read(f"{directory}/.{name}.crc").to_pybytes()
@@ -301,7 +310,7 @@ class _LogPlan:
         return bool(sums == beside[8:])
 
     def _plan_rewrite(self, path: str, current: bytes | None, content: bytes) -> None:
-        """Plan to write a log file again."""
+        """Add a step that writes a log file again, unless its content is right."""
         if not content:
             self._plan_impossible(path, "It is gone, and the record does not carry it.")
             return
@@ -313,16 +322,16 @@ class _LogPlan:
         self.steps.append(RepairStep(path=path, problem=problem, action="write", content=content))
 
     def _plan_set_aside(self, path: str, problem: str) -> None:
-        """Plan to move a file out of the way."""
+        """Add a step that renames a file, so that Spark ignores it."""
         self.steps.append(RepairStep(path=path, problem=problem, action="set aside"))
 
     def _plan_impossible(self, path: str, problem: str) -> None:
-        """Record damage that cannot be repaired."""
+        """Add a finding about damage that cannot be repaired."""
         self.steps.append(RepairStep(path=path, problem=problem, action="none"))
 
 
 def _is_complete(data: bytes) -> bool:
-    """Return whether an entry begins as Spark's do, and its lines are JSON or Spark's dash."""
+    """Return whether an entry has Spark's header, and lines that are JSON or Spark's dash."""
     version, *lines = data.splitlines() or [b""]
     if not re.fullmatch(rb"v\d+", version) or not lines:
         return False
@@ -330,7 +339,7 @@ def _is_complete(data: bytes) -> bool:
 
 
 def _parse_line(line: bytes) -> Any:
-    """Parse a line of JSON; ``None`` if it is none."""
+    """Return the value of a line of JSON; ``None`` if it is not JSON."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
@@ -338,7 +347,7 @@ def _parse_line(line: bytes) -> Any:
 
 
 def _source_entries(batch: BatchRef) -> dict[str, bytes]:
-    """Return path → contents of sources' log entries that a batch's record has."""
+    """Return path → content of the sources' log entries in a batch's record."""
     if batch.lines or len(offsets_in(batch.offsets)) == 1:
         return batch.sources
     # Formerly the number of a line was taken for that of a source, which holds of the first.
@@ -346,7 +355,7 @@ def _source_entries(batch: BatchRef) -> dict[str, bytes]:
 
 
 def _lines_of_entry(data: bytes, entry: int) -> list[bytes]:
-    """Lines of a log file that belong to an entry, sorted."""
+    """Return the lines of a log file that belong to an entry, sorted."""
     lines = data.splitlines()[1:]
     return sorted(line for line in lines if _micro_batch_of(line) == entry)
 
@@ -358,6 +367,6 @@ def _is_after(line: bytes, last: int) -> bool:
 
 
 def _micro_batch_of(line: bytes) -> Any:
-    """Micro-batch that a line of a file log belongs to."""
+    """Return the number of the micro-batch that a line of a file log belongs to."""
     value = _parse_line(line)
     return value.get("batchId") if isinstance(value, dict) else None

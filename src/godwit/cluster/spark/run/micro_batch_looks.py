@@ -58,7 +58,7 @@ class MicroBatchLooks:
         self._committed_us, self._rows = self._now_us(), rows
 
     def look(self, batch: BatchRef, query: StreamingQuery | None) -> SourceLook:
-        """Return the arrival times of a micro-batch's rows, as far as they are known."""
+        """Return the known arrival times of a micro-batch's rows."""
         at_us, arrived_us = self._now_us(), {}
         with suppress(ValueError, KeyError, TypeError, IndexError):  # in a form of another version
             at_us = 1000 * int(json.loads(batch.offsets.splitlines()[1])["batchTimestampMs"])
@@ -77,7 +77,7 @@ class MicroBatchLooks:
         return SourceLook(at_us=at_us, nothing_us=nothing_us, before=before, arrived_us=arrived_us)
 
     def _file_times_us(self, batch: BatchRef) -> dict[str, list[int]]:
-        """Source → times at which its files of a micro-batch were written."""
+        """Return source → modification times of its files in a micro-batch."""
         written: dict[str, list[int]] = {}
         for path, log in batch.sources.items():
             name = self._names[int(path.split("/")[1])]

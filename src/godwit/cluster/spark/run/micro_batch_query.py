@@ -75,11 +75,14 @@ class MicroBatchRows(BatchRows):
 
     @property
     def latest(self) -> Any:
-        """RDD of the JVM that was last read; new executors rehearse with it."""
+        """JVM RDD that was last read; new executors read it in a trial epoch."""
         return self._rows.latest
 
     def open(self) -> None:
-        """Check Spark's offset log against the checkpoint; put its sources in the plan's order."""
+        """Check Spark's offset log against the checkpoint, and reorder it for this run's plan.
+
+        Its lines follow the sources of the flow, which may have changed since the last run.
+        """
         log = self._log
         self._batches.check_last(None if log.latest is None else log.latest.last_batch)
         update_layout(log.storage, self._offsets, committed=log.latest is not None)
@@ -89,20 +92,26 @@ class MicroBatchRows(BatchRows):
     def to_batch(
         self, rows: DataFrame, number: int, last: BatchRef | None
     ) -> SourceBatch[DataFrame] | None:
-        """Identify the micro-batch that Spark offers; ``None`` if it is committed already."""
+        """Return the micro-batch that Spark offers, identified.
+
+        ``None`` if it is committed already.
+
+        `last`: last committed batch.
+        """
         ref = self.identify(number, last)
         if ref is None:
             return None
         return SourceBatch(ref=ref, rows=rows, look=self.look(ref, rows.sparkSession))
 
     def look(self, ref: BatchRef, spark: SparkSession) -> SourceLook:
-        """Return the known arrival times of a micro-batch's rows; call it on Spark's thread."""
+        """Return the known arrival times of a micro-batch's rows; called on Spark's thread."""
         return self._looks.look(ref, query_of(spark))
 
     def identify(self, number: int, last: BatchRef | None) -> BatchRef | None:
-        """Identify a micro-batch; ``None`` if it is committed already.
+        """Return the reference to a micro-batch; ``None`` if it is committed already.
 
-        Own sources that have left the flow, or are read beside it, stay where they are.
+        Own sources that have left the flow, or are read beside it, keep their positions. `last`:
+        last committed batch.
         """
         of_spark = None if last is None or not last.of_spark else last
         ref = self._batches.identify(number, of_spark)
@@ -111,22 +120,22 @@ class MicroBatchRows(BatchRows):
         return msgspec.structs.replace(ref, positions=last.positions, identities=last.identities)
 
     def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> EpochRows:
-        """Read a micro-batch's rows: few to the driver, many as an RDD of the JVM."""
+        """Return a micro-batch's rows: few on the driver, many as an RDD of the JVM."""
         del instruction
         assert batch.rows is not None, "Spark calls for epochs with rows of DataFrames"
         read = self._rows.read(batch.rows, batch.ref.number)
         return EpochRows(here=read) if isinstance(read, list) else EpochRows(rdd=read)
 
     def force_log(self, ref: BatchRef) -> None:
-        """Force Spark's own log entries of a micro-batch to the disk."""
+        """Make Spark's own log entries of a micro-batch durable."""
         self._batches.force_log(ref)
 
     def micro_batch_rows(self, rows: int) -> int:
-        """Return how many of a batch's `rows` are of a micro-batch: all."""
+        """Return `rows`: all of a batch's rows come from the micro-batch."""
         return rows
 
     def expect_rows(self, rows: int) -> None:
-        """Set the expected rows of the next micro-batch to those of this committed one."""
+        """Set the expected number of rows of the next micro-batch."""
         self._rows.expect(rows)
         self._looks.committed(rows)
 
@@ -154,24 +163,27 @@ class MicroBatchQuery:
 
     @property
     def is_active(self) -> bool:
-        """True until the query has ended altogether."""
+        """True until the query has ended completely."""
         try:
             return self.spark_query.isActive
         except Exception:  # noqa: BLE001  whatever Py4J raises when its JVM is gone
             return False
 
     def failure(self) -> BaseException | None:
-        """Error that ended Spark's query, if it was the error of no epoch."""
+        """Return the error that ended Spark's query outside of any epoch.
+
+        ``None`` if there is none.
+        """
         with suppress(Exception):  # a JVM that is gone says nothing any more
             return self.spark_query.exception()
         return None
 
     def status(self) -> dict[str, Any]:
-        """Status of Spark's query: ``message``, ``isDataAvailable``, ``isTriggerActive``."""
+        """Return Spark's status: ``message``, ``isDataAvailable``, ``isTriggerActive``."""
         return dict(self.spark_query.status)
 
     def begin(self, ending: Ending) -> None:
-        """Start the thread for epochs without input; micro-batches have begun already."""
+        """Start the thread for epochs without input; Spark's micro-batches run already."""
         self._ending = ending
         self._quiet = QuietEpochs(
             run=self._run,
@@ -206,19 +218,19 @@ class MicroBatchQuery:
         self._quiet.wait_until_idle()
 
     def stop(self) -> None:
-        """Stop Spark's query, and wait for the micro-batch that runs."""
+        """Stop Spark's query, and wait for the running micro-batch."""
         self.spark_query.stop()
 
     def sources(self) -> dict[str, Any] | None:
-        """Lag of the sources behind their ends, as plain values; ``None`` before Spark knows."""
+        """Return the lag of the sources as plain values; ``None`` before Spark knows it."""
         return source_lag(self.spark_query)
 
     def rows_held_back(self) -> int | None:
-        """Count the rows in the sources beyond the last micro-batch; ``None`` if not known."""
+        """Return the number of rows in sources after the last micro-batch; ``None`` if unknown."""
         return rows_held_back(self.spark_query)
 
     def add_source_figures(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Add the figures of their sources to epochs' progress, as Spark reports micro-batches."""
+        """Return epochs' progress with Spark's figures of their sources."""
         return add_source_figures(progress, self.spark_query)
 
 
@@ -269,11 +281,11 @@ class SparkStream:
 
     @property
     def has_failed(self) -> bool:
-        """True if it has ended by an error."""
+        """True if Spark's query has ended by an error."""
         return self._query.exception() is not None
 
     def input_has_ended(self) -> bool:
-        """Return whether the query has ended, without an error, because its input has."""
+        """Return whether Spark's query has ended without an error, because its input has."""
         if not is_bounded(self._trigger):
             return False
         if self._trigger is not None and "once" in self._trigger and self._batches():
@@ -332,15 +344,15 @@ class QuietEpochs:
         return not self._thread.is_alive()
 
     def _is_busy(self) -> bool:
-        """Return whether an epoch runs or is about to."""
+        """Return whether an epoch runs, or is about to run."""
         return self._gate.busy or self._run.is_pending
 
     def _can_run(self) -> bool:
-        """Return whether epochs can still run."""
+        """Return whether epochs without input can still run."""
         return self._gate.failure is None and not self._gate.closed and self._thread.is_alive()
 
     def _run_thread(self) -> None:
-        """Body of the thread: run epochs without input while they are due."""
+        """Run epochs without input while they are due; the body of the thread."""
         try:
             self._run.use_this_thread()
             self._run_due_epochs()
@@ -366,7 +378,7 @@ class QuietEpochs:
                 self._gate.wait_for_close(_LOOK_S)
 
     def _should_continue(self) -> bool:
-        """Return whether to go on: not closed or failed, and Spark's query or work remains."""
+        """Return whether to continue: not closed or failed, and Spark's query or work remains."""
         if self._gate.closed or self._gate.failure is not None:
             return False
         if time.monotonic() - self._looked_s < _LOOK_AT_SPARK_S:
@@ -381,7 +393,7 @@ class QuietEpochs:
         return self._run.is_pending
 
     def _advance_clock(self) -> None:
-        """Advance the migration protocol's clock, so that it retries orders without an answer."""
+        """Advance the migration protocol's clock, so that unanswered orders time out."""
         if time.monotonic() - self._ticked_s >= _TICK_S:
             self._ticked_s = time.monotonic()
             self._run.advance_clock()

@@ -50,12 +50,10 @@ class MicroBatches:
         self._storage, self._lines = storage, lines
 
     def identify(self, number: int, last: BatchRef | None) -> BatchRef | None:
-        """Identify the micro-batch that Spark offers; ``None`` if it is committed already.
+        """Return the reference to the micro-batch that Spark offers; ``None`` if it is committed.
 
-        number: Its number.
-        last: The last one that was committed, if any.
-
-        Raises `CheckpointMismatchError` if Spark's log and the checkpoint do not go together.
+        `number`: its number. `last`: the last committed one, if any. Raises
+        `CheckpointMismatchError` if Spark's log and the checkpoint do not belong together.
         """
         committed = -1 if last is None else last.number
         if number > committed + 1:
@@ -82,7 +80,7 @@ class MicroBatches:
         return None
 
     def check_last(self, last: BatchRef | None) -> None:
-        """Refuse a checkpoint whose last batch is not from Spark.
+        """Raise if the checkpoint's last batch is not from Spark.
 
         Raises `CheckpointMismatchError` if `godwit.testing` committed the last micro-batch.
         """
@@ -97,9 +95,9 @@ class MicroBatches:
             )
 
     def force_log(self, batch: BatchRef) -> None:
-        """Make Spark's entries of a micro-batch durable, where the checkpoint is on a local disk.
+        """Make Spark's entries of a micro-batch durable, if the checkpoint is on a local disk.
 
-        Elsewhere a file that is there is durable.
+        On other file systems, a file that exists is durable.
         """
         if not isinstance(self._storage, LocalStorage):
             return
@@ -117,7 +115,7 @@ class MicroBatches:
                 _fsync(directory)
 
     def _read_micro_batch(self, number: int) -> BatchRef:
-        """Read a micro-batch's offsets and files from Spark's logs."""
+        """Return a micro-batch with the offsets and files that Spark's logs have."""
         offsets = read_entry(self._storage, f"offsets/{number}")
         if offsets is None:
             raise CheckpointError(
@@ -153,12 +151,12 @@ class MicroBatches:
         )
 
     def _start_offsets(self, number: int) -> dict[int, bytes]:
-        """Offsets of the sources before a micro-batch, by number of the source."""
+        """Return number of a source → its offset before a micro-batch."""
         entry = read_entry(self._storage, f"offsets/{number}")
         return {} if entry is None else self._parse_offsets(number, entry)
 
     def _parse_offsets(self, number: int, entry: bytes) -> dict[int, bytes]:
-        """Parse an entry of the offset log: number of a source → its offset."""
+        """Return number of a source → its offset, from an entry of the offset log."""
         if reorder_offsets(entry, self._lines, self._lines) is None:
             raise CheckpointError(
                 f"Spark's log in {self._storage.uri!r} has {len(offsets_in(entry))} offsets of "
@@ -170,16 +168,16 @@ class MicroBatches:
         return dict(zip(self._lines, offsets_in(entry), strict=True))
 
     def _has_old_digest(self, last: BatchRef) -> bool:
-        """Return whether a record's digest is of the former form, over lines."""
+        """Return whether a record's digest has the former form, computed over lines."""
         return not last.lines and len(self._lines) > len(set(self._lines))
 
     def _has_same_offsets(self, last: BatchRef) -> bool:
-        """Return whether Spark's log holds the offsets of such a record."""
+        """Return whether Spark's log has the offsets of a record with a digest of that form."""
         entry = read_entry(self._storage, f"offsets/{last.number}")
         return entry is not None and set(offsets_in(entry)) == set(offsets_in(last.offsets))
 
     def _file_entries(self, source: int, entry: int) -> Iterator[bytes]:
-        """Yield the lines of one entry of a file source's log, also from a compaction."""
+        """Yield the lines of one entry of a file source's log, also from a compacted file."""
         for name in (f"{entry}{merged}" for merged in _NAMES):
             data = read_entry(self._storage, f"sources/{source}/{name}")
             for line in (data or b"").splitlines()[1:]:
@@ -200,7 +198,7 @@ class MicroBatches:
 
 
 def _fsync(path: Path) -> None:
-    """Force a file or directory to the disk."""
+    """Make a file or directory durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -220,7 +218,7 @@ _LEFT_OVER = re.compile(r"\.{1,2}\d+\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\
 def quick_local_logs(spark: SparkSession, uri: str) -> Iterator[None]:
     """Context in which started queries write logs on a local disk without starting processes.
 
-    What the user has set stays.
+    Settings of the user are not changed.
     """
     if not uri.startswith("file:") or spark.conf.get(_MANAGER, None) is not None:
         yield
@@ -233,14 +231,14 @@ def quick_local_logs(spark: SparkSession, uri: str) -> Iterator[None]:
 
 
 def give_id(storage: CheckpointStorage, query_id: str) -> None:
-    """Write the checkpoint's query id for Spark, unless Spark has one."""
+    """Write the query id for Spark into the checkpoint, unless Spark has written one."""
     path = "spark/metadata"
     if query_id and all(entry.path != path for entry in storage.list("spark")):
         storage.write_atomic(path, json.dumps({"id": str(uuid.UUID(query_id))}).encode())
 
 
 def remove_leftovers(storage: CheckpointStorage) -> None:
-    """Remove temporary files that a crash left in the directories of Spark's log.
+    """Delete temporary files that a crash left in the directories of Spark's log.
 
     Spark does not begin its first micro-batch in a directory that has any file in it.
     """
@@ -253,7 +251,7 @@ def remove_leftovers(storage: CheckpointStorage) -> None:
 def wait_for_sources(query: StreamingQuery) -> None:
     """Wait until the sources of a query that was just started have opened their logs.
 
-    A query that fails before that says so itself later.
+    A failure of the query before that is reported later, by the query.
     """
     execution: Any = query._jsq.streamingQuery()  # noqa: SLF001  no public way to wait for it
     try:

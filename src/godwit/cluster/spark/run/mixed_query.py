@@ -79,13 +79,16 @@ class MixedQuery:
         return not self._over.is_set()
 
     def failure(self) -> BaseException | None:
-        """Error that ended Spark's query or the loop, if it was the error of no epoch."""
+        """Return the error that ended Spark's query or the loop outside of any epoch.
+
+        ``None`` if there is none.
+        """
         with suppress(Exception):  # a JVM that is gone says nothing any more
             return self.spark_query.exception()
         return None
 
     def status(self) -> dict[str, Any]:
-        """Status of Spark's query, in which rows of own sources count as available data."""
+        """Return the status of Spark's query; rows of own sources count as available data."""
         status = dict(self.spark_query.status)
         if self._over.is_set():
             return status
@@ -96,7 +99,7 @@ class MixedQuery:
         return status
 
     def process_all_available(self) -> None:
-        """Wait until all rows that either kind of source has now are processed."""
+        """Wait until all rows that sources of both kinds have now are processed."""
         if self._bounded:
             self._over.wait()
             return
@@ -122,7 +125,10 @@ class MixedQuery:
         )
 
     def sources(self) -> dict[str, Any] | None:
-        """Lag of the sources of both kinds, as plain values; ``None`` before Spark knows."""
+        """Return the lag of sources of both kinds as plain values.
+
+        ``None`` before Spark knows it.
+        """
         of_spark, own = source_lag(self.spark_query), self._figures.sources()
         if of_spark is None and not own:
             return None
@@ -130,13 +136,13 @@ class MixedQuery:
         return {"batchId": batch, "sources": [*frames, *own]}
 
     def rows_held_back(self) -> int | None:
-        """Count the rows in sources of both kinds that are not read; ``None`` if not known."""
+        """Return the number of unread rows in sources of both kinds; ``None`` if unknown."""
         counts = (rows_held_back(self.spark_query), self._figures.rows_held_back())
         known = [count for count in counts if count is not None]
         return sum(known) if known else None
 
     def add_source_figures(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Add the figures of sources of both kinds to epochs' progress."""
+        """Return epochs' progress with the figures of sources of both kinds."""
         noted, filled = self._figures.recorded(), []
         for made in progress:
             of_both = made
@@ -151,7 +157,7 @@ class MixedQuery:
     # -- the thread -------------------------------------------------------------------------------
 
     def _close_sources(self) -> None:
-        """Close Godwit's own sources; report one that does not answer within 10 s."""
+        """Close Godwit's own sources; report a source that does not close within 10 s."""
         if not self._epochs.thread.close(self._epochs.positions.close, _STOP_S):
             self._run.conducting.background_failed(
                 "closing the sources", f"a source has not answered for {_STOP_S:.0f} s"
@@ -182,7 +188,7 @@ class MixedQuery:
             self._gate.wait_for_close(self._pause_s())
 
     def _has_stream_ended(self) -> bool:
-        """Record the end of Spark's query; return whether it ended before its input did."""
+        """Return whether Spark's query has ended before its input did; record its end."""
         if self._stream_ended or self._stream.is_active:
             return False
         if self._stream.has_failed or not self._stream.input_has_ended():
@@ -191,7 +197,7 @@ class MixedQuery:
         return False
 
     def _run_own_epoch(self) -> bool:
-        """Run an epoch over own sources if due and they have rows; return whether it ran."""
+        """Run an epoch over own sources if it is due and they have rows; return whether it ran."""
         # With a trigger of one epoch, the rows of a micro-batch are to be in it too.
         waits = self._once and not self._stream_ended
         if self._own_ended or waits or self._pace.seconds_to_poll > 0:
@@ -210,7 +216,10 @@ class MixedQuery:
         return True
 
     def _run_round(self, *, due: bool) -> bool:
-        """Run an epoch over rows waiting in loops, if any; return whether it ran."""
+        """Run an epoch over rows waiting in loops, if there are any; return whether it ran.
+
+        `due`: an epoch is due anyway, so it runs even if the loops pause.
+        """
         with suppress(GateClosedError):
             return self._epochs.run_round(self._is_stopped, due=due)
         return False

@@ -80,18 +80,18 @@ class MixedRows(BatchRows):
 
     @property
     def latest(self) -> Any:
-        """JVM RDD of the last micro-batch, which new executors read for their rehearsal."""
+        """JVM RDD of the last micro-batch, which new executors read in a trial epoch."""
         return self.frames.latest
 
     def open(self) -> None:
-        """Open both kinds of sources; a bounded query fixes the end of own sources now."""
+        """Open sources of both kinds; a bounded query fixes the end of own sources now."""
         self.frames.open()
         self.own.open()
         if self._ends:
             self.own.positions.fix_ends()
 
     def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> EpochRows:
-        """Read a batch: rows of the micro-batch, if any, and splits of own sources."""
+        """Return a batch's rows: of the micro-batch, if any, and of own sources' splits."""
         self._now = batch
         own = assign_splits(batch, len(instruction.places))
         if batch.rows is None:
@@ -99,20 +99,25 @@ class MixedRows(BatchRows):
         return self.frames.read(batch, instruction).with_others(own)
 
     def force_log(self, ref: BatchRef) -> None:
-        """Force Spark's own log entries to the disk, once for each micro-batch."""
+        """Make Spark's own log entries durable, once for each micro-batch."""
         if ref.of_spark and ref.number != self._secured:
             self.frames.force_log(ref)
             self._secured = ref.number
 
     def micro_batch_rows(self, rows: int) -> int | None:
-        """Return the number of the last batch's rows from a micro-batch; ``None`` without one."""
+        """Return the number of the last batch's rows that came from a micro-batch.
+
+        ``None`` if none.
+
+        `rows`: number of all its rows.
+        """
         batch = self._now
         if batch is None or batch.rows is None:
             return None
         return max(0, rows - (batch.split_rows or 0))
 
     def expect_rows(self, rows: int) -> None:
-        """Expect about `rows` rows in the next micro-batch; splits count their own."""
+        """Set the expected number of rows of the next micro-batch."""
         self.frames.expect_rows(rows)
 
     def close(self) -> None:
@@ -129,7 +134,7 @@ class SourceThread:
     def call(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function on the thread; return its result or raise its error.
 
-        Raises `GateClosedError` if the query is to stop meanwhile.
+        Raises `GateClosedError` if the query stops meanwhile.
         """
         future = self._pool.submit(function, *args, **kwargs)
         while not wait([future], _LOOK_S).done:
@@ -196,25 +201,28 @@ class MixedEpochs:
         self._run_epoch(self._batch_of_own, stopped)
 
     def had_micro_batch(self, epoch: int) -> bool:
-        """Return whether an epoch with input had rows of DataFrames, as far as is known."""
+        """Return whether an epoch with input had rows of DataFrames, if that is known."""
         return epoch not in self._without_frames
 
     def _plan_own(self) -> SourceBatch[DataFrame] | None:
-        """Plan the next batch of own sources, on their thread; ``None`` without rows."""
+        """Return the next batch of own sources, planned on their thread; ``None`` without rows."""
         return self.thread.call(self._plan_on_thread, num_tasks(self._run))
 
     def _plan_on_thread(self, parallelism: int) -> SourceBatch[DataFrame] | None:
-        """Plan the rows of own sources after the last commit; runs on their thread."""
+        """Return the batch of own sources after the last commit; runs on their thread."""
         self._note_commit()
         return self.positions.plan(parallelism, everything=self._once)
 
     def _plan_loops_only(self) -> SourceBatch[DataFrame]:
-        """Plan a batch of only rows waiting in loops; runs on the own sources' thread."""
+        """Return a batch of only rows waiting in loops; runs on the own sources' thread."""
         self._note_commit()
         return self.positions.plan_loops_only(num_tasks(self._run))
 
     def _plan_round(self, *, due: bool) -> SourceBatch[DataFrame] | None:
-        """Plan a round of rows waiting in loops; runs on the own sources' thread."""
+        """Return a batch of rows waiting in loops; ``None`` without any or if loops pause.
+
+        Runs on the own sources' thread. `due`: an epoch runs anyway, even if the loops pause.
+        """
         self._note_commit()
         return self.positions.plan_next_round(num_tasks(self._run), due=due)
 
@@ -229,7 +237,10 @@ class MixedEpochs:
         return True
 
     def _round_batch(self, last: BatchRef | None, *, due: bool) -> SourceBatch[DataFrame] | None:
-        """Plan an epoch of loops alone; ``None`` if a micro-batch has taken them meanwhile."""
+        """Return a batch of rows in loops alone.
+
+        ``None`` if a micro-batch's epoch has read them.
+        """
         planned = self.thread.call(self._plan_round, due=due)
         return None if planned is None else self._own_batch(planned, last)
 

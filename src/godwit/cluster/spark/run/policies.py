@@ -41,7 +41,7 @@ def plan_from_present(
     conducting: SharedConductor,
     log: CommitLog,
 ) -> RegroupingPlan:
-    """Plan a regrouping from the present components; changes nothing."""
+    """Return the plan of a regrouping from the present components; changes nothing."""
     with conducting.locked() as conductor:
         flow = flow.with_plan(conductor.plan)
         standing = conductor.view.components
@@ -56,7 +56,7 @@ def plan_from_present(
 
 
 def to_regrouping(plan: RegroupingPlan, bounds: Bounds, reason: str = "") -> Regrouping:
-    """Build the conductor's request from a regrouping plan."""
+    """Return a regrouping plan as a request to the conductor."""
     return Regrouping(
         id=f"regroup-{uuid.uuid4().hex[:8]}",
         stages=plan.stages,
@@ -107,7 +107,10 @@ class OperatorPolicies:
 
     @contextmanager
     def manual_regrouping(self, operators: Iterable[str]) -> Iterator[Callable[[str], None]]:
-        """Record a manual regrouping of these operators; call the yielded function with its id."""
+        """Context that records a user's regrouping of operators.
+
+        Call the yielded function with the regrouping's id.
+        """
         with self._lock:
             with self._conducting.locked() as conductor:
                 if self._own and conductor.ended_regrouping(self._own) is None:
@@ -119,15 +122,16 @@ class OperatorPolicies:
             yield self._record_manual
 
     def _record_manual(self, regrouping: str) -> None:
-        """Record a manual regrouping, which policies respect."""
+        """Record a user's regrouping, which policies do not reverse for a while."""
         self._by_hand = regrouping
 
     def observe(
         self, outcome: EpochOutcome, flow: CompiledFlow, plans: Mapping[str, EpochPlan]
     ) -> None:
-        """Feed a committed epoch to the policies, with the flow and plans that it ran under.
+        """Pass a committed epoch to the policies, with the flow and plans that it ran under.
 
-        What a policy raises is told: the epoch is committed, and still to be delivered.
+        Errors of a policy are reported, not raised: the epoch is committed, and has to be
+        delivered.
         """
         self._guard(self._run_policies, outcome, flow, plans)
 
@@ -155,7 +159,10 @@ class OperatorPolicies:
             self._loop.step(now_s)
 
     def divide_manually(self, change: SpreadKeyOver) -> bool:
-        """Change the grid of a key by hand; ``False`` if it cannot be changed now."""
+        """Change the grid of a hot key, as a user requested.
+
+        ``False`` if that is impossible now.
+        """
         with self._lock:
             if not self._divide_key(change, "asked for", {}):
                 return False
@@ -164,7 +171,10 @@ class OperatorPolicies:
             return True
 
     def _divide_key(self, change: SpreadKeyOver, reason: str, numbers: Mapping[str, float]) -> bool:
-        """Order a change of a key's parts, and announce it."""
+        """Request a change of a key's parts, and announce it.
+
+        ``False`` if that is impossible now.
+        """
         orders = self._spreading[change.operator]
         if not orders.order(change.hash, change.key, change.grid):
             return False

@@ -140,12 +140,12 @@ class SparkRun:
 
     @property
     def flow(self) -> CompiledFlow:
-        """The flow under its physical plan of now."""
+        """The flow, under its present physical plan."""
         return self.epochs.flow
 
     @property
     def spreading(self) -> Mapping[str, SpreadOrders]:
-        """Operator whose hot keys may be divided → its orders."""
+        """Operator → requests to divide its hot keys, for operators that allow it."""
         return self.epochs.times.spreading
 
     @property
@@ -155,7 +155,7 @@ class SparkRun:
 
     @property
     def log(self) -> CommitLog:
-        """The checkpoint's commits."""
+        """Commit log of the checkpoint."""
         return self.epochs.log
 
     @property
@@ -166,7 +166,7 @@ class SparkRun:
 
     @property
     def view(self) -> ProtocolView:
-        """State of the migration protocol, as a value that does not change any more."""
+        """State of the migration protocol, as an immutable value."""
         return self.conducting.view
 
     def close(self) -> list[tuple[str, str]]:
@@ -183,13 +183,13 @@ class SparkRun:
         self._lease.release()
 
     def check_lease(self) -> None:
-        """Raise `CheckpointInUseError` if somebody else has claimed the checkpoint."""
+        """Raise `CheckpointInUseError` if another query has taken the lease on the checkpoint."""
         self._lease.check_held()
 
     # -- epochs -----------------------------------------------------------------------------------
 
     def epoch_begun(self, rows: int, held_back: int) -> None:
-        """Report the rows of an epoch that begins, and the sources' backlog, to the controller."""
+        """Report an epoch's rows, and the sources' backlog (`held_back`), to the controller."""
         if self.controller is not None:
             self.controller.epoch_begun(rows, held_back)
 
@@ -204,9 +204,9 @@ class SparkRun:
     ) -> dict[str, float]:
         """Run the epoch of a batch of source rows, which may be offered again after a crash.
 
-        `stopped`: returns whether Spark's query is being stopped. Raises if the epoch failed.
-
-        Returns phase → milliseconds; empty if the batch was committed before.
+        `offered`: returns the batch after the last committed one. `stopped`, `broken_off`: return
+        whether Spark's query is being stopped, and whether the epoch is to be aborted. Raises if
+        the epoch failed. Returns phase → milliseconds; empty if the batch was committed before.
         """
         with self.gate.epoch(stopped, broken_off=broken_off):
             batch = offered(self.epochs.last_batch)
@@ -230,12 +230,12 @@ class SparkRun:
 
     @property
     def is_due(self) -> bool:
-        """True if an epoch has something to do even if it has no input."""
+        """True if an epoch without input has work to do."""
         return self.epochs.is_due(self.view)
 
     @property
     def is_pending(self) -> bool:
-        """True if epochs without input are due, or will be once nothing holds them."""
+        """True if epochs without input are due, or will be once they are not held."""
         return self.epochs.is_pending(self.view)
 
     def end_input(self) -> None:
@@ -248,11 +248,11 @@ class SparkRun:
             conductor.let_time_pass()
 
     def use_this_thread(self) -> None:
-        """Prepare a thread that is not Spark's for jobs of this run."""
+        """Prepare the calling thread, which is not Spark's, to start jobs of this run."""
         self._spark.sparkContext.setJobGroup(self.run_id, f"godwit: epochs of {self.flow.name}")
 
     def cancel_jobs(self) -> None:
-        """Break off the jobs of threads that are not Spark's."""
+        """Cancel the jobs started by threads that are not Spark's."""
         self._spark.sparkContext.cancelJobGroup(self.run_id)
 
     # -- what looks on ----------------------------------------------------------------------------
@@ -297,7 +297,7 @@ class SparkRun:
             self._note("latency", lambda: latency_entry(outcome.epoch, latencies))
 
     def _collect_if_due(self, epoch: int) -> None:
-        """Queue the deletion of files that nothing refers to any more, now and then."""
+        """Queue the deletion of unneeded files, every few epochs."""
         last, last_s = self._collected
         now_s = time.monotonic()
         if epoch - last >= _COLLECT_EVERY and now_s - last_s >= _COLLECT_EVERY_S:
@@ -337,7 +337,10 @@ def open_run(
     dispatcher: EventDispatcher,
     gate: EpochGate,  # says when the query is to stop
 ) -> SparkRun:
-    """Acquire the checkpoint's lease, recover the state, open the sinks, wait for executors."""
+    """Acquire the lease, recover the state, open the sinks and wait for executors; return the run.
+
+    `rows_of`: returns the sources' rows, for the recovered checkpoint.
+    """
     if options.lanes.resident:
         check_spare_slots(spark.sparkContext, options.executors, _spare_slots(options))
         check_unencrypted_network(spark.sparkContext)
@@ -402,12 +405,12 @@ _CLOSED: Final = (
 def _closing_order(
     closing: Mapping[str, Callable[[], object]],
 ) -> list[tuple[str, Callable[[], object]]]:
-    """Return the parts that are open, in the order in which they are closed."""
+    """Return the names and closing functions of open parts, in the order of closing."""
     return [(part, closing[part]) for part in _CLOSED if part in closing]
 
 
 def _spare_slots(options: Options) -> int:
-    """Return the task slots per executor that resident lanes leave free."""
+    """Return the number of task slots per executor that resident lanes leave free."""
     return int(options.lanes.resident)
 
 
@@ -424,7 +427,10 @@ def _open_parts(
     lease: CheckpointLease,
     closing: dict[str, Callable[[], object]],  # gets each part as it is opened
 ) -> SparkRun:
-    """Open all parts of a run, over rows of sources that are open."""
+    """Open all parts of a run, whose sources are open, and return the run.
+
+    `closing`: gets a function for each part that is open.
+    """
     flow = recovery.flow
     cluster = _open_cluster(
         recovery, log, source, options, spark, run_id=run_id, gate=gate, closing=closing
@@ -502,7 +508,11 @@ def _start_controller(
     note: Callable[[str, Callable[[], Mapping[str, Any]]], None],
     closing: dict[str, Callable[[], object]],
 ) -> ControllerThread | None:
-    """Start the controller; ``None`` if it is not set."""
+    """Start the controller and return it; ``None`` if the user set none.
+
+    `past`: events of earlier runs. `note`: adds journal entries. `closing`: gets its closing
+    function.
+    """
     if options.control is None:
         return None
     controller = ControllerThread(
@@ -567,7 +577,7 @@ def _open_cluster(
     gate: EpochGate,
     closing: dict[str, Callable[[], object]],
 ) -> SparkCluster:
-    """Open the sinks, ship the program, and wait for executors."""
+    """Open the sinks, broadcast the program, and wait for executors; return the cluster."""
     flow, context = recovery.flow, spark.sparkContext
     sinks = OpenSinks(
         flow,
@@ -604,7 +614,7 @@ def _open_cluster(
 def _resident_lanes(
     cluster: SparkCluster, conducting: SharedConductor, run_id: str, flow: str
 ) -> ResidentLanes:
-    """Create the resident lanes: tasks of long Spark jobs that stay between epochs."""
+    """Return the resident lanes: tasks of long Spark jobs that stay between epochs."""
     return ResidentLanes(
         partial(lanes_of, cluster.program),
         lambda number: SparkTasks(
@@ -618,7 +628,7 @@ def _resident_lanes(
 
 
 def _may_wait(spark: SparkContext) -> bool:
-    """Return whether tasks can wait for their rows: all at once, each once, unencrypted."""
+    """Return whether tasks may wait for their rows: all run at once, each once, unencrypted."""
     speculates = is_on(spark.getConf().get("spark.speculation", "false"))
     return lanes_fit(spark) and not speculates and encrypting_setting(spark) is None
 
@@ -657,7 +667,7 @@ def _create_conductor(
     policy: Policy,
     ports: ConductorPorts,
 ) -> Conductor:
-    """Create the conductor, announce the run, and deliver the last epoch again."""
+    """Create the conductor, announce the run, and repeat the delivery of the last epoch."""
     flow, resumed = recovery.flow, log.latest_epoch >= 0
     load = read_last(log.storage, _REMEMBERED, "load", LoadSummary.from_dict)
     conductor = Conductor(
@@ -677,7 +687,7 @@ def _create_conductor(
 
 
 def _past_decisions(flow: CompiledFlow, log: CommitLog, options: Options) -> list[events.Event]:
-    """Return decisions of earlier runs from the journal; empty without controller and policies."""
+    """Return the events of earlier runs; empty without controller and policies."""
     adapts = (
         options.control
         or options.adaptation.fusion
@@ -690,7 +700,7 @@ def _past_decisions(flow: CompiledFlow, log: CommitLog, options: Options) -> lis
 def _enabled_policies(
     options: Options, epochs: FlowEpochs[Any], conducting: SharedConductor, past: list[events.Event]
 ) -> OperatorPolicies:
-    """Create the policies that change operators of a running query, as options enable them."""
+    """Return the policies that may change operators of the query, as options enable them."""
     flow, times = epochs.flow, epochs.times
     splitting = splitting_of(flow, options.adaptation.splitting)
     spreading = spreading_of(flow, options.adaptation.spreading)
@@ -727,7 +737,7 @@ def _enabled_policies(
 
 
 def _initial_components(flow: CompiledFlow, options: Options) -> dict[str, tuple[str, ...]]:
-    """Components to start with: those that the user names, and operators fused by attributes."""
+    """Return component → operators to start with: as the user says, or fused by attributes."""
     named = dict(options.components)
     if options.adaptation.fusion is None or options.adaptation.fusion.by != "attributes":
         return named

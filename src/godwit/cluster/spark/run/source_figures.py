@@ -23,7 +23,7 @@ _TOLD: Final = ("name", "description", "inputRowsPerSecond", "processedRowsPerSe
 
 
 def now_us() -> int:
-    """Return the Unix time in microseconds, the clock of arrivals."""
+    """Return Unix time in microseconds: the clock of arrivals."""
     return time.time_ns() // 1000
 
 
@@ -88,7 +88,7 @@ class SourceProgress:
         self._lag_s = ended_s + max(_LAG_SHARE * (ended_s - now_s), _LAG_PAUSE_S)
 
     def backlog_without(self, planned: SourceBatch[Any]) -> int | None:
-        """Return the sources' backlog in rows, without those of a batch; ``None`` if unknown.
+        """Return the sources' backlog in rows without those of a batch; ``None`` if unknown.
 
         It is known if the lag was measured since the last epoch.
         """
@@ -102,7 +102,10 @@ class SourceProgress:
         self._nothing_us = now_us()
 
     def observe(self, planned: SourceBatch[Any], asked_us: int) -> SourceLook:
-        """Return the arrival times of a batch's rows, by the times at which sources were polled."""
+        """Return the arrival times of a batch's rows, estimated from the polls of the sources.
+
+        `asked_us`: time of the last poll.
+        """
         at_us, names = self._lags_us, self._positions.sources
         return SourceLook(
             at_us=asked_us,
@@ -117,12 +120,12 @@ class SourceProgress:
 
     @property
     def last_number(self) -> int | None:
-        """Number of the last epoch that was noted."""
+        """Number of the last recorded epoch; ``None`` before the first."""
         with self._lock:
             return self._kept[-1][0] if self._kept else None
 
     def sources(self) -> list[dict[str, Any]]:
-        """Return lag and rates of each source, as of the last epoch that was noted."""
+        """Return lag and rates of each source, as of the last recorded epoch."""
         with self._lock:
             figures = self._kept[-1][1] if self._kept else []
         lags = self._lags
@@ -141,13 +144,13 @@ class SourceProgress:
         return sum(known) if known else None
 
     def recorded(self) -> dict[int, tuple[list[dict[str, Any]], float]]:
-        """Return number → figures of each source, and milliseconds that the epoch took in all."""
+        """Return epoch number → figures of each source, and total milliseconds of the epoch."""
         with self._lock:
             return {number: (figures, took_ms) for number, figures, took_ms in self._kept}
 
 
 def _lag_as_text(lag: Lag | None) -> dict[str, str]:
-    """Lag of a source as text, in the fields of Spark's progress."""
+    """Return a source's lag as text, in the fields of Spark's progress."""
     if lag is None:
         return {}
     found = {"lagRows": lag.rows, "lagBytes": lag.size_bytes, "oldestUs": lag.oldest_us}

@@ -67,9 +67,9 @@ _STOP_S: Final = 10.0
 
 
 def interval_s(trigger: Mapping[str, object] | None) -> float:
-    """Return the trigger's interval in seconds; 0 without one.
+    """Return the trigger's interval in seconds; 0 if it has none.
 
-    Raises `InvalidFlowError` if a trigger's interval is no length of time.
+    Raises `InvalidFlowError` if the interval is no length of time.
     """
     text = (trigger or {}).get("processingTime")
     if text is None:
@@ -84,7 +84,7 @@ def interval_s(trigger: Mapping[str, object] | None) -> float:
 
 
 def known_interval_s(trigger: Mapping[str, object] | None) -> float:
-    """Return the interval of a trigger; 0 also where only Spark can read it."""
+    """Return the trigger's interval in seconds; 0 also if only Spark can parse it."""
     with suppress(InvalidFlowError):
         return interval_s(trigger)
     return 0.0
@@ -126,13 +126,13 @@ class OwnRows(BatchRows):
         self.stage: SplitStage = SplitStage(side=side, sources=copies)
 
     def _report_failure(self, what: str, error: str) -> None:
-        """Report a source's failure, each one once."""
+        """Announce a source's failure, once for each error."""
         if (what, error) not in self._told and len(self._told) < _MAX_TOLD:
             self._told.add((what, error))
             self.on_failure(what, error)
 
     def _report_pause(self, loop: str, rounds: int, rows: int) -> None:
-        """Report that a loop pauses."""
+        """Announce that a loop pauses after a number of rounds, with rows waiting."""
         self.on_pause(loop, rounds, rows)
 
     def open(self) -> None:
@@ -140,11 +140,11 @@ class OwnRows(BatchRows):
         self.positions.open()
 
     def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> EpochRows:
-        """Assign the batch's splits to the driver, or to tasks that read them."""
+        """Return the batch's rows: splits assigned to the driver, or to tasks that read them."""
         return assign_splits(batch, len(instruction.places))
 
     def close(self) -> None:
-        """Close the sources; may be repeated."""
+        """Close the sources; idempotent."""
         self.positions.close()
 
 
@@ -158,7 +158,7 @@ class ReadPace:
 
     @property
     def seconds_to_poll(self) -> float:
-        """Return the seconds until sources are to be polled again."""
+        """Seconds until sources are to be polled again."""
         return max(self._trigger_s, self._look_s) - time.monotonic()
 
     def record_poll(self, began_s: float, *, has_rows: bool) -> None:
@@ -175,7 +175,7 @@ class ReadPace:
             self._look_s += min(pause_s, _LONGEST_PAUSE_S)
 
     def pause_s(self, cpu_s: float) -> float:
-        """Return the pause after a check of everything that took `cpu_s` of CPU time."""
+        """Return the seconds to pause after a check that took `cpu_s` of CPU time."""
         pause_s = min(max(self.seconds_to_poll, 0.001), _LOOK_S)
         if time.monotonic() - self._rows_s > _RESTS_AFTER_S:
             pause_s = max(pause_s, min(_REST_SHARE * cpu_s, _LONGEST_REST_S))
@@ -205,7 +205,7 @@ class Waiters:
         return bool(self._waiting)
 
     def wait(self, over: threading.Event) -> None:
-        """Wait until the available rows are processed, or the query has ended."""
+        """Wait until the available rows are processed, or `over` is set: the query has ended."""
         waiter = _Waiter()
         with self._lock:
             self._waiting.append(waiter)
@@ -214,7 +214,7 @@ class Waiters:
                 return
 
     def set_targets(self) -> None:
-        """Set the target positions of new waiters to the sources' present ends."""
+        """Set the positions that new waiters wait for: the sources' present ends."""
         with self._lock:
             new = [waiter for waiter in self._waiting if waiter.ends is None]
         if new:
@@ -223,7 +223,7 @@ class Waiters:
                 waiter.ends = ends
 
     def release_finished(self, deliver: Callable[[], object] = lambda: None) -> None:
-        """Release those who wait for rows that are committed by now, after `deliver`."""
+        """Wake waiters whose rows are committed, after calling `deliver`."""
         with self._lock:
             waiting = list(self._waiting)
         for waiter in waiting:
@@ -235,7 +235,7 @@ class Waiters:
 
 
 def announce_pause(run: SparkRun, loop: str, rounds: int, rows: int) -> None:
-    """Announce that a loop pauses."""
+    """Announce that a loop pauses after a number of rounds, with rows waiting."""
     run.conducting.announce(events.FeedbackPaused, loop=loop, rounds=rounds, rows=rows)
 
 
@@ -285,11 +285,11 @@ class SourceLoop:
         return not self._over.is_set()
 
     def failure(self) -> BaseException | None:
-        """Return ``None``: an error of the loop fails the query by its gate."""
+        """Return ``None``: an error of the loop fails the query through its gate."""
         return None
 
     def status(self) -> dict[str, Any]:
-        """Status in Spark's terms: ``message``, ``isDataAvailable``, ``isTriggerActive``."""
+        """Return ``message``, ``isDataAvailable`` and ``isTriggerActive``, as Spark does."""
         over = self._over.is_set()
         failure = self._gate.failure
         message = "Stopped" if failure is None else f"Terminated with exception: {failure}"
@@ -307,7 +307,7 @@ class SourceLoop:
             self._waiters.wait(self._over)
 
     def stop(self) -> None:
-        """End the loop, and wait for the current epoch and delivery; on its own thread do nothing.
+        """End the loop, and wait for the current epoch and delivery; no-op on the loop's thread.
 
         Raises `StopTimeoutError` if a source does not answer in time.
         """
@@ -323,7 +323,7 @@ class SourceLoop:
         )
 
     def sources(self) -> dict[str, Any] | None:
-        """Lag of the sources behind their ends, as plain values."""
+        """Return the lag of the sources as plain values."""
         number = self._figures.last_number
         return None if number is None else {"batchId": number, "sources": self._figures.sources()}
 
@@ -332,10 +332,10 @@ class SourceLoop:
         return self._figures.rows_held_back()
 
     def add_source_figures(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Add the figures of their sources to epochs' progress.
+        """Return epochs' progress with the figures of their sources.
 
-        ``durationMs`` gets ``triggerExecution``, as Spark has it: from asking the sources on, to
-        the commit at least.
+        ``durationMs`` gets ``triggerExecution``, as Spark has it: from polling the sources to the
+        commit or later.
         """
         noted = self._figures.recorded()
         filled = []
@@ -388,7 +388,7 @@ class SourceLoop:
     def _run_input_epoch(self) -> bool:
         """Run an epoch if the trigger is due and sources have rows; return whether it ran.
 
-        Rows waiting in loops are read at once, whatever the trigger.
+        Rows waiting in loops are read without waiting for the trigger.
         """
         if self._input_ended or self._pace.seconds_to_poll > 0:
             return self._run_round(due=False)
@@ -419,7 +419,7 @@ class SourceLoop:
         return True
 
     def _run_round(self, *, due: bool) -> bool:
-        """Run an epoch over rows waiting in loops, if any; return whether it ran.
+        """Run an epoch over rows waiting in loops, if there are any; return whether it ran.
 
         `due`: an epoch is due anyway, so it runs even if the loops pause.
         """
@@ -454,7 +454,7 @@ class SourceLoop:
         return False
 
     def _end_input(self) -> None:
-        """Close all windows, once bounded input has ended."""
+        """Close all windows once bounded input has ended, if the user asked for it."""
         self._input_ended = True
         self._run.end_input()
 

@@ -63,7 +63,7 @@ class Guard:
         return True
 
     def report(self, error: BaseException) -> None:
-        """Log and announce an error, unless the same one was announced before."""
+        """Log and announce an error, unless the same error was announced before."""
         line = one_line(error)
         if line in self._told or len(self._told) >= _MAX_KINDS:
             return
@@ -95,7 +95,7 @@ class DaemonPool:
         self._closed = False
 
     def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Queue a call for the next free thread; `close` cancels its future."""
+        """Queue a call for the next free thread, and return its future; `close` cancels that."""
         future: Future[R] = Future()
         with self._changed:
             if self._closed:
@@ -111,9 +111,9 @@ class DaemonPool:
         return future
 
     def close(self, *, cancel: bool = True) -> None:
-        """Accept no more calls and cancel queued ones; running calls are not waited for.
+        """Accept no more calls, and cancel queued ones; running calls are not waited for.
 
-        cancel: ``False``: queued calls are still run.
+        `cancel`: ``False``: queued calls are still run.
         """
         with self._changed:
             self._closed = True
@@ -124,7 +124,7 @@ class DaemonPool:
             self._changed.notify_all()
 
     def _run_thread(self) -> None:
-        """Body of a thread: run submitted calls one after the other."""
+        """Run submitted calls one after the other; the body of a thread."""
         while (call := self._next_call()) is not None:
             future, function = call
             if not future.set_running_or_notify_cancel():
@@ -151,7 +151,7 @@ class DaemonPool:
 def close_all(parts: Iterable[tuple[str, Callable[[], object]]]) -> list[tuple[str, str]]:
     """Close parts one after the other; an error in one does not stop the rest.
 
-    Returns: Parts that could not be closed, each with its error in one line.
+    Returns the parts that could not be closed, each with its error in one line.
     """
     problems = []
     for what, close in parts:
@@ -166,7 +166,7 @@ def close_all(parts: Iterable[tuple[str, Callable[[], object]]]) -> list[tuple[s
 
 
 def _comes_of_cancelled_jobs(error: BaseException) -> bool:
-    """Return whether an error was caused by cancelling the epoch's Spark jobs.
+    """Return whether an error was caused by the cancellation of the epoch's Spark jobs.
 
     Aborting an epoch cancels its jobs, which Py4J reports as an error.
     """
@@ -203,17 +203,17 @@ class EpochGate:
 
     @property
     def interrupted(self) -> bool:
-        """True if an epoch that was under way is being broken off."""
+        """True if the running epoch is being aborted."""
         return self._interrupted
 
     @property
     def closed(self) -> bool:
-        """True if no epoch begins any more."""
+        """True if no further epoch can begin."""
         return self._closed
 
     @property
     def busy(self) -> bool:
-        """True if an epoch is being carried out."""
+        """True if an epoch is running."""
         return self._inside is not None
 
     @property
@@ -222,7 +222,7 @@ class EpochGate:
         return threading.get_ident() in {self._inside, self._delivering}
 
     def is_stopped(self) -> bool:
-        """Return whether the query of the current epoch was stopped through Spark."""
+        """Return whether Spark is stopping the query of the current epoch."""
         return self._stopped()
 
     @contextmanager
@@ -232,11 +232,11 @@ class EpochGate:
         *,
         broken_off: Callable[[], bool] = lambda: False,  # in the middle, in another way than here
     ) -> Iterator[None]:
-        """Context for running an epoch, one at a time; an error inside fails the query.
+        """Context in which one epoch runs at a time; an error inside fails the query.
 
-        `stopped`: called while the epoch cannot begin yet (see `pause`).
-
-        Raises `GateClosedError` if the gate is closed, or closes while waiting for other epochs.
+        `stopped`: called while the epoch cannot begin yet (see `pause`). `broken_off`: returns
+        whether the epoch is to be aborted. Raises `GateClosedError` if the gate is closed, or
+        closes while waiting for other epochs.
         """
         try:
             with self.between_epochs(stopped):
@@ -259,9 +259,9 @@ class EpochGate:
 
     @contextmanager
     def between_epochs(self, stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Run the body while no epoch runs and none begins.
+        """Context during which no epoch runs or begins.
 
-        Raises `GateClosedError` as `epoch`.
+        Raises `GateClosedError` as `epoch` does.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._inside is None)
@@ -278,7 +278,7 @@ class EpochGate:
     def register_delivery(self, deliver: Callable[[], None]) -> Callable[[], None]:
         """Return `deliver`, to be called once by another thread; it counts as in progress from now.
 
-        It is no reason for an epoch to wait, but one for the query's end.
+        Epochs do not wait for it, but the end of the query does.
         """
         with self._changed:
             self._deliveries += 1
@@ -316,9 +316,9 @@ class EpochGate:
             self._changed.notify_all()
 
     def wait_for_epoch(self, patience_s: float) -> None:
-        """Wait up to `patience_s` for the current epoch.
+        """Wait up to `patience_s` seconds for the current epoch.
 
-        If it goes on, mark it as being aborted.
+        If it goes on, mark it as aborted.
         """
         with self._changed:
             self._interrupted = not self._changed.wait_for(lambda: self._inside is None, patience_s)

@@ -55,7 +55,7 @@ class JvmClasses:
 
 @lru_cache(maxsize=1)
 def jvm_classes(spark: SparkContext) -> JvmClasses:
-    """Classes of the JVM that a context uses."""
+    """Return the classes of the JVM that a Spark context uses."""
     view: Any = spark._jvm  # noqa: SLF001  the gateway has no public name
     byte_array = view.java.lang.Class.forName("[B")
     return JvmClasses(
@@ -91,7 +91,7 @@ class PythonStage:
 
 
 def python_rdd(stage: PythonStage, spark: SparkContext) -> Any:
-    """Create the JVM RDD, of byte arrays, whose Python tasks are those of `stage`."""
+    """Return a JVM RDD of byte arrays, whose Python tasks are those of `stage`."""
     jvm = jvm_classes(spark)
     command = _PICKLER.dumps((stage.run, None, _BYTES, _BYTES))
     if len(command) > jvm.broadcast_threshold:
@@ -113,7 +113,7 @@ def python_rdd(stage: PythonStage, spark: SparkContext) -> Any:
 
 
 def fetch(rdd: Any, spark: SparkContext) -> list[bytes]:
-    """Run a Spark job over a JVM RDD of byte arrays, and return the arrays."""
+    """Return the byte arrays of a JVM RDD, computed by a Spark job."""
     return all_from_socket(jvm_classes(spark).collect_and_serve(rdd), _BYTES)
 
 
@@ -130,13 +130,13 @@ def _worker_environment(
 
 @lru_cache(maxsize=4)
 def _broadcast_list(broadcasts: tuple[Any, ...], spark: SparkContext) -> Any:
-    """Java list of broadcast variables, as `PythonFunction` takes it."""
+    """Return broadcast variables as a Java list, for `PythonFunction`."""
     # By PySpark's own objects: two of the JVM's are compared by asking it.
     return _java_list([broadcast._jbroadcast for broadcast in broadcasts], spark)  # noqa: SLF001
 
 
 def _java_list(items: Iterable[Any], spark: SparkContext) -> Any:
-    """Copy items to a Java list."""
+    """Return items as a Java list."""
     made = jvm_classes(spark).array_list()
     for item in items:
         made.add(item)
@@ -144,9 +144,9 @@ def _java_list(items: Iterable[Any], spark: SparkContext) -> Any:
 
 
 def exchange(stage: PythonStage, lanes: int, spark: SparkContext) -> Any:
-    """Run a stage that yields blobs for lanes below `lanes`; return a JavaRDD for `run_at_lanes`.
+    """Return a JavaRDD with the payloads that a stage yields, sent to their lanes.
 
-    It has one partition per lane, of the payloads as JVM byte arrays.
+    It has one partition per lane, of the payloads as JVM byte arrays, for `run_at_lanes`.
     """
     run = stage.run
 
@@ -174,7 +174,7 @@ def run_at_lanes(
     run: Callable[[int, list[bytes]], Iterable[Any]],
     spark: SparkContext,
 ) -> PythonStage:
-    """Build the stage that runs a task per lane, on its executor, over the list of its payloads."""
+    """Return the stage that runs a task per lane, on its executor, over all its payloads."""
 
     def one_lane(index: int, partition: Iterator[bytes]) -> Iterator[Any]:
         """Run the task of one lane over its payloads."""
@@ -192,7 +192,7 @@ def run_streamed(
     run: Callable[[Iterator[bytes]], bytes],
     spark: SparkContext,
 ) -> PythonStage:
-    """Run a task over a single lane's payloads, passed one by one instead of as one list."""
+    """Return the stage of one task over a single lane's payloads, passed one by one."""
 
     def one(_index: int, partition: Iterator[bytes]) -> Iterator[Any]:
         """Run the task of the lane over its payloads, and yield its result."""
@@ -213,21 +213,24 @@ def pair_with_locations(
     *,
     # how many partitions there are, if there may be more or fewer than locations: they are taken
     # from the first again, or left out
-    of: int | None = None,
+    count: int | None = None,
 ) -> Any:
-    """Pair partition *i* with an element that prefers location *i*, so that its task runs there."""
+    """Return an RDD whose partition i has partition i of `partitions`, and prefers location i.
+
+    So its task runs there. `count`: number of partitions, if it is not that of locations.
+    """
     jvm = jvm_classes(spark)
     # Partition (i, j) of the product pairs location i with partition j; of the one element of the
     # one and all items of the other only the diagonal is ever computed. Pairs of byte arrays go to
     # Python framed, where anything else would be pickled.
     product = empty_rdd_at(tuple(locations), spark).toJavaRDD().cartesian(partitions)
-    across = len(locations) if of is None else of
+    across = len(locations) if count is None else count
     return jvm.pruned(product.rdd(), _diagonal(len(locations), across, spark))
 
 
 @lru_cache(maxsize=8)
 def empty_rdd_at(locations: tuple[str | None, ...], spark: SparkContext) -> Any:
-    """RDD of one empty byte array per location, each in a partition that prefers it."""
+    """Return an RDD of one empty byte array per location, in a partition that prefers it."""
     jvm = jvm_classes(spark)
     partitions = jvm.array_list()
     for location in locations:
@@ -241,9 +244,9 @@ def empty_rdd_at(locations: tuple[str | None, ...], spark: SparkContext) -> Any:
 
 @lru_cache(maxsize=8)
 def _diagonal(locations: int, partitions: int, spark: SparkContext) -> Any:
-    """Numbers of the partitions (i, i) of a product of `locations` by `partitions` partitions.
+    """Return the numbers of partitions (i, i) in a product of `locations` by `partitions`.
 
-    A Scala set is the function that says whether a number is in it.
+    As a Scala set, which is the function that says whether a number is in it.
     """
     jvm = jvm_classes(spark)
     numbers = jvm.array_list()
@@ -255,7 +258,7 @@ def _diagonal(locations: int, partitions: int, spark: SparkContext) -> Any:
 def on_executors(
     locations: Sequence[str | None], run: Callable[[int], Iterable[Any]], spark: SparkContext
 ) -> PythonStage:
-    """Run `run` once per location, in a task that prefers it (no input, no shuffle)."""
+    """Return the stage that runs `run` once per location, without input or shuffle."""
 
     def one(index: int, partition: Iterator[bytes]) -> Iterator[Any]:
         """Read the empty input, and run the task of location `index`."""
@@ -275,7 +278,10 @@ def run_beside(
     run_task: Callable[[int], Iterable[Any]],  # called with a task's number
     spark: SparkContext,
 ) -> PythonStage:
-    """Run tasks over the partitions of an RDD, and further ones without input, as one stage."""
+    """Return the stage of tasks over an RDD's partitions, and `tasks` further ones without input.
+
+    `run`, `run_task`: functions of the former and of the latter.
+    """
     first: int = partitions.getNumPartitions()
 
     def one(index: int, partition: Iterator[bytes]) -> Iterator[Any]:

@@ -41,7 +41,7 @@ _IN_ONE_PROCESS: Final = "local-"  # executors of Spark's local mode, which shar
 
 
 def store_local(blobs: Iterable[Blob], instruction: EpochInstruction) -> Iterator[Blob]:
-    """Write large payloads for lanes of this executor to files; yield the others as they are."""
+    """Write large payloads for lanes of this executor to files; yield their places, or payloads."""
     here = current_executor(instruction.places[0].executor)
     in_one_process = here.startswith(_IN_ONE_PROCESS)
     directory: Path | None = None
@@ -64,7 +64,7 @@ def store_local(blobs: Iterable[Blob], instruction: EpochInstruction) -> Iterato
 
 
 def open_stored(parcels: Iterable[bytes]) -> list[bytes] | None:
-    """Return payloads, of stored ones as mapped memory; ``None`` if a file is not there."""
+    """Return payloads, stored ones as mapped memory; ``None`` if a file is missing."""
     payloads = []
     for parcel in parcels:
         payload: Any = parcel
@@ -81,7 +81,7 @@ def open_stored(parcels: Iterable[bytes]) -> list[bytes] | None:
 
 
 def _directory(instruction: EpochInstruction, executor: str) -> Path:
-    """Return the directory of an executor's files, without those of earlier epochs."""
+    """Return the directory of an executor's payload files; delete files of earlier epochs."""
     root = local_store_root(instruction.local_dir, instruction.run_id, executor)
     directory = local_store(root).root / "exchange"
     directory.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def _directory(instruction: EpochInstruction, executor: str) -> Path:
 
 
 def remove_earlier(instruction: EpochInstruction) -> None:
-    """Remove this executor's files of earlier epochs; called by every lane of the first level."""
+    """Delete this executor's files of earlier epochs; called by every lane of the first level."""
     executor = current_executor(instruction.places[0].executor)
     root = local_store_root(instruction.local_dir, instruction.run_id, executor)
     with suppress(OSError):  # mostly there is no such directory
@@ -98,7 +98,7 @@ def remove_earlier(instruction: EpochInstruction) -> None:
 
 
 def _remove_earlier(directory: Path, epoch: int) -> None:
-    """Remove files of epochs before this one."""
+    """Delete the files of epochs before `epoch` in a directory."""
     first = f"{epoch:012d}"
     for file in directory.iterdir():
         if file.name < first:

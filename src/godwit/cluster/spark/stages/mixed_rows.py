@@ -37,7 +37,7 @@ class MixedStage:
     def ship(
         self, lanes: LaneFlow, instruction: EpochInstruction, items: Iterable[Any], partition: int
     ) -> Iterator[Blob]:
-        """Combine rows of both kinds per key, and split them by lane."""
+        """Yield payloads of rows of both kinds of sources, combined per key and split by lane."""
         for are_splits, group in groupby(items, lambda item: isinstance(item, NumberedSplit)):
             stage = self.splits if are_splits else self.frames
             yield from stage.ship(lanes, instruction, group, partition)

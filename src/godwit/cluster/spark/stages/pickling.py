@@ -56,7 +56,7 @@ _STRUCT_OPTIONS += ("forbid_unknown_fields", "weakref", "dict", "cache_hash", "g
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle a value for executors, with classes of the main script by value."""
+    """Pickle a value for executors; classes of the main script are pickled by value."""
     file = io.BytesIO()
     pickler: Any = _Pickler
     pickler(file).dump(value)
@@ -81,7 +81,7 @@ class _Pickler(cloudpickle.Pickler):
 
 
 def _evaluated_annotations(cls: type) -> dict[str, Any]:
-    """Annotations of a class's own fields, evaluated to types."""
+    """Return the annotations of a class's own fields, evaluated to types."""
     own = inspect.get_annotations(cls)
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
@@ -113,7 +113,7 @@ class _Later:
 
 
 def _struct_recipe(cls: Any, attributes: dict[str, Any]) -> tuple[Any, ...]:
-    """Reduce a msgspec struct class of the main script to the parts it is made of."""
+    """Return how to make a msgspec struct class of the main script, for `pickle`."""
     own = [name for name in inspect.get_annotations(cls) if name in _fields(cls)]
     config = cls.__struct_config__
     options = {name: getattr(config, name) for name in _STRUCT_OPTIONS}
@@ -151,7 +151,7 @@ def _struct_recipe(cls: Any, attributes: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _make_struct(making: dict[str, Any]) -> Any:
-    """Make a struct class again; its functions follow in `_finish_struct`."""
+    """Return a struct class made again; `_finish_struct` adds its functions."""
     later = {name: _Later() for name in making["factories"]}
     namespace = {
         **making["described"],
@@ -168,7 +168,7 @@ def _make_struct(making: dict[str, Any]) -> Any:
 
 
 def _finish_struct(cls: Any, state: Any) -> Any:
-    """Add methods and factories to a struct class made by `_make_struct`."""
+    """Return a struct class made by `_make_struct`, with its methods and factories added."""
     attributes, factories = state
     for name, late in _unfinished.pop(cls, {}).items():
         late.function = attributes["__post_init__"] if name == "__post_init__" else factories[name]
@@ -182,7 +182,7 @@ _unfinished: dict[Any, dict[str, _Later]] = {}
 
 
 def _fields(cls: Any) -> tuple[str, ...]:
-    """Names of the fields of a msgspec struct."""
+    """Return the names of the fields of a msgspec struct."""
     names: tuple[str, ...] = cls.__struct_fields__
     return names
 
@@ -204,7 +204,7 @@ def check_picklable(flow: LogicalFlow) -> None:
 
 
 def _user_values(flow: LogicalFlow) -> Iterator[tuple[str, Any, dict[str, str]]]:
-    """Yield the user's values of a flow: where each is, the value, an error's context."""
+    """Yield the user's values in a flow, each with its place and the fields of an error."""
     for name, source in flow.own_sources.items():
         yield f"Source {name!r}", source, {"source": name}
     for node in flow.operators:
@@ -232,7 +232,7 @@ def _user_values(flow: LogicalFlow) -> Iterator[tuple[str, Any, dict[str, str]]]
 
 
 def _map_functions(node: StreamNode) -> Iterator[tuple[str, Any, dict[str, str]]]:
-    """Yield the user's functions in maps before a node."""
+    """Yield the user's functions in maps before a node, as `_user_values` does."""
     for branch in branches_of(node):
         if not branch.has_arrow_maps:
             continue
@@ -281,7 +281,7 @@ def _check_value(value: Any, where: str, context: dict[str, str]) -> None:
 
 
 def _pickling_error(value: Any) -> Exception | None:
-    """Return the error of pickling a value; ``None`` if it can be."""
+    """Return the error of pickling a value; ``None`` if it can be pickled."""
     try:
         dumps(value)
     except Exception as error:  # noqa: BLE001  a user's __reduce__ may raise anything

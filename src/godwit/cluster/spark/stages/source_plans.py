@@ -130,7 +130,7 @@ _TWO_STREAMS = _Refusal(
 
 
 def check_plan(dataframe: DataFrame, where: str, **context: str) -> None:
-    """Refuse a streaming DataFrame that needs state in Spark.
+    """Raise if a streaming DataFrame needs state in Spark.
 
     `where`: subject of the error, such as ``"Source 'flights'"``; `context`: its fields.
     """
@@ -177,7 +177,7 @@ def leaves_column(before: DataFrame, after: DataFrame, column: str) -> bool:
 
 
 def streams_in(dataframe: DataFrame) -> list[Any]:
-    """Nodes of a plan that read streams, in the order in which Spark visits them."""
+    """Return the nodes of a plan that read streams, in the order in which Spark visits them."""
     found = []
     pending = [_analysed_plan(dataframe)]
     while pending:
@@ -190,7 +190,7 @@ def streams_in(dataframe: DataFrame) -> list[Any]:
 
 
 def _analysed_plan(dataframe: Any) -> Any:
-    """Analysed logical plan of a DataFrame."""
+    """Return the analysed logical plan of a DataFrame."""
     return dataframe._jdf.queryExecution().analyzed()  # noqa: SLF001  what is not in PySpark
 
 
@@ -212,12 +212,12 @@ def _walk_nodes(plan: Any) -> Iterator[Any]:
 
 
 def _children(node: Any) -> list[Any]:
-    """Children of a node of Spark's plan."""
+    """Return the children of a node of Spark's plan."""
     return _scala_to_list(node.children())
 
 
 def _scala_to_list(sequence: Any) -> list[Any]:
-    """Copy a Scala sequence to a list."""
+    """Return a Scala sequence as a list."""
     return [sequence.apply(i) for i in range(sequence.size())]
 
 
@@ -242,7 +242,7 @@ _HOW: Final = re.compile(
 
 
 def check_offset_log(spark: SparkSession) -> None:
-    """Refuse a session whose settings change the format of Spark's offset log."""
+    """Raise if a session's settings change the format of Spark's offset log."""
     for setting, value in _ORDINARY.items():
         found = spark.conf.get(setting, value)
         if found != value:
@@ -257,9 +257,9 @@ def offset_layout(
     frames: Sequence[tuple[str, DataFrame]],  # that the query unites: source, DataFrame after maps
     sources: Mapping[str, DataFrame],  # those before the maps
 ) -> OffsetLayout:
-    """Map the lines of Spark's offset log to the flow's sources.
+    """Return the source of each line of Spark's offset log.
 
-    Raises `InvalidFlowError` if a map brings in a stream that is not a source's.
+    Raises `InvalidFlowError` if a map adds a stream that is not a source's.
     """
     own = {name: _without_duplicates(streams_in(frame)) for name, frame in sources.items()}
     numbered: list[Any] = []
@@ -294,7 +294,7 @@ def offset_layout(
 
 
 def _compaction_interval(spark: SparkSession) -> int:
-    """Compaction interval of Spark's file logs."""
+    """Return the interval at which Spark compacts file logs."""
     value = spark.conf.get(_INTERVAL, str(DEFAULT_INTERVAL))
     return max(1, int(value)) if value is not None and value.isdecimal() else DEFAULT_INTERVAL
 
@@ -314,7 +314,7 @@ def _index_of(stream: Any, streams: Sequence[Any]) -> int | None:
 
 
 def _stream_identity(stream: Any) -> dict[str, str]:
-    """Describe the data that a stream reads; empty if Spark's plan does not say."""
+    """Return what a stream reads, as plain values; empty if Spark's plan does not say."""
     kind = stream.getClass().getSimpleName()
     if kind == "StreamingRelation":
         source = stream.dataSource()
@@ -358,7 +358,7 @@ def _pairs(scala_map: Any) -> Iterator[tuple[str, str]]:
 
 
 def _hadoop_path(path: str) -> str:
-    """Write a path as Spark writes the paths of files below it."""
+    """Return a path in the spelling that Spark uses for files below it."""
     local = re.sub("^file:/*", "/", path)
     if re.match("[A-Za-z][A-Za-z0-9+.-]*:", local) is not None:
         return local.rstrip("/")

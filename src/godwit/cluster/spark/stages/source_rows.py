@@ -45,17 +45,18 @@ _FEED = "__godwit_feed"
 
 
 def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
-    """Find the feeds of DataFrames, by names of sources, then as their operators were declared.
+    """Return the feeds of DataFrames, by names of sources, then in the order of declaration.
 
-    Spark numbers the sources of a query in the order it comes upon them, and finds their offsets by
-    these numbers.  So the order must not follow the operators, which come and go.
+    Spark numbers the sources of a query in the order in which it visits them, and finds their
+    offsets by these numbers. So the order must not depend on operators, which are added and
+    removed.
     """
     feeds = (feed for feed in SourceSide.of(flow).feeds if feed.source not in flow.own_sources)
     return tuple(sorted(feeds, key=lambda feed: feed.source))
 
 
 def union_columns(feed: Feed) -> dict[str, str]:
-    """Column of a feed → its column in the union of feeds: type, and number within the type."""
+    """Return column of a feed → its column in the union of feeds: type, and number per type."""
     numbers: Counter[str] = Counter()
     slots = {}
     for column in feed.schema:
@@ -68,7 +69,10 @@ def union_columns(feed: Feed) -> dict[str, str]:
 def feed_frames(
     feeds: tuple[Feed, ...], sources: Mapping[str, DataFrame]
 ) -> list[tuple[str, DataFrame]]:
-    """Return each feed's source and DataFrame after maps; several have a column of their number."""
+    """Return each feed's source, and its DataFrame after maps.
+
+    If there are several feeds, a column has the feed's number.
+    """
     types: dict[str, pa.DataType] = {}
     for feed in feeds:
         types.update(zip(union_columns(feed).values(), feed.schema.types, strict=True))
@@ -95,12 +99,12 @@ def streaming_dataframe(frames: Sequence[tuple[str, DataFrame]]) -> DataFrame:
 
 
 def _quoted(name: str) -> str:
-    """Quote a column name for Spark SQL."""
+    """Return a column name quoted for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def arrow_schema(dataframe: DataFrame) -> pa.Schema:
-    """Arrow schema of the batches that Spark makes of `dataframe`."""
+    """Return the Arrow schema of the batches that Spark makes of a DataFrame."""
     conf = dataframe.sparkSession.conf
     large = conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false") == "true"
     zone = str(conf.get("spark.sql.session.timeZone"))
@@ -110,7 +114,7 @@ def arrow_schema(dataframe: DataFrame) -> pa.Schema:
 def read_feeds(
     feeds: tuple[Feed, ...], table: pa.Table
 ) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
-    """Split a table laid out by `streaming_dataframe` into the rows of each operator."""
+    """Yield the rows for each operator's input, from a table laid out by `streaming_dataframe`."""
     for number, feed in enumerate(feeds):
         rows = table
         if len(feeds) > 1:
@@ -132,9 +136,9 @@ class FrameStage:
     def ship(
         self, lanes: LaneFlow, instruction: EpochInstruction, items: Iterable[Any], partition: int
     ) -> Iterator[Blob]:
-        """Combine a partition's rows per key, and split them by lane.
+        """Yield payloads of a partition's rows, combined per key and split by lane.
 
-        Items are Arrow batches without their schema.
+        `items`: Arrow batches without their schema.
         """
         shipped = shipments(lanes, instruction)
         batches = (pa.ipc.read_record_batch(pa.py_buffer(data), self.schema) for data in items)
@@ -184,11 +188,11 @@ class SourceRows:
         )
 
     def expect(self, rows: int) -> None:
-        """Expect about as many rows in the next epoch as the last one had."""
+        """Set the expected rows of the next epoch to the number of the last one."""
         self._rows_expected = rows
 
     def read(self, rows: DataFrame, number: int) -> Any:
-        """Return a micro-batch's record batches (without schema): here, or as an RDD of the JVM."""
+        """Return a micro-batch's record batches, without schema: on the driver, or as an RDD."""
         few = self.fetch_few(rows, number)
         if few is not None:
             return few
@@ -198,7 +202,10 @@ class SourceRows:
         return self.latest
 
     def fetch_few(self, rows: DataFrame, number: int) -> list[bytes] | None:
-        """Fetch a micro-batch's rows to the driver if few are expected; ``None`` if it has more."""
+        """Return a micro-batch's rows on the driver if few are expected.
+
+        ``None`` if it has more.
+        """
         if not self.few_expected:
             return None
         batches = self.fetch_limited(rows, number, self._rows_at_most + 1)
@@ -213,7 +220,10 @@ class SourceRows:
         return None if num_rows > self._rows_at_most else batches
 
     def fetch_limited(self, rows: DataFrame, number: int, limit: int) -> list[bytes] | None:
-        """Fetch up to `limit` rows per partition to the driver; ``None`` if it is not possible."""
+        """Return up to `limit` rows per partition on the driver.
+
+        ``None`` if that is not possible.
+        """
         frame = rows._jdf  # noqa: SLF001  no public way gives bytes
         spark = rows.sparkSession.sparkContext
         plan = _plan_of(frame, number, spark)

@@ -48,7 +48,7 @@ class SplitStage:
     def ship(
         self, lanes: LaneFlow, instruction: EpochInstruction, items: Iterable[Any], partition: int
     ) -> Iterator[Blob]:
-        """Read a task's splits, combine their rows per key, and split them by lane."""
+        """Yield payloads of the rows of a task's splits, combined per key and split by lane."""
         del partition  # splits have numbers of their own
         # A task may run again, while lanes have its first rows; the driver reads for all of them.
         places = 0 if TaskContext.get() is None else len(instruction.places)
@@ -65,7 +65,7 @@ def has_few_rows(batch: SourceBatch[Any]) -> bool:
 
 
 def assign_splits(batch: SourceBatch[Any], cores: int) -> EpochRows:
-    """Choose who reads an epoch's splits: the driver if rows are few, else tasks."""
+    """Return an epoch's splits assigned to the driver if rows are few, else to tasks."""
     if has_few_rows(batch):
         return EpochRows(here=batch.splits)
     # What a source puts into its splits may be of the main script.
@@ -77,7 +77,7 @@ def assign_splits(batch: SourceBatch[Any], cores: int) -> EpochRows:
 def distribute_splits(
     splits: Sequence[NumberedSplit], cores: int
 ) -> list[tuple[NumberedSplit, ...]]:
-    """Distribute splits over tasks: one each, unless there are many more than cores."""
+    """Return the splits of each task: one each, unless there are many more than cores."""
     if len(splits) <= _TASKS_A_CORE * cores:
         return [(split,) for split in splits]
     # The longest first, each to the task that has least.

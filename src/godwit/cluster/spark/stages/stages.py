@@ -56,12 +56,12 @@ _REPORT = 0xFF  # no payload of rows begins with it: see `godwit.engine.lane.wir
 
 
 def wrap_report(report: bytes) -> bytes:
-    """Wrap a lane's report so that it travels through an exchange like rows."""
+    """Return a lane's report as a payload, which an exchange sends like rows."""
     return bytes([_REPORT]) + report
 
 
 def separate_reports(parcels: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Separate received parcels into payloads of rows, and reports."""
+    """Return the payloads of rows, and the reports, among received payloads."""
     rows: list[bytes] = []
     reports: list[bytes] = []
     for parcel in parcels:
@@ -78,9 +78,9 @@ class SourceStage(Protocol):
     def ship(
         self, lanes: LaneFlow, instruction: EpochInstruction, items: Iterable[Any], partition: int
     ) -> Iterator[Blob]:
-        """Combine the rows of a partition per key and split them by lane.
+        """Yield payloads of a partition's rows, combined per key and split by lane.
 
-        `items` hold the rows, or say where they are; `partition` tells the rows of several apart.
+        `items` are the rows, or say where they are. `partition`: its number.
         """
 
 
@@ -122,12 +122,12 @@ class Shipped(Generic[T]):
 
 
 def ship_program(program: Program, run_id: str, spark: SparkContext) -> Shipped[Program]:
-    """Broadcast a program; functions and classes of the user may live in ``__main__``."""
+    """Broadcast a program to executors; the user's functions may be defined in ``__main__``."""
     return Shipped("program", run_id, spark.broadcast(pickling.dumps(program)), program)
 
 
 def lanes_of(program: Shipped[Program]) -> LaneFlow:
-    """Return the part of a program that lanes need, on an executor."""
+    """Return the part of a program that lanes need; called on an executor."""
     return program.get().lanes
 
 
@@ -140,7 +140,7 @@ class Orders:
     tasks: tuple[bytes, ...] = ()  # see `EpochRows`
 
     def for_place(self, place: int) -> list[bytes]:
-        """Return the payloads for one lane task."""
+        """Return the payloads for lane number `place`."""
         return list(self.payloads.get(place, ()))
 
 
@@ -160,7 +160,7 @@ class EpochRows:
         return self.rdd is None and not self.tasks
 
     def with_others(self, others: EpochRows) -> EpochRows:
-        """Merge with rows that come after these; at most one of both has an RDD."""
+        """Return these rows merged with rows that come after them; only one may have an RDD."""
         if self.is_here and others.is_here:
             return EpochRows(here=[*self.here, *others.here])
         # The driver has no part in the exchange that the rest needs.
@@ -173,7 +173,7 @@ class EpochRows:
 
 
 def ship_orders(orders: Orders) -> Shipped[Orders]:
-    """Pack the orders (instruction and rows) of one attempt at an epoch for executors."""
+    """Broadcast the orders (instruction and rows) of one attempt at an epoch to executors."""
     key = (orders.instruction.without_states.run_id, next(_attempts))
     return Shipped("orders", key, pickle.dumps(orders), orders)
 
@@ -192,9 +192,10 @@ def run_stages(
     jobs: Callable[[], AbstractContextManager[None]] = nullcontext,  # Spark's run inside
     by_files: bool = True,  # large payloads for the sender's own executor go by files
 ) -> list[LaneReport]:
-    """Run the stages of one epoch and return the lanes' reports.
+    """Run the stages of one epoch, and return the lanes' reports.
 
-    Lanes that wait for it, if any, run an epoch whose rows are on the driver, or without rows.
+    `waiting`: lanes that wait for work, if any; they run an epoch whose rows are on the driver, or
+    one without rows. `by_files`: payloads between lanes of one executor may go through files.
     """
     arrived: dict[int, list[bytes]] = {}
     if source is not None and source.is_here:  # the source side and its exchange, done here
@@ -222,7 +223,10 @@ def _run_jobs(
     *,
     by_files: bool,
 ) -> list[LaneReport]:
-    """Run the stages of one epoch as Spark's jobs; see `run_stages`."""
+    """Run the stages of one epoch as Spark jobs, and return the lanes' reports.
+
+    `arrived`: payloads by lane number. See `run_stages`.
+    """
     locations = [place.location for place in instruction.places]
     places = len(locations)
     tasks = () if source is None else source.tasks
@@ -282,13 +286,13 @@ class FilesLostError(AttemptLostError):
 
 
 def _send_all(blobs: Iterable[Blob], _instruction: EpochInstruction) -> Iterable[Blob]:
-    """Send all payloads by Spark's shuffle."""
+    """Return all payloads, to be sent by Spark's shuffle."""
     return blobs
 
 
 @contextmanager
 def _job_name(name: str, spark: SparkContext) -> Iterator[None]:
-    """Context in which jobs have this name in Spark's UI."""
+    """Context in which Spark's UI shows jobs under a name."""
     site = SCCallSiteSync(spark)  # type: ignore[no-untyped-call]
     site._call_site = f"godwit: {name}"  # noqa: SLF001  PySpark would put our frame there
     with site:

@@ -58,7 +58,7 @@ class CopyRequest:
     local_dir: str | None  # of local stores
 
     def local_state(self, executor: str) -> LocalState:
-        """Open the state in the local store of the executor that this runs on."""
+        """Return the state in the local store of an executor; called on that executor."""
         store = local_store(local_store_root(self.local_dir, self.run_id, executor))
         return store.state(str(self.state), self.schema, self.num_key_groups)
 
@@ -73,7 +73,7 @@ def warm_copies(
     committed: int,
     spark: SparkContext,
 ) -> dict[int, int]:
-    """Bring copies on an executor up to date; return key group → version. Blocks.
+    """Bring copies on an executor up to date; block, and return key group → version.
 
     Raises `MigrationError` if Spark ran the job on another executor, or the job failed.
     """
@@ -105,10 +105,10 @@ def fetch_copies(
     key_groups: Sequence[int],
     spark: SparkContext,
 ) -> dict[int, int]:
-    """Copy key groups from another executor; return key group → version. Blocks.
+    """Copy key groups from executor `source`; block, and return key group → version.
 
-    Raises `MigrationError` if copies are missing, or Spark ran a part of the job on another
-    executor.
+    `location`: where Spark should run the sender. Raises `MigrationError` if copies are missing, or
+    Spark ran a part of the job on another executor.
     """
 
     def send(_index: int) -> Iterator[Blob]:
@@ -145,7 +145,7 @@ def fetch_copies(
 
 
 def drop_copies(request: CopyRequest, key_groups: Sequence[int], spark: SparkContext) -> None:
-    """Delete copies from an executor's local store; blocks until it is done."""
+    """Delete copies from an executor's local store, and wait until it is done."""
 
     def drop(_index: int) -> Iterator[Any]:
         """Delete the copies, on the executor."""
@@ -158,7 +158,7 @@ def drop_copies(request: CopyRequest, key_groups: Sequence[int], spark: SparkCon
 
 
 def _reply(executor: str, work: Callable[[], dict[int, int]]) -> bytes:
-    """Pickle the name of this executor with the result of `work`, or with its `GodwitError`."""
+    """Return the pickled name of this executor, and the result of `work` or its `GodwitError`."""
     result: dict[int, int] | GodwitError
     try:
         result = work()
@@ -168,7 +168,7 @@ def _reply(executor: str, work: Callable[[], dict[int, int]]) -> bytes:
 
 
 def _run_on_executor(request: CopyRequest, work: Any, spark: SparkContext) -> bytes:
-    """Run a Spark job of one task on an executor, and return the task's answer."""
+    """Run a function in a Spark task on an executor, and return its answer."""
     _label_job(f"copies of {request.state} on executor {request.executor}", spark)
     (reply,) = fetch(python_rdd(on_executors([request.location], work, spark), spark), spark)
     answer: bytes = reply
@@ -176,13 +176,13 @@ def _run_on_executor(request: CopyRequest, work: Any, spark: SparkContext) -> by
 
 
 def _label_job(what: str, spark: SparkContext) -> None:
-    """Set the next job's scheduler pool and its description in Spark's UI."""
+    """Set the scheduler pool of the next job, and its description (`what`) in Spark's UI."""
     spark.setLocalProperty("spark.scheduler.pool", POOL)
     spark.setJobDescription(f"godwit: {what}")
 
 
 def _checked_versions(request: CopyRequest, reply: bytes) -> dict[int, int]:
-    """Return the versions of the copies, if Spark ran the job on the right executor."""
+    """Return the versions in a task's reply; raise if another executor ran it."""
     executor, result = pickle.loads(reply)  # noqa: S301  our own executor's
     if isinstance(result, GodwitError):
         raise result
