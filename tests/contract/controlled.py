@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.contract.scenario import Policy
 
-    from godwit.migration import Bounds, EpochOutcome, EpochPlan, Strategy
+    from godwit.migration import Bounds, ComponentView, EpochOutcome, Strategy
     from godwit.model.assignment import Assignment
 
 __all__ = ["Controlled"]
@@ -64,7 +64,7 @@ class Controlled(OneProcess):
             past=self.events,
         )
 
-    def committed(self, outcome: EpochOutcome, plans: Mapping[str, EpochPlan]) -> None:
+    def committed(self, outcome: EpochOutcome, plans: Mapping[str, ComponentView]) -> None:
         """Let the controller know, and decide."""
         self._now_s += _EPOCH_S
         loads = {

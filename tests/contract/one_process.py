@@ -14,7 +14,7 @@ from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.local.run import LocalRows, LocalRun, staged_rows
 from godwit.cluster.local.sources import lane_inputs
-from godwit.engine.cluster import AttemptLostError, ConductorPorts
+from godwit.engine.cluster import AttemptLostError
 from godwit.engine.outcomes import state_bytes
 from godwit.engine.regrouping import plan_regrouping
 from godwit.engine.settings import Lanes
@@ -29,7 +29,7 @@ from godwit.migration import (
 from godwit.model.errors import MigrationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from tests.contract.scenario import Misfortune, Policy, Warming
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from godwit.engine.event_time import EventTimes
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.migration import (
+        ComponentView,
         Conductor,
         EndMigration,
         EpochOutcome,
-        EpochPlan,
         PeerCopies,
         ProtocolView,
         Warmed,
@@ -81,27 +81,20 @@ def compiled(*, deep: bool, again: bool = False) -> CompiledFlow:
     return flow.compile(lambda *_: _ROWS)
 
 
-class _EverySecond(ConductorPorts):
-    """A second passes whenever the conductor looks at the clock."""
-
-    seconds = 0.0
-
-    def now_s(self) -> float:
-        self.seconds += 1
-        return self.seconds
-
-
 class _Run(LocalRun):
     """A run of a realization, which is told of everything."""
 
     waits = 0
+    seconds = 0.0
 
     def __init__(self, owner: OneProcess, *given: Any, **settings: Any) -> None:
         self.owner = owner  # a run asks for the time from its beginning on
         super().__init__(*given, **settings)
 
-    def ports(self, emit: Callable[[Event], None]) -> ConductorPorts:
-        return _EverySecond(self, emit)
+    def now_s(self) -> float:
+        """A second passes whenever the conductor looks at the clock."""
+        self.seconds += 1
+        return self.seconds
 
     def now_us(self) -> int:
         return self.owner.clock_us
@@ -127,7 +120,9 @@ class _Run(LocalRun):
     def deliver(self, record: CommitRecord) -> None:
         self.owner.deliver(record)
 
-    def committed(self, outcome: EpochOutcome, plans: Mapping[str, EpochPlan], *_: object) -> None:
+    def committed(
+        self, outcome: EpochOutcome, plans: Mapping[str, ComponentView], *_: object
+    ) -> None:
         self.owner.committed(outcome, plans)
 
     def warmed(self, order: StartWarming, warmed: Warmed) -> None:
@@ -318,7 +313,7 @@ class OneProcess:
             reason = "it was to come to nothing"
             raise AttemptLostError(reason)
 
-    def committed(self, outcome: EpochOutcome, plans: Mapping[str, EpochPlan]) -> None:
+    def committed(self, outcome: EpochOutcome, plans: Mapping[str, ComponentView]) -> None:
         """Do what is to be done after an epoch; nothing here."""
 
     def noted(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from godwit.migration import EpochOutcome, EpochPlan
+    from godwit.migration import ComponentView, EpochOutcome
     from godwit.planning.splitting import WindowLayout
 
 __all__ = ["Decided"]
@@ -58,7 +58,7 @@ class Decided(WindowsApart):
             log=self.log,
         )
 
-    def committed(self, outcome: EpochOutcome, plans: Mapping[str, EpochPlan]) -> None:
+    def committed(self, outcome: EpochOutcome, plans: Mapping[str, ComponentView]) -> None:
         """Let the policy see the epoch."""
         super().committed(outcome, plans)
         self.deciding.observe(self.seen(outcome), self.flow, plans)

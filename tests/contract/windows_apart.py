@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from godwit.migration import EpochOutcome, EpochPlan, Strategy
+    from godwit.migration import ComponentView, EpochOutcome, Strategy
     from godwit.model.assignment import Assignment
     from godwit.plan.compiled import CompiledFlow
 
@@ -77,7 +77,7 @@ class WindowsApart(OneProcess):
         """Go on from what another flow took in and gave out."""
         self.batches, self.rows_out = former.batches, former.rows_out
 
-    def committed(self, outcome: EpochOutcome, plans: Mapping[str, EpochPlan]) -> None:
+    def committed(self, outcome: EpochOutcome, plans: Mapping[str, ComponentView]) -> None:
         """Keep what an epoch did."""
         self.outcomes.append(outcome)
 

@@ -16,9 +16,9 @@ from tests.oracles.noting_ports import NotingPorts
 from godwit.adapt import Control, Controller, EpochObserved, PoolView, Topology
 from godwit.migration import (
     ComponentTraffic,
+    ComponentView,
     Conductor,
     EpochOutcome,
-    EpochPlan,
     KeyGroupLoad,
     Policy,
     Warmed,
@@ -233,7 +233,7 @@ class World:
             self._warm()
 
     def _sent(
-        self, upstream: str, plans: Mapping[str, EpochPlan], loads: Mapping[str, KeyGroupLoad]
+        self, upstream: str, plans: Mapping[str, ComponentView], loads: Mapping[str, KeyGroupLoad]
     ) -> ComponentTraffic:
         """Every key group sends its rows to the one of the same number downstream."""
         load = loads[upstream]

@@ -29,7 +29,7 @@ from godwit.engine.instructions import (
 from godwit.engine.lane.lane import lane_flow
 from godwit.engine.lane.messages import EpochInstruction
 from godwit.engine.recovery import recover_flow
-from godwit.migration import Copies, EpochPlan
+from godwit.migration import ComponentView, Copies
 from godwit.model.assignment import even_assignment
 from godwit.model.key_groups import key_group_mask, key_groups_of
 from godwit.operators.compute import ComputeOperator
@@ -138,11 +138,10 @@ class Runtime:
         chains, operators = self.log.chains, []
         for operator in self.flow.operators:
             waiting = set(chains.waiting_key_groups(operator.name))
-            plan = EpochPlan(
+            plan = ComponentView(
                 assignment=assignment,
                 suspended=suspended,
-                load=frozenset(),
-                consume=frozenset(waiting - suspended),
+                waiting=frozenset(waiting),
             )
             places = places_of({operator.name: plan}, {})
             operators.append(

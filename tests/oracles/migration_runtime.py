@@ -8,52 +8,37 @@ Hypothesis machine, a seeded walk) only chooses what happens next.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 import pytest
 
 from godwit.migration import (
+    Announce,
     Bounds,
-    CancellationRequested,
     Command,
-    DrainRequested,
+    ComponentView,
     DropCopies,
     EndMigration,
-    EpochFailed,
-    EpochHeld,
-    EpochPlan,
-    EpochStarted,
-    EpochSucceeded,
-    ExecutorJoined,
-    ExecutorLeft,
-    HoldEpochs,
+    EpochOutcome,
     LanesRequested,
-    LoadKeyGroups,
     LossPolicy,
     MigrationOutcome,
     MigrationProtocol,
     MigrationRequested,
     Policy,
-    ReleaseEpochs,
-    ResumeKeyGroups,
     RunStarted,
     StartWarming,
-    StayRequested,
     Strategy,
-    SuspendKeyGroups,
     SwitchAssignment,
-    WarmingFailed,
-    WarmingFinished,
 )
+from godwit.model import events
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import InvalidPlanError, MigrationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from godwit.migration.inputs import Fact
 
 T = TypeVar("T")
 
@@ -83,7 +68,7 @@ def rarely(choices: Choices) -> bool:
 @dataclass
 class RunningEpoch:
     epoch: int
-    plans: dict[str, EpochPlan]
+    plans: dict[str, ComponentView]
     rows: dict[tuple[str, int], list[int]]
 
 
@@ -116,7 +101,8 @@ class UnreliableRuntime:
         self.committed = -1
         self.runs = 0
         self.requests = 0
-        self.reports: list[WarmingFinished | WarmingFailed] = []
+        # order, and key group → version of the copies that it brought forward; ``None``: it failed
+        self.reports: list[tuple[StartWarming, dict[int, int] | None]] = []
         names = NAMES[: 1 + choices.up_to(2)]
         first = even_assignment(NUM_KEY_GROUPS, names, [2] * len(names))
         self.durable = dict.fromkeys(COMPONENTS, first)
@@ -157,13 +143,14 @@ class UnreliableRuntime:
 
     # Carrying out orders.
 
-    def tell(self, fact: Fact) -> None:
-        self.obey(self.protocol.handle(fact))
+    def follow(self, commands: Iterable[Command]) -> None:
+        self.obey(commands)
         self.check()
 
     def obey(self, commands: Iterable[Command]) -> None:
         for command in commands:
-            self.seen[type(command).__name__] += 1
+            kind = command.event if isinstance(command, Announce) else type(command)
+            self.seen[kind.__name__] += 1
             match command:
                 case StartWarming():
                     assert command.executor in self.executors
@@ -171,26 +158,29 @@ class UnreliableRuntime:
                     self.jobs.append(command)
                 case SwitchAssignment(component=c, assignment=assignment):
                     self.switched(c, assignment)
-                case SuspendKeyGroups(component=c, key_groups=key_groups):
-                    assert not self.suspended[c] & set(key_groups)
-                    self.suspended[c] |= set(key_groups)
-                    self.load[c] -= set(key_groups)
-                case ResumeKeyGroups(component=c, key_groups=key_groups):
-                    assert self.suspended[c] >= set(key_groups)
-                    self.suspended[c] -= set(key_groups)
-                case LoadKeyGroups(component=c, key_groups=key_groups):
-                    self.load[c] |= set(key_groups)
+                case Announce(event, {"component": c, "key_groups": key_groups}):
+                    self.changed(event, c, set(key_groups))
                 case DropCopies(component=c, executor=executor, key_groups=key_groups):
                     for g in key_groups:
                         assert self.assignments[c].executor(g) != executor
                         self.stores[executor].pop((c, g), None)
-                case HoldEpochs():
-                    self.held = True
-                case ReleaseEpochs():
-                    assert self.held
-                    self.held = False
+                case Announce(event):
+                    assert event is events.EpochsHeld or self.held
+                    self.held = event is events.EpochsHeld
                 case EndMigration():
                     self.ended(command)
+
+    def changed(self, event: type[events.Event], c: str, key_groups: set[int]) -> None:
+        if event is events.KeyGroupsSuspended:
+            assert not self.suspended[c] & key_groups
+            self.suspended[c] |= key_groups
+            self.load[c] -= key_groups
+        elif event is events.KeyGroupsResumed:
+            assert self.suspended[c] >= key_groups
+            self.suspended[c] -= key_groups
+        else:
+            assert event is events.KeyGroupsLoaded
+            self.load[c] |= key_groups
 
     def switched(self, c: str, assignment: Assignment) -> None:
         before = self.assignments[c]
@@ -226,7 +216,7 @@ class UnreliableRuntime:
     def start_epoch(self, choices: Choices) -> None:
         if self.running is not None or self.held:
             with pytest.raises(MigrationError, match="No epoch may start now"):
-                self.protocol.handle(EpochStarted(epoch=self.committed + 1))
+                self.protocol.begin_epoch(self.committed + 1)
             return
         plans = dict(self.protocol.next_epoch())
         for c, plan in plans.items():
@@ -238,9 +228,9 @@ class UnreliableRuntime:
         self.durable = {c: plan.assignment for c, plan in plans.items()}
         self.running = RunningEpoch(self.committed + 1, plans, rows)
         self.lost_now = set()
-        self.tell(EpochStarted(epoch=self.committed + 1))
+        self.follow(self.protocol.begin_epoch(self.committed + 1))
 
-    def check_plan(self, c: str, plan: EpochPlan) -> None:
+    def check_plan(self, c: str, plan: ComponentView) -> None:
         owned = [g for name in plan.assignment.executors for g in plan.assignment.key_groups(name)]
         assert sorted(owned) == list(range(NUM_KEY_GROUPS)), "two executors would run a key group"
         assert set(plan.assignment.executors) <= self.executors.keys()
@@ -293,7 +283,15 @@ class UnreliableRuntime:
             self.load[c] -= waited[c]
         self.committed, self.running = running.epoch, None
         silent = rarely(choices)
-        self.tell(EpochSucceeded(epoch=running.epoch, waited=waited, held={} if silent else held))
+        self.follow(
+            self.protocol.commit_epoch(
+                EpochOutcome(
+                    epoch=running.epoch,
+                    waited={c: tuple(sorted(key_groups)) for c, key_groups in waited.items()},
+                    reach={} if silent else held,
+                )
+            )
+        )
 
     def process(self, place: tuple[str, int], new: list[int], running: RunningEpoch) -> None:
         c, g = place
@@ -307,11 +305,11 @@ class UnreliableRuntime:
     def abort_epoch(self, _: Choices) -> None:
         if self.running is not None:
             epoch, self.running = self.running.epoch, None
-            self.tell(EpochFailed(epoch=epoch))
+            self.follow(self.protocol.abort_epoch(epoch))
 
     def epoch_due(self, _: Choices) -> None:
         if self.held and self.running is None:
-            self.tell(EpochHeld())
+            self.follow(self.protocol.hold_epoch())
 
     # Requests.
 
@@ -354,19 +352,19 @@ class UnreliableRuntime:
         else:
             self.requested[component] = fact
             self.planned_moves[component] = len(current.moves_to(fact.target))
-            self.tell(fact)
+            self.follow(self.protocol.migrate(fact))
 
-    def refused(self, fact: Fact, error: type[Exception], text: str) -> None:
+    def refused(self, fact: MigrationRequested, error: type[Exception], text: str) -> None:
         before = self.protocol.view()
         with pytest.raises(error, match=text):
-            self.protocol.handle(fact)
+            self.protocol.migrate(fact)
         assert self.protocol.view() == before
 
     def cancel_migration(self, choices: Choices) -> None:
         if self.requested:
             component = choices.among(sorted(self.requested))
             fact = self.requested[component]
-            self.tell(CancellationRequested(id=fact.id, reason="changed its mind"))
+            self.follow(self.protocol.cancel(fact.id, "changed its mind"))
             assert component not in self.requested
 
     def change_lanes(self, choices: Choices) -> None:
@@ -375,7 +373,9 @@ class UnreliableRuntime:
         group = choices.up_to(NUM_KEY_GROUPS - 1)
         lane = choices.up_to(current.lanes[current.executor_of[group]] - 1)
         self.disturb([component])
-        self.tell(LanesRequested(component=component, lane_of={group: lane}))
+        self.follow(
+            self.protocol.change_lanes(LanesRequested(component=component, lane_of={group: lane}))
+        )
 
     def disturb(self, components: Iterable[str]) -> None:
         self.disturbed |= set(components) & self.requested.keys()
@@ -393,27 +393,12 @@ class UnreliableRuntime:
 
     def warm(self, job: StartWarming, key_groups: tuple[int, ...], *, fails: bool) -> None:
         if fails:
-            self.reports.append(
-                WarmingFailed(
-                    component=job.component,
-                    executor=job.executor,
-                    attempt=job.attempt,
-                    key_groups=key_groups,
-                    reason="no room",
-                )
-            )
+            self.reports.append((replace(job, key_groups=key_groups), None))
             return
         store = self.stores[job.executor]
         for g in key_groups:
             store[job.component, g] = max(store.get((job.component, g), -1), self.committed)
-        self.reports.append(
-            WarmingFinished(
-                component=job.component,
-                executor=job.executor,
-                attempt=job.attempt,
-                versions=dict.fromkeys(key_groups, self.committed),
-            )
-        )
+        self.reports.append((job, dict.fromkeys(key_groups, self.committed)))
 
     def lose_job(self, choices: Choices) -> None:
         if self.jobs:
@@ -426,7 +411,13 @@ class UnreliableRuntime:
                 self.seen["report repeated"] += 1
             else:
                 self.reports.remove(report)
-            self.tell(report)
+            self.deliver(*report)
+
+    def deliver(self, order: StartWarming, reach: dict[int, int] | None) -> None:
+        if reach is None:
+            self.follow(self.protocol.warming_failed(order, "no room"))
+        else:
+            self.follow(self.protocol.warmed(order, reach))
 
     def lose_report(self, choices: Choices) -> None:
         if self.reports:
@@ -447,8 +438,8 @@ class UnreliableRuntime:
         self.disturb(COMPONENTS)
         if not self.executors:
             self.seen["all executors lost"] += 1
-        self.tell(ExecutorLeft(executor=name))
-        assert self.protocol.handle(ExecutorLeft(executor=name)) == ()
+        self.follow(self.protocol.remove_executor(name))
+        assert self.protocol.remove_executor(name) == ()
 
     def add_executor(self, choices: Choices) -> None:
         absent = sorted(set(NAMES) - self.executors.keys())
@@ -456,21 +447,21 @@ class UnreliableRuntime:
             name = choices.among(absent)
             self.executors[name] = 2
             self.stores[name] = {}
-            self.tell(ExecutorJoined(executor=name, lanes=2))
+            self.follow(self.protocol.add_executor(name, 2))
 
     def drain_executor(self, choices: Choices) -> None:
         if self.executors:
             name = choices.among(sorted(self.executors))
             self.draining.add(name)
             self.disturb(COMPONENTS)
-            self.tell(DrainRequested(executor=name))
+            self.follow(self.protocol.drain(name))
 
     def keep_executor(self, choices: Choices) -> None:
         """Let an executor that was to be removed stay."""
         if self.draining:
             name = choices.among(sorted(self.draining))
             self.draining.discard(name)
-            self.tell(StayRequested(executor=name))
+            self.follow(self.protocol.stay(name))
 
     def restart_driver(self, choices: Choices) -> None:
         names = NAMES[choices.up_to(4) :]
@@ -542,7 +533,7 @@ class UnreliableRuntime:
             self.warm(job, job.key_groups, fails=False)
         reports, self.reports = self.reports, []
         for report in reports:
-            self.tell(report)
+            self.deliver(*report)
 
 
 class _Quiet:

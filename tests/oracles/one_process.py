@@ -30,7 +30,7 @@ from godwit.engine.instructions import (
 from godwit.engine.lane.lane import LaneOperator
 from godwit.engine.lane.messages import EpochInstruction, LaneReport
 from godwit.engine.lane.source_side import LaneInput
-from godwit.migration import Copies, EpochPlan
+from godwit.migration import ComponentView, Copies
 from godwit.model.assignment import even_assignment
 from godwit.model.key_groups import key_group_mask
 from godwit.operators.windows.event_time import NO_TIME, EpochTime
@@ -183,11 +183,11 @@ class OneProcess:
 
     def instruction(self) -> EpochInstruction:
         """Instruction of the lanes for the next epoch."""
-        plan = EpochPlan(
+        plan = ComponentView(
             assignment=self.assignment,
             suspended=self.suspended,
             load=self.load,
-            consume=self.consume,
+            waiting=frozenset(self.consume),
         )
         places = places_of({"component": plan}, self._executors)
         if self.event_times is not None:

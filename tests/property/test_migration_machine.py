@@ -105,10 +105,10 @@ def test_long_walks_lose_nothing_and_come_to_rest(trouble: float) -> None:
             raise
     # An adversary that never gets there proves nothing.
     for kind in (
-        "ResumeKeyGroups",
-        "LoadKeyGroups",
+        "KeyGroupsResumed",
+        "KeyGroupsLoaded",
         "DropCopies",
-        "ReleaseEpochs",
+        "EpochsReleased",
         "consumed",
         "stray",
         "rounds",

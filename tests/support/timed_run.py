@@ -13,7 +13,7 @@ from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.engine.event_time import EventTimes, Times
 from godwit.engine.lane.lane import LaneFlow
-from godwit.migration import EpochPlan
+from godwit.migration import ComponentView
 from godwit.operators.spreading import Spreads
 
 if TYPE_CHECKING:
@@ -94,14 +94,9 @@ class TimedRun:
         self.times = self.run.event_times = EventTimes(self.compiled, None)
 
     @property
-    def components(self) -> dict[str, EpochPlan]:
+    def components(self) -> dict[str, ComponentView]:
         """Component → how it would run now."""
-        plan = EpochPlan(
-            assignment=self.run.assignment,
-            suspended=self.run.suspended,
-            load=frozenset(),
-            consume=frozenset(),
-        )
+        plan = ComponentView(assignment=self.run.assignment, suspended=self.run.suspended)
         return dict.fromkeys(self.times.components, plan)
 
     def output(self, sink: str, *, ordered: bool = True) -> list[tuple[Any, ...]]:

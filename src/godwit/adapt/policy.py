@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Sequence
 
     from godwit.checkpoint.records import PhysicalPlan
-    from godwit.migration import EpochOutcome, EpochPlan, ProtocolView
+    from godwit.migration import ComponentView, EpochOutcome, ProtocolView
     from godwit.plan.compiled import CompiledFlow
 
 RESPECT_S = 60.0
@@ -61,7 +61,7 @@ class FlowEpoch:
     outcome: EpochOutcome
     at_s: float = 0.0  # when it was committed
     flow: CompiledFlow  # under the plan that it ran under
-    plans: Mapping[str, EpochPlan]  # component → how it ran
+    plans: Mapping[str, ComponentView]  # component → how it ran
     # state that copies brought of late from the quicker side; ``None`` where none was measured
     copies_bytes_per_s: float | None = None
 

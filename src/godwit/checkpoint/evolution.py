@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -30,7 +30,7 @@ from godwit.model.errors import CheckpointMismatchError
 from godwit.model.naming import RESERVED_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -61,11 +61,8 @@ class StateDescription(msgspec.Struct, frozen=True, kw_only=True):
     means: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class StateUpgrade(Protocol):
-    """Converts state columns of an earlier flow version to today's. Picklable."""
-
-    def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of `values` in today's columns, in the same order."""
+StateUpgrade: TypeAlias = "Callable[[pa.RecordBatch], pa.RecordBatch]"
+"""Converts rows of state columns of an earlier flow version to today's, in order. Picklable."""
 
 
 class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,16 +17,16 @@ Invariants that a cluster keeps:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from godwit.migration import Ports
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from godwit.checkpoint.records import BatchRef, CommitRecord, SinkRecord
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.lane.source_side import NumberedSplit
-    from godwit.migration import DropCopies, StartWarming
-    from godwit.model.events import Event
     from godwit.sources.source import Position
 
 _RowsT_co = TypeVar("_RowsT_co", covariant=True)
@@ -111,8 +111,8 @@ def _sum_if_known(numbers: Iterable[int | None]) -> int | None:
     return total
 
 
-class Cluster(Protocol[_RowsT_contra]):
-    """Port to a cluster: stages, executors, background copies, delivery and clocks."""
+class Cluster(Ports, Protocol[_RowsT_contra]):
+    """Port to a cluster: stages, executors, delivery and clocks, beside the conductor's ports."""
 
     @property
     def executors(self) -> Mapping[str, Executor]:
@@ -142,29 +142,8 @@ class Cluster(Protocol[_RowsT_contra]):
         May raise an error, which ends the query.
         """
 
-    def warm(self, order: StartWarming) -> None:
-        """Queue an order to warm copies in the background; see `godwit.migration.Ports.warm`."""
-
-    def drop(self, order: DropCopies) -> None:
-        """Queue an order to drop copies in the background; see `godwit.migration.Ports.drop`."""
-
     def now_us(self) -> int:
         """Return Unix time in microseconds: processing time."""
 
     def monotonic_us(self) -> int:
         """Return a monotonic time in microseconds, to measure how long sources have had no rows."""
-
-
-class ConductorPorts:
-    """The conductor's ports (`godwit.migration.Ports`) over a cluster.
-
-    `emit` takes every event, and returns at once.
-    """
-
-    def __init__(self, cluster: Cluster[Any], emit: Callable[[Event], None]) -> None:
-        self.warm, self.drop, self.announce = cluster.warm, cluster.drop, emit
-        self._cluster = cluster
-
-    def now_s(self) -> float:
-        """Return Unix time in seconds."""
-        return self._cluster.now_us() / 1e6

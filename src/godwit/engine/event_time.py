@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING
 
 from godwit.engine.sharing import PaneMeter
 from godwit.engine.spreading import SpreadOrders
-from godwit.migration import EpochPlan
 from godwit.operators.spreading import Spreads
 from godwit.operators.windows.event_time import NO_ARRIVALS, Arrivals, Due, EpochTime
 from godwit.operators.windows.grid import BEGINNING, END
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from godwit.engine.lane.messages import LaneReport
-    from godwit.migration.state import ComponentView
+    from godwit.migration import ComponentView
     from godwit.operators.operator import KeyedOperator
     from godwit.plan.compiled import CompiledFlow
 
@@ -158,12 +157,12 @@ class EventTimes:
         self._ended = self._close_at_end
 
     def epoch_times(
-        self, *, clock_us: int, silence_us: int, components: Mapping[str, EpochPlan | ComponentView]
+        self, *, clock_us: int, silence_us: int, components: Mapping[str, ComponentView]
     ) -> dict[str, EpochTime]:
         """Return the event time of each operator in the next epoch.
 
         `clock_us`: the driver's clock, since 1970-01-01 UTC. `silence_us`: a monotonic clock, to
-        measure how long sources have had no rows. `components`: component → its plan or state, with
+        measure how long sources have had no rows. `components`: component → how it runs, with
         suspended key groups; components regrouped since count as having none.
         """
         suspended = self._suspended_operators(components)
@@ -256,7 +255,7 @@ class EventTimes:
             emitted[operator.name] = END if operator.over_event_time else max(ends)
         return ahead
 
-    def _suspended_operators(self, components: Mapping[str, EpochPlan | ComponentView]) -> set[str]:
+    def _suspended_operators(self, components: Mapping[str, ComponentView]) -> set[str]:
         """Return operators with suspended key groups; of two-phase windows, both phases."""
         suspended = {
             operator.name
@@ -266,12 +265,12 @@ class EventTimes:
         }
         return suspended | {first for other, first in self._follows.items() if other in suspended}
 
-    def _resumed_operators(self, components: Mapping[str, EpochPlan | ComponentView]) -> set[str]:
+    def _resumed_operators(self, components: Mapping[str, ComponentView]) -> set[str]:
         """Return the operators that process waiting rows of earlier epochs in this epoch."""
         return {
             operator.name
             for component in self._flow.components
-            if isinstance(plan := components.get(component.name), EpochPlan) and plan.consume
+            if component.name in components and components[component.name].consume
             for operator in component.operators
         }
 
@@ -279,7 +278,7 @@ class EventTimes:
         self,
         operator: KeyedOperator,
         newest: int,
-        components: Mapping[str, EpochPlan | ComponentView],
+        components: Mapping[str, ComponentView],
     ) -> Slots | None:
         """Return the slots that take the rows of an operator's key groups in the next epoch.
 
@@ -293,13 +292,13 @@ class EventTimes:
             components.get(self._flow.component_of(name).name) for name in (role.first, role.second)
         ]
         second = plans[1]
-        if not isinstance(second, EpochPlan) or second.takes is None:
+        if second is None or second.takes is None:
             return slots  # in one component with others, nothing can turn
-        smooth = {g for plan in plans if isinstance(plan, EpochPlan) for g in plan.smooth}
+        smooth = {g for plan in plans if plan is not None for g in plan.smooth}
         return slots.with_second(second.takes, smooth, newest, role.grid)
 
     def _hot_keys(
-        self, operator: KeyedOperator, components: Mapping[str, EpochPlan | ComponentView]
+        self, operator: KeyedOperator, components: Mapping[str, ComponentView]
     ) -> Spreads | None:
         """Return an operator's hot keys that are divided in the next epoch.
 
@@ -310,8 +309,7 @@ class EventTimes:
             return None
         spreads = self._times.spreads.get(operator.name) or Spreads()
         plan = components.get(self._flow.component_of(operator.name).name)
-        waits = plan is not None and bool(plan.suspended)
-        if operator.part_states and (waits or (isinstance(plan, EpochPlan) and plan.consume)):
+        if operator.part_states and plan is not None and (plan.suspended or plan.waiting):
             return spreads  # rows of the parts wait, and would come after these were merged
         reached = self._times.reached.get(str(operator.states[0]), BEGINNING)
         return orders.apply(spreads, reached)
@@ -392,7 +390,7 @@ class EventTimes:
         *,
         clock_us: int,
         silence_us: int,
-        components: Mapping[str, EpochPlan | ComponentView],
+        components: Mapping[str, ComponentView],
     ) -> bool:
         """Return whether an epoch would close windows even if it had no input."""
         if not self._windowed and not self._timed:

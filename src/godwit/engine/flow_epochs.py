@@ -5,7 +5,7 @@ This is the work that `godwit.engine.loop` sequences on every cluster that runs 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from godwit.engine.cluster import AttemptLostError, SourceLook
@@ -13,6 +13,7 @@ from godwit.engine.event_time import EventTimes
 from godwit.engine.instructions import Instructor
 from godwit.engine.lane.messages import senders_that_differ
 from godwit.engine.latency import LatencyMeter
+from godwit.engine.loop import EpochDelivery
 from godwit.engine.outcomes import (
     build_commit_record,
     build_outcome,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from godwit.engine.latency import SourceLatency
     from godwit.engine.recovery import Recovery
     from godwit.engine.settings import Lanes
-    from godwit.migration import Conductor, Copies, EpochOutcome, EpochPlan, Policy
+    from godwit.migration import ComponentView, Conductor, Copies, EpochOutcome, Policy
     from godwit.migration.state import ProtocolView
     from godwit.plan.compiled import CompiledFlow
 
@@ -117,7 +118,7 @@ class FlowEpochs(Generic[RowsT]):
         self.times = EventTimes(self.flow, recovery.times(log.latest), close_at_end=close_at_end)
         self.times.hold_back(_held_watermarks(self.flow, log.latest))
         self._counting = counted_inputs(self.flow)
-        self._latency = LatencyMeter(cluster.now_us())
+        self._meter = LatencyMeter(cluster.now_us())
 
     # -- between epochs ---------------------------------------------------------------------------
 
@@ -175,7 +176,7 @@ class FlowEpochs(Generic[RowsT]):
         self,
         epoch: int,
         batch: SourceBatch[RowsT] | None,
-        plans: Mapping[str, EpochPlan],
+        plans: Mapping[str, ComponentView],
         conductor: Conductor,
     ) -> None:
         """Prepare an attempt at an epoch: build the lanes' instruction from components' plans."""
@@ -239,64 +240,53 @@ class FlowEpochs(Generic[RowsT]):
             counting=self._counting,
         )
 
-    def delivery(self) -> FlowDelivery:
+    def delivery(self) -> EpochDelivery:
         """Return the delivery of the committed epoch."""
-        return FlowDelivery(
-            record=self._record,
-            batch=self._batch,
-            reports=self._reports,
-            planned_us=self._planned_us,
-            flow=self.flow,
-            cluster=self.cluster,
-            counting=self._counting,
-            meter=self._latency,
+        return EpochDelivery(
+            deliver=partial(self.cluster.deliver, self._record),
+            latencies=partial(
+                self._latencies, self._batch, self._reports, self._planned_us, self.flow.sources
+            ),
+            remarks=partial(_left_out_rows, self._reports, self.flow),
         )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowDelivery:
-    """Delivery of a committed epoch (see `godwit.engine.loop.EpochDelivery`)."""
-
-    record: CommitRecord
-    batch: SourceBatch[Any] | None
-    reports: Sequence[LaneReport]
-    planned_us: Mapping[str, int]  # the clocks when the attempt was planned that was committed
-    flow: CompiledFlow  # under the epoch's physical plan
-    cluster: Cluster[Any]
-    counting: Mapping[tuple[str, int], str]  # see `counted_inputs`
-    meter: LatencyMeter  # of the run; deliveries use it one after another
-
-    def deliver(self) -> None:
-        """Deliver the epoch to the sinks."""
-        self.cluster.deliver(self.record)
-
-    def latencies(self) -> dict[str, SourceLatency]:
-        """Return source → latencies of the rows of the delivered epoch."""
-        if self.batch is None:
+    def _latencies(
+        self,
+        batch: SourceBatch[Any] | None,
+        reports: Sequence[LaneReport],
+        planned_us: Mapping[str, int],  # the clocks when the attempt that was committed was planned
+        sources: Sequence[str],
+    ) -> dict[str, SourceLatency]:
+        """Return source → latencies of the rows of an epoch that is delivered now."""
+        if batch is None:
             return {}
-        planned_us = self.planned_us["clock_us"]
-        ago_us = self.cluster.monotonic_us() - self.planned_us["silence_us"]
-        given_us = dict.fromkeys(self.flow.sources, planned_us)
+        clock_us = planned_us["clock_us"]
+        ago_us = self.cluster.monotonic_us() - planned_us["silence_us"]
         ages: dict[str, list[LatencyHistogram]] = {}
-        for report in self.reports:
+        for report in reports:
             for source, of_lane in report.ages.items():
                 ages.setdefault(source, []).append(of_lane)
-        return self.meter.measure(
-            self.batch.look or SourceLook(at_us=planned_us, nothing_us=given_us),
-            rows_by_source(self.reports, self.counting),
-            planned_us + ago_us,
+        return self._meter.measure(
+            batch.look or SourceLook(at_us=clock_us, nothing_us=dict.fromkeys(sources, clock_us)),
+            rows_by_source(reports, self._counting),
+            clock_us + ago_us,
             ages={source: LatencyHistogram.merged(parts) for source, parts in ages.items()},
             ago_s=ago_us / 1e6,
         )
 
-    def remarks(self, outcome: EpochOutcome) -> list[tuple[type[events.Event], Mapping[str, Any]]]:
-        """Return events about rows that operators left out, or that sources could not read.
 
-        Each as its class, and its fields.
-        """
-        left_out = rows_left_out(outcome.left_out, self.flow)
-        unreadable = rows_unreadable(self.reports, self.flow)
-        return [
-            *((events.RowsLeftOut, {"epoch": outcome.epoch, **values}) for values in left_out),
-            *((events.RowsUnreadable, {"epoch": outcome.epoch, **v}) for v in unreadable),
-        ]
+def _left_out_rows(
+    reports: Sequence[LaneReport], flow: CompiledFlow, outcome: EpochOutcome
+) -> list[tuple[type[events.Event], Mapping[str, Any]]]:
+    """Return events about rows that operators left out, or that sources could not read.
+
+    Each as its class, and its fields.
+    """
+    left_out = rows_left_out(outcome.left_out, flow)
+    return [
+        *((events.RowsLeftOut, {"epoch": outcome.epoch, **values}) for values in left_out),
+        *(
+            (events.RowsUnreadable, {"epoch": outcome.epoch, **values})
+            for values in rows_unreadable(reports, flow)
+        ),
+    ]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.cluster import Executor
     from godwit.engine.settings import Lanes
-    from godwit.migration import Copies, EpochPlan, ProtocolView
+    from godwit.migration import ComponentView, Copies, ProtocolView
     from godwit.operators.operator import KeyedOperator
     from godwit.operators.windows.event_time import EpochTime
     from godwit.plan.compiled import CompiledFlow
@@ -45,7 +45,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 def places_of(
-    plans: Mapping[str, EpochPlan], executors: Mapping[str, Executor]
+    plans: Mapping[str, ComponentView], executors: Mapping[str, Executor]
 ) -> tuple[Place, ...]:
     """Return the places (executor, lane) of an epoch's lane tasks, in order.
 
@@ -73,7 +73,7 @@ def operator_instruction(
     *,
     operator: str,
     level: int,  # level of its component
-    plan: EpochPlan,  # how its component runs
+    plan: ComponentView,  # how its component runs
     places: Sequence[Place],  # lane tasks of the epoch
     chains: Chains,  # what leads to the committed version of every key group
     states: Sequence[StateInstruction],  # what brings its states to that version
@@ -199,7 +199,7 @@ class Instructor:
     def epoch(
         self,
         epoch: int,
-        plans: Mapping[str, EpochPlan],
+        plans: Mapping[str, ComponentView],
         *,
         view: ProtocolView,
         copies: Copies,
@@ -332,7 +332,7 @@ class Instructor:
         return np.flatnonzero(drained & ~self._log.chains.is_empty(state))
 
     def _stationary(
-        self, view: ProtocolView, component: str, plan: EpochPlan
+        self, view: ProtocolView, component: str, plan: ComponentView
     ) -> npt.NDArray[integer]:
         """Return the key groups that may get a snapshot: neither suspended nor migrating.
 

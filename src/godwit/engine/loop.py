@@ -31,6 +31,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -44,12 +45,12 @@ if TYPE_CHECKING:
 
     from godwit.engine.latency import SourceLatency
     from godwit.migration import (
+        ComponentView,
         Conductor,
         Copies,
         EndMigration,
         EndRegrouping,
         EpochOutcome,
-        EpochPlan,
         LanesRequested,
         MigrationRequested,
         ProtocolView,
@@ -148,7 +149,7 @@ class EpochLoop(Generic[BatchT]):
             for kind, values in delivery.remarks(outcome):
                 conductor.announce(kind, **values)
 
-    def _begin(self, epoch: int) -> tuple[Mapping[str, EpochPlan], Any] | None:
+    def _begin(self, epoch: int) -> tuple[Mapping[str, ComponentView], Any] | None:
         """Begin an epoch once none is held; return the components' plans, and the physical plan.
 
         ``None`` if the cluster does not wait for that.
@@ -166,7 +167,7 @@ class EpochLoop(Generic[BatchT]):
         self,
         epoch: int,
         batch: BatchT | None,
-        plans: Mapping[str, EpochPlan],
+        plans: Mapping[str, ComponentView],
         physical_plan: Any,
         stopwatch: Stopwatch,
     ) -> bool:
@@ -221,7 +222,7 @@ class Epochs(Protocol[_BatchT_contra]):
         self,
         epoch: int,
         batch: _BatchT_contra | None,
-        plans: Mapping[str, EpochPlan],
+        plans: Mapping[str, ComponentView],
         conductor: Conductor,
     ) -> None:
         """Prepare an attempt from the components' plans; the conductor is locked."""
@@ -242,19 +243,17 @@ class Epochs(Protocol[_BatchT_contra]):
         """Return the delivery of the committed epoch, which a later `plan` does not change."""
 
 
-class EpochDelivery(Protocol):
-    """A committed epoch, to be delivered; the methods are called once each, in their order here."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochDelivery:
+    """A committed epoch, to be delivered; each function is called once, in their order here."""
 
-    def deliver(self) -> None:
-        """Deliver the epoch to the sinks."""
-
-    def latencies(self) -> Mapping[str, SourceLatency]:
-        """Return source → latencies of the rows of the delivered epoch."""
-
-    def remarks(
-        self, outcome: EpochOutcome
-    ) -> Iterable[tuple[type[events.Event], Mapping[str, Any]]]:
-        """Return further events to announce about the epoch, each as its class and its fields."""
+    deliver: Callable[[], object] = lambda: None  # delivers the epoch to the sinks
+    # measures how long the rows of the delivered epoch took; source → latencies
+    latencies: Callable[[], Mapping[str, SourceLatency]]
+    # returns kinds and fields of further events to announce of the epoch
+    remarks: Callable[[EpochOutcome], Iterable[tuple[type[events.Event], Mapping[str, Any]]]] = (
+        lambda _outcome: ()
+    )
 
 
 class EpochObserver(Protocol):
@@ -263,7 +262,7 @@ class EpochObserver(Protocol):
     def committed(
         self,
         outcome: EpochOutcome,
-        plans: Mapping[str, EpochPlan],  # component → how it ran
+        plans: Mapping[str, ComponentView],  # component → how it ran
         took_s: float,  # from the start of the first attempt to the commit
     ) -> None:
         """Observe an epoch that is committed and not delivered yet."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from godwit.engine.lane.messages import LaneReport, OperatorReport, PassedOn
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
-    from godwit.migration import Copies, EpochPlan, ProtocolView
+    from godwit.migration import ComponentView, Copies, ProtocolView
     from godwit.plan.compiled import CompiledFlow
 
 
@@ -69,7 +69,7 @@ def rows_by_source(
 def build_commit_record(
     epoch: int,
     reports: Sequence[LaneReport],
-    plans: Mapping[str, EpochPlan],  # component → how it ran
+    plans: Mapping[str, ComponentView],  # component → how it ran
     *,
     run_id: str,
     batch: BatchRef | None,  # the micro-batch that the epoch covers, if any
@@ -286,7 +286,7 @@ def rows_unreadable(reports: Iterable[LaneReport], flow: CompiledFlow) -> list[d
     counts: dict[str, int] = {}
     for report in reports:
         for source, rows in report.unreadable.items():
-            _add_to(counts, flow.sources[source], rows)
+            _add_to(counts, source, rows)
     sinks = {output.unreadable_of: output.name for output in flow.outputs}
     return [{"source": s, "rows": rows, "sink": sinks.get(s, "")} for s, rows in counts.items()]
 

@@ -36,7 +36,7 @@ from godwit.sources.source import Lag, Split
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from godwit.plan.feedback import LastCommit
+    from godwit.checkpoint.commit_log import CommitLog
     from godwit.sources.source import Position, Source
 
 
@@ -132,7 +132,7 @@ class SourcePositions:
         *,
         # what failed, and the error, where the query goes on all the same
         on_failure: Callable[[str, str], None] = lambda _what, _error: None,
-        log: LastCommit | None = None,  # the checkpoint, which has what waits in loops
+        log: CommitLog | None = None,  # the checkpoint, which has what waits in loops
         # loop that pauses, rounds that ran for it alone, rows that wait in it
         on_pause: Callable[[str, int, int], None] = lambda _loop, _rounds, _rows: None,
     ) -> None:

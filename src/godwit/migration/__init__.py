@@ -9,9 +9,9 @@ assignment switches between two epochs and the lane applies the rest.  Invariant
    that is neither is *suspended*: its rows wait in the changelog and nobody else waits with it.
 3. What is in flight is bounded in key groups and bytes (a *mini-migration*), whatever the plan.
 
-`MigrationProtocol` is a state machine without I/O: facts in (``inputs``), orders out
-(``commands``).  A runtime drives the `Conductor`, which owns the protocol and the record of copies,
-and asks for what is to be done through `Ports`.
+`MigrationProtocol` is a state machine without I/O: a method for every fact, which returns the
+commands that follow (``commands``).  A runtime drives the `Conductor`, which owns the protocol and
+the record of copies, and asks for what is to be done through `Ports`.
 
 Source: Ding et al., "Optimal operator state migration for elastic data stream processing", §3
 (wait buffers, progressive migration, transfer phases); the strategies' names are Madsen et al.,
@@ -19,49 +19,29 @@ Source: Ding et al., "Optimal operator state migration for elastic data stream p
 """
 
 from godwit.migration.commands import (
+    Announce,
     Command,
     DropCopies,
     EndMigration,
-    HoldEpochs,
-    LoadKeyGroups,
     MigrationOutcome,
     PeerCopies,
-    ReleaseEpochs,
-    ResumeKeyGroups,
     StartWarming,
-    SuspendKeyGroups,
     SwitchAssignment,
 )
 from godwit.migration.conductor import Conductor, Ports, Warmed
 from godwit.migration.copies import Copies
-from godwit.migration.inputs import (
-    CancellationRequested,
-    DrainRequested,
-    EpochFailed,
-    EpochHeld,
-    EpochStarted,
-    EpochSucceeded,
-    ExecutorJoined,
-    ExecutorLeft,
-    LanesRequested,
-    MigrationRequested,
-    PhysicalPlanChanged,
-    RunStarted,
-    StayRequested,
-    WarmingFailed,
-    WarmingFinished,
-)
+from godwit.migration.inputs import LanesRequested, MigrationRequested, RunStarted
 from godwit.migration.outcome import ComponentTraffic, EpochOutcome, LoadSummary
 from godwit.migration.protocol import MigrationProtocol
 from godwit.migration.regrouping import EndRegrouping, Regrouping, RegroupingStage
 from godwit.migration.sources import Delivery, PeerLinks
-from godwit.migration.state import ComponentView, EpochPlan, ProtocolView, SlotPair
+from godwit.migration.state import ComponentView, ProtocolView, SlotPair
 from godwit.migration.strategy import Bounds, CopiesFrom, LossPolicy, Policy, Strategy
 from godwit.model.key_groups import KeyGroupLoad
 
 __all__ = [
+    "Announce",
     "Bounds",
-    "CancellationRequested",
     "Command",
     "ComponentTraffic",
     "ComponentView",
@@ -69,22 +49,12 @@ __all__ = [
     "Copies",
     "CopiesFrom",
     "Delivery",
-    "DrainRequested",
     "DropCopies",
     "EndMigration",
     "EndRegrouping",
-    "EpochFailed",
-    "EpochHeld",
     "EpochOutcome",
-    "EpochPlan",
-    "EpochStarted",
-    "EpochSucceeded",
-    "ExecutorJoined",
-    "ExecutorLeft",
-    "HoldEpochs",
     "KeyGroupLoad",
     "LanesRequested",
-    "LoadKeyGroups",
     "LoadSummary",
     "LossPolicy",
     "MigrationOutcome",
@@ -92,22 +62,15 @@ __all__ = [
     "MigrationRequested",
     "PeerCopies",
     "PeerLinks",
-    "PhysicalPlanChanged",
     "Policy",
     "Ports",
     "ProtocolView",
     "Regrouping",
     "RegroupingStage",
-    "ReleaseEpochs",
-    "ResumeKeyGroups",
     "RunStarted",
     "SlotPair",
     "StartWarming",
-    "StayRequested",
     "Strategy",
-    "SuspendKeyGroups",
     "SwitchAssignment",
     "Warmed",
-    "WarmingFailed",
-    "WarmingFinished",
 ]

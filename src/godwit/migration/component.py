@@ -35,16 +35,14 @@ from typing import TYPE_CHECKING
 from godwit.migration.commands import (
     DropCopies,
     EndMigration,
-    LoadKeyGroups,
     MigrationOutcome,
-    ResumeKeyGroups,
     StartWarming,
-    SuspendKeyGroups,
     SwitchAssignment,
 )
 from godwit.migration.placement import arrange, distribute_evenly
-from godwit.migration.state import ComponentView, EpochPlan, Transfer
+from godwit.migration.state import ComponentView, Transfer
 from godwit.migration.strategy import UNBOUNDED, Bounds, LossPolicy, Strategy
+from godwit.model import events
 from godwit.model.assignment import Assignment, Move
 from godwit.model.key_groups import PerKeyGroup
 
@@ -54,8 +52,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from godwit.migration.inputs import EpochSucceeded, MigrationRequested
-    from godwit.migration.state import RunningEpoch, RunState
+    from godwit.migration.inputs import MigrationRequested
+    from godwit.migration.outcome import EpochOutcome
+    from godwit.migration.state import RunState
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,15 +127,6 @@ class TrackedComponent:
         version = self.suspended.get(key_group, run.horizon)
         return max(version - run.copies.reach(self.name, executor, key_group), 0)
 
-    def plan(self) -> EpochPlan:
-        """Return the component's plan for the next epoch."""
-        return EpochPlan(
-            assignment=self.assignment,
-            suspended=frozenset(self.suspended),
-            load=frozenset(self.load),
-            consume=frozenset(self.waiting - self.suspended.keys()),
-        )
-
     def view(self) -> ComponentView:
         """Return the component's state as a read-only value."""
         migration = self.migration
@@ -168,25 +158,25 @@ class TrackedComponent:
 
     # At the end of an epoch.
 
-    def committed(self, run: RunState, running: RunningEpoch, fact: EpochSucceeded) -> None:
+    def committed(self, run: RunState, outcome: EpochOutcome) -> None:
         """Update the component after a commit; `run` still has the commit before."""
-        plan = running.plans[self.name]
-        waited = set(fact.waited.get(self.name, ()))
-        for executor, versions in fact.held.get(self.name, {}).items():
-            if executor in run.executors and executor not in running.lost:
+        plan = run.plans[self.name]
+        waited = set(outcome.waited.get(self.name, ()))
+        for executor, versions in outcome.reach.get(self.name, {}).items():
+            if executor in run.executors and executor not in run.lost:
                 run.copies.record_reach(self.name, executor, versions)
-        self.record_state_bytes(fact.state_bytes.get(self.name, {}))
+        load = outcome.loads.get(self.name)
+        if load is not None:
+            self.state_bytes[load.key_groups] = load.state_bytes
         for g in self.suspended.keys() - plan.suspended - waited:
-            self.suspended[g] = fact.epoch  # its executor died during the epoch, and yet it ran
+            self.suspended[g] = outcome.epoch  # its executor died during the epoch, and yet it ran
         strays = waited - plan.suspended - self.suspended.keys()
         for g in strays:  # its lane found no state where there should have been some
             run.copies.forget_copies(self.name, plan.assignment.executor(g), [g])
             self.suspended[g] = run.committed
-        run.order(SuspendKeyGroups, self.name, strays)
+        run.announce(events.KeyGroupsSuspended, self.name, strays)
         self.waiting = (self.waiting - plan.consume) | waited
-        self.load -= strays | {
-            g for g in plan.load if plan.assignment.executor(g) not in running.lost
-        }
+        self.load -= strays | {g for g in plan.load if plan.assignment.executor(g) not in run.lost}
         for executor, key_groups in sorted(self.retired.items()):
             self.drop(run, executor, key_groups)
         self.retired.clear()
@@ -210,8 +200,8 @@ class TrackedComponent:
             else:
                 del self.transfers[g], self.suspended[g]
                 self.load.add(g)
-                run.order(ResumeKeyGroups, self.name, [g])
-                run.order(LoadKeyGroups, self.name, [g])
+                run.announce(events.KeyGroupsResumed, self.name, [g])
+                run.announce(events.KeyGroupsLoaded, self.name, [g])
 
     def record_state_bytes(self, state_bytes: Mapping[int, int]) -> None:
         """Record the state sizes of key groups: key group → bytes."""
@@ -326,8 +316,8 @@ class TrackedComponent:
         for g in resumed:
             del self.suspended[g]
         self.load = (self.load - places.keys()) | load
-        run.order(LoadKeyGroups, self.name, load)
-        run.order(ResumeKeyGroups, self.name, resumed)
+        run.announce(events.KeyGroupsLoaded, self.name, load)
+        run.announce(events.KeyGroupsResumed, self.name, resumed)
 
     def _ready_transfers(self, run: RunState) -> list[int]:
         """Return the key groups whose copies are up to date; order copies that lag once more."""
@@ -512,8 +502,8 @@ def suspend_or_load(component: TrackedComponent, run: RunState, key_groups: Iter
             del component.transfers[g]
     component.suspended.update(dict.fromkeys(suspended, run.committed))
     component.load = (component.load - set(suspended)) | set(load)
-    run.order(SuspendKeyGroups, component.name, suspended)
-    run.order(LoadKeyGroups, component.name, load)
+    run.announce(events.KeyGroupsSuspended, component.name, suspended)
+    run.announce(events.KeyGroupsLoaded, component.name, load)
 
 
 def admit(

@@ -14,8 +14,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from godwit.migration import inputs
-from godwit.migration.commands import Command, DropCopies, EndMigration, StartWarming, announcement
+from godwit.migration.commands import (
+    Announce,
+    Command,
+    DropCopies,
+    EndMigration,
+    MigrationOutcome,
+    StartWarming,
+    SwitchAssignment,
+)
 from godwit.migration.copies import Copies
 from godwit.migration.outcome import RecentLoad
 from godwit.migration.protocol import MigrationProtocol
@@ -26,9 +33,10 @@ from godwit.model import events
 if TYPE_CHECKING:
     from collections.abc import Container, Hashable, Mapping, Sequence
 
+    from godwit.migration.inputs import LanesRequested, MigrationRequested, RunStarted
     from godwit.migration.outcome import EpochOutcome, LoadSummary
-    from godwit.migration.regrouping import EndRegrouping, Regrouping
-    from godwit.migration.state import EpochPlan, ProtocolView
+    from godwit.migration.regrouping import EndRegrouping, Regrouping, RegroupingStage
+    from godwit.migration.state import ComponentView, ProtocolView
     from godwit.migration.strategy import Policy
     from godwit.model.assignment import Move
     from godwit.model.events import Event
@@ -75,7 +83,7 @@ class Conductor:
 
     def __init__(
         self,
-        started: inputs.RunStarted,
+        started: RunStarted,
         *,
         states: Mapping[str, Sequence[Hashable]],
         policy: Policy,
@@ -138,13 +146,13 @@ class Conductor:
 
     # -- epochs -----------------------------------------------------------------------------------
 
-    def begin(self, epoch: int) -> Mapping[str, EpochPlan] | None:
-        """Begin an epoch, and return component → its plan; ``None`` while epochs are held."""
+    def begin(self, epoch: int) -> Mapping[str, ComponentView] | None:
+        """Begin an epoch, and return component → how it runs; ``None`` while epochs are held."""
         if self._view.holds:
-            self._handle(inputs.EpochHeld(seconds=self._seconds_passed()))
+            self._follow(self._protocol.hold_epoch(self._seconds_passed()))
             return None
-        plans = self._protocol.next_epoch()
-        self._handle(inputs.EpochStarted(epoch=epoch))
+        plans = self._view.components
+        self._follow(self._protocol.begin_epoch(epoch))
         return plans
 
     def commit(self, outcome: EpochOutcome) -> None:
@@ -154,17 +162,17 @@ class Conductor:
                 for state, versions in states.items():
                     self.copies.record_versions(executor, state, versions)
         self.recent_load.add_epoch(outcome)
-        self._handle(replace(outcome.fact(), seconds=self._seconds_passed()))
+        self._follow(self._protocol.commit_epoch(outcome, self._seconds_passed()))
 
     def abort(self, epoch: int, reason: str) -> None:
         """Record that an attempt at an epoch has failed, and announce it."""
-        self._handle(inputs.EpochFailed(epoch=epoch, seconds=self._seconds_passed()))
+        self._follow(self._protocol.abort_epoch(epoch, self._seconds_passed()))
         self.announce(events.EpochAborted, epoch=epoch, reason=reason)
 
     def let_time_pass(self) -> None:
         """Advance the protocol's clock while no epoch runs, so that orders time out."""
         if self._view.running is None:
-            self._handle(inputs.EpochHeld(seconds=self._seconds_passed()))
+            self._follow(self._protocol.hold_epoch(self._seconds_passed()))
 
     def _seconds_passed(self) -> int:
         """Return the whole seconds since the last call; 0 if the clock was set back."""
@@ -185,15 +193,15 @@ class Conductor:
         for name in gone:
             kind = events.ExecutorRemoved if name in returned else events.ExecutorLost
             self.announce(kind, executor=name)
-            self._handle(inputs.ExecutorLeft(executor=name))
+            self._follow(self._protocol.remove_executor(name))
         for name in sorted(executors.keys() - known.keys()):
             self.announce(events.ExecutorAdded, executor=name, lanes=executors[name])
-            self._handle(inputs.ExecutorJoined(executor=name, lanes=executors[name]))
+            self._follow(self._protocol.add_executor(name, executors[name]))
         return gone
 
     # -- migrations -------------------------------------------------------------------------------
 
-    def migrate(self, request: inputs.MigrationRequested) -> None:
+    def migrate(self, request: MigrationRequested) -> None:
         """Begin the requested migration, and announce it.
 
         Raises `InvalidPlanError` if the target cannot be reached; `MigrationError` if the component
@@ -212,34 +220,34 @@ class Conductor:
             moves=len(moving),
             state_bytes=sum(request.state_bytes.get(move.key_group, 0) for move in moving),
         )
-        self._handle(request, started)
+        self._follow(self._protocol.migrate(request), started)
 
-    def change_lanes(self, request: inputs.LanesRequested) -> None:
+    def change_lanes(self, request: LanesRequested) -> None:
         """Move key groups to other lanes of their executors; no state moves.
 
         Raises `InvalidPlanError` if a lane, key group or executor does not exist; `MigrationError`
         if the component is about to be replaced by a regrouping.
         """
         self._regroupings.check_not_replaced(request)
-        self._handle(request)
+        self._follow(self._protocol.change_lanes(request))
 
     def drain(self, executor: str) -> None:
         """Mark an executor as draining: key groups no longer move to it."""
         new = executor in self._view.executors and executor not in self._view.draining
         event = self._make_event(events.ExecutorDraining, executor=executor) if new else None
-        self._handle(inputs.DrainRequested(executor=executor), event)
+        self._follow(self._protocol.drain(executor), event)
 
     def stay(self, executor: str) -> None:
         """Cancel the draining of an executor."""
         new = executor in self._view.draining
         event = self._make_event(events.ExecutorKept, executor=executor) if new else None
-        self._handle(inputs.StayRequested(executor=executor), event)
+        self._follow(self._protocol.stay(executor), event)
 
     def cancel(self, migration: str, reason: str) -> None:
         """Cancel a migration or regrouping; key groups that have switched stay there."""
         if self._regroupings.cancel(migration, reason):
             return
-        self._handle(inputs.CancellationRequested(id=migration, reason=reason))
+        self._follow(self._protocol.cancel(migration, reason))
 
     # -- components -------------------------------------------------------------------------------
 
@@ -250,9 +258,9 @@ class Conductor:
         """
         self._regroupings.begin(request)
 
-    def regrouped(self, fact: inputs.PhysicalPlanChanged) -> None:
+    def regrouped(self, stage: RegroupingStage) -> None:
         """Continue with the components of another plan, whose loads are not known yet."""
-        self._handle(fact)
+        self._follow(self._protocol.regroup(stage))
         self.recent_load = RecentLoad()
 
     # -- copies -----------------------------------------------------------------------------------
@@ -289,31 +297,15 @@ class Conductor:
             peer_bytes=sum(sizes.get(g, 0) for g in sent),
             duration_ms=warmed.duration_ms,
         )
-        self._handle(
-            inputs.WarmingFinished(
-                component=order.component,
-                executor=order.executor,
-                attempt=order.attempt,
-                versions=warmed.reach,
-            )
-        )
+        self._follow(self._protocol.warmed(order, warmed.reach))
 
     def warming_failed(self, order: StartWarming, reason: str) -> None:
         """Record that an order to warm copies failed.
 
         It is repeated, up to a maximum of attempts.
         """
-        if order.component not in self._view.components:
-            return
-        self._handle(
-            inputs.WarmingFailed(
-                component=order.component,
-                executor=order.executor,
-                attempt=order.attempt,
-                key_groups=order.key_groups,
-                reason=reason,
-            )
-        )
+        if order.component in self._view.components:
+            self._follow(self._protocol.warming_failed(order, reason))
 
     # -- internals ---------------------------------------------------------------------------------
 
@@ -326,11 +318,9 @@ class Conductor:
         values.setdefault("epoch", self._view.committed)
         return kind(at_s=self._ports.now_s(), **values)
 
-    def _handle(self, fact: inputs.Fact, event: events.Event | None = None) -> None:
-        """Pass a fact to the protocol, announce `event`, and carry out the resulting commands."""
-        before = self._view
-        orders = self._protocol.handle(fact)
-        self._view = self._protocol.view()
+    def _follow(self, orders: tuple[Command, ...], event: events.Event | None = None) -> None:
+        """Announce `event`, and carry out the commands that follow from a fact."""
+        before, self._view = self._view, self._protocol.view()
         if event is not None:
             self._ports.announce(event)
         assignments = {name: c.assignment for name, c in before.components.items()}
@@ -345,29 +335,44 @@ class Conductor:
 
     def _carry_out(self, order: Command, before: Mapping[str, Any]) -> None:
         """Announce and carry out a command; `before`: component → its assignment before."""
-        component = getattr(order, "component", None)
-        if isinstance(order, StartWarming):
-            order = self._sources.choose(
-                order,
-                copies=self.copies,
-                assignment=self._view.components[order.component].assignment,
-                state_bytes=self._state_bytes_of(order),
-            )
-        event = announcement(
-            order,
-            epoch=self._view.committed,
-            at_s=self._ports.now_s(),
-            before=before.get(component) if component is not None else None,
-        )
-        if event is not None:
-            self._ports.announce(event)
         match order:
-            case StartWarming():
-                self._ports.warm(replace(order, states=self.copies.states(order.component)))
-            case DropCopies():
-                self._ports.drop(replace(order, states=self.copies.states(order.component)))
+            case Announce(event, values):
+                self.announce(event, **values)
+            case SwitchAssignment(component=component, assignment=assignment):
+                moves = before[component].moves_to(assignment) if component in before else ()
+                self.announce(
+                    events.AssignmentSwitched,
+                    component=component,
+                    version=assignment.version,
+                    key_groups=tuple(move.key_group for move in moves),
+                )
+            case StartWarming(component=component):
+                order = self._sources.choose(
+                    order,
+                    copies=self.copies,
+                    assignment=self._view.components[component].assignment,
+                    state_bytes=self._state_bytes_of(order),
+                )
+                self.announce(
+                    events.WarmingStarted,
+                    component=component,
+                    executor=order.executor,
+                    key_groups=order.key_groups,
+                    peers=tuple(peer.executor for peer in order.peers),
+                    why=order.why,
+                )
+                self._ports.warm(replace(order, states=self.copies.states(component)))
+            case DropCopies(component=component):
+                self._ports.drop(replace(order, states=self.copies.states(component)))
             case EndMigration():
+                finished = order.outcome is MigrationOutcome.FINISHED
+                self.announce(
+                    events.MigrationFinished if finished else events.MigrationCancelled,
+                    migration=order.id,
+                    component=order.component,
+                    moved=order.moved,
+                    withdrawn=order.withdrawn,
+                    **({} if finished else {"reason": order.reason}),
+                )
                 self._ended[order.id] = order
                 forget_oldest(self._ended)
-            case _:
-                pass  # concerns the next epoch, which is planned by asking the protocol

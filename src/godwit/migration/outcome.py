@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from godwit.migration.inputs import EpochSucceeded
-from godwit.model.key_groups import KeyGroupLoad, KeyGroupPairs, PerKeyGroup
+from godwit.model.key_groups import KeyGroupLoad, KeyGroupPairs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,19 +93,6 @@ class EpochOutcome:
     snapshot_bytes: int = 0
     # phase of the lanes → milliseconds, the sum over lanes
     lane_ms: Mapping[str, float] = field(default_factory=dict)
-
-    def fact(self) -> EpochSucceeded:
-        """Return the part of the outcome that the migration protocol needs."""
-        return EpochSucceeded(
-            epoch=self.epoch,
-            waited=self.waited,
-            held=self.reach,
-            state_bytes={
-                name: PerKeyGroup(load.key_groups, load.state_bytes)
-                for name, load in self.loads.items()
-            },
-            empty=self.empty,
-        )
 
 
 _EPOCHS: Final = 16

@@ -1,10 +1,12 @@
-"""The migration protocol: one fact in, orders out.
+"""The migration protocol: a state machine, told one fact after another, that returns commands.
 
-This file says what each fact means; `component` holds the transitions of one component, and
+Each method says what one fact means; `component` holds the transitions of one component, and
 `_react` asks every component the same questions after every fact, so that nothing depends on
 which fact happened to come first.
 
-An input that is refused raises and changes nothing.
+An input that is refused raises and changes nothing.  The calls of the runtime (epochs, executors,
+requests) come once and in order.  Reports of warming come from background jobs: they may be lost,
+late, repeated, or belong to an attempt that has long been replaced.
 """
 
 from __future__ import annotations
@@ -15,32 +17,41 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.migration import inputs
-from godwit.migration.commands import Command, HoldEpochs, MigrationOutcome, ReleaseEpochs
+from godwit.migration.commands import Announce, Command, MigrationOutcome
 from godwit.migration.component import OngoingMigration, TrackedComponent, relocate, suspend_or_load
 from godwit.migration.copies import Copies
 from godwit.migration.placement import change_lanes, check_target, order_moves
 from godwit.migration.regrouping import merged
 from godwit.migration.slots import activate_standby, instant_key_groups, pair_of, taken_by
-from godwit.migration.state import EpochPlan, ProtocolView, RunningEpoch, RunState
+from godwit.migration.state import ProtocolView, RunState
 from godwit.migration.strategy import Policy
+from godwit.model import events
 from godwit.model.errors import MigrationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from godwit.migration.commands import StartWarming
+    from godwit.migration.inputs import LanesRequested, MigrationRequested, RunStarted
+    from godwit.migration.outcome import EpochOutcome
+    from godwit.migration.regrouping import RegroupingStage
+    from godwit.migration.state import ComponentView
+
 
 class MigrationProtocol:
     """The state machine. Deterministic; no I/O, no clock, no threads.
 
-    Between epochs ask `next_epoch`; tell every fact to `handle` and carry out what it returns.
+    Between epochs ask `next_epoch`. All other methods record a fact, and return the commands that
+    follow from it: carry them out in order. Where a fact cannot be true, or a request comes at the
+    wrong time, they raise `MigrationError`, and nothing has changed.
 
     Examples
     --------
+    >>> from godwit.migration import RunStarted
     >>> from godwit.model.assignment import even_assignment
     >>> first = even_assignment(2, ["a"], [1])
     >>> protocol = MigrationProtocol(
-    ...     inputs.RunStarted(run_id="r", executors={"a": 1}, assignments={"sum": first})
+    ...     RunStarted(run_id="r", executors={"a": 1}, assignments={"sum": first})
     ... )
     >>> protocol.opening
     ()
@@ -50,7 +61,7 @@ class MigrationProtocol:
 
     def __init__(
         self,
-        started: inputs.RunStarted,
+        started: RunStarted,
         policy: Policy | None = None,
         copies: Copies | None = None,
     ) -> None:
@@ -85,25 +96,19 @@ class MigrationProtocol:
         # name may be gone, and every local store is empty)
         self.opening = self._react()
 
-    def next_epoch(self) -> Mapping[str, EpochPlan]:
-        """Return component → its plan for the next epoch.
+    def next_epoch(self) -> Mapping[str, ComponentView]:
+        """Return component → how it runs in the next epoch.
 
         Raises `MigrationError` if an epoch runs, or epochs are held.
         """
         running = self._run.running
         if running is not None or self._holds:
-            why = f"epoch {running.epoch} runs" if running else "; ".join(self._holds)
+            why = "; ".join(self._holds) if running is None else f"epoch {running} runs"
             raise MigrationError(
                 f"No epoch may start now: {why}.",
-                remedy="Wait for the commit, the abort or ReleaseEpochs.",
+                remedy="Wait for the commit or the abort, or until epochs are not held.",
             )
-        return MappingProxyType(
-            {
-                name: replace(c.plan(), takes=takes, smooth=smooth)
-                for name, c in self._components.items()
-                for takes, smooth in [taken_by(c, self._run)]
-            }
-        )
+        return self.view().components
 
     def view(self) -> ProtocolView:
         """Return the whole state of the protocol as a read-only value."""
@@ -112,68 +117,33 @@ class MigrationProtocol:
             executors=MappingProxyType(dict(run.executors)),
             draining=frozenset(run.draining),
             committed=run.committed,
-            running=run.running.epoch if run.running else None,
+            running=run.running,
             holds=self._holds,
             begun_by_hand=MappingProxyType(dict(run.begun_by_hand)),
             components=MappingProxyType(
                 {
-                    n: replace(
+                    name: replace(
                         c.view(),
-                        takes=taken_by(c, run)[0],
+                        takes=takes,
+                        smooth=smooth,
                         instant=instant_key_groups(c, self._components, run),
                     )
-                    for n, c in self._components.items()
+                    for name, c in self._components.items()
+                    for takes, smooth in [taken_by(c, run)]
                 }
             ),
         )
-
-    def handle(self, fact: inputs.Fact) -> tuple[Command, ...]:
-        """Record a fact, and return the commands that follow, in order.
-
-        Raises `InvalidPlanError` if a requested target or lane does not exist (`check_target`,
-        `change_lanes`); `MigrationError` if the fact contradicts the state (such as the commit of
-        an epoch that does not run), or a request comes at the wrong time. Nothing has changed then.
-        """
-        match fact:
-            case inputs.EpochStarted(epoch=epoch):
-                self._epoch_started(epoch)
-            case inputs.EpochSucceeded():
-                self._epoch_committed(fact)
-            case inputs.EpochFailed(epoch=epoch):
-                self._end_epoch(epoch, "aborted")
-                self._advance_time(fact.seconds)
-            case inputs.EpochHeld():
-                self._advance_time(fact.seconds)
-            case inputs.MigrationRequested():
-                self._migration_requested(fact)
-            case inputs.CancellationRequested():
-                self._cancellation_requested(fact)
-            case inputs.LanesRequested():
-                self._lanes_requested(fact)
-            case inputs.PhysicalPlanChanged():
-                self._regrouped(fact)
-            case inputs.WarmingFinished():
-                self._warming_finished(fact)
-            case inputs.WarmingFailed():
-                self._warming_failed(fact)
-            case inputs.ExecutorJoined(executor=executor, lanes=lanes):
-                self._run.executors[executor] = lanes
-                for component in self._components.values():
-                    relocate(component, self._run)  # there may have been none until now
-            case inputs.ExecutorLeft(executor=executor):
-                self._executor_lost(executor)
-            case inputs.DrainRequested(executor=executor):
-                self._drain_requested(executor)
-            case inputs.StayRequested(executor=executor):
-                self._run.draining.discard(executor)
-        return self._react()
 
     def _react(self) -> tuple[Command, ...]:
         """Advance every component after a fact, and return the commands that follow."""
         run, before = self._run, self._holds
         holds = self._reasons_to_hold()
         # Epochs are held before anything else is ordered, and released after everything is.
-        run.orders[:0] = [HoldEpochs(reason=reason) for reason in holds if reason not in before]
+        run.orders[:0] = [
+            Announce(events.EpochsHeld, {"reason": reason})
+            for reason in holds
+            if reason not in before
+        ]
         if run.executors:
             for component in self._components.values():
                 component.start_transfers(run)
@@ -185,7 +155,7 @@ class MigrationProtocol:
                         break
         self._holds = self._reasons_to_hold()
         if (before or holds) and not self._holds:
-            run.orders.append(ReleaseEpochs())
+            run.orders.append(Announce(events.EpochsReleased))
         orders, run.orders = tuple(run.orders), []
         return orders
 
@@ -202,10 +172,13 @@ class MigrationProtocol:
         for component in self._components.values():
             component.expire(self._run)
 
-    # Epochs.
+    # Epochs. `seconds`: whole seconds that have passed since the last call that said so.
 
-    def _epoch_started(self, epoch: int) -> None:
-        """Record the begin of an epoch; raise if one is running or it is already committed."""
+    def begin_epoch(self, epoch: int) -> tuple[Command, ...]:
+        """Record that an epoch begins, as `next_epoch` planned it (and as now recorded).
+
+        Raises `MigrationError` if one runs, or it is committed already.
+        """
         plans = self.next_epoch()
         if epoch <= self._run.committed:
             raise MigrationError(
@@ -213,31 +186,43 @@ class MigrationProtocol:
                 remedy="Skip an epoch that has its record.",
                 epoch=epoch,
             )
-        self._run.running = RunningEpoch(epoch=epoch, plans=plans)
+        self._run.running, self._run.plans, self._run.lost = epoch, plans, set()
+        return self._react()
 
-    def _end_epoch(self, epoch: int, how: str) -> RunningEpoch:
-        """End the running epoch and return it; raise if another one runs. `how`: for the error."""
+    def abort_epoch(self, epoch: int, seconds: int = 1) -> tuple[Command, ...]:
+        """Record that the running attempt at an epoch failed; the next one is planned anew."""
+        self._end_epoch(epoch, "aborted")
+        self._advance_time(seconds)
+        return self._react()
+
+    def hold_epoch(self, seconds: int = 1) -> tuple[Command, ...]:
+        """Let time pass: an epoch was due but is held, or none is due while copies are awaited."""
+        self._advance_time(seconds)
+        return self._react()
+
+    def _end_epoch(self, epoch: int, how: str) -> None:
+        """End the running epoch; raise if another one runs, which says `how` this one ended."""
         running = self._run.running
-        if running is None or running.epoch != epoch:
+        if running != epoch:
             raise MigrationError(
                 f"Epoch {epoch} was {how}, but it is not the one that runs "
-                f"({running.epoch if running else 'none'}).",
+                f"({'none' if running is None else running}).",
                 remedy="Report every epoch's start and end once, in order.",
                 epoch=epoch,
             )
         self._run.running = None
-        return running
 
-    def _epoch_committed(self, fact: inputs.EpochSucceeded) -> None:
-        """End the running epoch as committed, and update every component."""
-        running = self._end_epoch(fact.epoch, "committed")
+    def commit_epoch(self, outcome: EpochOutcome, seconds: int = 1) -> tuple[Command, ...]:
+        """Record that the running epoch's record is durable, and what the epoch did."""
+        self._end_epoch(outcome.epoch, "committed")
         for component in self._components.values():
-            component.committed(self._run, running, fact)
+            component.committed(self._run, outcome)
         for pair in self._run.slots:
-            pair.record_empty(fact.empty)
-        self._run.committed = fact.epoch
+            pair.record_empty(outcome.empty)
+        self._run.committed = outcome.epoch
         self._run.on_cold = self._run.policy.on_loss
-        self._advance_time(fact.seconds)
+        self._advance_time(seconds)
+        return self._react()
 
     # Requests.
 
@@ -251,124 +236,154 @@ class MigrationProtocol:
             )
         return self._components[name]
 
-    def _migration_requested(self, fact: inputs.MigrationRequested) -> None:
-        """Begin a migration; raise if the component has one, or the plan does not fit."""
-        c = self._component(fact.component)
+    def migrate(self, request: MigrationRequested) -> tuple[Command, ...]:
+        """Begin a migration.
+
+        Raises `InvalidPlanError` if the target cannot be reached, and `MigrationError` if the
+        component has a migration already, or cannot migrate by this strategy.
+        """
+        c = self._component(request.component)
         if c.migration is not None:
             raise MigrationError(
-                f"Migration {fact.id!r} of component {c.name!r} is refused: migration "
+                f"Migration {request.id!r} of component {c.name!r} is refused: migration "
                 f"{c.migration.request.id!r} is under way.",
                 remedy="Wait for its end or cancel it, then plan again on what it left.",
                 component=c.name,
                 migration=c.migration.request.id,
             )
-        if fact.strategy.activates_standby and pair_of(self._run, c.name) is None:
+        if request.strategy.activates_standby and pair_of(self._run, c.name) is None:
             raise MigrationError(
-                f"Component {c.name!r} cannot migrate by strategy {fact.strategy.value!r}: its "
+                f"Component {c.name!r} cannot migrate by strategy {request.strategy.value!r}: its "
                 "state cannot be made of parts in two places, or nothing would merge them.",
                 remedy="Migrate it by 'live'. Aggregates of windows of fixed lengths can be "
                 "migrated so with window(..., consolidate='apart'), without other operators in "
                 "their component.",
                 component=c.name,
-                strategy=fact.strategy.value,
+                strategy=request.strategy.value,
             )
         executors, draining = self._run.executors, self._run.draining
-        check_target(c.name, c.assignment, fact.target, executors=executors, draining=draining)
-        c.record_state_bytes(fact.state_bytes)
+        check_target(c.name, c.assignment, request.target, executors=executors, draining=draining)
+        c.record_state_bytes(request.state_bytes)
         moves = order_moves(
             (
                 replace(move, state_bytes=int(c.state_bytes[move.key_group]))
-                for move in c.assignment.moves_to(fact.target)
+                for move in c.assignment.moves_to(request.target)
             ),
             c.assignment,
-            fact.loads,
+            request.loads,
         )
-        rank = {key_group: at for at, key_group in enumerate(fact.order)}
+        rank = {key_group: at for at, key_group in enumerate(request.order)}
         moves = tuple(sorted(moves, key=lambda move: rank.get(move.key_group, len(rank))))
-        c.migration = OngoingMigration(request=fact, moves={move.key_group: move for move in moves})
-        if fact.by_hand:
+        c.migration = OngoingMigration(
+            request=request, moves={move.key_group: move for move in moves}
+        )
+        if request.by_hand:
             begun = self._run.begun_by_hand
             begun[c.name] = begun.get(c.name, 0) + 1
+        return self._react()
 
-    def _cancellation_requested(self, fact: inputs.CancellationRequested) -> None:
+    def cancel(self, migration: str, reason: str) -> tuple[Command, ...]:
         """End a migration, and cancel its moves that have not switched."""
         for c in self._components.values():
-            if c.migration is not None and c.migration.request.id == fact.id:
-                c.withdraw(self._run, fact.reason)
+            if c.migration is not None and c.migration.request.id == migration:
+                c.withdraw(self._run, reason)
                 c.end_migration(self._run, MigrationOutcome.CANCELLED)
-                return
+                return self._react()
         raise MigrationError(
-            f"There is no migration {fact.id!r} under way.",
+            f"There is no migration {migration!r} under way.",
             remedy="It may have ended; look at the events of the run.",
-            migration=fact.id,
+            migration=migration,
         )
 
-    def _lanes_requested(self, fact: inputs.LanesRequested) -> None:
-        """Move key groups to other lanes of their executors."""
-        c = self._component(fact.component)
-        changed = change_lanes(c.name, c.assignment, lanes=fact.lanes, lane_of=fact.lane_of)
-        c.lanes.update(fact.lanes)
-        c.switch_to(self._run, changed)
+    def change_lanes(self, request: LanesRequested) -> tuple[Command, ...]:
+        """Move key groups to other lanes of their executors.
 
-    def _regrouped(self, fact: inputs.PhysicalPlanChanged) -> None:
-        """Replace components by those of another physical plan."""
+        Raises `InvalidPlanError` if a lane, key group or executor does not exist.
+        """
+        c = self._component(request.component)
+        changed = change_lanes(c.name, c.assignment, lanes=request.lanes, lane_of=request.lane_of)
+        c.lanes.update(request.lanes)
+        c.switch_to(self._run, changed)
+        return self._react()
+
+    def regroup(self, stage: RegroupingStage) -> tuple[Command, ...]:
+        """Replace components by those of another physical plan, from the next epoch on."""
         if self._run.running is not None:
             raise MigrationError(
-                f"Components cannot change while epoch {self._run.running.epoch} runs.",
+                f"Components cannot change while epoch {self._run.running} runs.",
                 remedy="Report its end first.",
-                epoch=self._run.running.epoch,
+                epoch=self._run.running,
             )
-        joined = merged(fact, self._components)
-        gone = {name for parts in fact.parts.values() for name in parts}
+        joined = merged(stage, self._components)
+        gone = {name for parts in stage.parts.values() for name in parts}
         stay = {name: c for name, c in self._components.items() if name not in gone}
         self._components = dict(sorted((stay | joined).items()))
-        self._run.copies.regroup(fact.parts, fact.states)
+        self._run.copies.regroup(stage.parts, stage.states)
+        return self._react()
 
-    def _drain_requested(self, executor: str) -> None:
+    def drain(self, executor: str) -> tuple[Command, ...]:
         """Mark an executor as draining: key groups no longer move to it."""
         if executor in self._run.executors:
             self._run.draining.add(executor)
             for c in self._components.values():
                 c.withdraw(self._run, f"executor {executor} is draining", onto=executor)
+        return self._react()
+
+    def stay(self, executor: str) -> tuple[Command, ...]:
+        """Cancel the draining of an executor: key groups may move onto it again."""
+        self._run.draining.discard(executor)
+        return self._react()
 
     # Reports of warming: they may be lost, late, repeated, or answer an attempt long replaced.
 
-    def _warming_finished(self, fact: inputs.WarmingFinished) -> None:
-        """Record copies that are warm, and order unneeded copies to be deleted."""
-        c = self._component(fact.component)
+    def warmed(self, order: StartWarming, reach: Mapping[int, int]) -> tuple[Command, ...]:
+        """Record the warm copies of an order, and order unneeded copies to be deleted.
+
+        `reach`: key group → epoch; all changes of committed epochs up to it are in the copy. Key
+        groups of the order that are left out are still in progress.
+        """
+        c = self._component(order.component)
         unwanted, copies = [], self._run.copies
-        for g, version in fact.versions.items():
+        for g, version in reach.items():
             transfer = c.transfers.get(g)
-            if transfer is not None and fact.attempt in (transfer.attempt, *transfer.former):
-                known = copies.reach(c.name, fact.executor, g)
-                copies.record_reach(c.name, fact.executor, {g: max(version, known)})
+            if transfer is not None and order.attempt in (transfer.attempt, *transfer.former):
+                known = copies.reach(c.name, order.executor, g)
+                copies.record_reach(c.name, order.executor, {g: max(version, known)})
                 c.transfers[g] = replace(transfer, warm=True)
             else:
                 unwanted.append(g)
-        c.drop(self._run, fact.executor, unwanted)
+        c.drop(self._run, order.executor, unwanted)
+        return self._react()
 
-    def _warming_failed(self, fact: inputs.WarmingFailed) -> None:
-        """Schedule the failed copies for another order, a second later."""
-        c = self._component(fact.component)
-        for g in fact.key_groups:
+    def warming_failed(self, order: StartWarming, reason: str) -> tuple[Command, ...]:
+        """Schedule the copies of a failed order for another order, a second later."""
+        c = self._component(order.component)
+        for g in order.key_groups:
             transfer = c.transfers.get(g)
-            if transfer is not None and transfer.attempt == fact.attempt and not transfer.warm:
+            if transfer is not None and transfer.attempt == order.attempt and not transfer.warm:
                 # Not at once: what failed just now is likely to fail again just now.
                 due = self._run.seconds + 1
-                c.transfers[g] = replace(transfer, due=due, failure=fact.reason)
+                c.transfers[g] = replace(transfer, due=due, failure=reason)
+        return self._react()
 
-    # Losses.
+    # Executors.
 
-    def _executor_lost(self, executor: str) -> None:
+    def add_executor(self, executor: str, lanes: int) -> tuple[Command, ...]:
+        """Record that an executor with an empty local store joined."""
+        self._run.executors[executor] = lanes
+        for component in self._components.values():
+            relocate(component, self._run)  # there may have been none until now
+        return self._react()
+
+    def remove_executor(self, executor: str) -> tuple[Command, ...]:
         """Assign the key groups of a lost executor to others, which suspend or load them."""
         run = self._run
         if executor not in run.executors:
-            return
+            return self._react()
         del run.executors[executor]
         run.draining.discard(executor)
         run.copies.forget_executor(executor)
-        if run.running is not None:
-            run.running.lost.add(executor)
+        run.lost.add(executor)
         for c in self._components.values():
             c.retired.pop(executor, None)
             c.lanes.pop(executor, None)
@@ -377,3 +392,4 @@ class MigrationProtocol:
                 if transfer.destination == executor:
                     del c.transfers[g]
             relocate(c, run)
+        return self._react()

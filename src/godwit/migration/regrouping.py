@@ -21,12 +21,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from godwit.migration.component import TrackedComponent
-from godwit.migration.inputs import MigrationRequested, PhysicalPlanChanged
+from godwit.migration.inputs import MigrationRequested
 from godwit.migration.placement import with_newcomers
 from godwit.migration.strategy import Bounds, Strategy
 from godwit.model import events
@@ -35,8 +35,9 @@ from godwit.model.errors import GodwitError, MigrationError
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
 
+    from godwit.migration.conductor import Conductor
     from godwit.migration.inputs import LanesRequested
-    from godwit.migration.state import ComponentView, ProtocolView
+    from godwit.migration.state import ComponentView
     from godwit.model.assignment import Assignment, Move
 
 
@@ -119,15 +120,15 @@ class EndRegrouping:
 
 
 def merged(
-    fact: PhysicalPlanChanged, components: Mapping[str, TrackedComponent]
+    stage: RegroupingStage, components: Mapping[str, TrackedComponent]
 ) -> dict[str, TrackedComponent]:
-    """Return the new components that a change of plan makes by merging or splitting, with copies.
+    """Return the new components that a stage makes by merging or splitting, with their copies.
 
     Raises `MigrationError` if one does not exist, has moves or waiting rows, or parts of one are on
     different executors or lanes.
     """
     joined = {}
-    for name, names in fact.parts.items():
+    for name, names in stage.parts.items():
         parts = [components[part] for part in names if part in components]
         if len(parts) < len(names) or not all(
             is_at_rest(part.view()) and same_places(parts[0].assignment, part.assignment)
@@ -138,7 +139,7 @@ def merged(
                 remedy="Wait until all of them rest in the same places.",
                 component=name,
             )
-        joined[name] = _merge_parts(name, parts, fact.state_bytes.get(name, {}))
+        joined[name] = _merge_parts(name, parts, stage.state_bytes.get(name, {}))
     return joined
 
 
@@ -177,30 +178,10 @@ def same_places(one: Assignment, other: Assignment) -> bool:
     return np.array_equal(owners, others) and np.array_equal(one.lane_of, other.lane_of)
 
 
-class RegroupingPorts(Protocol):
-    """The part of the conductor that a regrouping uses."""
-
-    @property
-    def view(self) -> ProtocolView:
-        """Present state of the migration protocol, as a value."""
-
-    def announce(self, kind: type[events.Event], **values: Any) -> None:
-        """Announce an event of this kind that happens now; `values`: its fields."""
-
-    def migrate(self, request: MigrationRequested) -> None:
-        """Begin a migration."""
-
-    def cancel(self, migration: str, reason: str) -> None:
-        """Cancel a migration."""
-
-    def regrouped(self, fact: PhysicalPlanChanged) -> None:
-        """Continue with the components of another physical plan."""
-
-
 class Regroupings:
     """The regroupings of one run, one at a time."""
 
-    def __init__(self, conductor: RegroupingPorts, plan: Any) -> None:
+    def __init__(self, conductor: Conductor, plan: Any) -> None:
         self._conductor = conductor
         self.plan = plan  # the physical plan of the epoch that runs, or of the next one
         self.ended: dict[str, EndRegrouping] = {}  # regrouping → how it ended
@@ -332,13 +313,7 @@ class Regroupings:
             self._conductor.announce(
                 events.ComponentsRegrouped, regrouping=request.id, components=request.components
             )
-        self._conductor.regrouped(
-            PhysicalPlanChanged(
-                parts=stage.parts,
-                states=stage.states,
-                state_bytes={name: stage.state_bytes.get(name, {}) for name in stage.parts},
-            )
-        )
+        self._conductor.regrouped(stage)
 
     def _give_up(self, request: Regrouping, reason: str) -> None:
         """Cancel a regrouping whose plan cannot be started."""

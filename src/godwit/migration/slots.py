@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from godwit.migration.commands import LoadKeyGroups
+from godwit.model import events
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,4 +115,4 @@ def activate_standby(
     lags = {g for g, to in places.items() if other.lag(run, g, to) > migration.bounds.max_lag}
     other.switch_to(run, other.arranged(run, places))
     other.load = (other.load - places.keys()) | lags
-    run.order(LoadKeyGroups, other.name, lags)
+    run.announce(events.KeyGroupsLoaded, other.name, lags)

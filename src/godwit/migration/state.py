@@ -5,32 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from godwit.migration.commands import Announce
 from godwit.migration.strategy import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from godwit.migration.commands import Command, LoadKeyGroups, ResumeKeyGroups, SuspendKeyGroups
+    from godwit.migration.commands import Command
     from godwit.migration.copies import Copies
     from godwit.migration.strategy import LossPolicy, Policy
+    from godwit.model import events
     from godwit.model.assignment import Assignment, Move
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochPlan:
-    """Plan of one component for one epoch."""
-
-    assignment: Assignment  # the place of every key group
-    suspended: frozenset[int]  # key groups whose rows go to their wait buffers
-    # key groups that may be anywhere: their lanes load them before they process
-    load: frozenset[int]
-    # key groups that run and have rows waiting: those come first, in order, all of them
-    consume: frozenset[int]
-    # Of a component that is one of two slots of every key group: where it is the one that takes
-    # rows. ``None`` of others.
-    takes: frozenset[int] | None = None
-    # those of them whose other slot takes rows of panes that it has
-    smooth: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,22 +38,32 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentView:
-    """Read-only view of a component in the protocol."""
+    """Read-only view of a component in the protocol: how it runs in the next epoch, what moves."""
 
-    assignment: Assignment  # of the next epoch
-    suspended: frozenset[int]  # key groups that do not run
-    waiting: frozenset[int]  # key groups that have rows waiting
-    load: frozenset[int]  # key groups that the next epoch loads
-    transfers: tuple[Transfer, ...]  # what is in flight, by key group
-    moves: tuple[Move, ...]  # planned moves that are not in flight yet, in order
-    migration: str | None  # the migration in progress, if any
-    strategy: Strategy | None  # of that migration
+    assignment: Assignment  # the place of every key group
+    suspended: frozenset[int] = frozenset()  # key groups whose rows go to their wait buffers
+    waiting: frozenset[int] = frozenset()  # key groups that have rows waiting
+    # key groups that may be anywhere: their lanes load them before they process
+    load: frozenset[int] = frozenset()
+    transfers: tuple[Transfer, ...] = ()  # what is in flight, by key group
+    moves: tuple[Move, ...] = ()  # planned moves that are not in flight yet, in order
+    migration: str | None = None  # the migration in progress, if any
+    strategy: Strategy | None = None  # of that migration
     # whether that migration has moved everything, and waits for an epoch under its assignment
-    settling: bool
-    takes: frozenset[int] | None = None  # as of `EpochPlan`
+    settling: bool = False
+    # Of a component that is one of two slots of every key group: where it is the one that takes
+    # rows. ``None`` of others.
+    takes: frozenset[int] | None = None
+    # those of them whose other slot takes rows of panes that it has
+    smooth: frozenset[int] = frozenset()
     # key groups that would migrate without their state now, since their other slot is empty
     instant: frozenset[int] = frozenset()
     by_hand: bool = False  # whether a person decided the migration in progress
+
+    @property
+    def consume(self) -> frozenset[int]:
+        """Key groups that run and have rows waiting: those come first, in order, all of them."""
+        return self.waiting - self.suspended
 
     @property
     def default_strategy(self) -> Strategy:
@@ -98,24 +93,12 @@ class ProtocolView:
     @property
     def due(self) -> bool:
         """True if an epoch has work to do even without input."""
-        return not self.holds and any(
-            c.settling or c.waiting - c.suspended for c in self.components.values()
-        )
+        return not self.holds and any(c.settling or c.consume for c in self.components.values())
 
     @property
     def awaits(self) -> bool:
         """True if epochs are held or copies are awaited, so that time-outs must be checked."""
         return bool(self.holds) or any(c.transfers for c in self.components.values())
-
-
-@dataclass(slots=True, kw_only=True)
-class RunningEpoch:
-    """The attempt at an epoch that is running."""
-
-    epoch: int  # the epoch
-    plans: Mapping[str, EpochPlan]  # component → the plan it started with
-    # executors that died since it started; Spark may yet have finished their lanes elsewhere
-    lost: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -154,7 +137,11 @@ class RunState:
     copies: Copies  # who holds what
     committed: int  # the last committed epoch
     draining: set[str] = field(default_factory=set)  # those of them that are to leave
-    running: RunningEpoch | None = None  # the epoch that runs, if any
+    running: int | None = None  # the epoch that runs, if any
+    # component → how it runs in the epoch that runs, or that ran last
+    plans: Mapping[str, ComponentView] = field(default_factory=dict)
+    # executors that died since it started; Spark may yet have finished their lanes elsewhere
+    lost: set[str] = field(default_factory=set)
     seconds: int = 0  # whole seconds that have passed, as facts say: the only clock
     attempts: int = 0  # number of attempts at warming so far
     begun_by_hand: dict[str, int] = field(default_factory=dict)  # as of `ProtocolView`
@@ -165,20 +152,18 @@ class RunState:
     @property
     def horizon(self) -> int:
         """Latest epoch that can be committed when the next epoch starts."""
-        return self.running.epoch if self.running else self.committed
+        return self.committed if self.running is None else self.running
 
     def next_attempt(self) -> str:
         """Return an id for the next attempt at warming, unique over all runs."""
         self.attempts += 1
         return f"{self.run_id}/{self.attempts}"
 
-    def order(
-        self,
-        kind: type[SuspendKeyGroups | ResumeKeyGroups | LoadKeyGroups],
-        component: str,
-        key_groups: Iterable[int],
+    def announce(
+        self, event: type[events.Event], component: str, key_groups: Iterable[int]
     ) -> None:
-        """Add a command of a class about key groups of a component, unless there are none."""
+        """Announce an event about key groups of a component, unless there are none."""
         ascending = tuple(sorted(key_groups))
         if ascending:
-            self.orders.append(kind(component=component, key_groups=ascending))
+            values = {"component": component, "key_groups": ascending}
+            self.orders.append(Announce(event, values))

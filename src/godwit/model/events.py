@@ -4,8 +4,7 @@
 An event says what is already durable or already decided, never what is hoped for, and a decision
 carries the numbers that it rests on: whoever reads the journal, a person or a controller that goes
 on after a restart, needs nothing else.  Time comes from the caller, so a simulated run tells the
-same story as a real one.  What the runtime reports to the migration protocol is another vocabulary
-(``godwit.migration.inputs``).
+same story as a real one.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ has a counter of rounds; the counter here is the epoch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -31,8 +31,8 @@ from godwit.sources.source import Lag, Source, Split
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
+    from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import CommitRecord, OutputRef
-    from godwit.checkpoint.storage import CheckpointStorage
     from godwit.plan.maps import ArrowMap
     from godwit.sources.source import Position
 
@@ -62,18 +62,6 @@ class Feedback:
         return f"{FED_BACK}{self.loop}"
 
 
-class LastCommit(Protocol):
-    """Port to the commits of a checkpoint."""
-
-    @property
-    def latest(self) -> CommitRecord | None:
-        """Commit record of the last epoch; ``None`` before the first."""
-
-    @property
-    def storage(self) -> CheckpointStorage:
-        """The checkpoint's directory."""
-
-
 class FeedbackSource(Source):
     """Source of a loop: its rows are what the epoch before fed back.
 
@@ -90,7 +78,7 @@ class FeedbackSource(Source):
     ) -> None:
         self.name, self._schema = name, schema
         self.max_rounds, self.holds_watermark = max_rounds, holds_watermark
-        self._log: LastCommit | None = None
+        self._log: CommitLog | None = None
 
     def __repr__(self) -> str:
         return f"<feedback {self.name!r}>"
@@ -99,7 +87,7 @@ class FeedbackSource(Source):
         """Leave the checkpoint behind: splits say where their rows are."""
         return {**self.__dict__, "_log": None}
 
-    def bind(self, log: LastCommit) -> None:
+    def bind(self, log: CommitLog) -> None:
         """Set the commit log from which the rows that wait in the loop are read."""
         self._log = log
 

@@ -11,12 +11,12 @@ since sinks and lanes do not know each other.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -44,11 +44,8 @@ class Rejections:
     reasons: Sequence[str]  # why, one for each: names the column
 
 
-class RowCheck(Protocol):
-    """Port: finds rows that a target cannot take; picklable, on whole columns."""
-
-    def __call__(self, rows: pa.RecordBatch) -> Rejections | None:
-        """Return the rows that the target cannot take, with reasons; ``None`` if it takes all."""
+RowCheck: TypeAlias = "Callable[[pa.RecordBatch], Rejections | None]"
+"""Finds the rows that a target cannot take; ``None`` if it takes all. Picklable."""
 
 
 class LaneWriter(Protocol):

@@ -10,7 +10,7 @@ import re
 import shutil
 import uuid
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -35,8 +35,8 @@ _EPOCH: Final = re.compile(r"epoch=(\d+)")
 _CANNOT_LINK: Final = {errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK, errno.ENOSYS}
 
 
-class _MakeError(Protocol):
-    def __call__(self, what: str, remedy: str) -> SinkError: ...
+_MakeError: TypeAlias = "Callable[[str, str], SinkError]"
+"""Makes an error of what is wrong, and what to do about it."""
 
 
 def check_columns(schema: pa.Schema, partition_by: Sequence[str], error: _MakeError) -> None:

@@ -20,7 +20,7 @@ from godwit.adapt.placing import (
 from godwit.adapt.policy import FlowEpoch
 from godwit.adapt.windows import ExchangeCosts
 from godwit.api.flow import LogicalFlow
-from godwit.migration import EpochOutcome, EpochPlan
+from godwit.migration import ComponentView, EpochOutcome
 from godwit.migration.outcome import ComponentTraffic
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
@@ -143,12 +143,7 @@ def compared(flow: CompiledFlow, rows: list[int], epochs: int = 2) -> list[dict[
         ExchangeCosts(byte_ms=0.0, lane_ms=10.0),
         announce=lambda _, **fields: told.append(fields),
     )
-    plan = EpochPlan(
-        assignment=gw.even_assignment(GROUPS, ["1", "2"], [2, 2]),
-        suspended=frozenset(),
-        load=frozenset(),
-        consume=frozenset(),
-    )
+    plan = ComponentView(assignment=gw.even_assignment(GROUPS, ["1", "2"], [2, 2]))
     traffic = ComponentTraffic(
         key_groups=tuple(range(GROUPS)),
         rows=tuple(rows),

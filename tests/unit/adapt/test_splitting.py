@@ -22,7 +22,7 @@ from godwit.adapt.windows import (
     splitting_of,
 )
 from godwit.api.flow import LogicalFlow
-from godwit.migration import ComponentTraffic, EpochOutcome, EpochPlan, KeyGroupLoad
+from godwit.migration import ComponentTraffic, ComponentView, EpochOutcome, KeyGroupLoad
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
 from godwit.operators.windows.two_phase import ConsolidatePart
@@ -107,13 +107,7 @@ class Story:
             takes = None
             if len(names) == 1 and not names[0].endswith("_windows"):
                 takes = self.turned if names[0].endswith("_second") else self.others
-            plans[component.name] = EpochPlan(
-                assignment=self.places,
-                suspended=frozenset(),
-                load=frozenset(),
-                consume=frozenset(),
-                takes=takes,
-            )
+            plans[component.name] = ComponentView(assignment=self.places, takes=takes)
             every = np.arange(GROUPS)
             loads[component.name] = KeyGroupLoad(
                 key_groups=every,

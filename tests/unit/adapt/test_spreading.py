@@ -21,7 +21,7 @@ from godwit.cluster.spark.query.hot_keys import QueryHotKeys
 from godwit.cluster.spark.run.policies import OperatorPolicies
 from godwit.engine.loop import SharedConductor
 from godwit.engine.settings import Lanes
-from godwit.migration import EpochOutcome, EpochPlan
+from godwit.migration import ComponentView, EpochOutcome
 from godwit.model import events
 from godwit.model.assignment import even_assignment
 from godwit.model.errors import (
@@ -64,10 +64,7 @@ def joined(spread: int | None = 4) -> CompiledFlow:
 
 def epoch_of(flow: CompiledFlow, works: dict[int, tuple[int, int, int]], total: int) -> FlowEpoch:
     """Make an epoch of a join with work for some keys: rows of the left and right, and pairs."""
-    assignment = even_assignment(32, ["a", "b"], [2, 2])
-    plan = EpochPlan(
-        assignment=assignment, suspended=frozenset(), load=frozenset(), consume=frozenset()
-    )
+    plan = ComponentView(assignment=even_assignment(32, ["a", "b"], [2, 2]))
     keys = tuple(
         KeyWork(hash=h, key=f'["{h}"]', left=left, right=right, pairs=pairs)
         for h, (left, right, pairs) in works.items()

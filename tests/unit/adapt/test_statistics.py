@@ -193,19 +193,7 @@ def bottleneck(period: PeriodStatistics, means: Means) -> str:
         committed=0,
         running=None,
         holds=(),
-        components={
-            "sum": ComponentView(
-                assignment=PLACES,
-                suspended=frozenset(),
-                waiting=frozenset(),
-                load=frozenset(),
-                transfers=(),
-                moves=(),
-                migration=None,
-                strategy=None,
-                settling=False,
-            )
-        },
+        components={"sum": ComponentView(assignment=PLACES)},
     )
     asked = measured_problem(
         ["sum"],

@@ -16,7 +16,7 @@ from godwit.engine.instructions import (
     places_of,
     state_instruction,
 )
-from godwit.migration import EpochPlan
+from godwit.migration import ComponentView
 from godwit.model.assignment import even_assignment
 from godwit.model.key_groups import key_group_mask
 
@@ -30,12 +30,12 @@ NONE: frozenset[int] = frozenset()
 
 def plan(
     executors: dict[str, int], *, suspended: frozenset[int] = NONE, consume: frozenset[int] = NONE
-) -> EpochPlan:
-    return EpochPlan(
+) -> ComponentView:
+    return ComponentView(
         assignment=even_assignment(N, [*executors], [*executors.values()]),
         suspended=suspended,
         load=frozenset({0}),
-        consume=consume,
+        waiting=consume,
     )
 
 

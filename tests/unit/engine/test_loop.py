@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from godwit.engine.cluster import AttemptLostError
-from godwit.engine.loop import EpochLoop
+from godwit.engine.loop import EpochDelivery, EpochLoop
 from godwit.model import events
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import TracebackType
 
-    from godwit.migration import Conductor, EpochOutcome, EpochPlan
+    from godwit.migration import ComponentView, Conductor, EpochOutcome
 
 
 class Outcome:
@@ -68,7 +68,7 @@ class Story:
         assert physical_plan == "plan"
 
     def plan(
-        self, epoch: int, batch: str | None, plans: Mapping[str, EpochPlan], _conductor: object
+        self, epoch: int, batch: str | None, plans: Mapping[str, ComponentView], _conductor: object
     ) -> None:
         assert plans == {}
         self.note(f"plan {epoch}")
@@ -85,17 +85,12 @@ class Story:
         outcome: EpochOutcome = cast("Any", Outcome(self.committed_epochs - 1))
         return outcome
 
-    def delivery(self) -> Story:
-        return self
-
-    def deliver(self) -> None:
-        self.note("deliver")
-
-    def latencies(self) -> dict[str, Any]:
-        return {}
-
-    def remarks(self, _outcome: object) -> list[tuple[type[events.Event], Mapping[str, Any]]]:
-        return [(events.RowsLeftOut, {})]
+    def delivery(self) -> EpochDelivery:
+        return EpochDelivery(
+            deliver=lambda: self.note("deliver"),
+            latencies=dict,
+            remarks=lambda _: [(events.RowsLeftOut, {})],
+        )
 
     def now_s(self) -> float:
         self.now += 1
@@ -137,7 +132,7 @@ class ConductorOf:
         self.view = self
         self.components: dict[str, object] = {}
 
-    def begin(self, _epoch: int) -> dict[str, EpochPlan] | None:
+    def begin(self, _epoch: int) -> dict[str, ComponentView] | None:
         if self._story.held:
             self._story.held -= 1
             return None

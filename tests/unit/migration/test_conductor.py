@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -120,6 +120,37 @@ def test_a_migration_is_asked_for_warmed_switched_and_ended_through_ports_alone(
         "KeyGroupsWarmed",
         "AssignmentSwitched",
         "MigrationFinished",
+    ]
+
+
+def test_commands_are_announced_with_what_they_are_about() -> None:
+    story = Story()
+    for _ in range(4):
+        story.run()
+    story.migrate({0: "c"})
+    story.warm()
+    story.run(batch=None)
+    story.migrate({1: "c"}, Strategy.STOP_THE_WORLD)
+    story.conductor.cancel("m", "no need")
+    story.conductor.see({"a": 1, "b": 1})
+    about: dict[str, Any] = {"component": "totals", "epoch": 3, "at_s": 0.0}
+    later = about | {"epoch": 4}
+    why = "migration m of totals moves everything first"
+    told = story.ports.events
+    assert [
+        e for e in told if not isinstance(e, events.MigrationStarted | events.KeyGroupsWarmed)
+    ] == [
+        events.WarmingStarted(**about, executor="c", key_groups=(0,)),
+        events.AssignmentSwitched(**about, version=2, key_groups=(0,)),
+        events.MigrationFinished(**later, migration="m", moved=1),
+        events.EpochsHeld(epoch=4, at_s=0.0, reason=why),
+        events.WarmingStarted(**later, executor="c", key_groups=(1,)),
+        events.MigrationCancelled(**later, migration="m", withdrawn=1, reason="no need"),
+        events.EpochsReleased(epoch=4, at_s=0.0),
+        events.ExecutorLost(epoch=4, at_s=0.0, executor="c"),
+        events.AssignmentSwitched(**later, version=3, key_groups=(0,)),
+        events.KeyGroupsSuspended(**later, key_groups=(0,)),
+        events.WarmingStarted(**later, executor="a", key_groups=(0,)),
     ]
 
 

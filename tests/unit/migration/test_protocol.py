@@ -9,41 +9,29 @@ import numpy as np
 import pytest
 
 from godwit.migration import (
+    Announce,
     Bounds,
-    CancellationRequested,
     Command,
-    DrainRequested,
     DropCopies,
     EndMigration,
-    EpochFailed,
-    EpochHeld,
-    EpochStarted,
-    EpochSucceeded,
-    ExecutorJoined,
-    ExecutorLeft,
-    HoldEpochs,
+    EpochOutcome,
     LanesRequested,
-    LoadKeyGroups,
     LossPolicy,
     MigrationOutcome,
     MigrationProtocol,
     MigrationRequested,
     Policy,
-    ReleaseEpochs,
-    ResumeKeyGroups,
     RunStarted,
     StartWarming,
     Strategy,
-    SuspendKeyGroups,
     SwitchAssignment,
-    WarmingFailed,
-    WarmingFinished,
 )
+from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.model.errors import InvalidPlanError, MigrationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 THIRD = Bounds(max_moves=2, max_lag=1)
 
@@ -76,7 +64,7 @@ class Stream:
         self.run_epoch()
 
     def start(self) -> tuple[Command, ...]:
-        return self.protocol.handle(EpochStarted(epoch=self.epoch + 1))
+        return self.protocol.begin_epoch(self.epoch + 1)
 
     def commit(self, waited: tuple[int, ...] = ()) -> tuple[Command, ...]:
         """Commit the running epoch; every lane reports the version it started from."""
@@ -85,8 +73,8 @@ class Stream:
         for g in set(range(plan.assignment.num_key_groups)) - plan.suspended:
             held.setdefault(plan.assignment.executor(g), {})[g] = self.epoch
         self.epoch += 1
-        return self.protocol.handle(
-            EpochSucceeded(epoch=self.epoch, held={"sum": held}, waited={"sum": waited})
+        return self.protocol.commit_epoch(
+            EpochOutcome(epoch=self.epoch, reach={"sum": held}, waited={"sum": waited})
         )
 
     def run_epoch(self, waited: tuple[int, ...] = ()) -> tuple[Command, ...]:
@@ -106,7 +94,7 @@ class Stream:
         bounds: Bounds = THIRD,
         state_bytes: Mapping[int, int] | None = None,
     ) -> tuple[Command, ...]:
-        return self.protocol.handle(
+        return self.protocol.migrate(
             MigrationRequested(
                 id="m",
                 component="sum",
@@ -120,14 +108,10 @@ class Stream:
     def warmed(
         self, executor: str, attempt: int, versions: Mapping[int, int]
     ) -> tuple[Command, ...]:
-        return self.protocol.handle(
-            WarmingFinished(
-                component="sum", executor=executor, attempt=f"r/{attempt}", versions=versions
-            )
-        )
+        return self.protocol.warmed(warm(executor, tuple(versions), attempt), versions)
 
     def lose(self, executor: str) -> tuple[Command, ...]:
-        return self.protocol.handle(ExecutorLeft(executor=executor))
+        return self.protocol.remove_executor(executor)
 
 
 def switch(owners: str, executors: str = "ab") -> SwitchAssignment:
@@ -144,16 +128,23 @@ def drop(executor: str, *key_groups: int) -> DropCopies:
     return DropCopies(component="sum", executor=executor, key_groups=key_groups)
 
 
-def suspend(*key_groups: int) -> SuspendKeyGroups:
-    return SuspendKeyGroups(component="sum", key_groups=key_groups)
+def suspend(*key_groups: int) -> Announce:
+    return Announce(events.KeyGroupsSuspended, {"component": "sum", "key_groups": key_groups})
 
 
-def resume(*key_groups: int) -> ResumeKeyGroups:
-    return ResumeKeyGroups(component="sum", key_groups=key_groups)
+def resume(*key_groups: int) -> Announce:
+    return Announce(events.KeyGroupsResumed, {"component": "sum", "key_groups": key_groups})
 
 
-def load(*key_groups: int) -> LoadKeyGroups:
-    return LoadKeyGroups(component="sum", key_groups=key_groups)
+def load(*key_groups: int) -> Announce:
+    return Announce(events.KeyGroupsLoaded, {"component": "sum", "key_groups": key_groups})
+
+
+def hold(reason: str) -> Announce:
+    return Announce(events.EpochsHeld, {"reason": reason})
+
+
+RELEASE = Announce(events.EpochsReleased)
 
 
 def end(moved: int, withdrawn: int = 0, reason: str = "") -> EndMigration:
@@ -187,7 +178,7 @@ def test_the_order_of_a_plan_is_kept() -> None:
     target = assignment("aacabbcbc", "abc")
     # By load alone, 2 and 6 would go first.
     fact = MigrationRequested(id="m", component="sum", target=target, bounds=THIRD, order=(8, 2, 6))
-    assert protocol.handle(fact) == (warm("c", (2, 8), 1),)
+    assert protocol.migrate(fact) == (warm("c", (2, 8), 1),)
 
 
 def test_a_report_during_an_epoch_switches_at_its_end() -> None:
@@ -203,7 +194,7 @@ def test_a_report_during_an_epoch_that_aborts_switches_at_the_abort() -> None:
     stream.request("abbb")
     stream.open_epoch()
     stream.warmed("b", 1, {1: 10})
-    assert stream.protocol.handle(EpochFailed(epoch=11)) == (switch("abbb"),)
+    assert stream.protocol.abort_epoch(11) == (switch("abbb"),)
 
 
 def test_a_copy_that_fell_behind_catches_up_in_another_round() -> None:
@@ -248,7 +239,7 @@ def test_a_young_stream_switches_without_warming() -> None:
         RunStarted(run_id="r", executors={"a": 1, "b": 1}, assignments={"sum": assignment("aaab")})
     )
     request = MigrationRequested(id="m", component="sum", target=assignment("abab"))
-    assert protocol.handle(request) == (switch("abab"),)
+    assert protocol.migrate(request) == (switch("abab"),)
 
 
 def test_a_plan_that_changes_nothing_ends_at_once() -> None:
@@ -267,7 +258,7 @@ def test_a_plan_of_lanes_alone_switches_and_ends_with_the_next_commit() -> None:
         lane_of=np.array([1, 0, 0, 0], np.int32),
     )
     fact = MigrationRequested(id="m", component="sum", target=wider)
-    assert stream.protocol.handle(fact) == (SwitchAssignment(component="sum", assignment=wider),)
+    assert stream.protocol.migrate(fact) == (SwitchAssignment(component="sum", assignment=wider),)
     assert stream.run_epoch() == (end(moved=0),)
 
 
@@ -280,7 +271,9 @@ def test_an_emptied_executor_leaves_the_assignment_with_its_last_key_group() -> 
 
 def test_lanes_change_at_once_and_nothing_is_warmed() -> None:
     stream = Stream("aabb")
-    orders = stream.protocol.handle(LanesRequested(component="sum", lanes={"a": 2}, lane_of={1: 1}))
+    orders = stream.protocol.change_lanes(
+        LanesRequested(component="sum", lanes={"a": 2}, lane_of={1: 1})
+    )
     assert [type(order) for order in orders] == [SwitchAssignment]
     changed = stream.protocol.next_epoch()["sum"].assignment
     assert changed.lanes == (2, 1)
@@ -308,14 +301,12 @@ def test_stop_the_world_flushes_moves_everything_and_resumes() -> None:
     stream = Stream("aaaabb")
     stream.open_epoch()
     reason = "migration m of sum moves everything first"
-    assert stream.request("bbbabb", strategy=Strategy.STOP_THE_WORLD) == (
-        HoldEpochs(reason=reason),
-    )
+    assert stream.request("bbbabb", strategy=Strategy.STOP_THE_WORLD) == (hold(reason),)
     assert stream.commit() == (warm("b", (0, 1, 2), 1),)
     with pytest.raises(MigrationError, match=reason):
         stream.protocol.next_epoch()
     assert stream.warmed("b", 1, {0: 11, 2: 11}) == ()
-    assert stream.warmed("b", 1, {1: 11}) == (switch("bbbabb"), ReleaseEpochs())
+    assert stream.warmed("b", 1, {1: 11}) == (switch("bbbabb"), RELEASE)
     assert stream.run_epoch() == (drop("a", 0, 1, 2), end(moved=3))
 
 
@@ -324,7 +315,7 @@ def test_stop_the_world_releases_epochs_when_its_destination_dies() -> None:
     stream.request("aabc", "abc", strategy=Strategy.STOP_THE_WORLD)
     assert stream.lose("c") == (
         switch("aabb"),
-        ReleaseEpochs(),
+        RELEASE,
     )
     assert stream.run_epoch() == (end(0, withdrawn=1, reason="executor c was lost"),)
 
@@ -334,7 +325,7 @@ def test_stop_the_world_releases_epochs_when_its_destination_dies() -> None:
 
 def test_a_destination_that_dies_leaves_the_unswitched_where_they_are() -> None:
     stream = Stream("aaaa", "ab")
-    stream.protocol.handle(ExecutorJoined(executor="c", lanes=1))
+    stream.protocol.add_executor("c", 1)
     stream.request("bbca", "abc", bounds=Bounds(max_moves=3, max_lag=1))
     stream.warmed("c", 2, {2: 10})
     stream.run_epoch()
@@ -362,7 +353,7 @@ def test_what_lanes_report_of_an_executor_that_died_meanwhile_is_not_believed() 
     stream = Stream("aabb")
     stream.open_epoch()
     stream.lose("b")
-    stream.protocol.handle(ExecutorJoined(executor="b", lanes=1))
+    stream.protocol.add_executor("b", 1)
     stream.commit()
     assert stream.warmed("a", 1, {2: 11, 3: 11}) == (resume(2, 3),)
     # The new b has never held key group 2, whatever the old one's lanes told.
@@ -388,7 +379,7 @@ def test_rows_of_lost_key_groups_wait_and_are_consumed_by_the_first_epoch_that_c
     assert stream.warmed("a", 1, {2: 10, 3: 10}) == (resume(2, 3),)
     assert stream.protocol.next_epoch()["sum"].consume == {2, 3}
     stream.open_epoch()
-    stream.protocol.handle(EpochFailed(epoch=13))
+    stream.protocol.abort_epoch(13)
     assert stream.protocol.next_epoch()["sum"].consume == {2, 3}
     stream.run_epoch()
     assert stream.protocol.next_epoch()["sum"].consume == frozenset()
@@ -399,7 +390,7 @@ def test_what_waits_already_is_warmed_first() -> None:
     stream = Stream("aabb", policy=Policy(recovery=bounds))
     assert stream.lose("b")[-1] == warm("a", (2,), 1)
     stream.run_epoch(waited=(3,))
-    stream.protocol.handle(ExecutorJoined(executor="c", lanes=1))
+    stream.protocol.add_executor("c", 1)
     # 2 has to start over at c; 3, whose rows wait, goes first.
     assert stream.lose("a")[-1] == warm("c", (3,), 2)
 
@@ -430,22 +421,22 @@ def test_planned_moves_wait_until_losses_have_recovered() -> None:
 def test_no_executor_holds_epochs_until_one_comes() -> None:
     stream = Stream("aabb")
     stream.lose("a")
-    assert stream.lose("b") == (HoldEpochs(reason="no executor is left"),)
+    assert stream.lose("b") == (hold("no executor is left"),)
     with pytest.raises(MigrationError, match="no executor is left"):
         stream.protocol.next_epoch()
-    assert stream.protocol.handle(ExecutorJoined(executor="c", lanes=1)) == (
+    assert stream.protocol.add_executor("c", 1) == (
         switch("cccc", "c"),
         suspend(2, 3),
         warm("c", (0, 1, 2, 3), 2),
-        ReleaseEpochs(),
+        RELEASE,
     )
 
 
 def test_an_executor_that_comes_back_under_its_name_comes_back_empty() -> None:
     stream = Stream("aa", "a")
     stream.lose("a")
-    orders = stream.protocol.handle(ExecutorJoined(executor="a", lanes=1))
-    assert orders == (suspend(0, 1), warm("a", (0, 1), 1), ReleaseEpochs())
+    orders = stream.protocol.add_executor("a", 1)
+    assert orders == (suspend(0, 1), warm("a", (0, 1), 1), RELEASE)
 
 
 def test_a_lane_that_finds_no_copy_makes_its_key_group_wait() -> None:
@@ -481,23 +472,17 @@ def test_silence_is_answered_by_another_attempt_with_more_patience() -> None:
 def test_a_failure_is_tried_again_after_the_next_epoch() -> None:
     stream = Stream("aabb")
     stream.request("abbb")
-    failed = WarmingFailed(
-        component="sum", executor="b", attempt="r/1", key_groups=(1,), reason="no room"
-    )
-    assert stream.protocol.handle(failed) == ()
+    failed = warm("b", (1,), 1)
+    assert stream.protocol.warming_failed(failed, "no room") == ()
     assert stream.run_epoch() == (warm("b", (1,), 2),)
-    assert stream.protocol.handle(failed) == ()
+    assert stream.protocol.warming_failed(failed, "no room") == ()
     assert stream.run_epoch() == ()
 
 
 def test_a_move_that_is_given_up_says_why_its_copies_failed() -> None:
     stream = Stream("aabb", policy=Policy(max_attempts=1))
     stream.request("abbb")
-    stream.protocol.handle(
-        WarmingFailed(
-            component="sum", executor="b", attempt="r/1", key_groups=(1,), reason="no room"
-        )
-    )
+    stream.protocol.warming_failed(warm("b", (1,), 1), "no room")
     assert stream.run_epoch() == (
         drop("b", 1),
         end(0, withdrawn=1, reason="warming at b failed: no room"),
@@ -515,14 +500,14 @@ def test_a_suspended_key_group_whose_warming_fails_too_often_is_loaded() -> None
 def test_time_passes_while_epochs_are_held() -> None:
     stream = Stream("aabb", policy=Policy(patience=2))
     stream.request("abbb", strategy=Strategy.STOP_THE_WORLD)
-    assert stream.protocol.handle(EpochHeld()) == ()
-    assert stream.protocol.handle(EpochHeld()) == (warm("b", (1,), 2),)
+    assert stream.protocol.hold_epoch() == ()
+    assert stream.protocol.hold_epoch() == (warm("b", (1,), 2),)
 
 
 def test_a_stale_report_has_its_unwanted_copies_dropped() -> None:
     stream = Stream("aabb")
     stream.request("abbb")
-    assert stream.protocol.handle(CancellationRequested(id="m", reason="no need")) == (
+    assert stream.protocol.cancel("m", "no need") == (
         drop("b", 1),
         EndMigration(
             id="m",
@@ -547,8 +532,8 @@ def test_a_copy_of_an_older_attempt_at_the_same_place_counts() -> None:
 def test_patience_is_of_seconds_and_not_of_epochs() -> None:
     stream = Stream("aabb", policy=Policy(patience=2, max_attempts=3))
     stream.request("abbb", strategy=Strategy.STOP_THE_WORLD)
-    assert [stream.protocol.handle(EpochHeld(seconds=0)) for _ in range(1000)] == [()] * 1000
-    assert stream.protocol.handle(EpochHeld(seconds=5)) == (warm("b", (1,), 2),)
+    assert [stream.protocol.hold_epoch(0) for _ in range(1000)] == [()] * 1000
+    assert stream.protocol.hold_epoch(5) == (warm("b", (1,), 2),)
 
 
 def test_a_repeated_report_changes_nothing() -> None:
@@ -563,8 +548,8 @@ def test_a_repeated_report_changes_nothing() -> None:
 def test_a_report_of_an_earlier_run_is_not_believed() -> None:
     stream = Stream("aabb")
     stream.request("abbb")
-    report = WarmingFinished(component="sum", executor="b", attempt="q/1", versions={1: 10})
-    assert stream.protocol.handle(report) == ()
+    earlier = StartWarming(component="sum", executor="b", attempt="q/1", key_groups=(1,))
+    assert stream.protocol.warmed(earlier, {1: 10}) == ()
     assert stream.protocol.next_epoch()["sum"].assignment == assignment("aabb")
 
 
@@ -614,9 +599,9 @@ def test_a_run_without_executors_waits_for_one() -> None:
             run_id="r", executors={}, assignments={"sum": assignment("aa", "a")}, committed=9
         )
     )
-    assert protocol.opening == (HoldEpochs(reason="no executor is left"),)
-    orders = protocol.handle(ExecutorJoined(executor="a", lanes=1))
-    assert orders == (load(0, 1), ReleaseEpochs())
+    assert protocol.opening == (hold("no executor is left"),)
+    orders = protocol.add_executor("a", 1)
+    assert orders == (load(0, 1), RELEASE)
 
 
 # Refusals.
@@ -640,7 +625,7 @@ def test_components_migrate_independently() -> None:
     )
     for name in both:
         target = assignment("abbb")
-        orders = protocol.handle(MigrationRequested(id=name, component=name, target=target))
+        orders = protocol.migrate(MigrationRequested(id=name, component=name, target=target))
         assert [type(order) for order in orders] == [StartWarming]
     components = protocol.view().components
     assert [components[name].migration for name in both] == ["count", "sum"]
@@ -649,7 +634,7 @@ def test_components_migrate_independently() -> None:
 def test_a_plan_onto_a_draining_executor_is_refused_and_one_under_way_is_cut_short() -> None:
     stream = Stream("aaab")
     stream.request("abbb")
-    assert stream.protocol.handle(DrainRequested(executor="b")) == (
+    assert stream.protocol.drain("b") == (
         drop("b", 1, 2),
         end(0, withdrawn=2, reason="executor b is draining"),
     )
@@ -658,23 +643,25 @@ def test_a_plan_onto_a_draining_executor_is_refused_and_one_under_way_is_cut_sho
 
 
 @pytest.mark.parametrize(
-    ("fact", "text"),
+    ("tell", "text"),
     [
-        (EpochSucceeded(epoch=11), r"Epoch 11 was committed, but.*\(none\)"),
-        (EpochFailed(epoch=11), "Epoch 11 was aborted"),
-        (EpochStarted(epoch=10), "Epoch 10 is committed already"),
-        (CancellationRequested(id="x", reason=""), "no migration 'x'"),
-        (LanesRequested(component="max"), "no component 'max'. Components are sum"),
+        (lambda p: p.commit_epoch(EpochOutcome(epoch=11)), r"11 was committed, but.*\(none\)"),
+        (lambda p: p.abort_epoch(11), "Epoch 11 was aborted"),
+        (lambda p: p.begin_epoch(10), "Epoch 10 is committed already"),
+        (lambda p: p.cancel("x", ""), "no migration 'x'"),
+        (
+            lambda p: p.change_lanes(LanesRequested(component="max")),
+            "no component 'max'. Components are sum",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_and_changes_nothing(
-    fact: EpochSucceeded | EpochFailed | EpochStarted | CancellationRequested | LanesRequested,
-    text: str,
+    tell: Callable[[MigrationProtocol], object], text: str
 ) -> None:
     stream = Stream("aabb")
     before = stream.protocol.view()
     with pytest.raises(MigrationError, match=text):
-        stream.protocol.handle(fact)
+        tell(stream.protocol)
     assert stream.protocol.view() == before
 
 
@@ -682,7 +669,7 @@ def test_no_epoch_starts_while_one_runs() -> None:
     stream = Stream("aabb")
     stream.open_epoch()
     with pytest.raises(MigrationError, match="epoch 11 runs"):
-        stream.protocol.handle(EpochStarted(epoch=12))
+        stream.protocol.begin_epoch(12)
 
 
 @pytest.mark.parametrize("bound", ["max_moves", "max_bytes", "max_lag", "max_rounds"])

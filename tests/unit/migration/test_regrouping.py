@@ -17,9 +17,9 @@ from godwit.migration import (
     KeyGroupLoad,
     LanesRequested,
     MigrationRequested,
-    PhysicalPlanChanged,
     Policy,
     Regrouping,
+    RegroupingStage,
     Warmed,
     inputs,
 )
@@ -28,8 +28,6 @@ from godwit.model.errors import MigrationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from godwit.migration import RegroupingStage
 
 
 def plan(**components: str) -> PhysicalPlan:
@@ -297,10 +295,10 @@ def test_operators_that_part_keep_their_places_and_their_copies() -> None:
 def test_a_fact_that_comes_at_the_wrong_time_is_refused_and_changes_nothing() -> None:
     story = Story(a=ELSEWHERE)
     before = story.conductor.view
-    fact = PhysicalPlanChanged(parts={"row": ("a", "b")}, states={"row": ()})
+    stage = RegroupingStage(plan=None, parts={"row": ("a", "b")}, states={"row": ()})
     with pytest.raises(MigrationError, match="cannot be made of a, b now"):
-        story.conductor.regrouped(fact)
+        story.conductor.regrouped(stage)
     story.conductor.begin(0)
     with pytest.raises(MigrationError, match="while epoch 0 runs"):
-        story.conductor.regrouped(fact)
+        story.conductor.regrouped(stage)
     assert story.conductor.view.components == before.components

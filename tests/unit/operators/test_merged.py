@@ -26,7 +26,7 @@ from godwit.columns.hashing import hash_keys
 from godwit.engine.event_time import EventTimes
 from godwit.engine.settings import Lanes
 from godwit.engine.state_view import view_state
-from godwit.migration import EpochOutcome, EpochPlan
+from godwit.migration import ComponentView, EpochOutcome
 from godwit.model.assignment import even_assignment
 from godwit.model.errors import (
     CheckpointMismatchError,
@@ -290,12 +290,7 @@ def test_a_hot_key_of_a_function_gets_parts_where_time_says_so() -> None:
         gw.Spreading(epochs=1, confirm=1),
         overrides=ManualOverrides(announce=lambda *_, **__: None),
     )
-    plan = EpochPlan(
-        assignment=even_assignment(16, ["a", "b"], [2, 2]),
-        suspended=frozenset(),
-        load=frozenset(),
-        consume=frozenset(),
-    )
+    plan = ComponentView(assignment=even_assignment(16, ["a", "b"], [2, 2]))
     hot = KeyWork(hash=HOT, key='["hot"]', left=60_000, right=0, pairs=0)
     work = {"p": OperatorWork(total=100_000, keys=(hot,))}
     outcome = EpochOutcome(epoch=0, batch=0, rows_in=10, key_work=work)

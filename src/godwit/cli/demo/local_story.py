@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import CommitRecord
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
-    from godwit.migration import EpochOutcome, EpochPlan
+    from godwit.migration import ComponentView, EpochOutcome
     from godwit.model.events import Event
 
 
@@ -132,7 +132,7 @@ class _Run(LocalRun):
             self._kept.setdefault(sink, []).append(rows.append_column("epoch", epoch))
 
     def committed(
-        self, outcome: EpochOutcome, plans: Mapping[str, EpochPlan], took_s: float
+        self, outcome: EpochOutcome, plans: Mapping[str, ComponentView], took_s: float
     ) -> None:
         """Write the places of key groups, and loads, to the journal."""
         assignments = {name: plan.assignment for name, plan in plans.items()}

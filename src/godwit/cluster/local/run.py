@@ -18,7 +18,7 @@ import numpy as np
 
 from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.cluster.local.stages import add_splits, run_lanes, ship_rows
-from godwit.engine.cluster import ConductorPorts, Executor, SourceBatch
+from godwit.engine.cluster import Executor, SourceBatch
 from godwit.engine.copies import receive_copies, send_copies, warm_copies, warm_states
 from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.executor import local_store_root
@@ -52,10 +52,9 @@ if TYPE_CHECKING:
     from godwit.engine.loop import Stopwatch
     from godwit.engine.settings import Lanes
     from godwit.migration import (
+        ComponentView,
         EpochOutcome,
-        EpochPlan,
         PeerCopies,
-        Ports,
         ProtocolView,
         Warmed,
     )
@@ -109,6 +108,7 @@ class LocalRun:
         )
         self.run_id = f"{self.log.identity.query_id[:12]}-{run}"
         self.clock_us = clock_us
+        self.announce = emit
         self.copies_held = False  # background copies are not carried out for now
         self.copies_fail: str | None = None  # why all of them fail for now
         self.executors: Mapping[str, Executor] = _executors(executors)
@@ -135,7 +135,7 @@ class LocalRun:
             started,
             states={c.name: c.states for c in recovered.flow.components},
             policy=policy,
-            ports=self.ports(emit),
+            ports=self,
             plan=recovered.flow.physical_plan,
         )
         self.epochs: FlowEpochs[LocalRows] = FlowEpochs(
@@ -154,10 +154,6 @@ class LocalRun:
         self.conductor.announce(events.QueryStarted, name=flow.name, resumed=resumed)
         if resumed and (changes := recovered.changes_event()) is not None:
             self.conductor.announce(events.FlowChanged, **changes)
-
-    def ports(self, emit: Callable[[Event], None]) -> Ports:
-        """Return the conductor's ports, which emit events by `emit`."""
-        return ConductorPorts(self, emit)
 
     @property
     def lanes(self) -> dict[str, int]:
@@ -301,6 +297,10 @@ class LocalRun:
         """Queue an order to drop copies."""
         self._orders.append(order)
 
+    def now_s(self) -> float:
+        """Return the time of the run's clock, in seconds."""
+        return self.now_us() / 1e6
+
     def now_us(self) -> int:
         """Return the time of the run's clock, in microseconds."""
         return self.clock_us
@@ -310,7 +310,7 @@ class LocalRun:
         return self.clock_us
 
     def committed(
-        self, outcome: EpochOutcome, plans: Mapping[str, EpochPlan], took_s: float
+        self, outcome: EpochOutcome, plans: Mapping[str, ComponentView], took_s: float
     ) -> None:
         """No-op; subclasses observe commits."""
 

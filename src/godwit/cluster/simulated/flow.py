@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from godwit.cluster.simulated.costs import CostModel
     from godwit.cluster.simulated.workload import Batch, Keys, MeasuredKeyGroups, Phase
-    from godwit.migration import Copies, EpochPlan
+    from godwit.migration import ComponentView, Copies
     from godwit.model.assignment import Assignment
     from godwit.planning.arrays import BoolArray, FloatArray
 
@@ -220,7 +220,7 @@ def _round_randomly(rows: FloatArray, rng: np.random.Generator) -> np.ndarray:
 class ComponentWork:
     """Work of one component in an epoch; vectors have one entry per key group."""
 
-    plan: EpochPlan  # how it runs
+    plan: ComponentView  # how it runs
     runs: BoolArray
     consumes: BoolArray  # key groups that run and process what waits
     loads: BoolArray  # key groups that their lanes load first
@@ -418,7 +418,7 @@ class SimulatedFlow:
         self,
         epoch: int,
         batch: Batch,
-        plans: Mapping[str, EpochPlan],
+        plans: Mapping[str, ComponentView],
         *,
         copies: Copies,  # where lanes expect state to be
         speeds: Mapping[str, float],  # executor → speed of each of its cores
@@ -485,7 +485,7 @@ class SimulatedFlow:
         component: SimulatedComponent,
         batch: Batch,
         works: Mapping[str, ComponentWork],
-        plan: EpochPlan,
+        plan: ComponentView,
         *,
         copies: Copies,
         speeds: Mapping[str, float],
@@ -553,7 +553,7 @@ class SimulatedFlow:
         return ms
 
     def _lacks_state(
-        self, name: str, plan: EpochPlan, touched: BoolArray, copies: Copies
+        self, name: str, plan: ComponentView, touched: BoolArray, copies: Copies
     ) -> BoolArray:
         """Return a mask of key groups whose lane lacks the expected state, so that rows wait."""
         assignment, holdings = plan.assignment, self.holdings[name]
@@ -568,7 +568,7 @@ class SimulatedFlow:
                 astray[g] = expected and g not in plan.load and g not in plan.suspended
         return astray
 
-    def _missing_bytes(self, name: str, plan: EpochPlan) -> FloatArray:
+    def _missing_bytes(self, name: str, plan: ComponentView) -> FloatArray:
         """Return the bytes of state that each key group lacks on its executor."""
         assignment, holdings = plan.assignment, self.holdings[name]
         missing = np.zeros(assignment.num_key_groups)

@@ -22,7 +22,7 @@ from godwit.cluster.simulated.transfers import Warming
 from godwit.cluster.simulated.workload import DrawnRows
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.latency import SourceLatency, latency_entry, merged_latency
-from godwit.engine.loop import EpochLoop, SharedConductor
+from godwit.engine.loop import EpochDelivery, EpochLoop, SharedConductor
 from godwit.engine.row_limit import RowLimit
 from godwit.migration import Conductor, DropCopies, StartWarming, inputs
 from godwit.model.assignment import even_assignment
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from godwit.cluster.simulated.scenario import Scenario
     from godwit.cluster.simulated.workload import Batch, SimulatedSource
     from godwit.engine.loop import Stopwatch
-    from godwit.migration import Copies, EpochOutcome, EpochPlan
+    from godwit.migration import ComponentView, Copies, EpochOutcome
     from godwit.model import events
     from godwit.model.assignment import Assignment
     from godwit.planning.arrays import FloatArray
@@ -229,7 +229,11 @@ class Simulation:
         """No-op: simulated components are never regrouped."""
 
     def plan(
-        self, epoch: int, batch: Batch | None, plans: Mapping[str, EpochPlan], conductor: Conductor
+        self,
+        epoch: int,
+        batch: Batch | None,
+        plans: Mapping[str, ComponentView],
+        conductor: Conductor,
     ) -> None:
         """Compute and store the epoch's work and duration."""
         assert batch is not None, "one without input has a batch without rows"
@@ -274,28 +278,21 @@ class Simulation:
         """Return the outcome of the committed epoch."""
         return self._outcome
 
-    def delivery(self) -> Simulation:
-        """Return this run, which is its own delivery: epochs end with it."""
-        return self
+    def delivery(self) -> EpochDelivery:
+        """Return the delivery of the committed epoch, which only measures how long rows took."""
+        return EpochDelivery(latencies=self._latencies)
 
-    def deliver(self) -> None:
-        """No-op: there are no sinks."""
-
-    def latencies(self) -> dict[str, SourceLatency]:
+    def _latencies(self) -> dict[str, SourceLatency]:
         """Return source → exact latency of its rows: each row's arrival is known here."""
         histogram = LatencyHistogram.spread(Delays.of(self._left, self._now_s).pieces)
         if not histogram.rows:
             return {}
         return {"rows": SourceLatency(arrival="source", histogram=histogram)}
 
-    def remarks(self, _outcome: EpochOutcome) -> tuple[()]:
-        """Return no further events about an epoch."""
-        return ()
-
     def committed(
         self,
         outcome: EpochOutcome,
-        plans: Mapping[str, EpochPlan],  # noqa: ARG002
+        plans: Mapping[str, ComponentView],  # noqa: ARG002
         took_s: float,  # noqa: ARG002
     ) -> None:
         """Add the epoch to the history, and let the controller observe it."""

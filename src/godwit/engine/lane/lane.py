@@ -111,8 +111,8 @@ class LaneFlow:
 
     num_key_groups: int
     operators: tuple[LaneOperator, ...]
-    # number of a source → its name, and the sink of its rows that cannot be read
-    unreadable: Mapping[int, tuple[str, StagedSink]] = field(default_factory=dict)
+    # source → the sink of its rows that cannot be read
+    unreadable: Mapping[str, StagedSink] = field(default_factory=dict)
 
 
 def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink]) -> LaneFlow:
@@ -148,7 +148,7 @@ def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink])
         num_key_groups=flow.num_key_groups,
         operators=tuple(operators),
         unreadable={
-            flow.sources.index(o.unreadable_of): (o.unreadable_of, staged[o.name])
+            o.unreadable_of: staged[o.name]
             for o in flow.outputs
             if o.unreadable_of and o.name in staged
         },
@@ -278,16 +278,15 @@ class _Lane:
     def stage_unreadable(self, payloads: Iterable[tuple[Header, bytes]]) -> None:
         """Count rows that sources could not read, and stage them for their sinks."""
         counts = self.report.unreadable
-        kept: dict[int, list[pa.RecordBatch]] = {}
+        kept: dict[str, list[pa.RecordBatch]] = {}
         for header, payload in payloads:
-            counts[header.number] = counts.get(header.number, 0) + header.rows
-            rows = read_unreadable(payload)
-            if rows is not None and header.number in self.flow.unreadable:
-                kept.setdefault(header.number, []).append(rows)
-        for number, batches in kept.items():
-            source, sink = self.flow.unreadable[number]
+            source, rows = read_unreadable(header, payload)
+            counts[source] = counts.get(source, 0) + header.rows
+            if rows is not None and source in self.flow.unreadable:
+                kept.setdefault(source, []).append(rows)
+        for source, batches in kept.items():
             stage_output(
-                sink,
+                self.flow.unreadable[source],
                 pa.Table.from_batches(batches),
                 self.files,
                 where=f"what source {source!r} could not read",

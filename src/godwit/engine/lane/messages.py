@@ -11,7 +11,7 @@ import functools
 import pickle
 import time
 from dataclasses import MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -184,8 +184,8 @@ class LaneReport:
     # level 0 and number of a split, or level and place of a lane → digest of what it had read when
     # it sent rows here
     digests: dict[tuple[int, int], int] = field(default_factory=dict)
-    # number of a source in the flow → rows of it that could not be read
-    unreadable: dict[int, int] = field(default_factory=dict)
+    # source → rows of it that could not be read
+    unreadable: dict[str, int] = field(default_factory=dict)
     # source → ages of its rows by the driver's clock of the epoch, where it says when they arrived;
     # each row is in one report
     ages: dict[str, LatencyHistogram] = field(default_factory=dict)
@@ -214,7 +214,8 @@ class LaneReport:
     @classmethod
     def loads(cls, data: bytes) -> LaneReport:
         """Decode the bytes of `dumps`, which come from an authenticated lane."""
-        values, operators, rest = _DECODER.decode(data)
+        usual, operators, rest = _DECODER.decode(data)
+        values: dict[str, Any] = dict(zip(_USUAL, usual, strict=True))
         reports = [
             OperatorReport(
                 operator=operator,
@@ -239,35 +240,17 @@ _OperatorParts: TypeAlias = tuple[
 ]
 
 
-class _Usual(TypedDict):
-    """Fields of a lane's report that every one has."""
-
-    level: int
-    place: int
-    executor: str
-    segments: list[SegmentRef]
-    snapshots: list[SnapshotRef]
-    outputs: list[OutputRef]
-    rows_out: int
-    took_ms: dict[str, float]
-
-
+_USUAL = ["level", "place", "executor", "segments", "snapshots", "outputs", "rows_out", "took_ms"]
+"""Fields that every lane's report has, in the order in which they are encoded."""
+_UsualParts: TypeAlias = tuple[
+    int, int, str, list[SegmentRef], list[SnapshotRef], list[OutputRef], int, dict[str, float]
+]
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=lambda number: number.item())  # NumPy's numbers
-_DECODER = msgspec.msgpack.Decoder(tuple[_Usual, list[_OperatorParts], bytes])
+_DECODER = msgspec.msgpack.Decoder(tuple[_UsualParts, list[_OperatorParts], bytes])
 
 
-def _encodable(report: LaneReport) -> tuple[_Usual, list[_OperatorParts], bytes]:
+def _encodable(report: LaneReport) -> tuple[_UsualParts, list[_OperatorParts], bytes]:
     """Return a report as values that msgspec encodes, and the pickled rest."""
-    usual = _Usual(
-        level=report.level,
-        place=report.place,
-        executor=report.executor,
-        segments=report.segments,
-        snapshots=report.snapshots,
-        outputs=report.outputs,
-        rows_out=report.rows_out,
-        took_ms=report.took_ms,
-    )
     operators = [
         (
             of.operator,
@@ -278,7 +261,8 @@ def _encodable(report: LaneReport) -> tuple[_Usual, list[_OperatorParts], bytes]
         )
         for of in report.operators
     ]
-    return usual, operators, _pickle_other_fields(report, ("operators", *usual))
+    usual: Any = tuple(getattr(report, name) for name in _USUAL)
+    return usual, operators, _pickle_other_fields(report, ("operators", *_USUAL))
 
 
 def _pickle_other_fields(report: OperatorReport | LaneReport, without: Collection[str]) -> bytes:

@@ -81,15 +81,6 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _UnreadableRows:
-    """Destination of rows that a source could not read."""
-
-    source: int  # its number in the flow
-    index: int  # of an operator that it feeds: a lane of that reports them
-    kept: bool  # whether a sink gets them
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NumberedSplit:
     """A split of a source in an epoch."""
 
@@ -117,8 +108,8 @@ class SourceSide:
     feeds: tuple[Feed, ...]
     # source of Godwit's own → columns that are read of it, with their types, in its order
     columns: Mapping[str, pa.Schema]
-    # source of Godwit's own → what becomes of rows that it cannot read
-    unreadable: Mapping[str, _UnreadableRows]
+    # sources of Godwit's own whose unreadable rows a sink gets; those of others are counted only
+    rejecting: frozenset[str]
     # source of Godwit's own → column that says when its rows arrived, where one does
     arrival: Mapping[str, str]
 
@@ -156,14 +147,9 @@ class SourceSide:
                 name: _columns_read(source, [f for f in feeds.values() if f.source == name])
                 for name, source in flow.own_sources.items()
             },
-            unreadable={
-                name: _UnreadableRows(
-                    source=flow.sources.index(name),
-                    index=next(f.inputs[0].index for f in feeds.values() if f.source == name),
-                    kept=source.rejects is not None,
-                )
-                for name, source in flow.own_sources.items()
-            },
+            rejecting=frozenset(
+                name for name, source in flow.own_sources.items() if source.rejects is not None
+            ),
             arrival={
                 name: column
                 for name, source in flow.own_sources.items()
@@ -259,10 +245,8 @@ def ship_splits(
         for table in gather_batches(read_split(name, sources[name], numbered.split, columns)):
             if isinstance(table, pa.RecordBatch):
                 unreadable.update(table)
-                to, origin = side.unreadable[name], (0, numbered.number, next(chunks), 0)
-                yield from ship_unreadable(
-                    shipments[to.index], table, origin, source=to.source, kept=to.kept
-                )
+                origin, keep = (0, numbered.number, next(chunks), 0), name in side.rejecting
+                yield from ship_unreadable(shipments[0], name, table, origin, keep=keep)
                 continue
             rows_read += table.num_rows
             if name in side.arrival:

@@ -144,30 +144,34 @@ def read_digests(
 
 
 def ship_unreadable(
-    shipment: Shipment,  # of an operator that the source feeds: any of its lanes will do
+    shipment: Shipment,  # of any operator: any of its lanes will do
+    source: str,
     rows: pa.RecordBatch,
     origin: tuple[int, int, int, int],
     *,
-    source: int,  # its number in the flow
-    kept: bool,  # whether a sink gets them; they are counted anyway
+    keep: bool,  # whether a sink gets them; they are counted anyway
 ) -> Iterator[Blob]:
-    """Yield the payload with rows that a source could not read, for a lane that stages them.
-
-    `kept`: the rows are included; else only counted.
-    """
-    place = int(shipment.places[origin[1] % len(shipment.places)])
+    """Yield the payload with rows that a source could not read, for a lane that stages them."""
+    place, name = int(shipment.places[origin[1] % len(shipment.places)]), source.encode()
     to = shipment.level, shipment.index
-    header = _HEADER.pack(UNREADABLE, *to, *origin, rows.num_rows, source)
-    yield place, header + (encode_batch(rows).to_pybytes() if kept else b"")
+    header = _HEADER.pack(UNREADABLE, *to, *origin, rows.num_rows, len(name))
+    yield place, header + name + (encode_batch(rows).to_pybytes() if keep else b"")
 
 
-def read_unreadable(payload: bytes) -> pa.RecordBatch | None:
-    """Return rows that a source could not read; ``None`` if the payload only counts them."""
-    return decode_batch(payload[_HEADER.size :]) if len(payload) > _HEADER.size else None
+def read_unreadable(header: Header, payload: bytes) -> tuple[str, pa.RecordBatch | None]:
+    """Return the source, and the rows it could not read; ``None`` if they are only counted."""
+    source, rows = _split_name(header, payload)
+    return source, decode_batch(rows) if rows else None
+
+
+def _split_name(header: Header, payload: bytes) -> tuple[str, bytes]:
+    """Return the name at the start of a payload, by its length in the header, and the rest."""
+    end = _HEADER.size + header.number
+    return payload[_HEADER.size : end].decode(), payload[end:]
 
 
 def ship_ages(
-    shipment: Shipment,  # of an operator that a source feeds: any of its lanes will do
+    shipment: Shipment,  # of any operator: any of its lanes will do
     source: str,
     ages: LatencyHistogram,  # of rows of the source, by the driver's clock of the epoch
     split: int,  # number of the first one that has them
@@ -182,9 +186,8 @@ def read_ages(payloads: Iterable[tuple[Header, bytes]]) -> dict[str, LatencyHist
     """Return source → histogram of its rows' ages, over all payloads."""
     ages: dict[str, list[LatencyHistogram]] = {}
     for header, payload in payloads:
-        begin = _HEADER.size + header.number
-        source = payload[_HEADER.size : begin].decode()
-        ages.setdefault(source, []).append(LatencyHistogram.from_bytes(payload[begin:]))
+        source, histogram = _split_name(header, payload)
+        ages.setdefault(source, []).append(LatencyHistogram.from_bytes(histogram))
     return {source: LatencyHistogram.merged(parts) for source, parts in ages.items()}
 
 

@@ -21,7 +21,7 @@ from godwit.engine.lane.source_side import check_repeated_reads
 from godwit.model.errors import GodwitError
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark import SparkContext
@@ -32,11 +32,14 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.resident.epoch_lanes import EpochLanes
     from godwit.cluster.spark.resident.lanes import ResidentLanes
     from godwit.cluster.spark.run.threads import DaemonPool, EpochGate
-    from godwit.cluster.spark.stages.stages import EpochRows, Program, Shipped, SourceStage
+    from godwit.cluster.spark.stages.program import Program
+    from godwit.cluster.spark.stages.stages import EpochRows, Shipped
     from godwit.engine.cluster import Executor, SourceBatch
+    from godwit.engine.lane.lane import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.outputs import OpenSinks
     from godwit.migration import DropCopies, StartWarming
+    from godwit.model.events import Event
 
 _HELD_PAUSE_S = 0.2
 _CANCELLED = "as part of cancellation of all jobs"
@@ -51,13 +54,15 @@ class BatchRows(ABC):
 
     # True if something beside the commit record says which rows a batch has: see `force_log`
     has_log = False
-    stage: SourceStage
-    """Stage of the source rows on executors; part of their program."""
 
     @property
     def latest(self) -> Any:
         """JVM RDD that was last read, if any; new executors read it in a trial epoch."""
         return None
+
+    @abstractmethod
+    def program(self, lanes: LaneFlow) -> Program:
+        """Return what executors need of the flow: the lanes, and the source side of these rows."""
 
     @abstractmethod
     def open(self) -> None:
@@ -105,6 +110,7 @@ class SparkCluster:
         program: Shipped[Program],  # what executors need of the flow
         source: BatchRows,  # the rows of batches, as jobs take them
         sinks: OpenSinks,
+        announce: Callable[[Event], None],  # takes every event, and returns at once
         lost: LostExecutors,  # cancels the jobs of an epoch that has lost an executor
         gate: EpochGate,  # says when the query is to stop
         beside: DaemonPool,
@@ -112,7 +118,7 @@ class SparkCluster:
         self.executors: Mapping[str, Executor] = {e.name: e for e in executors}
         self.background: SimpleQueue[StartWarming | DropCopies | None] = SimpleQueue()
         """Orders to warm and to drop, in the order they were given; ``None``: there are no more."""
-        self.source, self.sinks, self.lost = source, sinks, lost
+        self.source, self.sinks, self.announce, self.lost = source, sinks, announce, lost
         self.spark, self.program, self.beside = spark, program, beside
         # Spark encrypts what its shuffle writes to local disks, if it is set to.
         encrypts = is_on(spark.getConf().get("spark.io.encryption.enabled", "false"))
@@ -217,6 +223,10 @@ class SparkCluster:
     def drop(self, order: DropCopies) -> None:
         """Queue an order to drop copies in the background; see `godwit.migration.Ports.drop`."""
         self.background.put(order)
+
+    def now_s(self) -> float:
+        """Return Unix time in seconds, for events."""
+        return self.now_us() / 1e6
 
     def now_us(self) -> int:
         """Return Unix time in microseconds: processing time."""

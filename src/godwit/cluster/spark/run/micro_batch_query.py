@@ -30,7 +30,8 @@ from godwit.cluster.spark.run.lifecycle import is_bounded
 from godwit.cluster.spark.run.micro_batch_looks import MicroBatchLooks
 from godwit.cluster.spark.run.micro_batches import MicroBatches, give_id, remove_leftovers
 from godwit.cluster.spark.run.threads import GateClosedError
-from godwit.cluster.spark.stages.source_rows import FrameStage, SourceRows, arrow_schema, feeds_of
+from godwit.cluster.spark.stages.program import Program
+from godwit.cluster.spark.stages.source_rows import SourceRows, arrow_schema, feeds_of
 from godwit.cluster.spark.stages.stages import EpochRows
 from godwit.engine.cluster import SourceBatch
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.run.run import SparkRun
     from godwit.cluster.spark.run.threads import EpochGate
     from godwit.engine.cluster import SourceLook
+    from godwit.engine.lane.lane import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.recovery import Recovery
 
@@ -68,15 +70,18 @@ class MicroBatchRows(BatchRows):
         self._log, self._offsets = log, offsets
         self._batches = MicroBatches(log.storage, offsets.lines)
         self._looks = MicroBatchLooks(offsets, trigger)
-        schema = arrow_schema(rows)
-        self._rows = SourceRows(schema)
-        feeds = tuple(replace(feed, maps=()) for feed in feeds_of(recovery.flow))
-        self.stage: FrameStage = FrameStage(feeds=feeds, schema=schema)
+        self._schema = arrow_schema(rows)
+        self._rows = SourceRows(self._schema)
+        self._feeds = tuple(replace(feed, maps=()) for feed in feeds_of(recovery.flow))
 
     @property
     def latest(self) -> Any:
         """JVM RDD that was last read; new executors read it in a trial epoch."""
         return self._rows.latest
+
+    def program(self, lanes: LaneFlow) -> Program:
+        """Return the program of executors for rows of DataFrames."""
+        return Program(lanes=lanes, feeds=self._feeds, schema=self._schema)
 
     def open(self) -> None:
         """Check Spark's offset log against the checkpoint, and reorder it for this run's plan.

@@ -31,7 +31,6 @@ from godwit.cluster.spark.run.micro_batch_query import MicroBatchRows
 from godwit.cluster.spark.run.source_figures import SourceProgress
 from godwit.cluster.spark.run.source_loop import OwnRows, announce_pause, num_tasks
 from godwit.cluster.spark.run.threads import DaemonPool, GateClosedError
-from godwit.cluster.spark.stages.mixed_rows import MixedStage
 from godwit.cluster.spark.stages.split_rows import assign_splits
 
 if TYPE_CHECKING:
@@ -44,8 +43,10 @@ if TYPE_CHECKING:
     from godwit.checkpoint.spark_log import OffsetLayout
     from godwit.cluster.spark.run.run import SparkRun
     from godwit.cluster.spark.run.threads import EpochGate
+    from godwit.cluster.spark.stages.program import Program
     from godwit.cluster.spark.stages.stages import EpochRows
     from godwit.engine.cluster import SourceBatch, SourceLook
+    from godwit.engine.lane.lane import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.recovery import Recovery
 
@@ -72,7 +73,6 @@ class MixedRows(BatchRows):
     ) -> None:
         self.frames = MicroBatchRows(recovery, log, rows=rows, offsets=offsets, trigger=trigger)
         self.own = OwnRows(recovery, log)
-        self.stage = MixedStage(frames=self.frames.stage, splits=self.own.stage)
         # With a trigger of one epoch, that epoch reads all there is: nothing is to be held back.
         self._ends = is_bounded(trigger) and "once" not in (trigger or {})
         self._now: SourceBatch[DataFrame] | None = None  # that was read last
@@ -82,6 +82,11 @@ class MixedRows(BatchRows):
     def latest(self) -> Any:
         """JVM RDD of the last micro-batch, which new executors read in a trial epoch."""
         return self.frames.latest
+
+    def program(self, lanes: LaneFlow) -> Program:
+        """Return the program of executors for both kinds of rows."""
+        own = self.own.program(lanes)
+        return replace(self.frames.program(lanes), side=own.side, sources=own.sources)
 
     def open(self) -> None:
         """Open sources of both kinds; a bounded query fixes the end of own sources now."""

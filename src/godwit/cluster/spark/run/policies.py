@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from godwit.engine.loop import SharedConductor
     from godwit.engine.sharing import PaneMeter
     from godwit.engine.spreading import SpreadOrders
-    from godwit.migration import EpochOutcome, EpochPlan
+    from godwit.migration import ComponentView, EpochOutcome
     from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow
 
@@ -126,7 +126,7 @@ class OperatorPolicies:
         self._by_hand = regrouping
 
     def observe(
-        self, outcome: EpochOutcome, flow: CompiledFlow, plans: Mapping[str, EpochPlan]
+        self, outcome: EpochOutcome, flow: CompiledFlow, plans: Mapping[str, ComponentView]
     ) -> None:
         """Pass a committed epoch to the policies, with the flow and plans that it ran under.
 
@@ -136,7 +136,7 @@ class OperatorPolicies:
         self._guard(self._run_policies, outcome, flow, plans)
 
     def _run_policies(
-        self, outcome: EpochOutcome, flow: CompiledFlow, plans: Mapping[str, EpochPlan]
+        self, outcome: EpochOutcome, flow: CompiledFlow, plans: Mapping[str, ComponentView]
     ) -> None:
         """Pass an epoch to the policies, and carry out their proposals."""
         with self._lock:

@@ -53,8 +53,7 @@ from godwit.cluster.spark.run.controller import (
 from godwit.cluster.spark.run.policies import OperatorPolicies
 from godwit.cluster.spark.run.source_loop import known_interval_s
 from godwit.cluster.spark.run.threads import DaemonPool, Guard, close_all
-from godwit.cluster.spark.stages.stages import Program, lanes_of, ship_program
-from godwit.engine.cluster import ConductorPorts
+from godwit.cluster.spark.stages.stages import lanes_of, ship_program
 from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.lane import lane_flow
 from godwit.engine.latency import latency_entry, merged_latency
@@ -85,7 +84,7 @@ if TYPE_CHECKING:
     from godwit.engine.loop import Stopwatch
     from godwit.engine.recovery import Recovery
     from godwit.engine.spreading import SpreadOrders
-    from godwit.migration import EpochOutcome, EpochPlan, Policy, ProtocolView, RunStarted
+    from godwit.migration import ComponentView, EpochOutcome, Policy, ProtocolView, RunStarted
     from godwit.plan.compiled import CompiledFlow
 
 _COLLECT_EVERY, _COLLECT_EVERY_S = 20, 10.0
@@ -258,7 +257,7 @@ class SparkRun:
     # -- what looks on ----------------------------------------------------------------------------
 
     def committed(
-        self, outcome: EpochOutcome, plans: Mapping[str, EpochPlan], took_s: float
+        self, outcome: EpochOutcome, plans: Mapping[str, ComponentView], took_s: float
     ) -> None:
         """Observe an epoch that is committed and not delivered yet."""
         batch, of_frames = self.epochs.batch, None
@@ -433,16 +432,14 @@ def _open_parts(
     """
     flow = recovery.flow
     cluster = _open_cluster(
-        recovery, log, source, options, spark, run_id=run_id, gate=gate, closing=closing
-    )
+        recovery, log, source, options, spark,
+        run_id=run_id, announce=dispatcher.emit, gate=gate, closing=closing,
+    )  # fmt: skip
     dispatcher.add_recorder("journal", JournalWriter(log.storage, run_id))
     past = _past_decisions(flow, log, options)
     executors = tuple(cluster.executors.values())
     started = run_started(flow, log, recovery, options.sizing.assignments, executors, run_id=run_id)
-    conductor = _create_conductor(
-        started, recovery, log, sinks=cluster.sinks, policy=options.policy,
-        ports=ConductorPorts(cluster, dispatcher.emit),
-    )  # fmt: skip
+    conductor = _create_conductor(started, recovery, log, cluster, options.policy)
     conducting = SharedConductor(conductor)
     closing["conductor"] = conducting.close
     if options.lanes.resident:
@@ -574,6 +571,7 @@ def _open_cluster(
     spark: SparkSession,
     *,
     run_id: str,
+    announce: Callable[[events.Event], None],
     gate: EpochGate,
     closing: dict[str, Callable[[], object]],
 ) -> SparkCluster:
@@ -588,7 +586,7 @@ def _open_cluster(
     )
     closing["sinks"] = sinks.close
     lanes = lane_flow(flow, recovery.layouts, staged_sinks(flow))
-    program = ship_program(Program(source=source.stage, lanes=lanes), run_id, context)
+    program = ship_program(source.program(lanes), run_id, context)
     closing["program of the executors"] = program.destroy
     set_locality_wait(context)
     executors = wait_for_executors(
@@ -605,6 +603,7 @@ def _open_cluster(
         program=program,
         source=source,
         sinks=sinks,
+        announce=announce,
         lost=LostExecutors(run_id, context),
         gate=gate,
         beside=beside,
@@ -617,11 +616,11 @@ def _resident_lanes(
     """Return the resident lanes: tasks of long Spark jobs that stay between epochs."""
     return ResidentLanes(
         partial(lanes_of, cluster.program),
-        lambda number: SparkTasks(
+        SparkTasks(
             cluster.spark,
-            group=f"{run_id}-resident-{number}",
+            group=f"{run_id}-resident",
             description=f"godwit: resident lanes of {flow}",
-        ),
+        ).of_job,
         announce=conducting.announce,
         given_up=cluster.stop_waiting_reason,
     )
@@ -662,19 +661,17 @@ def _create_conductor(
     started: RunStarted,
     recovery: Recovery,
     log: CommitLog,
-    *,
-    sinks: OpenSinks,
+    cluster: SparkCluster,
     policy: Policy,
-    ports: ConductorPorts,
 ) -> Conductor:
     """Create the conductor, announce the run, and repeat the delivery of the last epoch."""
-    flow, resumed = recovery.flow, log.latest_epoch >= 0
+    flow, sinks, resumed = recovery.flow, cluster.sinks, log.latest_epoch >= 0
     load = read_last(log.storage, _REMEMBERED, "load", LoadSummary.from_dict)
     conductor = Conductor(
         started,
         states={c.name: c.states for c in flow.components},
         policy=policy,
-        ports=ports,
+        ports=cluster,
         remembered=last_loads(load, flow, recovery),
         plan=flow.physical_plan,
     )

@@ -29,7 +29,8 @@ from godwit.cluster.spark.run.lifecycle import LoopThread, is_bounded
 from godwit.cluster.spark.run.source_figures import SourceProgress, now_us
 from godwit.cluster.spark.run.threads import close_all
 from godwit.cluster.spark.stages import pickling
-from godwit.cluster.spark.stages.split_rows import SplitStage, assign_splits, has_few_rows
+from godwit.cluster.spark.stages.program import Program
+from godwit.cluster.spark.stages.split_rows import assign_splits, has_few_rows
 from godwit.engine.lane.source_side import SourceSide
 from godwit.engine.row_limit import RowLimit
 from godwit.engine.source_positions import SourcePositions
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.run.run import SparkRun
     from godwit.cluster.spark.stages.stages import EpochRows
     from godwit.engine.cluster import SourceBatch
+    from godwit.engine.lane.lane import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.recovery import Recovery
 
@@ -121,9 +123,12 @@ class OwnRows(BatchRows):
         )
         self._told: set[tuple[str, str]] = set()
         # Reading is done by copies that were never opened, here as on executors.
-        copies = pickle.loads(pickling.dumps(dict(sources)))  # noqa: S301  our own
-        side = SourceSide.of(recovery.flow).of_own_sources()
-        self.stage: SplitStage = SplitStage(side=side, sources=copies)
+        self._copies = pickle.loads(pickling.dumps(dict(sources)))  # noqa: S301  our own
+        self._side = SourceSide.of(recovery.flow).of_own_sources()
+
+    def program(self, lanes: LaneFlow) -> Program:
+        """Return the program of executors for rows of own sources."""
+        return Program(lanes=lanes, side=self._side, sources=self._copies)
 
     def _report_failure(self, what: str, error: str) -> None:
         """Announce a source's failure, once for each error."""
@@ -182,14 +187,6 @@ class ReadPace:
         return pause_s
 
 
-class _Waiter:
-    """Somebody who waits until what was there when they asked is processed."""
-
-    def __init__(self) -> None:
-        self.ends: Mapping[str, Any] | None = None  # positions; None: not looked up yet
-        self.done = threading.Event()
-
-
 class Waiters:
     """Those who wait until the rows are processed that sources had when they asked.
 
@@ -199,39 +196,40 @@ class Waiters:
     def __init__(self, positions: SourcePositions) -> None:
         self._positions = positions
         self._lock = threading.Lock()
-        self._waiting: list[_Waiter] = []
+        # set once somebody need not wait any more → positions to reach; ``None``: not known yet
+        self._waiting: dict[threading.Event, Mapping[str, Any] | None] = {}
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def wait(self, over: threading.Event) -> None:
         """Wait until the available rows are processed, or `over` is set: the query has ended."""
-        waiter = _Waiter()
+        done = threading.Event()
         with self._lock:
-            self._waiting.append(waiter)
-        while not waiter.done.wait(_LOOK_S):
+            self._waiting[done] = None
+        while not done.wait(_LOOK_S):
             if over.is_set():
                 return
 
     def set_targets(self) -> None:
         """Set the positions that new waiters wait for: the sources' present ends."""
         with self._lock:
-            new = [waiter for waiter in self._waiting if waiter.ends is None]
+            new = [done for done, ends in self._waiting.items() if ends is None]
         if new:
             ends = self._positions.ends()
-            for waiter in new:
-                waiter.ends = ends
+            with self._lock:
+                self._waiting.update(dict.fromkeys(new, ends))
 
     def release_finished(self, deliver: Callable[[], object] = lambda: None) -> None:
         """Wake waiters whose rows are committed, after calling `deliver`."""
         with self._lock:
-            waiting = list(self._waiting)
-        for waiter in waiting:
-            if waiter.ends is not None and self._positions.reached(waiter.ends):
+            waiting = dict(self._waiting)
+        for done, ends in waiting.items():
+            if ends is not None and self._positions.reached(ends):
                 deliver()
                 with self._lock:
-                    self._waiting.remove(waiter)
-                waiter.done.set()
+                    del self._waiting[done]
+                done.set()
 
 
 def announce_pause(run: SparkRun, loop: str, rounds: int, rows: int) -> None:

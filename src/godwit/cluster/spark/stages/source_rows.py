@@ -15,7 +15,6 @@ rows of a micro-batch go this way, or, if there is a single one more, none (deci
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,19 +25,15 @@ from pyspark.sql import functions as sf
 
 from godwit.cluster.spark.platform.pyspark_versions import arrow_schema_of, spark_type_of
 from godwit.cluster.spark.stages.exchange import fetch, jvm_classes
-from godwit.engine.lane.lane import shipments
-from godwit.engine.lane.source_side import SourceSide, gather_batches, ship_input
+from godwit.engine.lane.source_side import SourceSide
 from godwit.plan.maps import map_dataframe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark import SparkContext
 
-    from godwit.engine.lane.lane import LaneFlow
-    from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.lane.source_side import Feed, LaneInput
-    from godwit.engine.lane.wire import Blob
     from godwit.plan.compiled import CompiledFlow
 
 _FEED = "__godwit_feed"
@@ -124,27 +119,6 @@ def read_feeds(
         rows = rows.combine_chunks()
         columns = [rows[slot].chunk(0) for slot in union_columns(feed).values()]
         yield from feed.inputs_from(pa.RecordBatch.from_arrays(columns, schema=feed.schema))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameStage:
-    """The source side of rows that come as one streaming DataFrame."""
-
-    feeds: tuple[Feed, ...]  # how source rows are laid out; without maps, which stay on the driver
-    schema: pa.Schema  # of the source rows
-
-    def ship(
-        self, lanes: LaneFlow, instruction: EpochInstruction, items: Iterable[Any], partition: int
-    ) -> Iterator[Blob]:
-        """Yield payloads of a partition's rows, combined per key and split by lane.
-
-        `items`: Arrow batches without their schema.
-        """
-        shipped = shipments(lanes, instruction)
-        batches = (pa.ipc.read_record_batch(pa.py_buffer(data), self.schema) for data in items)
-        for number, table in enumerate(gather_batches(batches)):
-            for given, rows in read_feeds(self.feeds, table):
-                yield from ship_input(shipped[given.index], given, rows, partition, number)
 
 
 _QUERY = "sql.streaming.queryId"

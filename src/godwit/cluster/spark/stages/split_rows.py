@@ -12,48 +12,22 @@ A small epoch has no source stage: the driver reads it and does what that stage 
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-
-from pyspark import TaskContext
 
 from godwit.cluster.spark.stages import pickling
 from godwit.cluster.spark.stages.stages import EpochRows
-from godwit.engine.lane.lane import shipments
-from godwit.engine.lane.source_side import ship_splits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
     from godwit.engine.cluster import SourceBatch
-    from godwit.engine.lane.lane import LaneFlow
-    from godwit.engine.lane.messages import EpochInstruction
-    from godwit.engine.lane.source_side import NumberedSplit, SourceSide
-    from godwit.engine.lane.wire import Blob
-    from godwit.sources.source import Source, Split
+    from godwit.engine.lane.source_side import NumberedSplit
+    from godwit.sources.source import Split
 
 ROWS_HERE: Final = 10_000
 BYTES_HERE: Final = 2**20
 """Rows and bytes that the driver reads itself, at most."""
 _TASKS_A_CORE: Final = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitStage:
-    """The source stage of Godwit's own sources (`SourceStage`); items are numbered splits."""
-
-    side: SourceSide
-    sources: Mapping[str, Source]  # by name; never opened where tasks run
-
-    def ship(
-        self, lanes: LaneFlow, instruction: EpochInstruction, items: Iterable[Any], partition: int
-    ) -> Iterator[Blob]:
-        """Yield payloads of the rows of a task's splits, combined per key and split by lane."""
-        del partition  # splits have numbers of their own
-        # A task may run again, while lanes have its first rows; the driver reads for all of them.
-        places = 0 if TaskContext.get() is None else len(instruction.places)
-        routes = shipments(lanes, instruction)
-        yield from ship_splits(self.side, routes, self.sources, items, places=places)
 
 
 def has_few_rows(batch: SourceBatch[Any]) -> bool:

@@ -15,7 +15,7 @@ import pickle
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pyspark import TaskContext
 from pyspark.traceback_utils import SCCallSiteSync
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from godwit.cluster.spark.resident.epoch_lanes import EpochLanes
     from godwit.cluster.spark.resident.lanes import ResidentLanes
+    from godwit.cluster.spark.stages.program import Program
     from godwit.engine.lane.lane import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.lane.wire import Blob
@@ -70,26 +71,6 @@ def separate_reports(parcels: Iterable[bytes]) -> tuple[list[bytes], list[bytes]
         else:
             rows.append(parcel)
     return rows, reports
-
-
-class SourceStage(Protocol):
-    """Processing of source rows up to the exchange; travels with the program."""
-
-    def ship(
-        self, lanes: LaneFlow, instruction: EpochInstruction, items: Iterable[Any], partition: int
-    ) -> Iterator[Blob]:
-        """Yield payloads of a partition's rows, combined per key and split by lane.
-
-        `items` are the rows, or say where they are. `partition`: its number.
-        """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """The part of a flow that executors need."""
-
-    source: SourceStage
-    lanes: LaneFlow
 
 
 class Shipped(Generic[T]):
@@ -200,7 +181,7 @@ def run_stages(
     arrived: dict[int, list[bytes]] = {}
     if source is not None and source.is_here:  # the source side and its exchange, done here
         assert program.here is not None, "only the driver has rows without an exchange"
-        ships = program.here.source.ship(program.here.lanes, instruction, source.here, 0)
+        ships = program.here.ship(instruction, source.here, 0)
         for place, payload in ships:
             arrived.setdefault(place, []).append(payload)
     if waiting is not None:
@@ -238,16 +219,15 @@ def _run_jobs(
         """Run the source side on one partition of the source rows."""
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
-        stage = program.get()
         routes = orders.get().instruction.without_states
-        yield from send(stage.source.ship(stage.lanes, routes, batches, partition), routes)
+        yield from send(program.get().ship(routes, batches, partition), routes)
 
     def read_splits(task: int) -> Iterator[Blob]:
         """Run the source side on the splits of one task."""
-        stage, told = program.get(), orders.get()
-        items = pickle.loads(told.tasks[task])  # noqa: S301  our own driver's
-        routes = told.instruction.without_states
-        yield from send(stage.source.ship(stage.lanes, routes, items, task), routes)
+        epoch = orders.get()
+        items = pickle.loads(epoch.tasks[task])  # noqa: S301  our own driver's
+        routes = epoch.instruction.without_states
+        yield from send(program.get().ship(routes, items, task), routes)
 
     exchanged = None
     if source is not None and not source.is_here:
