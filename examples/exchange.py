@@ -21,9 +21,11 @@ import random
 import sys
 import tempfile
 import time
+from bisect import insort_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -271,28 +273,26 @@ def build(orders: Any, limits: Any, store: Callable[[str], Any]) -> gw.Flow:
 
 
 def traded(orders: pa.Table) -> pd.DataFrame:
-    """Match all orders by searching all open ones for each."""
-    trades, books = [], defaultdict(list)
+    """Match all orders; open ones are in a sorted list for each side, the best one last."""
+    trades, open_orders = [], defaultdict(list)
     for order in orders.to_pylist():
-        book, left = books[order["stock"]], order["shares"]
         sign = 1 if order["side"] == "buy" else -1
-        while left:
-            fitting = [
-                other
-                for other in book
-                if other["side"] != order["side"] and sign * other["price"] <= sign * order["price"]
-            ]
-            if not fitting:
-                book.append({**order, "shares": left})
-                break
-            best = min(fitting, key=lambda other: (sign * other["price"], other["number"]))
+        own, others = (open_orders[order["stock"], side] for side in (sign, -sign))
+        left = order["shares"]
+        while left and others and sign * others[-1]["price"] <= sign * order["price"]:
+            best = others[-1]
             shares = min(left, best["shares"])
             left -= shares
             best["shares"] -= shares
-            book[:] = [other for other in book if other["shares"]]
+            if not best["shares"]:
+                others.pop()
             buyer, seller = (order, best)[::sign]
             trades.append([order["stock"], order["at"], best["price"], shares,
                            buyer["trader"], seller["trader"]])  # fmt: skip
+        if left:
+            # Of equal prices the older order is the better one, and so comes later.
+            still = {**order, "shares": left, "rank": sign * order["price"]}
+            insort_left(own, still, key=itemgetter("rank"))
     return pd.DataFrame(trades, columns=TRADES.names)
 
 
@@ -323,13 +323,15 @@ def events_of(trades: pd.DataFrame, limits: dict[str, int]) -> dict[str, list[pd
         rises = own.price > before.price
         rallies = rises.groupby((~rises).cumsum()).cumsum()
         found["rally"].append(own[rallies == RISES])
-        for number, trade in own.iterrows():
-            recent = own[:number][own["at"][:number] >= trade["at"] - SOON]
-            if ((recent.price - trade.price).abs() > JUMP * recent.price).any():
-                found["jump"].append(own[number : number + 1])
-            back = recent[(recent.buyer == trade.seller) & (recent.seller == trade.buyer)]
-            if len(back) or trade.buyer == trade.seller:
-                found["wash_trade"].append(own[number : number + 1])
+        first = own["at"].searchsorted(own["at"] - SOON)  # of the trades within the last seconds
+        price, buyer, seller = (own[name].to_numpy() for name in ("price", "buyer", "seller"))
+        jumps, washes = np.zeros((2, len(own)), bool)
+        for now, since in enumerate(first):
+            jumps[now] = (abs(price[since:now] - price[now]) > JUMP * price[since:now]).any()
+            back = (buyer[since:now] == seller[now]) & (seller[since:now] == buyer[now])
+            washes[now] = back.any() or buyer[now] == seller[now]
+        found["jump"].append(own[jumps])
+        found["wash_trade"].append(own[washes])
     return found
 
 

@@ -119,6 +119,8 @@ def build(source: Any, sink: Any, question: Question) -> gw.Flow:
             else:
                 supersets += message.change
         state["tweets"], state["supersets"] = tweets, supersets
+        if not tweets and not supersets:
+            rows.drop_state()
         is_frequent = tweets >= support
         is_maximal = is_frequent and not supersets
         words = pattern.split(" ")

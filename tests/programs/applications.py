@@ -59,8 +59,11 @@ class Application:
     sources: Mapping[str, gw.sources.MemorySource]
     build: Callable[[Store], gw.Flow]
     parts: Sequence[Mapping[str, Any]]  # of each: source → rows
-    check: Callable[[Results], object]  # fails if a result is wrong
-    closes: bool = True  # whether open windows come out at the end
+    # Fails if a result is wrong; from the results and how many parts of the rows they are of.
+    check: Callable[[Results, int], object]
+    # Whether open windows have to come out at the end before there is anything to check; else
+    # results are checked after every part.
+    closes: bool = True
 
 
 def sliced(rows: Any) -> list[Any]:
@@ -79,7 +82,7 @@ def word_count(data: Path | None, rows: int) -> Application:
         sources={"texts": source},
         build=lambda store: module.build(source, store),
         parts=[{"texts": part} for part in sliced(texts)],
-        check=lambda found: module.check(texts, found["total"], found["per_minute"]),
+        check=lambda found, _: module.check(texts, found["total"], found["per_minute"]),
     )
 
 
@@ -92,16 +95,19 @@ def frequent_patterns(data: Path | None, rows: int) -> Application:
     if data:
         question = module.Question(window=dt.timedelta(hours=1), support=8)
 
-    def check(found: Results) -> int:
+    parts = sliced(tweets)
+
+    def check(found: Results, played: int) -> int:
         standing = module.standing(found["maximal"].to_pylist())
-        assert standing == module.counted(tweets, question)
+        so_far = [tweet for part in parts[:played] for tweet in part]
+        assert standing == module.counted(so_far, question)
         return len(standing)
 
     return Application(
         module=module,
         sources={"tweets": source},
         build=lambda store: module.build(source, store("maximal"), question),
-        parts=[{"tweets": part} for part in sliced(tweets)],
+        parts=[{"tweets": part} for part in parts],
         check=check,
         closes=False,
     )
@@ -117,7 +123,7 @@ def top_edits(data: Path | None, rows: int) -> Application:
         sources={"edits": source},
         build=lambda store: module.build(source, store),
         parts=[{"edits": part} for part in sliced(edits)],
-        check=lambda found: module.check(
+        check=lambda found, _: module.check(
             edits, tuple(found[name].to_pandas() for name in ("cells", "top"))
         ),
     )
@@ -136,7 +142,7 @@ def delays(data: Path | None, rows: int) -> Application:
         sources=sources,
         build=lambda store: module.build(job, *sources.values(), store),
         parts=list(made.parts(PARTS)),
-        check=lambda found: module.check(
+        check=lambda found, _: module.check(
             {name: table.to_pandas() for name, table in found.items()}, made, job
         ),
     )
@@ -158,7 +164,7 @@ def exchange(data: Path | None, rows: int) -> Application:
         sources=sources,
         build=lambda store: module.build(*sources.values(), store),
         parts=parts,
-        check=lambda found: module.check(
+        check=lambda found, _: module.check(
             {name: table.to_pandas() for name, table in found.items()},
             module.expected(orders, limits),
         ),
@@ -198,6 +204,12 @@ def play(
         query.stop()
         happened.update(type(event).__name__ for event in query.events)
 
+    checked: list[object] = []
+
+    def check(played: int) -> None:
+        found = {name: sink.table() for name, sink in sinks.items()}
+        checked.append(application.check(found, played))
+
     began, query = time.monotonic(), start()
     for number, part in enumerate(application.parts):
         for name, rows in part.items():
@@ -207,6 +219,8 @@ def play(
             cluster.kill_executor(dice.choice(sorted(pids)), spark.sparkContext.applicationId)
             killed += 1
         query.processAllAvailable()
+        if not application.closes:
+            check(number + 1)
         if number == len(application.parts) // 2:
             end(query)
             query = start()
@@ -214,18 +228,16 @@ def play(
         end(query)
         query = start(trigger={"availableNow": True}, close_at_end=True)
         query.awaitTermination()
+        check(len(application.parts))
     end(query)
-    seconds = time.monotonic() - began
-    found = {name: sink.table() for name, sink in sinks.items()}
-    checked = application.check(found)
     return {
         "rows": sum(len(rows) for part in application.parts for rows in part.values()),
-        "results": sum(map(len, found.values())),
-        "checked": str(checked),
+        "results": sum(len(sink.table()) for sink in sinks.values()),
+        "checked": ", ".join(map(str, checked)),
         "killed": killed,
         "lost": happened["ExecutorLost"],
         "migrations": happened["MigrationFinished"],
-        "seconds": round(seconds, 1),
+        "seconds": round(time.monotonic() - began, 1),
     }
 
 
