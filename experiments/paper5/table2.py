@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.paper5.exchange_cores import SCHEDULE_S, schedule
-from godwit.cli.reproduce.figure import Chart, Figure, FigureResult, RunsOn, at_least
+from godwit.cli.reproduce.figure import Chart, Figure, FigureResult, RunsOn, at_least, at_most
 
 if TYPE_CHECKING:
     from godwit.cli.reproduce.figure import FigureRun, Row
@@ -48,6 +48,12 @@ def run(run: FigureRun) -> FigureResult:
             at_least("the naive scheduler sends more to remote cores: ratio", ratio["remote data"],
                      235.3 / 21.6, paper=235.3 / 21.6,
                      measure="remote data, naive over ours"),
+            *(
+                at_most(f"{what}, Elasticutor's scheduling", found["Elasticutor", what], paper,
+                        unit="MB/s", paper=paper, measure=what)
+                for (name, what), paper in _PAPER.items()
+                if name == "Elasticutor"
+            ),
         ),
         notes=("the paper's orders are not public: rates of stocks drift at random",),
     )  # fmt: skip

@@ -95,7 +95,7 @@ def _measured(results: Mapping[str, Result | None]) -> str:
     lines = ["| number | figure | paper | ours | ratio |", "|---|---|---|---|---|"]
     lines += [
         f"| {check.measure} | [{name}](#{name.replace('/', '')}) | "
-        f"{shown(check.paper, check.unit)} | {shown(check.ours, check.unit)} | "
+        f"{shown(check.paper, check.unit) or 'a figure only'} | {shown(check.ours, check.unit)} | "
         f"{shown(check.ratio)} |"
         for name, result in results.items()
         if result is not None
