@@ -103,7 +103,7 @@ class Forecast:
 
     @property
     def period_s(self) -> float | None:
-        """Length in seconds after which the load repeats; ``None``: the period is detected.
+        """Length of the load's repeating cycle, in seconds; ``None``: detected from the load.
 
         Examples
         --------
@@ -114,7 +114,7 @@ class Forecast:
 
     @property
     def lead_s(self) -> float | None:
-        """Time ahead for which load is forecast, in seconds; ``None``: measured.
+        """Time, in seconds, that executors are requested ahead of need; ``None``: measured.
 
         Examples
         --------
@@ -124,7 +124,9 @@ class Forecast:
         return None if self.lead is None else seconds(self.lead, "The lead of the forecast")
 
     def check(self, statistics_period_s: float) -> None:
-        """Raise `InvalidControlError` if `period` is shorter than eight statistics periods.
+        """Raise `InvalidControlError` if `period` is too short for the controller.
+
+        It must have at least eight statistics periods, of `statistics_period_s` seconds each.
 
         Examples
         --------

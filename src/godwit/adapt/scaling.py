@@ -164,7 +164,7 @@ def backlog_to_come(situation: ScalingSituation) -> float:
 
 
 def catching_up(situation: ScalingSituation, within_s: float) -> ScalingSituation:
-    """Return the situation at the higher arrival rate that includes working off the backlog.
+    """Return the situation at an arrival rate that includes working off the backlog.
 
     `within_s`: time to work it off.
     """

@@ -57,7 +57,7 @@ class Budget:
                 check_number(what, value, least=0, error=InvalidControlError, whole=whole)
 
     def less(self, moves: int, size_bytes: float) -> Budget:
-        """Return the budget that is left after `moves` key groups with `size_bytes` of state.
+        """Return the rest of the budget after `moves` key groups with `size_bytes` of state moved.
 
         Examples
         --------
@@ -238,7 +238,10 @@ class Worth:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """Settings of the controller: ``flow.start(..., control=gw.Control(...))``.
+    """Settings of the controller, which moves key groups and changes the number of executors.
+
+    Passed to ``flow.start(..., control=gw.Control(...))``. Without it nothing moves by itself,
+    except after the loss of an executor.
 
     Attributes
     ----------
@@ -411,7 +414,7 @@ class Control:
 
     @property
     def registered(self) -> Planner | None:
-        """Planner of the registry that `planner` names; ``None`` if `planner` is a function.
+        """Registered planner whose name is `planner`; ``None`` if `planner` is a function.
 
         Examples
         --------
@@ -422,7 +425,7 @@ class Control:
 
     @property
     def planner_name(self) -> str:
-        """Name of the planner, for events.
+        """Name of the planner as events show it; of a function, its name.
 
         Examples
         --------
@@ -437,7 +440,7 @@ class Control:
 
     @property
     def scaling_model(self) -> ScalingModel | None:
-        """The scaling model; ``None``: the number of executors stays.
+        """Scaling model made from `scaling`; ``None``: the number of executors stays.
 
         Examples
         --------

@@ -110,10 +110,9 @@ class OwningFlow(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Stream:
-    """Unkeyed rows of a source, a map or a keyed operator.
+    """Rows without a key: of a source, after maps, or of a keyed operator.
 
-    `Flow.source` and `Flow.feedback` return streams, as do the calls below. Not for direct
-    construction.
+    `Flow.source`, `Flow.feedback` and the methods of streams return streams; do not construct one.
 
     Examples
     --------
@@ -386,7 +385,10 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class KeyedStream:
-    """A stream with a key, as `Stream.key_by` returns it; has the stateful operators.
+    """A stream whose rows are grouped by key columns, as `Stream.key_by` returns it.
+
+    Its methods add stateful operators to the flow: `compute`, `process`, `window`, `join` and
+    others.
 
     Examples
     --------
@@ -1148,7 +1150,9 @@ class KeyedStream:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class WindowedStream:
-    """A keyed stream in windows, as `KeyedStream.window` returns it.
+    """A keyed stream divided into windows, as `KeyedStream.window` returns it.
+
+    `compute` aggregates the rows of each key and window; `process` calls a function with them.
 
     Examples
     --------

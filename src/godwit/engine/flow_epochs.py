@@ -55,8 +55,8 @@ def is_due(view: ProtocolView, times: EventTimes, *, clock_us: int, silence_us: 
 def is_pending(view: ProtocolView, times: EventTimes, *, clock_us: int, silence_us: int) -> bool:
     """Return whether an epoch without input has work, now or once key groups are resumed.
 
-    While a migration stops the world, there is no executor, or key groups are suspended, nothing is
-    due; but a query whose input has ended has not done its work.
+    It differs from `is_due` while a migration stops the world, there is no executor, or key groups
+    are suspended: no epoch can run then, but a query whose input has ended must not end yet.
     """
     return (
         view.waiting

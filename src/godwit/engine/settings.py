@@ -114,7 +114,7 @@ class Lanes:
 
     @property
     def local_path(self) -> str | None:
-        """Directory for local stores, as text.
+        """Directory for local stores, as text; ``None``: Spark's block directory of each executor.
 
         Examples
         --------

@@ -15,7 +15,13 @@ from godwit.model.naming import check_number
 
 
 class Strategy(StrEnum):
-    """When a moving key group switches to its new executor, and whether epochs run meanwhile.
+    """Time at which moving key groups switch executors; and whether their state is copied before.
+
+    ``LIVE``: each key group when its copy is up to date; epochs go on. ``DISRUPTIVE``: all at the
+    next epoch, which loads their state first. ``STOP_THE_WORLD``: all once their copies are
+    complete; no epoch runs until then. ``INSTANT`` and ``SMOOTH``: all at the next epoch, without
+    state; two-phase windows only. With ``SMOOTH``, rows of panes that have begun still go to the
+    old executor.
 
     Examples
     --------
@@ -48,7 +54,7 @@ class Strategy(StrEnum):
 
     @property
     def warms(self) -> bool:
-        """True if copies are brought up to date before the switch.
+        """True if copies of the state are brought up to date before key groups switch.
 
         Examples
         --------
@@ -59,7 +65,7 @@ class Strategy(StrEnum):
 
     @property
     def activates_standby(self) -> bool:
-        """True if key groups switch to their standby slots, where they have one.
+        """True if key groups of two-phase windows switch without state, to their standby slots.
 
         Examples
         --------
@@ -70,7 +76,7 @@ class Strategy(StrEnum):
 
     @property
     def is_smooth(self) -> bool:
-        """True if rows of panes that have begun still go to the old slot (``smooth``).
+        """True for ``SMOOTH``: rows of panes that have begun still go to the old executor.
 
         Examples
         --------
@@ -81,7 +87,7 @@ class Strategy(StrEnum):
 
     @property
     def holds_epochs(self) -> bool:
-        """True if no epoch runs until the switch.
+        """True if epochs are held from the request until key groups switch.
 
         Examples
         --------
@@ -92,7 +98,10 @@ class Strategy(StrEnum):
 
 
 class LossPolicy(StrEnum):
-    """Treatment of key groups whose executor has no up-to-date copy of their state.
+    """Treatment of key groups whose executor has no up-to-date copy, as after a loss.
+
+    ``SUSPEND``: their rows wait until a copy is up to date; other key groups go on. ``LOAD``: the
+    next epoch loads their state first, so it takes longer.
 
     Examples
     --------
@@ -107,7 +116,10 @@ class LossPolicy(StrEnum):
 
 
 class CopiesFrom(StrEnum):
-    """Place that copies of moving key groups are read from.
+    """Source of the copies of moving key groups' state.
+
+    ``CHECKPOINT``: always the checkpoint. ``PEERS``: executors that have a copy, else the
+    checkpoint. ``QUICKER``: whichever of the two recently delivered more bytes per second.
 
     Examples
     --------

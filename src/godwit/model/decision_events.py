@@ -76,7 +76,7 @@ class LoadMeasured(Event):
     latency_ms: Mapping[str, float] = field(default_factory=dict)
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         slow = ", ".join(f"{name} at speed {speed:.2f}" for name, speed in self.speeds.items())
         missing = f", {self.missing} of them without measurements" if self.missing else ""
         return (
@@ -143,7 +143,7 @@ class RebalancingStarted(Decision):
     variance_after: float = 0.0
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         emptied = f", {self.draining} of them off draining executors" if self.draining else ""
         return (
             f"rebalancing {', '.join(self.migrations)} by {self.planner}: "
@@ -189,7 +189,7 @@ class MigrationsPlanned(Decision):
     reason: str
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         return (
             f"migrations of {', '.join(self.components)} to "
             f"{', '.join(map(str, self.executors))} executors planned together, "
@@ -230,7 +230,7 @@ class LanesBalanced(Decision):
     imbalance_after: float
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         return (
             f"{self.component}: {counted(self.key_groups, 'key group')} change lane on "
             f"{', '.join(self.executors)}, busiest lane {self.imbalance_before:.2f} to "
@@ -283,7 +283,7 @@ class ScaledOut(_Scaling):
     kept: tuple[str, ...] = ()
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         more = counted(self.wanted - self.before, "more executor")
         kept = f", keeping {', '.join(self.kept)}" if self.kept else ""
         return f"scaling out, {more} for {self.wanted}{kept}: {self._why}"
@@ -318,7 +318,7 @@ class ScaledIn(_Scaling):
     executors: tuple[str, ...]
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         return f"scaling in to {self.wanted}, draining {', '.join(self.executors)}: {self._why}"
 
 
@@ -347,7 +347,7 @@ class ScalingRefused(_Scaling):
     """
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         return (
             f"staying at {counted(self.before, 'executor')} where {self.wanted} were wanted: "
             f"{self._why}"
@@ -395,7 +395,7 @@ class DecisionJudged(Decision):
     reason: str
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         measured = "" if self.measured is None else f", measured {self.measured:.3g}"
         return (
             f"scaling from {self.before} to {self.wanted}: {self.verdict}, "
@@ -440,7 +440,7 @@ class ForecastJudged(Decision):
     lead_s: float
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         period = "" if self.period_s is None else f" with a period of {self.period_s:.6g} s"
         off = ""
         if self.error is not None and self.error_as_now is not None:
@@ -467,7 +467,7 @@ class ExecutorsReturned(Decision):
     executors: tuple[str, ...]
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         return f"returned to the cluster, without key groups: {', '.join(self.executors)}"
 
 
@@ -498,7 +498,7 @@ class DecisionSkipped(Decision):
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         return f"no {self.what}: {self.reason}{_figures_text(self.numbers)}"
 
 
@@ -563,7 +563,7 @@ class RebalancingJudged(Decision):
     reason: str
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         measured = "" if self.measured is None else f", measured {self.measured:.1%}"
         return (
             f"rebalancing {', '.join(self.components)}: {self.verdict}, load distance "
@@ -622,7 +622,7 @@ class ManualOverrideRespected(Decision):
     until_s: float
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         left_s = max(0.0, self.until_s - self.at_s)
         return f"{self.what} was decided by hand, left alone for {left_s:.0f} s"
 
@@ -659,7 +659,7 @@ class WindowStateChosen(Decision):
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         way = "have states of their own" if self.duplicated else "share panes"
         return f"windows of {self.operator} {way}: {self.reason}"
 
@@ -700,7 +700,7 @@ class HotKeySpread(Decision):
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         parts = self.rows * self.columns
         what = f"is spread over {parts} parts" if parts > 1 else "is gathered in one part"
         return f"key {self.key} of {self.operator} {what}: {self.reason}"
@@ -728,7 +728,7 @@ class ExecutorsRequested(Decision):
     total: int
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         return f"asked the cluster for {counted(self.count, 'more executor')}, {self.total} in all"
 
 
@@ -756,7 +756,7 @@ class ExecutorsMissing(Decision):
     reason: str
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         return f"{counted(self.count, 'executor')} did not join: {self.reason}"
 
 
@@ -824,7 +824,7 @@ class ScalingStarted(Decision):
     wanted: int
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         return f"scaling from {counted(self.before, 'executor')} to {self.wanted}"
 
 
@@ -852,7 +852,7 @@ class ScalingFinished(Decision):
     moved: int
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         return (
             f"scaled to {counted(len(self.executors), 'executor')} "
             f"({', '.join(self.executors)}), {counted(self.moved, 'key group')} moved"
@@ -883,5 +883,5 @@ class ScalingFailed(Decision):
     reason: str
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         return f"scaling to {counted(self.wanted, 'executor')} failed: {self.reason}"

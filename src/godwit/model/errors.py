@@ -83,7 +83,7 @@ def _rebuild(
 
 
 class InvalidFlowError(GodwitError):
-    """The flow itself is wrong: an unknown column, a key of an unsupported type, a reused name.
+    """A flow or an option is wrong: an unknown column, an unsupported type, a reused name.
 
     Examples
     --------
@@ -161,7 +161,7 @@ class InvalidPlanError(GodwitError):
 
 
 class CheckpointError(GodwitError):
-    """The checkpoint cannot be used.
+    """The checkpoint cannot be used; the message names the reason and a remedy.
 
     Examples
     --------
@@ -251,7 +251,7 @@ class ConcurrentRunError(CheckpointError):
 
 
 class LocalStoreError(GodwitError):
-    """An executor's local store cannot be created in its directory.
+    """The directory for local stores cannot be used on an executor.
 
     Examples
     --------
@@ -296,7 +296,9 @@ class StateEncodingError(GodwitError):
 
 
 class UserFunctionError(GodwitError):
-    """A function of the user raised an exception; its epoch was not committed.
+    """A user's function raised an exception, or returned a wrong result.
+
+    Its epoch was not committed.
 
     Examples
     --------
@@ -310,7 +312,7 @@ class UserFunctionError(GodwitError):
 
 
 class EpochFailedError(GodwitError):
-    """An epoch failed and was not committed.
+    """An epoch failed and was not committed; after a restart it is run again.
 
     Examples
     --------
@@ -385,7 +387,7 @@ class EndingError(GodwitError):
 
 
 class SinkError(GodwitError):
-    """A sink could not be opened or written.
+    """A sink's target could not be opened or written, or has diverged from the checkpoint.
 
     Examples
     --------

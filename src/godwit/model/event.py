@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One thing that happened in a run.
+    """Base class of events: something that happened in a run.
+
+    ``epoch``: last epoch that was committed before, or the epoch that the event is about; -1 before
+    the first. ``at_s``: time of the event in seconds (Unix time in a query).
 
     Examples
     --------

@@ -1,10 +1,9 @@
-"""Events of a run: one frozen value for everything that happened.
+"""Events of a run: immutable values, one class for each kind of thing that happens.
 
-``query.events`` yields these; the dashboard, the command line and the tests read the same values.
-An event says what is already durable or already decided, never what is hoped for, and a decision
-carries the numbers that it rests on: whoever reads the journal, a person or a controller that goes
-on after a restart, needs nothing else.  Time comes from the caller, so a simulated run tells the
-same story as a real one.
+``query.events`` has them; the live page, the command line and the tests read the same values. An
+event reports something that is already durable or decided, and a decision has the numbers that it
+is based on. So readers of the journal, people or the controller of the next run, need nothing else.
+Times come from the caller, so a simulated run has the same events as a real one.
 """
 
 from __future__ import annotations
@@ -155,7 +154,7 @@ DECISIONS = frozenset(k.__name__ for k in _KINDS.values() if issubclass(k, Decis
 
 
 def event_from_dict(values: Any) -> Event:
-    """Create an event from the dict that `Event.to_dict` returned.
+    """Return the event whose `Event.to_dict` is `values`, such as an entry of the journal.
 
     Examples
     --------

@@ -57,7 +57,7 @@ class MigrationStarted(_MigrationEvent):
     state_bytes: int = 0
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         return (
             f"{self._subject} started ({self.strategy}): {counted(self.moves, 'key group')}, "
             f"{human_bytes(self.state_bytes)}"
@@ -92,7 +92,7 @@ class MigrationFinished(_MigrationEvent):
     withdrawn: int = 0
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         rest = f", {self.withdrawn} withdrawn" if self.withdrawn else ""
         return f"{self._subject} finished: {counted(self.moved, 'key group')} moved{rest}"
 
@@ -178,7 +178,7 @@ class WarmingStarted(_KeyGroupEvent):
     why: str = ""
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         source = f" from {', '.join(self.peers)}" if self.peers else ""
         why = f"{'' if source else ' from the checkpoint'} ({self.why})" if self.why else ""
         return (
@@ -255,7 +255,7 @@ class KeyGroupsWarmed(_KeyGroupEvent):
     duration_ms: float = 0.0
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         peers = f", {human_bytes(self.peer_bytes)} from peers" if self.peer_bytes else ""
         return (
             f"{self._subject} warm at {self.executor} "
@@ -312,7 +312,7 @@ class KeyGroupsResumed(_KeyGroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroupsLoaded(_KeyGroupEvent):
-    """The next epoch begins by loading the state of key groups that have come to an executor.
+    """Key groups have come to an executor without their state, so the next epoch loads it first.
 
     Attributes
     ----------
@@ -329,7 +329,7 @@ class KeyGroupsLoaded(_KeyGroupEvent):
     """
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         return f"{self.component}: the next epoch loads {key_groups_listed(self.key_groups)}"
 
 
@@ -360,7 +360,7 @@ class AssignmentSwitched(Event):
     key_groups: tuple[int, ...] = ()
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         moved = (
             f"moves {key_groups_listed(self.key_groups)}"
             if self.key_groups
@@ -416,7 +416,7 @@ class RegroupingStarted(_RegroupingEvent):
     reason: str = ""
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         why = f", since {self.reason}" if self.reason else ""
         return (
             f"regrouping {self.regrouping} started ({self._new_components}): "
@@ -426,7 +426,9 @@ class RegroupingStarted(_RegroupingEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentsRegrouped(_RegroupingEvent):
-    """From the next epoch on, operators are grouped into other components.
+    """From the next epoch on, components consist of other operators.
+
+    A component is a group of operators that share one exchange and one assignment of key groups.
 
     Attributes
     ----------
@@ -476,7 +478,12 @@ class RegroupingCancelled(_RegroupingEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitioningCompared(Event):
-    """An operator was compared as it is placed, and by the key columns of one that it feeds.
+    """Two choices of the columns that decide an operator's key groups were compared.
+
+    All its key columns (`apart_ms`), or those that it has in common with `downstream`, an operator
+    that it feeds (`together_ms`; then no exchange is needed between the two). ``chosen``: the
+    common columns are used from now on. ``better``: they would take less time per epoch.
+    ``imbalance``: load of the busiest lane over the mean with them; ``None`` if unknown.
 
     Examples
     --------
@@ -503,7 +510,7 @@ class PartitioningCompared(Event):
     together_ms: float | None = None
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         parts = []
         if self.apart_ms is not None and self.together_ms is not None:
             parts.append(f"{self.together_ms:.1f} ms an epoch in place of {self.apart_ms:.1f} ms")
@@ -570,7 +577,7 @@ class LayoutsCompared(Event):
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         bound = ""
         if self.max_latency_ms is not None:
             bound = f" of {self.max_latency_ms:.0f} ms allowed"

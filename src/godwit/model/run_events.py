@@ -34,7 +34,7 @@ class QueryStarted(Event):
     resumed: bool = False
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         how = f"resumed after epoch {self.epoch}" if self.resumed else "started"
         return f"query {self.name} {how}"
 
@@ -75,7 +75,7 @@ class FlowChanged(Event):
     results: tuple[str, ...] = ()
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         told = [f"{name} starts empty" for name in self.added]
         told += [f"{name} is back, with the state it left" for name in self.returned]
         told += [f"{name} is gone, its state is kept" for name in self.removed]
@@ -165,7 +165,7 @@ class EpochCommitted(Event):
     latency_ms: Mapping[str, float] = field(default_factory=dict)
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         waiting = self.waiting_key_groups
         waits = f", {counted(waiting, 'key group')} waiting" if waiting else ""
         return (
@@ -214,7 +214,7 @@ class RowsLeftOut(Event):
     _WARNS = True
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         reasons = {
             "late": self.late,
             "ahead of the clock": self.ahead,
@@ -258,7 +258,7 @@ class RowsUnreadable(Event):
     _WARNS = True
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         where = f"sink {self.sink} has them" if self.sink else "they are left out"
         rows = counted(self.rows, "row")
         return f"source {self.source} could not read {rows} in epoch {self.epoch}; {where}"
@@ -292,7 +292,7 @@ class FeedbackPaused(Event):
     _WARNS = True
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         return (
             f"the loop {self.loop} pauses after {counted(self.rounds, 'round')} without other "
             f"rows; {counted(self.rows, 'row')} in it go on with the next epoch that has others"
@@ -343,7 +343,7 @@ class EpochsHeld(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochsReleased(Event):
-    """Epochs may start again after `EpochsHeld`.
+    """Epochs run again, after `EpochsHeld`.
 
     Examples
     --------
@@ -377,7 +377,7 @@ class ExecutorAdded(Event):
     lanes: int
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         return f"executor {self.executor} added with {counted(self.lanes, 'lane')}"
 
 
@@ -424,7 +424,7 @@ class ExecutorLost(Event):
     reason: str = ""
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         return f"executor {self.executor} lost" + (f": {self.reason}" if self.reason else "")
 
 
@@ -450,7 +450,7 @@ class FilesCollected(Event):
     freed_bytes: int = 0
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         return f"{counted(self.files, 'file')} collected, {human_bytes(self.freed_bytes)} freed"
 
 
@@ -476,7 +476,7 @@ class ResidentLanesStarted(Event):
     took_ms: float
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
+        """Return the event as one line of text, for `describe`."""
         return f"{counted(self.lanes, 'resident lane')} ready after {self.took_ms:.0f} ms"
 
 

@@ -125,7 +125,10 @@ class AsyncCalls:
     async def _attempt_key(
         self, work: KeysToCall, group: int, named: Mapping[str, Any]
     ) -> list[Any]:
-        """Run all calls for key number `group` once, without retries; return the emitted rows."""
+        """Run all calls for key number `group` once; return the emitted rows.
+
+        `named`: keyword arguments of the functions.
+        """
         emitted: list[Any] = []
         for call in self._calls.of_key(work, group):
             limit = asyncio.timeout(self._timeout_s)

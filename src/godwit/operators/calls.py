@@ -46,7 +46,9 @@ _MICROSECOND: Final = dt.timedelta(microseconds=1)
 
 
 class Timers:
-    """Timers of one key: set, cancel and list them. Times are datetimes in UTC.
+    """Timers of one key: set, cancel and list them; passed to functions as ``rows.timers``.
+
+    Times are datetimes in UTC.
 
     Examples
     --------
@@ -94,7 +96,9 @@ class Timers:
             self._times.insert(place, moment)
 
     def cancel(self, at: dt.datetime) -> bool:
-        """Cancel the timer that is set to the time `at`; return whether there was one.
+        """Cancel the timer that is set to the time `at`; return ``False`` if there is none.
+
+        `at`: a datetime without a time zone is taken as UTC.
 
         Examples
         --------
@@ -192,7 +196,10 @@ def columns_of_rows(
 
 @dataclass(slots=True)
 class FiredTimer:
-    """A timer that fires, as ``on_timer`` gets it.
+    """A timer whose time has come, as ``on_timer`` gets it.
+
+    ``at``: time to which the timer was set, a datetime in UTC. ``timers``: the key's other timers,
+    to set and cancel (`godwit.Timers`).
 
     Examples
     --------
@@ -208,7 +215,7 @@ class FiredTimer:
     _dropped: bool = False
 
     def drop_state(self) -> None:
-        """Delete the state and the timers of the key after the call.
+        """Delete the key's state and timers once ``on_timer`` returns.
 
         Examples
         --------

@@ -312,7 +312,10 @@ class _Compilation:
     def bind_duplicates(
         self, node: DropDuplicatesNode, schema: pa.Schema, origin: str
     ) -> list[Input]:
-        """Bind an operator that drops duplicate rows, and return its inputs."""
+        """Bind an operator that drops duplicate rows, and return its inputs.
+
+        `schema`, `origin`: columns of its stream, and the stream's description for errors.
+        """
         options: dict[str, Any] = {"name": node.name, "keys": node.keys, "columns": schema}
         column = None
         if node.within_us is None:

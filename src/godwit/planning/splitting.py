@@ -110,7 +110,7 @@ class LayoutCosts:
 
     @property
     def common_ms(self) -> float:
-        """CPU time, in milliseconds, that both layouts have."""
+        """CPU time, in milliseconds, that is the same in the one-phase and the two-phase layout."""
         states = min(self.split_states, self.combined_states)
         return self.rows * self.row_ms * states + self.with_state * self.move_ms
 

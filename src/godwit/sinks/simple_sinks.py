@@ -36,7 +36,10 @@ _logger = logging.getLogger("godwit")
 
 
 class MemorySink(Sink):
-    """Keeps every epoch's rows on the driver (see `godwit.sinks.memory`).
+    """Sink for tests and notebooks that keeps all rows in the driver's memory.
+
+    `gw.sinks.memory` makes one. `table` returns the current result, `epochs` the rows of each
+    epoch.
 
     Examples
     --------

@@ -34,7 +34,7 @@ MAX_PARTITIONS: Final = 10_000
 
 
 class Views(Protocol):
-    """Port for showing rows under a name, such as a temporary view of a Spark session.
+    """Port by which a sink shows rows under a name, such as a temporary view in Spark.
 
     Examples
     --------
@@ -114,7 +114,7 @@ class SinkContext:
 
 
 class EpochOutput(Protocol):
-    """Output of one epoch for one sink.
+    """Output of one epoch for one sink, as `Sink.deliver` gets it: epoch number, rows and files.
 
     Examples
     --------
@@ -197,7 +197,11 @@ class CommittedEpochs(Protocol):
 
 
 class Sink(ABC):
-    """Destination of results. Instances hold configuration only until `open` is called.
+    """Base class of sinks: derive from it, and define `open` and `deliver`.
+
+    `open` prepares the target before the first epoch of a run; until then an instance has
+    configuration only. `deliver` writes one epoch, and must change nothing if the target has it
+    already.
 
     Examples
     --------

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class MemorySource(Source):
-    """Source of rows in the driver's memory, which the program adds.
+    """Source for tests of rows in the driver's memory, which the program adds by `add`.
 
     `gw.sources.memory` makes one, and documents the parameters. A position is a number of rows, and
     a split contains its rows.

@@ -260,7 +260,7 @@ class Aggregator(BoundAggregate):
         Raises
         ------
         InvalidFlowError
-            If they are not.
+            If a column does not exist, or `state` or `output` is not set.
 
         Examples
         --------
@@ -293,7 +293,10 @@ class Aggregator(BoundAggregate):
         return self
 
     def describe(self) -> dict[str, object]:
-        """Return the class's name, columns and types; override it if state depends on more.
+        """Return plain values that identify the aggregate in a checkpoint.
+
+        By default the class, its columns and its types. State in a checkpoint fits only an equal
+        description, so override it if state depends on more, such as an option of the class.
 
         Examples
         --------

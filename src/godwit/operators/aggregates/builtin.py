@@ -250,10 +250,10 @@ def stddev(column: str, *, population: bool = False, where: str | None = None) -
 
 @user_call
 def first(column: str, *, ignore_nulls: bool = False, where: str | None = None) -> Aggregate:
-    """Value of a column in the row that arrived first.
+    """Value of a column in the row of the key that arrived first.
 
-    With `ignore_nulls` the first value that is not null; without it the result may be null. It is
-    null if there are no rows. `where`: see `count`.
+    By default the result is null if that row has null; with ``ignore_nulls=True`` it is the first
+    value that is not null. It is null if there are no rows. `where`: see `count`.
 
     Examples
     --------
@@ -265,10 +265,10 @@ def first(column: str, *, ignore_nulls: bool = False, where: str | None = None) 
 
 @user_call
 def last(column: str, *, ignore_nulls: bool = False, where: str | None = None) -> Aggregate:
-    """Value of a column in the row that arrived last.
+    """Value of a column in the row of the key that arrived last.
 
-    With `ignore_nulls` the last value that is not null; without it the result may be null. It is
-    null if there are no rows. `where`: see `count`.
+    By default the result is null if that row has null; with ``ignore_nulls=True`` it is the last
+    value that is not null. It is null if there are no rows. `where`: see `count`.
 
     Examples
     --------

@@ -47,7 +47,9 @@ _MOST_PAGES: Final = 4096
 
 
 class ListOfKey(OfKey, Sequence[T]):
-    """List of one key (`ListState`): a sequence that can be appended to, replaced and cleared.
+    """List of the present key, declared by `gw.ListState`; a sequence.
+
+    Elements can be appended, replaced as a whole and cleared.
 
     Examples
     --------
@@ -329,7 +331,7 @@ class ListCells(Cells):
         of_key.gone.clear()
 
     def written(self) -> Written:
-        """Return the changed pages and heads of the epoch."""
+        """Return the entries that the epoch changed: pages of lists, and their head entries."""
         written = self.new_written()
         pages: list[tuple[int, int, _Page]] = []
         for group, of_key in self._lists.items():

@@ -62,7 +62,7 @@ _PAGE_ITEMS: Final = 64
 
 
 class MapOfKey(OfKey, MutableMapping[K, V]):
-    """Map of one key (`MapState`): a mutable mapping in insertion order.
+    """Map of the present key, declared by `gw.MapState`; a mutable mapping in insertion order.
 
     Examples
     --------

@@ -21,7 +21,7 @@ _NONE = object()
 
 
 class ValueOfKey(OfKey, HoldsValue, Generic[T]):
-    """Value of one key (`ValueState`).
+    """Value of the present key, declared by `gw.ValueState`.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class ValueOfKey(OfKey, HoldsValue, Generic[T]):
 
     @property
     def value(self) -> T:
-        """The present key's value in this state; assign to it to change the state.
+        """Value of the present key; a new one if it has none. Assign to it to change the state.
 
         Examples
         --------
@@ -65,7 +65,7 @@ class ValueOfKey(OfKey, HoldsValue, Generic[T]):
 
     @property
     def exists(self) -> bool:
-        """True if the key has a value.
+        """True if the present key has a value in this state.
 
         Examples
         --------

@@ -46,7 +46,9 @@ _ROWS: Final = f"{RESERVED_PREFIX}_rows"
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window of event time, from `start` (inclusive) to `end` (exclusive), as datetimes.
+    """A window of event time, as functions over windows get it.
+
+    ``start`` (inclusive) and ``end`` (exclusive) are datetimes.
 
     Examples
     --------

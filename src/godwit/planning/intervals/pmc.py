@@ -292,7 +292,11 @@ def best_next(
 def _cheapest_target(
     rows: IntArray, targets: IntArray, later: FloatArray, kept: FloatArray
 ) -> tuple[FloatArray, IntArray]:
-    """Return, for each row, the least bytes moved now plus `later`, and the target with them."""
+    """Return, for each partitioning (row), the target with the least bytes moved now plus later.
+
+    `later`: cost of each target. `kept`: bytes of state before each cut. Returns these sums, and
+    the targets.
+    """
     best = np.full(len(rows), np.inf)
     chosen = np.zeros(len(rows), np.int32)
     step = max(1, BLOCK_PAIRS // max(1, len(rows)))

@@ -358,7 +358,10 @@ def least_bound(problem: Problem) -> float:
 
 
 def _greedy_maximum(total: FloatArray, limit: float, parts: int) -> float:
-    """Return the largest load of greedy intervals under `limit`; infinite if more than `parts`."""
+    """Return the largest load of intervals that are filled greedily up to `limit`.
+
+    Infinite if there are more than `parts`. `total`: cumulative loads.
+    """
     x, m, greatest = 0, len(total) - 1, 0.0
     slack = limit * (1 + RELATIVE_TOLERANCE / 8)
     for _ in range(parts):

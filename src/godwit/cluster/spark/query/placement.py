@@ -205,7 +205,10 @@ class Pending(ABC, Generic[End]):
 
 
 class Migration(Pending["EndMigration"]):
-    """A requested move of key groups, in the background; ``wait()`` waits for its end.
+    """Move of key groups to other executors, as `query.migrate` returns it.
+
+    It goes on in the background; ``wait()`` blocks until it ends and returns its result, ``done``
+    is true then, and ``cancel()`` ends it early.
 
     Examples
     --------

@@ -225,7 +225,7 @@ class Query:
 
     @property
     def status(self) -> dict[str, Any]:
-        """Status of the query: Spark's fields, last committed epoch, moving key groups.
+        """Present status: Spark's fields, the last committed epoch, and the moving key groups.
 
         Examples
         --------

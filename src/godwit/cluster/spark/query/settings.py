@@ -309,7 +309,7 @@ def _check_kind(what: str, value: object, kind: type) -> None:
 
 
 class Trigger(TypedDict, total=False):
-    """When epochs run, as for Spark's micro-batches; give exactly one of these.
+    """Times at which epochs run, as Spark's triggers of micro-batches; give exactly one key.
 
     Attributes
     ----------
