@@ -65,7 +65,7 @@ class _Call(Generic[T]):
         self._thread.start()
 
     def has_ended_within(self, seconds: float) -> bool:
-        """Wait up to `seconds` for the call's end; return whether it has ended."""
+        """Wait up to `seconds` for the planner's call to end; return whether it has ended."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 

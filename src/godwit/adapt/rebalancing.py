@@ -175,10 +175,10 @@ class Rebalancing:
             if gone:
                 self._abandon(name, own, f"executor {gone[0]} is gone")
 
-    def _abandon(self, name: str, own: _Migration, reason: str) -> None:
-        """Cancel the migration of a component, and announce the reason."""
+    def _abandon(self, name: str, migration: _Migration, reason: str) -> None:
+        """Cancel the controller's migration of component `name`, and announce the reason."""
         try:
-            self._migrations.cancel(own.id, reason)
+            self._migrations.cancel(migration.id, reason)
         except GodwitError:
             return  # it has just ended by itself
         finally:

@@ -32,8 +32,13 @@ from godwit.model.naming import check_column_names, did_you_mean, listing, type_
 
 
 class _SparkField(Protocol):
+    """A column of a Spark schema."""
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the column."""
+        ...
+
     @property
     def dataType(self) -> _SparkType:  # noqa: N802 - PySpark's own spelling
         """PySpark type of the column."""
@@ -41,23 +46,34 @@ class _SparkField(Protocol):
 
 
 class _SparkType(Protocol):
+    """A Spark type."""
+
     def simpleString(self) -> str:  # noqa: N802 - PySpark's own spelling
         """Return the type as DDL text."""
         ...
 
 
 class _SparkStruct(Protocol):
+    """A Spark schema."""
+
     @property
-    def fields(self) -> Sequence[_SparkField]: ...
+    def fields(self) -> Sequence[_SparkField]:
+        """Columns of the schema, in order."""
+        ...
 
 
 class _ArrowSchema(Protocol):
     """An Arrow schema, named so that a type checker without Arrow's types knows it from others."""
 
     @property
-    def names(self) -> list[str]: ...
+    def names(self) -> list[str]:
+        """Names of the columns, in order."""
+        ...
+
     @property
-    def types(self) -> list[Any]: ...
+    def types(self) -> list[Any]:
+        """Arrow types of the columns, in order."""
+        ...
 
 
 SchemaLike: TypeAlias = _ArrowSchema | Mapping[str, object] | str | _SparkStruct

@@ -149,7 +149,10 @@ class EventTimes:
         self._flow = flow
 
     def hold_back(self, held: Mapping[str, int]) -> None:
-        """Hold back the watermark of each loop to the minimum event time of its waiting rows."""
+        """Hold back the watermark of each loop to the minimum event time of its waiting rows.
+
+        `held`: loop → that time.
+        """
         self._held = held
 
     def end_input(self) -> None:

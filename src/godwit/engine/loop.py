@@ -333,7 +333,7 @@ class SharedConductor:
         return self._conductor.view
 
     def background_failed(self, what: str, error: str) -> None:
-        """Announce that background work has failed."""
+        """Announce that the background work `what` has failed."""
         self.announce(events.BackgroundFailed, what=what, error=error)
 
     def announce(self, kind: type[events.Event], **values: Any) -> None:

@@ -361,7 +361,7 @@ class SourcePositions:
     def committed(self, batch: BatchRef, *, others: bool = False) -> None:
         """Record that a batch is committed, and report it to the sources.
 
-        `others`: it had rows of other sources than these.
+        `others`: it also had rows of sources that are not among these, such as DataFrames.
         """
         moved = {n for n, at in batch.positions.items() if at != self._positions.get(n)}
         before, self._number, self._played = self._positions, batch.number, batch.digest == PLAYED

@@ -444,17 +444,17 @@ class _Compilation:
             if own.rejects is not None:
                 yield from self.unreadable_of(source, own)
 
-    def unreadable_of(self, source: str, own: Source) -> Iterable[Output]:
+    def unreadable_of(self, source: str, origin: Source) -> Iterable[Output]:
         """Yield the output for rows that a source cannot read, if the user gave a sink for them.
 
         Refuses such a sink if the source reads every row.
         """
         name = f"{source}_unreadable"
         self.check_sink_name(name)
-        if own.unreadable is None or getattr(own.rejects, "deliver", None) is None:
+        if origin.unreadable is None or getattr(origin.rejects, "deliver", None) is None:
             raise InvalidFlowError(
-                f"Source {source!r} has rejects={own.rejects!r}, "
-                + ("and reads all rows." if own.unreadable is None else "which is no sink."),
+                f"Source {source!r} has rejects={origin.rejects!r}, "
+                + ("and reads all rows." if origin.unreadable is None else "which is no sink."),
                 remedy='Give a sink, such as gw.sinks.parquet("out/unreadable"), to a source that '
                 "may have rows it cannot read.",
                 source=source,
@@ -465,12 +465,12 @@ class _Compilation:
             name=name,
             operator=operator,
             maps=(),
-            schema=own.unreadable,
+            schema=origin.unreadable,
             keys=(),
-            sink=own.rejects,
+            sink=origin.rejects,
             unreadable_of=source,
         )
-        yield from self.rejects_of(name, operator, own.rejects)
+        yield from self.rejects_of(name, operator, origin.rejects)
 
     def sources_read_by(self, node: OperatorNode) -> set[str]:
         """Return the names of the sources whose rows reach an operator through maps alone."""

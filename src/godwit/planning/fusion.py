@@ -145,7 +145,7 @@ class _Components:
                 self._before[after] |= 1 << o
 
     def common(self, a: int, b: int) -> frozenset[str]:
-        """Return the partition attributes that two components have in common."""
+        """Return the partition attributes that the components numbered a and b have in common."""
         return self.shared[a] & self.shared[b]
 
     def value(self, attributes: frozenset[str]) -> float:
@@ -158,7 +158,7 @@ class _Components:
         return self.acyclic and bool(self._next[a] & ~(1 << b) & self._before[b])
 
     def fuse(self, a: int, b: int) -> int:
-        """Fuse two components; return the number of the fused one."""
+        """Fuse the components numbered a and b; return the number of the fused one."""
         low, high = min(a, b), max(a, b)
         self.shared[low] = self.common(a, b)
         for operator in self.members[high]:

@@ -338,11 +338,11 @@ def make_solution(
     details: Mapping[str, Any] | None = None,
     split: SplitKeys | None = None,
 ) -> Solution:
-    """Build the solution of a planner: optimal, feasible, or infeasible if it breaks limits.
+    """Return the solution of a planner: optimal, feasible, or infeasible if it breaks limits.
 
     `optimal` claims a proof that nothing within the limits is better. Broken limits are appended to
-    `reason`. Raises `InvalidPlanError` if the assignment is illegal: a fault of the planner, not of
-    its input.
+    `reason`. `split`: the keys that the plan splits, if it does. Raises `InvalidPlanError` if the
+    assignment is illegal: a fault of the planner, not of its input.
     """
     illegal = illegalities(problem, assignment)
     if illegal:

@@ -341,7 +341,10 @@ _LONGEST_NAME: Final = 255
 
 
 def short_directory_name(column: str, *, folds: bool) -> Rule:
-    """Return the rule that the directory name ``column=value`` is not too long for a file name."""
+    """Return the rule that the directory name ``column=value`` is not too long for a file system.
+
+    `folds`: the file system ignores case.
+    """
     reason = f"would name a directory of more than {_LONGEST_NAME} bytes"
     return Rule(reason, partial(_with_long_directory_name, column, folds))
 

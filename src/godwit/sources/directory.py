@@ -89,7 +89,7 @@ class _Look:
     at_s: float  # monotonic
 
     def is_current(self) -> bool:
-        """Return whether no file was added to or removed from the listed directories since."""
+        """Return whether the listed directories have had no file added or removed since."""
         if time.monotonic() - self.at_s > _TRUSTED_S:
             return False
         try:

@@ -210,7 +210,7 @@ class Column(ABC):
 
 
 def as_arrow(which: Rows) -> pa.Array:
-    """Return row numbers as an Arrow array over the same memory."""
+    """Return row numbers as an Arrow array over the same memory, without a copy."""
     return pa.Array.from_buffers(pa.int64(), len(which), [None, pa.py_buffer(which)])
 
 

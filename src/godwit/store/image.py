@@ -243,7 +243,7 @@ class TableImage:
             raise IndexError("A slot of the index names a row that is not there.")
 
     def _index(self, slots: int) -> HashIndex:
-        """Return the table's hash index, which has `slots` slots."""
+        """Return the hash index of the table, with `slots` slots."""
         return HashIndex(self.layout.index_slots(self._memory, slots))
 
     def _mismatches(self, rows: Rows, keys: tuple[Encoded, ...]) -> Rows:

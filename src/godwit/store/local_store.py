@@ -255,7 +255,7 @@ class LocalState:
             yield self._open_table(number), np.flatnonzero(tables == number)
 
     def _open_table(self, number: int) -> StateTable:
-        """Return the table with a number, creating its Python object on first use."""
+        """Return the table number `number`, creating its Python object on first use."""
         table = self._tables.get(number)
         if table is None:
             table = self._tables[number] = self._new_table(number)

@@ -231,9 +231,11 @@ class _Driver(LocalRun):
     owner: Run
 
     def deliver(self, record: CommitRecord) -> None:
+        """Store the rows that an epoch delivers to sinks."""
         self.owner._delivered(record)  # noqa: SLF001  one class in two parts
 
     def committed(self, outcome: EpochOutcome, *_: object) -> None:
+        """Record the outcome of a committed epoch."""
         self.owner.epochs.append(outcome)
 
 

@@ -200,8 +200,11 @@ def process(
 class _Nowhere:
     """Sink that accepts and discards everything."""
 
-    def open(self, context: object) -> None: ...
-    def deliver(self, output: object) -> None: ...
+    def open(self, context: object) -> None:
+        """Do nothing: there is nothing to open."""
+
+    def deliver(self, output: object) -> None:
+        """Discard an epoch's output."""
 
 
 class _Call:

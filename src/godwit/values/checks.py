@@ -154,7 +154,7 @@ _CONTAINERS = {name: kind for kind, name in (COLLECTIONS | MAPPINGS | {tuple: "t
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Return whether two values are equal and of the same types at every depth; NaN equals NaN.
+    """Return whether two values are equal, with the same types at every depth; NaN equals NaN.
 
     Records are compared by their fields, whatever their ``__eq__`` says; cached properties do not
     count.

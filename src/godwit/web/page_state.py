@@ -447,7 +447,10 @@ def _apply_flow(state: PageState, values: Mapping[str, Any]) -> PageState:
 def _apply_places(
     state: PageState, values: Mapping[str, Any], read: Callable[..., Any]
 ) -> PageState:
-    """Return the state with new places of key groups, which `read` gets from an entry's values."""
+    """Return the state with new places of key groups, from the values of a journal entry.
+
+    `read`: returns a component's places from them.
+    """
     placements = dict(state.frame.placements)
     for name, of in _first_pairs(values):
         placement = read(mapping(of), placements.get(name))

@@ -367,7 +367,7 @@ class PlainLines:
         self._print(text)
 
     def epoch(self, figures: DemoEpoch, recording: Recording) -> None:
-        """Print an epoch's figures."""
+        """Print the figures of a committed epoch."""
         owned = " ".join(f"{name}:{count}" for name, count in figures.key_groups.items())
         share = recording.rows / max(recording.rows_in_all, 1)
         self._print(

@@ -227,7 +227,7 @@ def _add_executor_part(
 ) -> OperatorInstruction:
     """Return an operator's instruction with an executor's state chains added.
 
-    `key_groups`: those that the executor owns.
+    `own`: these chains. `key_groups`: those that the executor owns.
     """
     chains, waiting = own
 

@@ -322,7 +322,7 @@ class _Lane:
     def _process(
         self,
         member: LaneOperator,
-        own: OperatorInstruction,
+        instruction: OperatorInstruction,
         arrived: Sequence[tuple[Header, Payload]],
         store: LocalStore,
     ) -> pa.RecordBatch | None:
@@ -335,17 +335,17 @@ class _Lane:
         report = OperatorReport(operator=operator.name)
         self.report.operators.append(report)
         at_s = time.perf_counter()
-        rows = self._decode(report, operator, own, arrived)
-        touched = key_group_mask(rows.key_groups, len(own.places))
+        rows = self._decode(report, operator, instruction, arrived)
+        touched = key_group_mask(rows.key_groups, len(instruction.places))
         at_s = lap("decode", at_s)
-        here = (own.places == self.place) & ~own.suspended
+        here = (instruction.places == self.place) & ~instruction.suspended
         cpu = time.process_time()
-        hydrations, cold = self._hydrate(member, own, store, touched, here)
+        hydrations, cold = self._hydrate(member, instruction, store, touched, here)
         applying_ms = (time.process_time() - cpu) * 1e3
         at_s = lap("apply", at_s)
-        self._write_snapshots(operator, own, hydrations, here & ~cold)
+        self._write_snapshots(operator, instruction, hydrations, here & ~cold)
         at_s = lap("snapshot", at_s)
-        waits, resumes = own.suspended | cold, own.resumed & here
+        waits, resumes = instruction.suspended | cold, instruction.resumed & here
         # A key group that was to resume still waits, even if no row of this epoch is its own.
         report.waited = np.flatnonzero((touched | resumes) & waits).tolist()
         resuming = np.flatnonzero(resumes & ~waits)
@@ -355,10 +355,10 @@ class _Lane:
             rows = prepend_waiting_rows(
                 rows,
                 resuming,
-                own.waiting,
+                instruction.waiting,
                 member.waiting,
                 self.instruction.storage,
-                since=own.waiting_from,
+                since=instruction.waiting_from,
             )
         report.versions = {
             state: _held_versions(hydration.local, here) for state, hydration in hydrations.items()
@@ -374,14 +374,17 @@ class _Lane:
                     state.state: LaneView(hydration.local, np.flatnonzero(here & ~waits))
                     for state, hydration in hydrations.items()
                 },
-                time=own.time,
+                time=instruction.time,
                 epoch=self.instruction.epoch,
-                num_key_groups=len(own.places),
-                tables=self._broadcast_tables(member, own, store),
+                num_key_groups=len(instruction.places),
+                tables=self._broadcast_tables(member, instruction, store),
                 broadcast=broadcast_rows(operator, arrived),
                 writes_tables=bool(operator.broadcasts)
-                and bool(own.places[operator.table_key_group(len(own.places))] == self.place),
-                left_parts=self._read_parts_to_merge(member, own),
+                and bool(
+                    instruction.places[operator.table_key_group(len(instruction.places))]
+                    == self.place
+                ),
+                left_parts=self._read_parts_to_merge(member, instruction),
                 here=here & ~waits,
             )
         )
@@ -407,7 +410,7 @@ class _Lane:
         self,
         report: OperatorReport,
         operator: KeyedOperator,
-        own: OperatorInstruction,
+        instruction: OperatorInstruction,
         arrived: Sequence[tuple[Header, Payload]],
     ) -> LaneRows:
         """Decode an operator's payloads; return its rows, and add other contents to the report."""
@@ -421,15 +424,16 @@ class _Lane:
         )
         return unpack_payloads(
             operator,
-            len(own.places),
+            len(instruction.places),
             [(header, p) for header, p in arrived if header.kind in (ROWS, PARTIAL)],
-            partial=operator.mergeable and bool(own.suspended.any() or own.resumed.any()),
+            partial=operator.mergeable
+            and bool(instruction.suspended.any() or instruction.resumed.any()),
         )
 
     def _hydrate(
         self,
         member: LaneOperator,
-        own: OperatorInstruction,
+        instruction: OperatorInstruction,
         store: LocalStore,
         touched: npt.NDArray[np.bool_],  # key groups that rows arrived for
         here: npt.NDArray[np.bool_],  # key groups of the lane that are not suspended
@@ -440,17 +444,20 @@ class _Lane:
         of the lane's key groups. Invariant: a key group is processed only if all of the operator's
         states of it are up to date.
         """
-        operator, num_key_groups = member.operator, len(own.places)
-        gone = operator.expired_entries(own.time.closed)
-        hydrations = {s.state: self._hydrate_state(member, own, s, store, gone) for s in own.states}
-        needed = (touched & ~own.suspended) | (own.resumed & here)
-        if operator.reads_all_keys(own.time):
+        operator, num_key_groups = member.operator, len(instruction.places)
+        gone = operator.expired_entries(instruction.time.closed)
+        hydrations = {
+            s.state: self._hydrate_state(member, instruction, s, store, gone)
+            for s in instruction.states
+        }
+        needed = (touched & ~instruction.suspended) | (instruction.resumed & here)
+        if operator.reads_all_keys(instruction.time):
             needed = here
         cold = np.zeros(num_key_groups, np.bool_)
-        for state in own.states:
+        for state in instruction.states:
             snapshots = key_group_mask(state.to_snapshot, num_key_groups) & here
             cold |= hydrations[state.state].bring_forward(needed | snapshots, here)
-        if cold.any() and operator.needs_state(own.time):
+        if cold.any() and operator.needs_state(instruction.time):
             raise EpochFailedError(
                 f"Operator {operator.name!r} has windows or timers that are due, but "
                 f"{np.count_nonzero(cold)} key groups are not here.",
@@ -462,7 +469,7 @@ class _Lane:
     def _write_snapshots(
         self,
         operator: KeyedOperator,
-        own: OperatorInstruction,
+        instruction: OperatorInstruction,
         hydrations: Mapping[StateId, Hydration],
         warm: npt.NDArray[np.bool_],  # key groups of the lane whose states are here
     ) -> None:
@@ -470,19 +477,21 @@ class _Lane:
 
         `warm`: mask of key groups that are up to date.
         """
-        gone = operator.expired_entries(own.time.closed)
-        for state in own.states:
-            key_groups = np.flatnonzero(key_group_mask(state.to_snapshot, len(own.places)) & warm)
+        gone = operator.expired_entries(instruction.time.closed)
+        for state in instruction.states:
+            key_groups = np.flatnonzero(
+                key_group_mask(state.to_snapshot, len(instruction.places)) & warm
+            )
             if key_groups.size:
                 local = hydrations[state.state].local
                 live = local.scan(key_groups, None if gone is None else gone.rest)
                 self.files.write_snapshots(state.state, live)
 
     def _broadcast_tables(
-        self, member: LaneOperator, own: OperatorInstruction, store: LocalStore
+        self, member: LaneOperator, instruction: OperatorInstruction, store: LocalStore
     ) -> dict[str, BroadcastTable]:
         """Return an operator's broadcast tables as of the last committed epoch."""
-        by_state = {told.state.state: told for told in own.tables}
+        by_state = {told.state.state: told for told in instruction.tables}
         return {
             broadcast.name: committed_table(
                 broadcast,
@@ -495,12 +504,12 @@ class _Lane:
         }
 
     def _read_parts_to_merge(
-        self, member: LaneOperator, own: OperatorInstruction
+        self, member: LaneOperator, instruction: OperatorInstruction
     ) -> dict[str, StateRows]:
         """Return state → entries of the parts of hot keys that are merged in this epoch."""
         storage = self.instruction.storage
         cache, left = BatchCache(storage), dict[str, StateRows]()
-        for chain in own.left_parts:
+        for chain in instruction.left_parts:
             state = chain.state.state
             rows = read_chain(storage, chain, member.states[state], cache=cache)
             left[state] = left[state].followed_by(rows) if state in left else rows
@@ -509,7 +518,7 @@ class _Lane:
     def _hydrate_state(
         self,
         member: LaneOperator,
-        own: OperatorInstruction,
+        instruction: OperatorInstruction,
         state: StateInstruction,
         store: LocalStore,
         gone: EntryRange | None,
@@ -518,7 +527,7 @@ class _Lane:
 
         `gone`: range of expired panes, whose entries are left out.
         """
-        epoch, num_key_groups = self.instruction, len(own.places)
+        epoch, num_key_groups = self.instruction, len(instruction.places)
         layout = member.states[state.state.state]
         return Hydration(
             local=store.state(str(state.state), layout.schema, num_key_groups),
@@ -528,7 +537,7 @@ class _Lane:
             segments=state.segments,
             snapshots=state.snapshots,
             floor=state.floor,
-            load=own.load,
+            load=instruction.load,
             recover=partial(recover_chains, epoch.storage, state.recorded_as, epoch.epoch - 1),
             gone=gone,
         )

@@ -238,7 +238,8 @@ def variance(column: str, *, population: bool = False, where: str | None = None)
 def stddev(column: str, *, population: bool = False, where: str | None = None) -> Aggregate:
     """Compute the standard deviation of a column, as a double: the root of `variance`.
 
-    Parameters (`population`, `where`) and nulls are as for `variance`.
+    Nulls are skipped. `population`: ``False``: of a sample (n - 1), null for fewer than two values;
+    ``True``: of the whole population. `where`: see `count`.
 
     Examples
     --------
@@ -428,9 +429,11 @@ def max_by(column: str, by: str, *, where: str | None = None) -> Aggregate:
 
 @user_call
 def min_by(column: str, by: str, *, where: str | None = None) -> Aggregate:
-    """Value of a column in the row with the smallest value of another column.
+    """Value of `column` in the row with the smallest value of the column `by`.
 
-    Ties, nulls and parameters are as for `max_by`.
+    Of equal values of `by`, the row that arrived first is taken. Rows with null in `by` are left
+    out, and NaN is larger than any number. The result is null if that row's value is, or if there
+    are no rows. `where`: see `count`.
 
     Examples
     --------
@@ -473,7 +476,8 @@ def approx_percentile(
 def approx_median(column: str, *, error: float = 0.01, where: str | None = None) -> Aggregate:
     """Estimate the median of a column of numbers: `approx_percentile` with 0.5.
 
-    Parameters are those of `approx_percentile`.
+    `error`: maximum relative error of the result, a double. Nulls are skipped. `where`: see
+    `count`.
 
     Examples
     --------

@@ -156,7 +156,7 @@ def _comparable(column: pa.Array) -> npt.NDArray[Any]:
 def bind_extreme_by(
     column: pa.Field, by: pa.Field | None = None, *, largest: bool
 ) -> BoundAggregate | None:
-    """Bind ``max_by`` (`largest`) or ``min_by`` to a column and the column to order by.
+    """Bind ``max_by`` (`largest`) or ``min_by`` to a column, and the column `by` to order by.
 
     ``None`` if the aggregate cannot take their types.
     """
@@ -211,7 +211,7 @@ class _ExtremeBy(BuiltIn):
         return self.states(*(pc.if_else(newer, one, other) for one, other in pairs))
 
     def _ranks(self, by: pa.Array) -> IntArray:
-        """Return the rank of each value, 0 for the best; ranks of nulls are arbitrary."""
+        """Return the rank of each value of the column `by`, 0 for the best; arbitrary for nulls."""
         ranks = descending_ranks(by)
         return ranks if self.largest else ranks.max(initial=0) - ranks
 

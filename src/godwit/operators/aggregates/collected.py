@@ -66,7 +66,10 @@ def bind_values(column: pa.Field, *, name: str, limit: int | None = None) -> Bou
 
 
 def bind_top_k(column: pa.Field, by: pa.Field | None = None, *, k: int) -> BoundAggregate | None:
-    """Bind ``top_k``; ``None`` if it cannot take the columns' types."""
+    """Bind ``top_k`` to a column, and the column `by` to order by; `k`: maximum number of rows.
+
+    ``None`` if it cannot take the columns' types.
+    """
     fields = [column] if by is None else [column, by]
     if not all(can_be_state(f.type) for f in fields):
         return None

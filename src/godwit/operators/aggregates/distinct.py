@@ -233,9 +233,9 @@ def _estimates(registers: ByteArray, precision: int) -> npt.NDArray[np.float64]:
 
 
 def _sigma(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return Ertl's sigma: x plus the sum of x**(2**k) * 2**(k - 1), for k = 1, 2, ....
+    """Return Ertl's sigma of each x below 1: x plus the sum of x**(2**k) * 2**(k - 1).
 
-    For x < 1.
+    For k = 1, 2, ....
     """
     total, power, factor = x.copy(), x, 1.0
     while True:

@@ -310,7 +310,7 @@ class MapCells(Cells):
         self._whole.record_read(took)
 
     def _prefetch_items(self, group: int, of: tuple[str, ...]) -> None:
-        """Look up the items of the next keys whose keys are in `columns` of their rows."""
+        """Look up the items whose keys are in the row columns `of`, for the next keys' rows."""
         ahead = self._ahead.keys(group)
         first, end = self.lane.starts[ahead.start], self.lane.starts[ahead.stop]
         sizes = np.diff(self.lane.starts[ahead.start : ahead.stop + 1])
@@ -496,7 +496,10 @@ class _Listings:
         return items
 
     def _put_pages(self, one: _Grown, first: int, items: list[Any], written: Written) -> None:
-        """Write a listing of items from page number `first` on, and delete pages after its end."""
+        """Write a listing of items from page number `first` on, and delete pages after its end.
+
+        `one`: the changed map.
+        """
         for begin in range(0, len(items), _PAGE_ITEMS):
             packed = msgspec.msgpack.encode(items[begin : begin + _PAGE_ITEMS])
             self._put_page(one.group, first + begin // _PAGE_ITEMS, packed, written)

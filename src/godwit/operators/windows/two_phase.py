@@ -180,7 +180,11 @@ class ConsolidatePart(EventTimeOperator):
 
 
 def _role_of_part(part: EventTimeOperator, first: str, slot: int | None) -> TwoPhase:
-    """Return an operator's role in a two-phase aggregate; `first`: name of its first slot."""
+    """Return an operator's role in a two-phase aggregate.
+
+    `first`: name of the operator of its first slot. `slot`: of this operator; ``None`` for the
+    phase that consolidates.
+    """
     return TwoPhase(
         first=first,
         second=second_slots(first),

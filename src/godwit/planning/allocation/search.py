@@ -124,9 +124,10 @@ class Placement:
     def _exchangeable(
         self, u: IndexArray, v: IndexArray, at_v: IndexArray, at_u: IndexArray, *, may_cost: bool
     ) -> BoolArray:
-        """Return a mask of the pairs where budgets and room let u go to `at_v` and v to `at_u`.
+        """Return a mask of the pairs of units where budgets and room allow an exchange.
 
-        `may_cost`: ``False`` allows only exchanges that add no moves or bytes.
+        Unit u goes to executor `at_v`, and v to `at_u`. `may_cost`: ``False`` allows only exchanges
+        that add no moves or bytes.
         """
         model = self.model
         moves = np.add(self._extra_moves(u, at_v), self._extra_moves(v, at_u))
@@ -347,9 +348,10 @@ class AllocationSearch(Placement):
         return best if at_home is None else at_home
 
     def _likely_partners(self, h: int, others: IndexArray) -> IndexArray:
-        """Return those of `others` whose executors are furthest on the other side of the mean.
+        """Return those of `others` on the executors furthest on the mean's other side from `h`'s.
 
-        Where there are many executors all pairs take long, and the best is nearly always there.
+        `h` is an executor's index. Where there are many executors all pairs take long, and the best
+        is nearly always there.
         """
         deviation = self._deviations()
         if len(deviation) <= 2 * _PARTNERS:

@@ -328,7 +328,7 @@ class EventDispatcher:
         return self._record_entry("event", event.to_dict)
 
     def _record_entry(self, kind: str, values: Callable[[], Mapping[str, Any]]) -> bool:
-        """Pass an entry to every recorder."""
+        """Pass an entry to every recorder, each under its guard; always return true."""
         if self._recording and self._recorders:
             entry = values()
             for name, recorder in tuple(self._recorders.items()):

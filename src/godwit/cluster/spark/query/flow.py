@@ -127,7 +127,7 @@ class Flow(LogicalFlow):
         show(text, f"<div>{self._picture()}{text_block(text)}</div>")
 
     def compiled(self) -> CompiledFlow:
-        """Compile the flow, with the columns of its sources as their Spark session knows them.
+        """Compile the flow with its sources' columns as their Spark session knows them.
 
         Examples
         --------

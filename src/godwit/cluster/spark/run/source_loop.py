@@ -131,7 +131,7 @@ class OwnRows(BatchRows):
         return Program(lanes=lanes, side=self._side, sources=self._copies)
 
     def _report_failure(self, what: str, error: str) -> None:
-        """Announce a source's failure, once for each error."""
+        """Announce a source's failure, once for each error; `what`: the action that failed."""
         if (what, error) not in self._told and len(self._told) < _MAX_TOLD:
             self._told.add((what, error))
             self.on_failure(what, error)

@@ -234,9 +234,9 @@ class EpochGate:
     ) -> Iterator[None]:
         """Context in which one epoch runs at a time; an error inside fails the query.
 
-        `stopped`: called while the epoch cannot begin yet (see `pause`). `broken_off`: returns
-        whether the epoch is to be aborted. Raises `GateClosedError` if the gate is closed, or
-        closes while waiting for other epochs.
+        `stopped`, `broken_off`: return whether Spark's query is being stopped, while the epoch
+        cannot begin yet, and whether the running epoch is to be aborted. Raises `GateClosedError`
+        if the gate is closed, or closes while waiting for other epochs.
         """
         try:
             with self.between_epochs(stopped):
