@@ -295,13 +295,33 @@ def test_files_that_are_gone_leave_the_position_with_the_next_file(tmp_path: Pat
     assert numbers(read(source, position, after)) == [1]
 
 
-def test_the_position_takes_twelve_bytes_a_file(tmp_path: Path) -> None:
-    for number in range(50):
-        write(tmp_path / f"{number}.json", table_of(number, 1))
-    source = source_of("json", tmp_path)
+def test_each_of_a_hundred_thousand_files_is_read_once_at_twelve_bytes_in_the_position(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {f"{number}.json" for number in range(100_000)}
+    for name in names:
+        (tmp_path / name).write_bytes(b'{"n":1}\n')
+    listed = []
+    list_directory = directory.Directory.list
+    monkeypatch.setattr(
+        directory.Directory, "list", lambda *given: listed.append(given) or list_directory(*given)
+    )
+    source = source_of("json", tmp_path, max_files_per_epoch=40_000)
     source.open(None)
-    position = source.latest(source.start())
-    assert len(position["keys"]) + len(position["versions"]) == 50 * 12
+    position, planned = source.start(), list[list[str]]()
+    while (after := source.latest(position)) != position:
+        splits = source.splits(position, after, 2)
+        pieces = [piece for split in splits for piece in split.payload]
+        assert not any(piece.is_cut for piece in pieces)
+        planned.append([Path(piece.file.path).name for piece in pieces])
+        position = after
+    assert [len(files) for files in planned] == [40_000, 40_000, 20_000]
+    assert {name for files in planned for name in files} == names
+    assert len(listed) <= 3  # to open, for all that is there, and for what comes after it
+    assert len(position["keys"]) + len(position["versions"]) == 100_000 * 12
+    again = source_of("json", tmp_path)
+    again.open(position)
+    assert again.latest(position) == position
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -592,7 +592,7 @@ def test_wrong_credentials_end_the_wait_at_once() -> None:
 def test_a_flow_goes_over_gaps_that_transactions_leave(kafka: KafkaBroker) -> None:
     topic = kafka.topic()
     for number in range(6):
-        producer = kafka.producer(f"{topic}-{number}")  # see tests/chaos/kafka/rounds.py
+        producer = kafka.producer(f"{topic}-{number}")  # see tests/chaos/kafka/inputs.py
         producer.begin_transaction()
         producer.produce(topic, b'{"k":"a","n":%d}' % number, partition=0)
         if number % 3:
