@@ -5,15 +5,25 @@ while keys are shuffled. Nothing else is counted: the simulator's own time is no
 
 ``python -m benchmarks.decision_time [--executors 256] [--operators 10] [--key-groups 8192]
 [--zipf 0.5]``
+
+``--beside`` times the driver's part of an epoch instead (`benchmarks.driver`, one operator), alone
+and while a thread plans: what planning holds Python's interpreter lock for, an epoch waits for.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import tempfile
+import threading
 import time
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+from benchmarks.driver import OF_OTHERS, Driver, flow_of
 
 from godwit.adapt import Control
 from godwit.adapt.planner_thread import PlannerThread
@@ -28,9 +38,13 @@ from godwit.cluster.simulated import (
     UpstreamFeed,
 )
 from godwit.cluster.simulated.run import controlled_by
+from godwit.planning import Problem
 from godwit.planning.preview import table
+from godwit.planning.registry import planner
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from godwit.adapt import Controller, EpochObserved
     from godwit.model.latency import LatencyHistogram
 
@@ -76,6 +90,66 @@ def chain(operators: int, key_groups: int) -> tuple[SimulatedComponent, ...]:
     )
 
 
+class WallClock(Driver):
+    """A driver whose parts are timed by the clock on the wall."""
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """See `Driver.part`."""
+        began = time.perf_counter()
+        yield
+        self.took_ms[name] = (time.perf_counter() - began) * 1e3
+
+
+def driver_beside_planning(given: argparse.Namespace, epochs: int = 16) -> list[tuple[str, str]]:
+    """Time the driver's part of epochs in turns: alone, and while a thread plans."""
+    rng = np.random.default_rng(given.seed)
+    share = np.arange(1, 50_001) ** -given.zipf
+    load = np.bincount(rng.integers(0, given.key_groups, 50_000), share, given.key_groups)
+    problem = Problem(
+        executors=tuple(str(e) for e in range(given.executors)),
+        load=load / load.sum() * given.executors / 2,
+        state_bytes=np.full(given.key_groups, 1e4),
+        current=(np.arange(given.key_groups) * given.executors // given.key_groups).astype(
+            np.int32
+        ),
+    )
+    # as the controller asks for so large a problem
+    options = {"rounds": 0, "node_limit": 1, "gap": 1.0, "time_limit_s": 1.0}
+    plan = planner(given.planner)
+    plans_s: list[float] = []
+
+    def keep_planning() -> None:
+        while not over.is_set():
+            began = time.thread_time()
+            plan(problem, **(options if given.planner == "milp" else {}))
+            plans_s.append(time.thread_time() - began)
+
+    took: dict[bool, list[float]] = {False: [], True: []}
+    with tempfile.TemporaryDirectory() as directory:
+        driver = WallClock(flow_of(given.key_groups, 1), Path(directory), given.executors)
+        for number in range(epochs):
+            keys = pa.array([f"customer-{key:08d}" for key in rng.integers(0, 100_000, 20_000)])
+            batch = pa.record_batch({"k": keys, "v": pa.array(rng.random(20_000))})
+            over = threading.Event()
+            planning = threading.Thread(target=keep_planning)
+            beside = number % 2 == 1
+            if beside:
+                planning.start()
+            parts = driver.epoch(batch)
+            over.set()
+            if beside:
+                planning.join()
+            gc.collect()
+            if number >= epochs // 4:
+                took[beside].append(sum(ms for name, ms in parts.items() if name not in OF_OTHERS))
+    return [
+        ("driver's part of an epoch, alone, median", f"{np.median(took[False]):.1f}"),
+        ("the same while a thread plans, median", f"{np.median(took[True]):.1f}"),
+        ("a plan, CPU, median", f"{1e3 * float(np.median(plans_s)):.0f}"),
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -86,7 +160,11 @@ def main() -> None:
     parser.add_argument("--key-groups", type=int, default=8192)
     parser.add_argument("--planner", default="milp")
     parser.add_argument("--zipf", type=float, default=0.5)
+    parser.add_argument("--beside", action="store_true", help="epochs while a thread plans")
     given = parser.parse_args()
+    if given.beside:
+        print(table(("milliseconds", ""), driver_beside_planning(given)))
+        return
     scenario = Scenario(
         cluster=SimulatedCluster(machines=(Machine(),) * given.executors),
         components=chain(given.operators, given.key_groups),

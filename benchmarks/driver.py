@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from godwit.model.events import Event
 
 RUN_ID = "abcdef012345-0123456789ab"
-_OF_OTHERS = ("KiB", "KiB an executor", "one task decodes")
+OF_OTHERS = ("KiB", "KiB an executor", "one task decodes")
 """Figures that are no time of the driver's."""
 
 
@@ -251,7 +251,7 @@ def main() -> None:
     first = None
     for setting in arguments.settings:
         parts = measure(setting, arguments)
-        driver = sum(ms for name, ms in parts.items() if name not in _OF_OTHERS)
+        driver = sum(ms for name, ms in parts.items() if name not in OF_OTHERS)
         first = driver if first is None else first
         print(f"{setting:>12}: driver {driver:7.1f} ms CPU ({driver / first:.1f}x) =", end="")
         print("".join(f"  {name} {value:.1f}" for name, value in parts.items()), flush=True)

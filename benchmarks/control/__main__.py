@@ -1,7 +1,7 @@
 """The controller beside nobody controlling: ``python -m benchmarks.control ROW [--small]``.
 
-Rows: ``peers`` (no Spark, seconds), ``steps`` (no Spark, an hour), ``days`` (no Spark, some
-minutes), ``idle``, ``twice``, ``slow`` (two minutes each), ``predicted``, ``shuffled``,
+Rows: ``peers`` (no Spark, seconds), ``steps`` (no Spark, two seconds a step), ``days`` (no Spark,
+some minutes), ``idle``, ``twice``, ``slow`` (two minutes each), ``predicted``, ``shuffled``,
 ``shuffled-zipf-1``, ``scale``, ``copies`` (up to five). Each prints a table of figures beside their
 targets, and appends it to a file of JSON lines. ``--small`` only shows that a row runs; its figures
 say nothing.
@@ -46,7 +46,7 @@ ROWS: dict[str, Callable[[], list[Figure]]] = {
 }
 SMALL: dict[str, Callable[[], list[Figure]]] = {
     "peers": partial(peers, seeds=2),
-    "steps": partial(steps, seeds=2),
+    "steps": partial(steps, seeds=range(2)),
     "days": partial(days, day_s=60.0, num_days=3.0),
     "predicted": partial(predicted, phase_s=12.0),
     "idle": partial(idle, seconds=8.0),
@@ -65,10 +65,13 @@ def main() -> None:
     )
     parser.add_argument("row", choices=sorted(ROWS))
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--seed", type=int, default=0, help="of the first step in the rate")
+    parser.add_argument("--steps", type=int, default=500, help="number of steps in the rate")
     parser.add_argument("--json", type=Path, default=Path("artifacts/control.jsonl"))
     given = parser.parse_args()
     began_s = time.monotonic()
-    figures = (SMALL if given.small else ROWS)[given.row]()
+    drawn = partial(steps, seeds=range(given.seed, given.seed + given.steps))
+    figures = (SMALL if given.small else ROWS | {"steps": drawn})[given.row]()
     print(table(("figure", "measured", "target", ""), [f.row() for f in figures]))
     took_s = time.monotonic() - began_s
     print(f"{given.row}: {took_s:.0f} s")

@@ -4,6 +4,7 @@ A stream of one to six operators runs with a latency target that some number of 
 then its rate rises, up to eightfold.  Counted are decisions, the time until the target is met, and
 executors beyond the fewest that meet it, which runs with fixed numbers of them find.  What no
 executor helps (a lane that is full, a trigger that is too long) is in `tests.unit.adapt`.
+``--seed S --steps N`` plays N steps from seed S on.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ from godwit.cluster.simulated import (
 from godwit.model import events
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from godwit.cluster.simulated import History
 
-__all__ = ["Step", "draw", "play", "steps"]
+__all__ = ["Step", "draw", "figures", "play", "steps"]
 
 PERIOD_S = 5.0
 STEP_S = 5 * PERIOD_S
@@ -72,6 +75,14 @@ class Step:
     def met(self) -> bool:
         """True if the target is met in the end."""
         return self.measured_s <= self.target_s * _ROUNDING
+
+    @property
+    def falls_short(self) -> bool:
+        """True if it took three decisions, missed its target or has two executors too many."""
+        known = self.fewest is not None
+        return self.decisions > 2 or (
+            known and (not self.met or self.executors > (self.fewest or 0) + 1)
+        )
 
 
 def draw(seed: int) -> Stream:
@@ -180,9 +191,19 @@ def _meets(stream: Stream, executors: int) -> bool:
     return late.mean_s <= stream.target_s
 
 
-def steps(seeds: int = 500) -> list[Figure]:
-    """Play steps in the rate, and sum up what came of them."""
-    played = [play(draw(seed)) for seed in range(seeds)]
+def steps(seeds: range = range(500)) -> list[Figure]:
+    """Play steps in the rate, print those that fall short, and return figures of all."""
+    played = []
+    for seed in seeds:
+        step = play(draw(seed))
+        played.append(step)
+        if step.falls_short:
+            print(step, flush=True)
+    return figures(played)
+
+
+def figures(played: Sequence[Step]) -> list[Figure]:
+    """Return the figures of steps that were played."""
     known = [step for step in played if step.fewest is not None]
     more = np.array([step.executors - (step.fewest or 0) for step in known])
     decisions = np.array([step.decisions for step in played])
@@ -205,6 +226,16 @@ def steps(seeds: int = 500) -> list[Figure]:
             value=float(np.quantile(more, 0.95)),
             target=1,
             good="at most",
+        ),
+        Figure(
+            what="share of steps with at most one executor beyond the fewest",
+            value=float(np.mean(more <= 1)),
+            target=0.95,
+        ),
+        Figure(
+            what="share of steps with at most two decisions",
+            value=float(np.mean(decisions <= 2)),
+            target=1.0,
         ),
         Figure(
             what="decisions a step: 95th percentile",

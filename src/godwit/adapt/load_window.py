@@ -24,7 +24,7 @@ few operations on arrays of as many numbers as there are key groups; nothing is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,30 +57,66 @@ _OUTLIER = 4.0
 
 
 @dataclass(slots=True, kw_only=True)
+class _Sums:
+    """Sums over some epochs; vectors have one entry per key group."""
+
+    # shape ``(3, G)``: rows, busy seconds, and squares of what each key group strayed from its
+    # share, in standard seconds
+    vectors: FloatArray
+    epochs: int = 0
+    apart: float = 0.0  # sum of these squares
+    together: float = 0.0  # the same of sums over executors
+    strayed: int = 0  # epochs of which it is known
+
+    def add(self, other: _Sums) -> None:
+        """Add the sums over other epochs."""
+        self.vectors += other.vectors
+        self.epochs += other.epochs
+        self.apart += other.apart
+        self.together += other.together
+        self.strayed += other.strayed
+
+    def plus(self, blocks: Sequence[_Block], speeds: Mapping[str, float]) -> _Sums:
+        """Return the sums over these epochs and over those of blocks, in standard seconds."""
+        total = replace(self, vectors=self.vectors.copy())
+        for block in blocks:
+            total.add(block.standard(speeds))
+        return total
+
+    @property
+    def rows(self) -> FloatArray:
+        """Rows of each key group."""
+        return self.vectors[0]
+
+    @property
+    def busy_s(self) -> FloatArray:
+        """Seconds that each key group kept its lane busy."""
+        return self.vectors[1]
+
+    @property
+    def squares(self) -> FloatArray:
+        """Sum of squares of what each key group strayed from its share."""
+        return self.vectors[2]
+
+    @property
+    def counted(self) -> FloatArray:
+        """Variance of each key group's seconds by chance."""
+        return self.busy_s * self.busy_s / np.maximum(self.rows, 1.0)
+
+
+@dataclass(slots=True, kw_only=True)
 class _Block:
-    """Sums over some epochs under one placement; vectors have one entry per key group."""
+    """Some consecutive epochs under one placement."""
 
     executors: tuple[str, ...]
     executor_of: IntArray
     ended_s: float
-    epochs: int
-    rows: FloatArray
-    busy_s: FloatArray
-    squares: FloatArray  # of what each key group strayed from its share, in standard seconds
-    apart: float  # sum of these squares
-    together: float  # the same of sums over executors
-    strayed: int  # epochs of which it is known
+    sums: _Sums
 
     def add(self, other: _Block) -> None:
         """Add the epochs of a later block that has the same assignment."""
         self.ended_s = other.ended_s
-        self.epochs += other.epochs
-        self.rows += other.rows
-        self.busy_s += other.busy_s
-        self.squares += other.squares
-        self.apart += other.apart
-        self.together += other.together
-        self.strayed += other.strayed
+        self.sums.add(other.sums)
 
     def follows(self, other: _Block) -> bool:
         """Return whether key groups are on the same executors as in block `other`."""
@@ -88,6 +124,14 @@ class _Block:
             self.executor_of is other.executor_of
             or bool((self.executor_of == other.executor_of).all())
         )
+
+    def standard(self, speeds: Mapping[str, float]) -> _Sums:
+        """Return the sums with the seconds that executors of speed 1 would have been busy."""
+        if not speeds:  # of executors whose speed is another than 1
+            return self.sums
+        vectors = self.sums.vectors.copy()
+        vectors[1] *= np.array([speeds.get(name, 1.0) for name in self.executors])[self.executor_of]
+        return replace(self.sums, vectors=vectors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,24 +143,12 @@ class LoadShares:
     epochs: int  # that they were measured in
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Sums:
-    """Sums over blocks, in standard seconds; vectors have one entry per key group."""
-
-    busy_s: FloatArray
-    squares: FloatArray  # see `_Block`
-    counted: FloatArray  # variance by chance
-    epochs: int
-    strayed: int  # see `_Block`
-    dispersion: float  # measured noise over counted noise
-    together: float  # noise of sums over executors, over that of their parts
-
-
 class LoadWindow:
     """Loads of one component's key groups since they last changed."""
 
     def __init__(self, num_key_groups: int) -> None:
         self._size = num_key_groups
+        self._no_epochs = _Sums(vectors=np.zeros((3, num_key_groups)))
         self._blocks: list[_Block] = []
         # measured noise over counted noise, and noise of sums over that of their parts, as known
         # from before the window
@@ -134,64 +166,67 @@ class LoadWindow:
         self.shifted = False
         if load is None or not len(load.key_groups):
             return
-        rows, busy_s = np.zeros((2, self._size))
-        rows[load.key_groups], busy_s[load.key_groups] = load.rows, load.busy_s
-        strays = self._deviations(assignment, busy_s, speeds)
-        self._blocks.append(
-            _Block(
-                executors=assignment.executors,
-                executor_of=assignment.executor_of,
-                ended_s=now_s,
-                epochs=1,
-                rows=rows,
-                busy_s=busy_s,
-                squares=np.zeros(self._size) if strays is None else strays[0],
-                apart=0.0 if strays is None else strays[1],
-                together=0.0 if strays is None else strays[2],
-                strayed=int(strays is not None),
-            )
-        )
+        speeds = {name: speed for name, speed in speeds.items() if speed != 1.0}
         self._drop_before(now_s - _LONGEST_S)
-        self._cut_at_change(speeds)
+        earlier, last = self._blocks[:-_PARTS[0]], self._blocks[-_PARTS[0] :]
+        usual = self._no_epochs.plus(earlier, speeds)
+        window = usual.plus(last, speeds)
+        vectors = np.zeros((3, self._size))
+        vectors[:2, load.key_groups] = load.rows, load.busy_s
+        block = _Block(
+            executors=assignment.executors,
+            executor_of=assignment.executor_of,
+            ended_s=now_s,
+            sums=_Sums(vectors=vectors, epochs=1),
+        )
+        self._add_deviations(block, window, speeds)
+        self._blocks.append(block)
+        self._cut_at_change(usual, window.plus([block], speeds), speeds)
         self._merge_blocks()
 
     def shares(self, speeds: Mapping[str, float]) -> LoadShares | None:
         """Return the shares of load of key groups; ``None`` if nothing was measured."""
-        every = self._sum_blocks(self._blocks, speeds)
+        speeds = {name: speed for name, speed in speeds.items() if speed != 1.0}
+        every = self._no_epochs.plus(self._blocks, speeds)
         total_s = float(every.busy_s.sum())
         if not total_s:
             return None
-        counted = _TRUST * every.dispersion * every.counted
+        dispersion, together = self._noise(every)
+        counted = _TRUST * dispersion * every.counted
         variance = (every.epochs * every.squares + counted) / (every.strayed + _TRUST)
         return LoadShares(
             share=every.busy_s / total_s,
-            variance=variance * every.together / total_s**2,
+            variance=variance * together / total_s**2,
             epochs=every.epochs,
         )
 
     # -- changes ----------------------------------------------------------------------------------
 
-    def _cut_at_change(self, speeds: Mapping[str, float]) -> None:
-        """Drop the epochs before the last significant change of the distribution of load."""
-        blocks, every = self._blocks, self._sum_blocks(self._blocks, speeds)
+    def _cut_at_change(self, usual: _Sums, every: _Sums, speeds: Mapping[str, float]) -> None:
+        """Drop the epochs before the last significant change of the distribution of load.
+
+        `usual`: sums over all blocks but the last three, `every` over all.
+        """
+        blocks = self._blocks
         if every.epochs < _BEFORE + _PARTS[0]:
             return
         # the latest parts of the window, from the last block on
-        epochs = np.cumsum([block.epochs for block in blocks[:0:-1]])
-        late_s = np.cumsum(_standard_s(blocks, speeds)[:0:-1], axis=0)
+        epochs = np.cumsum([block.sums.epochs for block in blocks[:0:-1]])
+        parts = np.cumsum([b.standard(speeds).vectors[:2] for b in blocks[:0:-1]], axis=0)
+        late_s = parts[:, 1]
         late, total_s = late_s.sum(axis=1), float(every.busy_s.sum())
         tried = np.isin(epochs, (1, *_PARTS)) | (epochs >= _PARTS[-1])
         tried &= (epochs <= every.epochs - _BEFORE) & (np.minimum(late, total_s - late) > 0)
         if not tried.any():
             return
         at, epochs, late, late_s = np.flatnonzero(tried), epochs[tried], late[tried], late_s[tried]
-        seen = np.cumsum([block.rows for block in blocks[:0:-1]], axis=0)[tried] >= _ROWS
+        seen = parts[tried, 0] >= _ROWS
         early = total_s - late
         differs = late_s / late[:, None] - (every.busy_s - late_s) / early[:, None]
         # variance of a second's load, by the counts in the whole window and by noise as it was
         # before what may be a change
-        usual = self._sum_blocks(blocks[: -_PARTS[1]], speeds)
-        rate = usual.dispersion * usual.together * every.counted / total_s
+        dispersion, together = self._noise(usual)
+        rate = dispersion * together * every.counted / total_s
         known = np.sqrt(1 / late + 1 / early)[:, None]
         owner, num_executors = blocks[-1].executor_of, len(blocks[-1].executors)
         places = owner + num_executors * np.arange(len(differs))[:, None]
@@ -207,8 +242,8 @@ class LoadWindow:
         last = scores[0] if epochs[0] == 1 else 0.0  # an epoch of no time was not tried
         if max(_CHANGED, last) < scores[worst] <= 2 * scores[half]:
             cut = len(blocks) - 1 - int(at[worst])
-            before = self._sum_blocks(blocks[:cut], speeds)
-            self._dispersion, self._together = before.dispersion, before.together
+            before = self._no_epochs.plus(blocks[:cut], speeds)
+            self._dispersion, self._together = self._noise(before)
             del blocks[:cut]
             moved = (by_executor > _CHANGED) & (sums * num_executors > _MATERIAL)
             self.shifted = bool(moved[worst].any())
@@ -224,72 +259,46 @@ class LoadWindow:
         at = len(blocks) - _SINGLE - 2
         while at >= 0:
             one, later = blocks[at], blocks[at + 1]
-            if one.epochs <= later.epochs and later.follows(one):
+            if one.sums.epochs <= later.sums.epochs and later.follows(one):
                 one.add(later)
                 del blocks[at + 1]
             at -= 1
 
     # -- noise ------------------------------------------------------------------------------------
 
-    def _deviations(
-        self, assignment: Assignment, raw_s: FloatArray, speeds: Mapping[str, float]
-    ) -> tuple[FloatArray, float, float] | None:
-        """Return an epoch's squared deviations from the shares so far, and two sums of them.
+    def _add_deviations(
+        self, block: _Block, window: _Sums, speeds: Mapping[str, float]
+    ) -> None:
+        """Add to an epoch's sums its squared deviations from the shares of the window before it.
 
-        `raw_s`: busy seconds of each key group. Very large deviations are capped, since they are
-        not noise: such as loading of state, or an executor that has become slow.
+        Very large deviations are capped, since they are not noise: such as loading of state, or an
+        executor that has become slow.
         """
-        window = self._sum_blocks(self._blocks, speeds)
-        speed = np.array([speeds.get(name, 1.0) for name in assignment.executors])
-        epoch_s = raw_s * speed[assignment.executor_of]
+        epoch_s = block.standard(speeds).busy_s
         total_s, window_s = float(epoch_s.sum()), float(window.busy_s.sum())
         if not (total_s > 0 and window_s > 0):
-            return None
+            return
+        dispersion, together = self._noise(window)
         strayed = epoch_s - window.busy_s * (total_s / window_s)
         # The share that it strays from has an error of its own.
         own = 1 / (1 + total_s / window_s)
-        usual = window.counted * (total_s / window_s) * _OUTLIER**2 * max(window.dispersion, 1.0)
-        of = assignment.executor_of
-        sums = np.minimum(
-            np.bincount(of, strayed) ** 2, np.bincount(of, usual) * max(window.together, 1.0)
+        usual = window.counted * (total_s / window_s) * _OUTLIER**2 * max(dispersion, 1.0)
+        of, sums = block.executor_of, block.sums
+        by_executor = np.minimum(
+            np.bincount(of, strayed) ** 2, np.bincount(of, usual) * max(together, 1.0)
         )
-        squares = np.minimum(strayed * strayed, np.maximum(usual, usual.mean())) * own
-        return squares, float(squares.sum()), float(sums.sum()) * own
+        sums.squares[:] = np.minimum(strayed * strayed, np.maximum(usual, usual.mean())) * own
+        sums.apart, sums.together = float(sums.squares.sum()), float(by_executor.sum()) * own
+        sums.strayed = 1
 
-    def _sum_blocks(self, blocks: list[_Block], speeds: Mapping[str, float]) -> _Sums:
-        """Return the sums of blocks, with the two factors of noise."""
-        rows, busy_s, squares = np.zeros((3, self._size))
-        for block, standard_s in zip(blocks, _standard_s(blocks, speeds), strict=True):
-            rows += block.rows
-            busy_s += standard_s
-            squares += block.squares
-        counted = busy_s * busy_s / np.maximum(rows, 1.0)
-        epochs, strayed = sum(b.epochs for b in blocks), sum(b.strayed for b in blocks)
-        measured = float(squares.sum()) * epochs / max(strayed, 1)
-        apart, together = sum(b.apart for b in blocks), sum(b.together for b in blocks)
-        trust = strayed / (strayed + _TRUST)
+    def _noise(self, sums: _Sums) -> tuple[float, float]:
+        """Return measured over counted noise, and noise of sums over that of their parts."""
+        trust = sums.strayed / (sums.strayed + _TRUST)
         dispersion, factor = self._dispersion, self._together
-        if (all_counted := float(counted.sum())) > 0:
-            dispersion += trust * (measured / all_counted - dispersion)
-        if apart > 0:
-            factor += trust * (min(max(together / apart, 1.0), _MOST_TOGETHER) - factor)
-        return _Sums(
-            busy_s=busy_s,
-            squares=squares,
-            counted=counted,
-            epochs=epochs,
-            strayed=strayed,
-            dispersion=dispersion,
-            together=factor,
-        )
-
-
-def _standard_s(blocks: Sequence[_Block], speeds: Mapping[str, float]) -> list[FloatArray]:
-    """Return each block's seconds per key group on a lane of speed 1, shape ``(G,)``."""
-    if all(speed == 1.0 for speed in speeds.values()):
-        return [block.busy_s for block in blocks]
-    return [
-        block.busy_s
-        * np.array([speeds.get(name, 1.0) for name in block.executors])[block.executor_of]
-        for block in blocks
-    ]
+        if (counted := float(sums.counted.sum())) > 0:
+            measured = float(sums.squares.sum()) * sums.epochs / max(sums.strayed, 1)
+            dispersion += trust * (measured / counted - dispersion)
+        if sums.apart > 0:
+            together = min(max(sums.together / sums.apart, 1.0), _MOST_TOGETHER)
+            factor += trust * (together - factor)
+        return dispersion, factor
