@@ -246,8 +246,14 @@ def busy_share(situation: ScalingSituation, executors: int, learned: Learned) ->
     """Return the share of time that the busiest lane is busy with `executors` executors."""
     if not situation.stages:
         return situation.offered * situation.evenness / (executors * situation.lanes)
-    unevenness = learned.unevenness_at(executors, situation.cores)
-    return unevenness * _least_busy(situation, executors)
+    least, known = _least_busy(situation, executors), learned.unevenness
+    if not known:
+        return least
+    # Where key groups divide worse among lanes than they did where it was measured, few lanes have
+    # the most, and what all of them differ by is hidden behind it.
+    near = _nearest(known, executors)
+    usual = min(least, _least_busy(situation, near) * near / executors)
+    return max(least, usual * learned.unevenness_at(executors, situation.cores))
 
 
 def modelled_latency_s(situation: ScalingSituation, executors: int, learned: Learned) -> float:

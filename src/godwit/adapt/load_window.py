@@ -83,20 +83,29 @@ class _Sums:
             total.add(block.standard(speeds))
         return total
 
+    def forget_deviations(self) -> None:
+        """Forget the deviations from a load that is another now: they were no noise."""
+        self.squares[:] = 0.0
+        self.apart = self.together = 0.0
+        self.strayed = 0
+
     @property
     def rows(self) -> FloatArray:
         """Rows of each key group."""
-        return self.vectors[0]
+        rows: FloatArray = self.vectors[0]
+        return rows
 
     @property
     def busy_s(self) -> FloatArray:
         """Seconds that each key group kept its lane busy."""
-        return self.vectors[1]
+        busy_s: FloatArray = self.vectors[1]
+        return busy_s
 
     @property
     def squares(self) -> FloatArray:
         """Sum of squares of what each key group strayed from its share."""
-        return self.vectors[2]
+        squares: FloatArray = self.vectors[2]
+        return squares
 
     @property
     def counted(self) -> FloatArray:
@@ -168,7 +177,7 @@ class LoadWindow:
             return
         speeds = {name: speed for name, speed in speeds.items() if speed != 1.0}
         self._drop_before(now_s - _LONGEST_S)
-        earlier, last = self._blocks[:-_PARTS[0]], self._blocks[-_PARTS[0] :]
+        earlier, last = self._blocks[: -_PARTS[0]], self._blocks[-_PARTS[0] :]
         usual = self._no_epochs.plus(earlier, speeds)
         window = usual.plus(last, speeds)
         vectors = np.zeros((3, self._size))
@@ -245,6 +254,8 @@ class LoadWindow:
             before = self._no_epochs.plus(blocks[:cut], speeds)
             self._dispersion, self._together = self._noise(before)
             del blocks[:cut]
+            for block in blocks:
+                block.sums.forget_deviations()
             moved = (by_executor > _CHANGED) & (sums * num_executors > _MATERIAL)
             self.shifted = bool(moved[worst].any())
 
@@ -266,9 +277,7 @@ class LoadWindow:
 
     # -- noise ------------------------------------------------------------------------------------
 
-    def _add_deviations(
-        self, block: _Block, window: _Sums, speeds: Mapping[str, float]
-    ) -> None:
+    def _add_deviations(self, block: _Block, window: _Sums, speeds: Mapping[str, float]) -> None:
         """Add to an epoch's sums its squared deviations from the shares of the window before it.
 
         Very large deviations are capped, since they are not noise: such as loading of state, or an

@@ -101,15 +101,22 @@ class Pace:
         arrival_per_s: float = math.inf,
     ) -> None:
         """Record a scaling decision (``"out"`` or ``"in"``) of this run or of an earlier one."""
-        again = self._hysteresis.cooling_down(_SCALING, at_s) == kind and not self._made_at_rest
+        made = self._made_for(kind, arrival_per_s, at_s)
         self._hysteresis.record(_SCALING, kind, at_s)
         self._arrived, self._arrival_per_s, self.last = False, arrival_per_s, (kind, at_s)
         if not self._same_rate(arrival_per_s):
-            # A second decision soon after is for what the first was made too early to see.
-            self._step_per_s, self._made = arrival_per_s, self._made if again else 0
-        self._made += 1
+            self._step_per_s = arrival_per_s
+        self._made = made + 1
         self._made_at_rest = self._steady
         self._sufficed.clear()
+
+    def _made_for(self, kind: Literal["out", "in"], arrival_per_s: float, at_s: float) -> int:
+        """Return how many decisions were made for the step of which one of `kind` would be.
+
+        A second decision soon after is for what the first was made too early to see.
+        """
+        again = self._hysteresis.cooling_down(_SCALING, at_s) == kind and not self._made_at_rest
+        return self._made if again or self._same_rate(arrival_per_s) else 0
 
     def _same_rate(self, arrival_per_s: float) -> bool:
         """Return whether an arrival rate is the one for which the last decisions were made."""
@@ -185,8 +192,11 @@ class Pace:
             as_decided = paced and not lost and self._as_decided(wanted, situation)
             if as_decided and self._more_in_a_row < _AT_REST:
                 return ScalingStep(kind="stay", executors=have, reason="it may pass")
-            # Into the range: at its edge noise would soon ask for one more.
+            # Into the range: at its edge noise would soon ask for one more. What is too many is
+            # corrected once, so a second decision asks for what suffices.
             aim = (bounded + roomy) // 2 if wanted.aim is None else wanted.aim
+            if self._made_for("out", situation.arrival_per_s, situation.now_s):
+                aim = aim if wanted.sufficient is None else wanted.sufficient
             within = bounded if as_decided else min(max(aim, bounded), roomy)
             return self._decide_more(within, situation, pool, paced=paced, arrived=arrived)
         if spare and not pool.pending:

@@ -313,8 +313,11 @@ _KNEE, _FLAT = 1.25, 1.1
 which some may go: what lies between is the knee of the curve."""
 
 
-_MARGIN = 0.15
-"""Part of the slack that is left below the target where the latency is measured."""
+_RESERVE = 1.04
+"""Factor on the arrival rate at which executors that suffice as measured still meet the target.
+
+Where lanes are busy, a little noise in the load changes the latency by much, elsewhere by little.
+"""
 
 
 def _min_executors(curve: FloatArray, target_s: float) -> int | None:
@@ -360,6 +363,7 @@ class Latency:
         if situation.latency.rows:
             numbers["measured_s"] = self.measured_s(situation.latency)
         ratio = self._quantile_ratio(situation)
+        sooner = catching_up(situation, self.catch_up_s / 2)
         situation = catching_up(situation, self.catch_up_s)
         curve = ratio * latency_curve(situation)
         have = min(max(situation.executors, 1), situation.most)
@@ -378,15 +382,24 @@ class Latency:
         fewest = _min_executors(curve, self.target_s)
         if fewest is None:
             return self._best_effort(situation, curve, reason, numbers, figure)
-        safe = _min_executors(curve, self.target_s * (1 - self.slack))
+        best = int(np.argmin(curve)) + 1
         aim = _min_executors(curve, self.target_s * (1 - self.slack) ** 0.5)
+        comfortable = _min_executors(curve, self.target_s * (1 - self.slack)) or best
+        if sooner is not situation:
+            # Who just works a backlog off in time would soon be asked for one more by noise.
+            in_half = _min_executors(ratio * latency_curve(sooner), self.target_s)
+            aim = max(aim or fewest, in_half or best)
+            comfortable = max(comfortable, aim)
         return WantedExecutors(
             executors=fewest,
-            comfortable=int(np.argmin(curve)) + 1 if safe is None else safe,
+            comfortable=comfortable,
             reason=reason,
             numbers=numbers,
             aim=aim,
-            sufficient=_min_executors(curve, self.target_s * (1 - _MARGIN * self.slack)),
+            sufficient=_min_executors(
+                ratio * latency_curve(at_rate(situation, _RESERVE * situation.arrival_per_s)),
+                self.target_s,
+            ),
             **figure,
         )
 

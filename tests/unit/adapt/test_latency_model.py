@@ -16,6 +16,7 @@ from godwit.adapt.latency_model import (
     Learned,
     Learning,
     StageLoad,
+    busy_share,
     latency_curve,
     predicted_latency_s,
 )
@@ -177,6 +178,15 @@ def test_lanes_that_are_fewer_and_have_more_rows_each_differ_by_less() -> None:
     assert fewer == pytest.approx(0.3 / 1.65, rel=0.01)  # √2 for the rows, 1.17 for the lanes
     assert same == more == pytest.approx(0.3)
     assert Learned().unevenness_at(4, 2.0) == 1.0
+
+
+def test_behind_lanes_with_one_key_group_more_the_others_differences_do_not_show() -> None:
+    """Eight key groups on four lanes are even; on three, one lane has half as much more."""
+    at, learned = epochs(stage(*[0.1] * 8)), Learned(unevenness={4: 1.1})
+    assert busy_share(at, 4, learned) == pytest.approx(1.1 * 0.2)
+    assert busy_share(at, 3, learned) == pytest.approx(0.3)  # and not 1.1 times that
+    assert busy_share(at, 2, learned) > 0.4
+    assert busy_share(at, 3, Learned(unevenness={3: 1.1})) == pytest.approx(1.1 * 0.3)
 
 
 def test_what_lanes_differ_by_when_executors_have_just_come_is_waited_out() -> None:

@@ -92,6 +92,19 @@ def test_a_shift_of_keys_is_seen_two_epochs_later_and_the_old_load_is_forgotten(
     assert (np.abs(wrong) < 4 * errors).all()
 
 
+def test_what_the_epochs_of_a_shift_differ_by_is_no_noise() -> None:
+    """An executor's key groups take three times as long; a new stream of such knows no better."""
+    share = np.where(PLACES.executor_of == 2, 3.0, 1.0)
+    shifts, new = Stream(2000), Stream(2000)
+    shifts.epochs(30)
+    for stream in (shifts, new):
+        stream.share = share / share.sum()
+    assert shifts.epochs(2)
+    shifts.epochs(3)
+    new.epochs(5)
+    assert np.allclose(shifts.errors()[1], new.errors()[1], rtol=0.2)
+
+
 def test_one_odd_epoch_is_no_shift() -> None:
     stream = Stream(5000)
     stream.epochs(60)

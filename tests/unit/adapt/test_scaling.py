@@ -164,6 +164,24 @@ def test_what_sources_hold_back_is_to_be_worked_off_in_time() -> None:
     assert model.wanted(situation(backlog_rows=5, arrival_per_s=0.0)).executors
 
 
+def test_executors_that_are_asked_for_work_a_backlog_off_in_half_the_time() -> None:
+    behind = situation(backlog_rows=120_000)
+    wanted = latency("300 milliseconds", catch_up="60 seconds").wanted(behind)
+    sooner = latency("300 milliseconds", catch_up="30 seconds").wanted(behind)
+    assert wanted.aim == sooner.executors > wanted.executors
+    assert wanted.comfortable >= wanted.aim
+    # More is too many as soon as nothing waits any more.
+    assert latency("300 milliseconds").wanted(situation()).comfortable < wanted.aim
+
+
+def test_those_suffice_that_meet_the_target_with_a_little_more_load() -> None:
+    """Where lanes are busy that leaves much of the target, and elsewhere little."""
+    for fixed_s, target in ((0.1, "300 milliseconds"), (0.19, "300 milliseconds")):
+        at = situation(fixed_s=fixed_s, most=64)
+        more = situation(fixed_s=fixed_s, most=64, offered=4.0 * 1.04, arrival_per_s=4000.0 * 1.04)
+        assert latency(target).wanted(at).sufficient == latency(target).wanted(more).executors
+
+
 def test_for_a_busy_share_nobody_goes_before_what_is_held_back_can_be_worked_off() -> None:
     model = utilisation(0.5, catch_up="30 seconds")
     behind = model.wanted(situation(backlog_rows=120_000))
@@ -369,6 +387,24 @@ def test_a_decision_that_saw_only_part_of_a_step_is_corrected_before_it_shows() 
     pace.record_decision("out", NOW_S, arrival_per_s=4000.0)
     same = pace.step(wanting(12), situation(arrival_per_s=4000.0), coming, paced=True)
     assert (same.kind, same.reason) == ("stay", "the last ones have only just been asked for")
+
+
+def test_a_second_decision_for_a_step_asks_for_what_suffices() -> None:
+    """The first one is corrected, if it was for too many; the second is not."""
+    wanted = replace(wanting(9, 14), aim=12, sufficient=10)
+
+    def asked(made: int, **changed: Any) -> int:
+        pace = Pace(cool_down_s=30.0)
+        for number in range(made):
+            pace.record_decision("out", NOW_S + 10 * number, arrival_per_s=3900.0)
+        pace.step(wanting(4), situation(), PoolView(), paced=True)
+        return pace.step(
+            wanted, situation(now_s=NOW_S + 60, **changed), PoolView(), paced=True
+        ).executors
+
+    assert asked(made=0) == 12
+    assert asked(made=1) == asked(made=2) == 10
+    assert asked(made=1, arrival_per_s=8000.0) == 12  # another step
 
 
 def test_an_order_is_followed_at_once() -> None:
