@@ -41,6 +41,8 @@ _PART = 0.25
 may exceed what was expected of executors that went."""
 _SAME = 0.25
 """Share by which arrival rates may differ in one situation."""
+_RISEN = 1.1
+"""Factor above the rate that a decision was made for by which it has to do more than expected."""
 _PATIENCE = 10
 """Periods after which a decision is judged no more."""
 
@@ -130,7 +132,8 @@ class Judge:
         if one is None:
             return
         one.age += 1
-        if _rates_differ(one.arrival_per_s, situation.arrival_per_s):
+        risen = situation.arrival_per_s > _RISEN * one.arrival_per_s
+        if risen or _rates_differ(one.arrival_per_s, situation.arrival_per_s):
             self._stop_judging("the arrival rate is another one")
         elif one.age > _PATIENCE:
             self._stop_judging(f"it did not come to rest within {_PATIENCE} periods")

@@ -90,6 +90,13 @@ def test_a_cure_that_did_not_help_is_not_taken_again_until_the_situation_is_anot
     assert not judged.judge.no_help_reason()
 
 
+def test_a_decision_made_early_in_a_step_is_not_blamed_for_the_rest_of_it() -> None:
+    judged = out().after(3.9, arrival_per_s=1.2 * 4000.0)
+    assert judged.said[0].verdict == "overtaken"
+    assert not judged.judge.no_help_reason()
+    assert out().after(3.9, arrival_per_s=0.8 * 4000.0).said[0].verdict == "no help"
+
+
 def test_it_may_be_taken_again_once_there_are_fewer_executors() -> None:
     assert not out().after(3.9).after(4.0, periods=1, executors=3).judge.no_help_reason()
 
