@@ -112,7 +112,11 @@ def load_errors(problem: Problem, assignment: IntArray, variance: FloatArray | N
 
 
 def is_uneven(problem: Problem, variance: FloatArray | None, max_load_distance: float) -> bool:
-    """Return whether an executor's load differs from the mean by more than the bound and noise."""
+    """Return whether an executor's load differs from the mean by more than the bound and noise.
+
+    `variance`: of the estimate of each key group's load, if known. `max_load_distance`: the bound,
+    as a share of the mean.
+    """
     mean = metrics.mean_index(problem)
     apart = np.abs(metrics.load_index(problem, problem.current) - mean)
     errors = load_errors(problem, problem.current, variance)

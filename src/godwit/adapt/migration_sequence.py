@@ -148,7 +148,10 @@ def _why_anew(
 
 
 def _path_of(solution: Solution, wanted: tuple[int, ...]) -> _Path:
-    """Return the steps of a planned sequence; only the first if the planner returned no others."""
+    """Return the steps of a planned sequence; only the first if the planner returned no others.
+
+    `wanted`: number of executors in each step.
+    """
     problem, cuts = solution.problem, solution.details.get("cuts")
     if cuts is None:
         cuts = [present_cuts(replace(problem, current=solution.assignment))]

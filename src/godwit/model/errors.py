@@ -1,8 +1,8 @@
-"""Every error Godwit raises on purpose.
+"""Errors that Godwit raises on purpose.
 
-An error says what is wrong, where, and what to do about it, and nothing confidential.  Context
-travels as fields, not only as text, and survives pickling: most errors are born in a Python worker
-on an executor and are read on the driver.
+An error says what is wrong, where, and how to remedy it, and nothing confidential. Its context is
+in fields as well as in the text, and survives pickling: most errors are raised in a Python worker
+on an executor and read on the driver.
 """
 
 from __future__ import annotations

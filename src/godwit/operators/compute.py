@@ -251,10 +251,10 @@ class ComputeOperator(KeyedOperator):
         *,
         are_partial: bool,
     ) -> pa.RecordBatch:
-        """Return the states of G groups with their raw rows or partial states added.
+        """Return the states of groups with their raw rows or partial states added.
 
-        `known`: mask of the groups that have stored state, which is in `prior`. `are_partial`:
-        `rows` are partial states.
+        `keys`: key of each group. `known`: mask of the groups that have stored state, which is in
+        `prior`. `are_partial`: `rows` are partial states, one of each group.
         """
         if are_partial and not known.any():
             return rows

@@ -267,7 +267,7 @@ def broken_limits(
 ) -> list[str]:
     """Return the limits of the problem that an assignment breaks, as sentences.
 
-    Of limits on load, a split knows only τ.
+    With a `split` of keys, τ is checked against the loads that the split gives.
     """
     limits, broken = problem.limits, []
     slack = 1 + RELATIVE_TOLERANCE

@@ -1,4 +1,7 @@
-"""``gw.formats``: formats of messages, as users call them (`godwit.sources.message_formats`)."""
+"""Formats of the messages that sources and sinks of Kafka decode and encode: ``gw.formats``.
+
+They are defined in `godwit.sources.message_formats`.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Test flows without Spark: ``gw.testing.run(flow, {"orders": rows})`` plays one in this process.
+"""Test flows without Spark: ``gw.testing.run(flow, {"orders": rows})`` runs one in this process.
 
-What runs is what runs on a cluster: the lanes, the operators, the migration protocol, the commit
-records of a checkpoint.  A list stands for the shuffle, and a directory for every executor.  So a
-test sees what a query would give, in milliseconds, and may do to it what happens to a query: key
-groups move, executors die, time passes, the flow is changed and started again.
+The same code runs as on a cluster: the lanes, the operators, the migration protocol, and the commit
+records of a checkpoint. A list replaces the shuffle, and a directory each executor. So a test gets
+the results of a query within milliseconds. It can also migrate key groups, remove executors, let
+time pass, and change and restart the flow.
 
-Sinks are not opened: the rows that they would get are kept, and asked for by ``rows``.
+Sinks are not opened: their rows are kept, and returned by ``rows``.
 
 Examples
 --------

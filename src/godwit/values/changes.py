@@ -246,7 +246,10 @@ def read_plain(blob: bytes | memoryview, description: dict[str, Any]) -> Any:
 def drop_fields(
     blob: bytes | memoryview, description: dict[str, Any], gone: Mapping[str, frozenset[str]]
 ) -> bytes:
-    """Remove fields from an encoded state; `gone`: class name → names of its fields."""
+    """Remove fields from an encoded state.
+
+    `description`: of the state's type. `gone`: class name → names of the fields to remove.
+    """
     if description["form"] == "tagged" or blob[0] in EXTENSION_MARKERS:
         return without_fields(blob, gone)
     value = msgspec.msgpack.decode(blob)
@@ -257,7 +260,11 @@ def drop_fields(
 def _drop_from_value(
     value: Any, node: Any, classes: dict[str, Any], gone: Mapping[str, Any]
 ) -> None:
-    """Remove fields from a decoded value in place, in every record that its type has."""
+    """Remove fields from a decoded value in place, in every record that its type has.
+
+    `node`: description of the type. `classes`: descriptions of the classes in it. `gone`: class
+    name → names of the fields to remove.
+    """
     if isinstance(node, str) or value is None or node["kind"] == "literal":
         return
     if node["kind"] == "union":

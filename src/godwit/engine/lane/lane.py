@@ -257,7 +257,10 @@ class _Lane:
                 yield from self._emit(member, output)
 
     def pass_digest_on(self, digests: Mapping[tuple[int, int], int]) -> Iterator[Blob]:
-        """Report digests of the rows that senders have read, and send them to the next level."""
+        """Report digests of the rows that senders have read, and send them to the next level.
+
+        `digests`: result of `read_digests`.
+        """
         self.report.digests.update(digests)
         if self.level == self.instruction.levels:
             return

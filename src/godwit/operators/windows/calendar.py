@@ -209,7 +209,7 @@ class CalendarGrid(PaneGrid):
         )
 
     def windows_over(self, panes: Instants, closed: int, until: int) -> tuple[Instants, Instants]:
-        """Return start and end of each distinct window in `windows_of`, ordered by kind."""
+        """Return start and end of each distinct window of `windows_of`, ordered by kind."""
         return PaneGrid.windows_over(
             self, panes, self._last_boundary(closed), self._last_boundary(until)
         )

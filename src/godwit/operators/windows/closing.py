@@ -213,10 +213,11 @@ class Pieces:
         steps: Mapping[tuple[int, int], ConsolidationStep],
         merge: Callable[[pa.RecordBatch, pa.RecordBatch], pa.RecordBatch],
     ) -> tuple[list[KeyedStates], int]:
-        """Merge the `states` of pieces into the windows of `to_build`, as planned.
+        """Merge the `states` of pieces into the windows of `to_build`, in the order of `steps`.
 
-        Returns the windows' states, and the number of keys read. `merge` merges states row by row,
-        the earlier ones first.
+        Returns the windows' states, and the number of keys read. `steps`: window → its merge, whose
+        parts are pieces or windows of earlier steps. `merge` merges states row by row, the earlier
+        ones first.
         """
         merged = 0
         built = {span: states[piece] for span, piece in self.ready.items()}
