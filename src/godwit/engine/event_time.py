@@ -395,7 +395,10 @@ class EventTimes:
         silence_us: int,
         components: Mapping[str, ComponentView],
     ) -> bool:
-        """Return whether an epoch would close windows even if it had no input."""
+        """Return whether an epoch would close windows or fire timers even if it had no input.
+
+        The parameters are those of `epoch_times`.
+        """
         if not self._windowed and not self._timed:
             return False
         epoch_times = self.epoch_times(

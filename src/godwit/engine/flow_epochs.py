@@ -45,7 +45,10 @@ RowsT = TypeVar("RowsT")
 
 
 def is_due(view: ProtocolView, times: EventTimes, *, clock_us: int, silence_us: int) -> bool:
-    """Return whether an epoch without input has work now, such as windows to close."""
+    """Return whether an epoch without input has work now, such as windows to close.
+
+    `clock_us`, `silence_us`: see `EventTimes.epoch_times`.
+    """
     return view.due or (
         not view.holds
         and times.is_due(clock_us=clock_us, silence_us=silence_us, components=view.components)

@@ -341,7 +341,7 @@ class SourcePositions:
         )
 
     def with_test_rows(self, planned: SourceBatch[Any] | None = None) -> SourceBatch[Any]:
-        """Return a planned batch marked as one some of whose rows a test provides."""
+        """Return a batch marked as having rows of a test; without `planned`, one of loops only."""
         planned = self.plan_loops_only() if planned is None else planned
         return replace(planned, ref=msgspec.structs.replace(planned.ref, digest=PLAYED))
 

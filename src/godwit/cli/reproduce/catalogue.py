@@ -132,7 +132,7 @@ def choose(asked: Sequence[str]) -> tuple[Entry, ...]:
 
 
 def _full(wish: str) -> str:
-    """Return the full name of a figure: ``1/12`` is ``paper1/figure12``."""
+    """Return the full name of a figure that the user named: ``1/12`` is ``paper1/figure12``."""
     paper, _, name = wish.strip().strip("/").lower().partition("/")
     paper = f"paper{paper}" if paper.isdigit() else paper
     name = f"figure{name}" if name.isdigit() else name

@@ -82,7 +82,7 @@ class Placement:
     # -- what may change --------------------------------------------------------------------------
 
     def _full(self, moves: int, *, may_cost: bool) -> bool:
-        """Return whether `moves` more moves exceed the budget, or must not cost any."""
+        """Return whether `moves` more moves exceed the budget, or moves may not cost anything."""
         return not may_cost or self._moves + moves > self.model.max_moves
 
     def _extra_moves(self, unit: IndexArray, executor: IndexArray) -> FloatArray:
@@ -213,7 +213,7 @@ class AllocationSearch(Placement):
     """A placement that is improved step by step."""
 
     def improve(self, enough: float = 0.0) -> None:
-        """Move and exchange units down to a local optimum, first of d, then of its other side.
+        """Move and exchange units to a local optimum of load distance d, then of its other side.
 
         `enough`: deviation, in fair shares, at which to stop and save the remaining moves.
         """
@@ -265,7 +265,10 @@ class AllocationSearch(Placement):
             self._apply(step)
 
     def _best_move(self, h: int, limit: float, *, may_cost: bool) -> _Step | None:
-        """Return the best move from or to executor `h`; ``None`` if all leave `limit` or more."""
+        """Return the best move from or to executor `h` that leaves a deviation below `limit`.
+
+        ``None``: there is none. `may_cost`: it may use the budgets.
+        """
         # Where no move is left, only what moved already can go elsewhere for nothing.
         candidate = self.movable & (self._away if self._full(1, may_cost=may_cost) else True)
         on_executor = self.place == h
@@ -283,7 +286,7 @@ class AllocationSearch(Placement):
     ) -> _Step | None:
         """Return the best move of one of the units `mine` away from executor `h`.
 
-        ``None``: none helps.
+        ``None``: none leaves a deviation below `limit`. `may_cost`: it may use the budgets.
         """
         if not len(mine):
             return None
@@ -304,7 +307,7 @@ class AllocationSearch(Placement):
     ) -> _Step | None:
         """Return the best move of one of the units `others` to executor `h`.
 
-        ``None``: none helps.
+        ``None``: none leaves a deviation below `limit`. `may_cost`: it may use the budgets.
         """
         if not len(others):
             return None
@@ -325,7 +328,7 @@ class AllocationSearch(Placement):
     def _best_exchange(self, h: int, limit: float, *, may_cost: bool) -> _Step | None:
         """Return the best exchange of a unit of executor `h` with one elsewhere.
 
-        ``None``: none helps.
+        ``None``: none leaves a deviation below `limit`. `may_cost`: it may use the budgets.
         """
         on_executor = self.place == h
         mine, others = (
@@ -366,7 +369,7 @@ class AllocationSearch(Placement):
     ) -> _Step | None:
         """Return the best exchange of one of `mine`, on executor `h`, with one of `others`.
 
-        ``None`` if none helps.
+        ``None``: none leaves a deviation below `limit`. `may_cost`: it may use the budgets.
         """
         if not len(mine) or not len(others):
             return None
