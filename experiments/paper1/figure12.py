@@ -75,7 +75,7 @@ FIGURE = Figure(
     "consistent hashing moves more at every τ, and the gap grows with τ; MTM-aware migration moves "
     "less than single-step.",
     workload="100 migrations (40 if quick) between 8 and 16 executors, 64 key groups; hourly "
-    "rates, words and patterns are generated, since the paper's tweets are not public.",
+    "rates, words (in bursts) and patterns are generated, as the paper's tweets are not public.",
     place=RunsOn.PLANNERS,
     run=run,
     charts=tuple(
@@ -91,7 +91,7 @@ FIGURE = Figure(
         for application in APPLICATIONS
     ),
     mechanism="the choice of what moves (SSM and MTM)",
-    reason="Where τ is 0.2 the balance itself forces SSM to move; consistent hashing does not keep "
-    "it. MTM's projected costs are those of a sample of partitionings, too small in a quick run. "
-    "Loads do not change between migrations here, so both applications are alike.",
+    reason="Where τ is 0.2 the balance itself forces SSM to move, the more so after bursts; "
+    "consistent hashing does not keep it. MTM's projected costs are those of usual loads and of a "
+    "sample of partitionings, too small in a quick run.",
 )
