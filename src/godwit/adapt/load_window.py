@@ -49,6 +49,8 @@ _MATERIAL = 0.05
 """Share of an executor's mean load by which it must change to end a period early."""
 _ROWS = 20
 """Rows of a key group in the latest part from which it is looked at by itself."""
+_UNEQUAL_ROWS = float(np.e)
+"""Measured over counted noise until it is measured: of rows whose log-normal costs deviate by 1."""
 _TRUST = 8.0
 """Epochs after which measured noise counts as much as counted noise."""
 _MOST_TOGETHER = 25.0
@@ -161,7 +163,7 @@ class LoadWindow:
         self._blocks: list[_Block] = []
         # measured noise over counted noise, and noise of sums over that of their parts, as known
         # from before the window
-        self._dispersion, self._together = 1.0, 1.0
+        self._dispersion, self._together = _UNEQUAL_ROWS, 1.0
         self.shifted = False  # the last epoch showed a change by which executors' loads differ
 
     def observe(
