@@ -34,7 +34,7 @@ def test_every_row_comes_once_whatever_dies(
     insist_on_own_server(kafka)
     driver = LocalDriver()
     try:
-        history = draw_history(seed, 8)
+        history = draw_history(seed, 8, sources=("kafka",))
         assert live(history, tmp_path, kafka, postgres_server.dsn, driver) == []
     finally:
         driver.kill()
@@ -48,7 +48,7 @@ def test_every_row_comes_once_whatever_dies_on_spark(
     insist_on_own_server(kafka)
     driver = SparkDriver(resident=True)
     try:
-        history = draw_history(seed, rounds, on_spark=True)
+        history = draw_history(seed, rounds, sources=("kafka",), on_spark=True)
         assert live(history, tmp_path, kafka, postgres_server.dsn, driver) == []
     finally:
         driver.kill()

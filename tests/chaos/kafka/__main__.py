@@ -1,4 +1,4 @@
-"""The command: live histories over Kafka one after another, and say which ended wrong."""
+"""The command: live histories one after another, and say which ended wrong."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.chaos.kafka.broker_losses import losses
-from tests.chaos.kafka.histories import TARGETS, draw_history
+from tests.chaos.kafka.histories import SOURCES, TARGETS, draw_history
 from tests.chaos.kafka.rounds import Driver, LocalDriver, live
 from tests.chaos.kafka.spark_driver import SparkDriver
 from tests.kafka_broker import running_broker
@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("--length", type=int, default=8, help="rounds of one history (default 8)")
     parser.add_argument("--keep", action="store_true", help="keep what good histories left, too")
     parser.add_argument("--spark", action="store_true", help="drivers on Spark")
+    parser.add_argument("--sources", nargs="+", default=[*SOURCES], help="that are read")
     parser.add_argument("--targets", nargs="+", default=[*TARGETS], help="of the sinks")
     parser.add_argument(
         "--broker-losses", action="store_true", help="say what the broker loses by itself, and end"
@@ -50,7 +51,11 @@ def main() -> int:
             directory.mkdir()
             started, cuts_before = time.monotonic(), _cuts(broker)
             history = draw_history(
-                seed, args.length, targets=tuple(args.targets), on_spark=args.spark
+                seed,
+                args.length,
+                sources=tuple(args.sources),
+                targets=tuple(args.targets),
+                on_spark=args.spark,
             )
             driver = _driver(seed, spark=args.spark)
             try:
@@ -62,7 +67,8 @@ def main() -> int:
             verdict = "; ".join(wrong) or "as it should be"
             took = time.monotonic() - started
             cuts = _cuts(broker) - cuts_before
-            print(f"history {seed} ({outputs}), {cuts} cuts: {verdict} ({took:.0f} s)", flush=True)
+            about = f"history {seed} ({history.source}: {outputs}), {cuts} cuts"
+            print(f"{about}: {verdict} ({took:.0f} s)", flush=True)
             if wrong:
                 failed += 1
                 print(

@@ -39,19 +39,8 @@ def numbered(key: tuple[int], rows: Any, seen: dict[str, int]) -> Iterable[tuple
 
 def build(told: dict[str, Any]) -> gw.Flow:
     """Build the flow; `told` is the driver's configuration."""
-    source = gw.sources.kafka(
-        told["servers"],
-        told["topic"],
-        value="json",
-        schema=COLUMNS,
-        include=["timestamp"],
-        max_rows_per_epoch=told["limit"],
-        on_bad="divert",
-        rejects=_sink(told, "rejects", told["rejects"]),
-        group=told["group"],
-    )
     flow = gw.Flow("campaign", num_key_groups=NUM_KEY_GROUPS)
-    keyed = flow.source("rows", source, event_time="at", slack="1 day").key_by("k")
+    keyed = flow.source("rows", _source(told), event_time="at", slack="1 day").key_by("k")
     streams: dict[str, Callable[[], Any]] = {
         "totals": lambda: keyed.compute(
             name="totals", n=gw.count(), total=gw.sum("v"), newest=gw.last("n")
@@ -66,6 +55,25 @@ def build(told: dict[str, Any]) -> gw.Flow:
     for kind, target in told["outputs"].items():
         flow.sink(kind, streams[kind](), _sink(told, kind, target))
     return flow
+
+
+def _source(told: dict[str, Any]) -> Any:
+    options = {
+        "max_rows_per_epoch": told["limit"],
+        "on_bad": "divert",
+        "rejects": _sink(told, "rejects", told["rejects"]),
+    }
+    if not told["topic"]:
+        return gw.sources.json(Path(told["directory"]) / "in", schema=COLUMNS, **options)
+    return gw.sources.kafka(
+        told["servers"],
+        told["topic"],
+        value="json",
+        schema=COLUMNS,
+        include=["timestamp"],
+        group=told["group"],
+        **options,
+    )
 
 
 def _sink(told: dict[str, Any], name: str, target: str) -> Any:
@@ -117,13 +125,14 @@ def die_at(step: str, epoch: int, die: Callable[[], None]) -> None:
     if step == "delivering":
         _replace(StagedOutput, "batches", half)
     elif step in ("commit", "answered"):
-        _replace(KafkaSink, "_commit", committing)
+        _replace(KafkaSink, "_commit_transaction", committing)
     else:
         _replace(EpochLoop, "at_step", staticmethod(at_step))
 
 
 def _replace(owner: type, name: str, value: Any) -> None:
     """Put something else in an attribute's place, for the rest of this process's life."""
+    assert hasattr(owner, name), f"{owner.__name__} has no {name}: nobody would die there"
     setattr(owner, name, value)
 
 

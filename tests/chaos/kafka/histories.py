@@ -1,6 +1,6 @@
-"""Random lives of a flow over Kafka, as plain values.
+"""Random lives of a flow over Kafka or files, as plain values.
 
-A round starts a driver, puts messages, does a deed, and ends with the driver dead or stopped.
+A round starts a driver, puts rows, does a deed, and ends with the driver dead or stopped.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["KINDS", "History", "draw_history"]
+__all__ = ["KINDS", "SOURCES", "TARGETS", "History", "draw_history"]
 
 KINDS = ("totals", "rows", "windows")
+SOURCES = ("kafka", "files")
 TARGETS = ("kafka", "parquet", "delta", "postgres")
 STEPS = ("planned", "staged", "committed", "delivered", "delivering", "commit", "answered")
 CUTS = {  # requests of the driver's by which connections are cut → how many pass before, at most
@@ -36,6 +37,8 @@ class History:
     ----------
     seed
         What it was drawn from.
+    source
+        ``"kafka"`` or ``"files"``.
     partitions
         Of the topic that is read, at first.
     outputs
@@ -43,7 +46,7 @@ class History:
     limit
         Offsets that an epoch reads at most, if there is a limit.
     rejects
-        Target of messages that cannot be read.
+        Target of what cannot be read.
     rounds
         ``puts`` (kind and rows of each), ``deed`` and its details, ``migrations``, ``partitions``
         that are added, ``executors`` (name → lanes), ``meddles`` (another member joins the group),
@@ -51,6 +54,7 @@ class History:
     """
 
     seed: int
+    source: str
     partitions: int
     outputs: dict[str, str]
     limit: int | None
@@ -59,7 +63,12 @@ class History:
 
 
 def draw_history(
-    seed: int, rounds: int, *, targets: tuple[str, ...] = TARGETS, on_spark: bool = False
+    seed: int,
+    rounds: int,
+    *,
+    sources: tuple[str, ...] = SOURCES,
+    targets: tuple[str, ...] = TARGETS,
+    on_spark: bool = False,
 ) -> History:
     """Draw a history of so many rounds; the last one brings everything to its end."""
     rng = random.Random(seed)
@@ -74,6 +83,7 @@ def draw_history(
         limit=rng.choice([None, 7, 50]),
         rejects=rng.choice(targets[:2]),
         rounds=(*told, {**last, "executors": {"1": 2}}),
+        source=rng.choice(sources),
     )
 
 

@@ -1,4 +1,4 @@
-"""Expected results, computed from the topic itself as any reader of committed messages sees it."""
+"""Expected results, computed from the topic or the files themselves, as any reader sees them."""
 
 from __future__ import annotations
 
@@ -17,40 +17,51 @@ if TYPE_CHECKING:
 
     from tests.kafka_broker import KafkaBroker
 
-__all__ = ["Topic", "problems"]
+__all__ = ["Contents", "problems"]
 
 _HOUR = dt.timedelta(hours=1)
 _COLUMNS = {
     "totals": ("k", "n", "total", "newest"),
     "rows": ("k", "n", "rows"),
     "windows": ("k", "window_start", "n", "total"),
-    "rejects": ("partition", "offset", "value"),
 }
 
 Row = tuple[Any, ...]
 
 
 @dataclass(slots=True)
-class Topic:
-    """Messages of the topic that the flow reads, in order within each partition."""
+class Contents:
+    """What the flow reads, in order within each key."""
 
     keys: dict[int, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
-    bad: list[Row] = field(default_factory=list)
+    bad: list[Row] = field(default_factory=list)  # what nobody can read, by its place
 
     @classmethod
-    def read(cls, broker: KafkaBroker, name: str) -> Topic:
-        """Read it from its beginning."""
-        topic = cls()
+    def of_topic(cls, broker: KafkaBroker, name: str) -> Contents:
+        """Read the committed messages of a topic from its beginning."""
+        contents = cls()
         for message in broker.read(name):
-            try:
-                row = json.loads(message.value())
-            except ValueError:
-                row = {}
-            if isinstance(row.get("k"), int):
-                topic.keys[row["k"]].append(row)
-            else:
-                topic.bad.append((message.partition(), message.offset(), message.value()))
-        return topic
+            contents._add(message.value(), message.partition(), message.offset())
+        return contents
+
+    @classmethod
+    def of_files(cls, directory: Path) -> Contents:
+        """Read the lines of all whole files, in the order in which they were put."""
+        contents = cls()
+        for path in sorted(directory.glob("[0-9]*.json")):
+            for line in path.read_bytes().splitlines():
+                contents._add(line, str(path))
+        return contents
+
+    def _add(self, value: bytes, *place: Any) -> None:
+        try:
+            row = json.loads(value)
+        except ValueError:
+            row = {}
+        if isinstance(row.get("k"), int):
+            self.keys[row["k"]].append(row)
+        else:
+            self.bad.append((*place, value))
 
     def expected(self, kind: str) -> Counter[Row]:
         """Rows of a sink, with totals after every row."""
@@ -75,14 +86,14 @@ class Topic:
 
 
 def problems(
-    broker: KafkaBroker, told: dict[str, Any], topic: Topic, *, ended: bool
+    broker: KafkaBroker, told: dict[str, Any], contents: Contents, *, ended: bool
 ) -> Iterator[str]:
     """Say everything that is wrong with what stands at the targets."""
     for kind, target in {**told["outputs"], "rejects": told["rejects"]}.items():
         if kind == "windows" and not ended:
             continue
         rows, ordered = _delivered(broker, told, kind, target)
-        found, expected = Counter(rows), topic.expected(kind)
+        found, expected = Counter(rows), contents.expected(kind)
         where = f"{kind} in {target}"
         if kind != "totals":
             if found != expected:
@@ -91,7 +102,7 @@ def problems(
         # How many rows of a key an epoch has is the epoch's affair, what comes of them is not.
         if found - expected:
             yield f"{where}: {_some(found - expected)} too many"
-        last = {(key, len(of)) for key, of in topic.keys.items()}
+        last = {(key, len(of)) for key, of in contents.keys.items()}
         if last - {row[:2] for row in rows}:
             yield f"{where}: the newest totals of {_some(last - {row[:2] for row in rows})} lost"
         counts: dict[int, list[int]] = defaultdict(list)
@@ -125,7 +136,9 @@ def _delivered(
             rows = DeltaTable(str(place)).to_pyarrow_table().to_pylist() if place.exists() else []
         case _:
             rows = _in_postgres(told["dsn"], told["targets"][kind])
-    of = [tuple(_in_utc(row[name]) for name in _COLUMNS[kind]) for row in rows]
+    place_of_bad = ("partition", "offset") if told["topic"] else ("path",)
+    names = (*place_of_bad, "value") if kind == "rejects" else _COLUMNS[kind]
+    of = [tuple(_in_utc(row[name]) for name in names) for row in rows]
     return of, target in ("kafka", "parquet")
 
 
@@ -133,7 +146,7 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
     """Values of a row as they were before they were JSON."""
     if "window_start" in row:
         row["window_start"] = dt.datetime.fromisoformat(row["window_start"])
-    if "offset" in row:
+    if "value" in row:
         row["value"] = base64.b64decode(row["value"])
     return row
 

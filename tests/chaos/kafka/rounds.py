@@ -1,27 +1,23 @@
-"""Lives a history: puts messages, starts drivers, and does to them and the broker what is told.
+"""Lives a history: writes input, starts drivers, and does to them and the broker what is told.
 
-The driver runs in a process of its own; messages come from here, so what a killed driver leaves
-half done is never a message.
+The driver runs in a process of its own.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-import json
 import multiprocessing
 import random
 import shutil
 import signal
 import threading
 import time
-from collections import defaultdict
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tests.chaos.kafka.driver import drive
-from tests.chaos.kafka.oracle import Topic, problems
+from tests.chaos.kafka.inputs import PATIENCE_S, Files, Input, Messages
+from tests.chaos.kafka.oracle import problems
 
 from godwit.cli.main import main as godwit
 
@@ -33,11 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Driver", "LocalDriver", "live"]
 
-KEYS = 12
-PATIENCE_S = 60.0
-_ONCE: dict[str, Any] = {
-    "enable.idempotence": True
-}  # a message that is sent again is not there twice
 _SERVICE = multiprocessing.get_context("forkserver")
 _SERVICE.set_forkserver_preload(["tests.chaos.kafka.driver", "deltalake", "pandas", "psycopg"])
 
@@ -84,89 +75,16 @@ class LocalDriver:
         return False
 
 
-@dataclass(slots=True)
-class _Messages:
-    """Writes messages to the topic that is read, with and without transactions.
-
-    A transaction that is aborted has a producer of its own, which writes nothing afterwards: the
-    broker of the tests names aborted transactions that lie before the offset that is fetched, and
-    librdkafka would leave out what the same producer commits later.
-    """
-
-    broker: KafkaBroker
-    topic: str
-    partitions: int
-    rng: random.Random
-    era: int = 0  # event time is two days later in each
-    counts: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    places: dict[int, int] = field(default_factory=dict)  # key → partition
-    open: list[Any] = field(default_factory=list)  # producers in a transaction
-    producers: int = 0
-    writing: threading.Lock = field(default_factory=threading.Lock)
-
-    def put(self, kind: str, rows: int) -> None:
-        """Write rows, or messages that are none."""
-        with self.writing:
-            self._put(kind, rows)
-
-    def _put(self, kind: str, rows: int) -> None:
-        match kind:
-            case "plain" | "bad":
-                self._send(self.broker.producer(**_ONCE), rows, bad=kind == "bad")
-            case "end":
-                self.end_all()
-            case _:
-                producer = self._transactional()
-                self._send(producer, rows)
-                if kind == "open":
-                    self.open.append(producer)
-                elif kind == "aborted":
-                    producer.abort_transaction(PATIENCE_S)
-                else:
-                    producer.commit_transaction(PATIENCE_S)
-
-    def end_all(self) -> None:
-        """Commit or abort every transaction that is open."""
-        while self.open:
-            producer, commits = self.open.pop(), self.rng.random() < 0.5
-            end = producer.commit_transaction if commits else producer.abort_transaction
-            end(PATIENCE_S)
-
-    def _transactional(self) -> Any:
-        self.producers += 1
-        producer = self.broker.producer(f"{self.topic}-{self.producers}")
-        producer.begin_transaction()
-        return producer
-
-    def _send(self, producer: Any, rows: int, *, bad: bool = False) -> None:
-        for _ in range(rows):
-            k = self.rng.randrange(KEYS)
-            partition = self.places.setdefault(k, self.rng.randrange(self.partitions))
-            value = self.rng.choice([b"{", b"\xff\x00", b'{"k":"x"}']) if bad else self._row(k)
-            producer.produce(self.topic, value, partition=partition, key=b"%d" % k)
-            producer.poll(0)
-        assert producer.flush(PATIENCE_S) == 0, "the broker took no messages"
-
-    def _row(self, k: int) -> bytes:
-        self.counts[k] += 1
-        start = dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(days=2 * self.era)
-        at = start + dt.timedelta(seconds=self.rng.randrange(10_000))
-        row = {"k": k, "n": self.counts[k], "v": self.rng.randint(-9, 9), "at": at.isoformat()}
-        return json.dumps(row).encode()
-
-
 def live(
     history: History, directory: Path, broker: KafkaBroker, dsn: str | None, driver: Driver
 ) -> list[str]:
     """Live a history in an empty directory; return what went wrong."""
-    rng = random.Random(history.seed)
-    topic = broker.topic(history.partitions)
-    messages = _Messages(broker, topic, history.partitions, rng)
+    source, topic = _input_of(history, directory, broker)
     told = {
         "directory": str(directory),
         "servers": broker.servers,
         "topic": topic,
-        "group": f"{topic}-monitor",
+        "group": f"{topic}-monitor" if topic else None,
         "limit": history.limit,
         "outputs": history.outputs,
         "rejects": history.rejects,
@@ -179,13 +97,13 @@ def live(
     for number, of_round in enumerate(history.rounds):
         last = number == len(history.rounds) - 1
         if last:
-            messages.end_all()
-        wrong = _round({**told, **of_round, "number": number, "end": last}, messages, driver)
+            source.end_all()
+        wrong = _round({**told, **of_round, "number": number, "end": last}, broker, source, driver)
         if wrong is not None:
             return [f"round {number}, {of_round}: {wrong}"]
-        if of_round["deed"] == "finish" and not messages.open:
-            messages.era += 1  # whatever comes now is later than all that was read
-            found = [*problems(broker, told, Topic.read(broker, topic), ended=last)]
+        if of_round["deed"] == "finish" and not source.open:
+            source.era += 1  # whatever comes now is later than all that was read
+            found = [*problems(broker, told, source.contents(), ended=last)]
             if found:
                 return [f"round {number}: {one}" for one in found]
     shutil.rmtree(directory / "local", ignore_errors=True)
@@ -193,45 +111,52 @@ def live(
     return [] if whole else ["the checkpoint is not whole"]
 
 
-def _round(told: dict[str, Any], messages: _Messages, driver: Driver) -> str | None:
+def _input_of(history: History, directory: Path, broker: KafkaBroker) -> tuple[Input, str]:
+    """Make what the flow reads, and the name of its topic; empty if it reads files."""
+    rng = random.Random(history.seed)
+    if history.source == "files":
+        (directory / "in").mkdir()
+        return Files(rng=rng, directory=directory / "in"), ""
+    topic = broker.topic(history.partitions)
+    return Messages(rng=rng, broker=broker, topic=topic, partitions=history.partitions), topic
+
+
+def _round(told: dict[str, Any], broker: KafkaBroker, source: Input, driver: Driver) -> str | None:
     """Live a round; say why it did not end as it was to."""
-    ready, finish = (Path(told["directory"]) / name for name in ("ready", "finish"))
-    for path in (ready, finish):
-        path.unlink(missing_ok=True)
+    for name in ("ready", "finish"):
+        (Path(told["directory"]) / name).unlink(missing_ok=True)
     if told["partitions"]:
-        messages.partitions += told["partitions"]
-        messages.broker.add_partitions(messages.topic, messages.partitions)
-    with _cutting(messages.broker, told["cuts"]):
-        return _driven(told, messages, driver, ready, finish)
+        source.add_partitions(told["partitions"])
+    with _cutting(broker, told["cuts"]):
+        driver.start(told)
+        with _other_member(broker, told["group"] if told["meddles"] else None):
+            return _driven(told, broker, source, driver)
 
 
-def _driven(
-    told: dict[str, Any], messages: _Messages, driver: Driver, ready: Path, finish: Path
-) -> str | None:
-    driver.start(told)
-    with _other_member(messages.broker, told["group"] if told["meddles"] else None):
-        putting = threading.Thread(target=_put_all, args=(messages, told["puts"]))
-        if not _until(lambda: ready.exists() or driver.status() is not None):
-            return "the driver does not start"
-        putting.start()
-        try:
-            wrong = _deed(told, messages, driver, finish, putting)
-        finally:
-            putting.join(PATIENCE_S)
-    return wrong or ("messages cannot be put" if putting.is_alive() else None)
+def _driven(told: dict[str, Any], broker: KafkaBroker, source: Input, driver: Driver) -> str | None:
+    ready = Path(told["directory"]) / "ready"
+    putting = threading.Thread(target=_put_all, args=(source, told["puts"]))
+    if not _until(lambda: ready.exists() or driver.status() is not None):
+        return "the driver does not start"
+    putting.start()
+    try:
+        wrong = _deed(told, broker, source, driver, putting)
+    finally:
+        putting.join(PATIENCE_S)
+    return wrong or ("rows cannot be put" if putting.is_alive() else None)
 
 
-def _put_all(messages: _Messages, puts: list[tuple[str, int]]) -> None:
+def _put_all(source: Input, puts: list[tuple[str, int]]) -> None:
     for kind, rows in puts:
-        messages.put(kind, rows)
-        time.sleep(messages.rng.uniform(0.0, 0.1))
+        source.put(kind, rows)
+        time.sleep(source.rng.uniform(0.0, 0.1))
 
 
 def _deed(
     told: dict[str, Any],
-    messages: _Messages,
+    broker: KafkaBroker,
+    source: Input,
     driver: Driver,
-    finish: Path,
     putting: threading.Thread,
 ) -> str | None:
     """Do the deed, and see the driver end; say if it ends otherwise than it was to."""
@@ -244,7 +169,7 @@ def _deed(
             return _killed(driver)
         case "halt broker" | "restart broker":
             time.sleep(told["after_s"])
-            with _without(told, messages):
+            with _without(told, broker, source):
                 time.sleep(told["for_s"])
             if told["then"] == "kill":
                 return _killed(driver)
@@ -252,7 +177,7 @@ def _deed(
             time.sleep(told["after_s"])
             driver.kill_part(told["deed"].removeprefix("kill "))
     putting.join(PATIENCE_S)
-    finish.touch()
+    (Path(told["directory"]) / "finish").touch()
     if not _until(lambda: driver.status() is not None):
         driver.kill()
         return "the driver does not finish"
@@ -282,7 +207,7 @@ def _cutting(broker: KafkaBroker, cuts: list[dict[str, Any]]) -> Iterator[None]:
 
 
 @contextmanager
-def _without(told: dict[str, Any], messages: _Messages) -> Iterator[None]:
+def _without(told: dict[str, Any], broker: KafkaBroker, source: Input) -> Iterator[None]:
     """Let the broker stand still, or be down, for a while.
 
     The broker of the tests loses what it has acknowledged in the last second where it is killed,
@@ -291,7 +216,7 @@ def _without(told: dict[str, Any], messages: _Messages) -> Iterator[None]:
     stands still otherwise. That it seems to die at a request of a transaction, and comes back with
     all that it has acknowledged, is the relay's doing (`_cutting`).
     """
-    server = messages.broker.server
+    server = broker.server
     assert server is not None, "a cluster that is not the tests' own is left alone"
     writes = "kafka" in (*told["outputs"].values(), told["rejects"])
     if writes or told["deed"] == "halt broker":
@@ -301,8 +226,8 @@ def _without(told: dict[str, Any], messages: _Messages) -> Iterator[None]:
         finally:
             server.signal(signal.SIGCONT)
         return
-    with messages.writing:
-        messages.end_all()
+    with source.writing:
+        source.end_all()
         server.end(signal.SIGTERM)
         try:
             yield
