@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,7 +91,7 @@ def test_users_see_one_component_and_move_its_key_groups_from_whichever_slot(
         history.epoch(40)
     placement = QueryPlacement(
         "q",
-        conducting=SharedConductor(run.conductor),
+        SimpleNamespace(conducting=SharedConductor(run.conductor), controller=None),
         state_bytes=lambda _: np.zeros(16, np.int64),
         names=UserNames(run.flow.operators),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 import godwit as gw
+from godwit.checkpoint.commit_log import CommitLog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -195,6 +197,43 @@ def test_state_that_is_partitioned_anew_is_the_same_state(tmp_path: Path, kind: 
                 changed = [e for e in played.events if isinstance(e, gw.events.FlowChanged)]
                 assert "a is partitioned anew" in changed[-1].results
             before = by
+            played.epoch({"rows": rows})
+        played.end_input()
+        assert results(played, kind) == results(undisturbed, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_running_stream_is_partitioned_anew_at_any_moment_of_it(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    rng = random.Random(f"running {kind}")
+    epochs = [drawn_rows(rng, epoch) for epoch in range(8)]
+    flow = flow_of(kind, 16, partition_by=None)
+    undisturbed = gw.testing.run(flow, {"rows": epochs}, now=NOW, close_at_end=True)
+    commit = CommitLog.commit
+    with gw.testing.cluster(flow, executors=2, now=NOW) as played:
+        for number, rows in enumerate(epochs):
+            held = entries_of(played)
+            to = {"a": rng.choice([None, "area", ["user"], ["user", "area"]])}
+            dies = rng.choice([None, "before", "after"]) if number else None
+            if dies is None:
+                played.repartition(to)
+            else:
+
+                def crashed(log: CommitLog, record: Any, dies: str = dies) -> Any:
+                    if dies == "after":
+                        commit(log, record)
+                    raise SystemError("the driver is gone")
+
+                monkeypatch.setattr(CommitLog, "commit", crashed)
+                with suppress(SystemError):  # unless these are the columns that place it
+                    played.repartition(to)
+                monkeypatch.setattr(CommitLog, "commit", commit)
+                played.restart()
+            assert entries_of(played) == held
+            if rng.random() < 0.5:
+                played.kill(rng.choice(sorted(played.executors)))
+                played.add(f"new-{number}")
             played.epoch({"rows": rows})
         played.end_input()
         assert results(played, kind) == results(undisturbed, kind)

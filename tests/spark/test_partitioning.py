@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,9 @@ import pytest
 from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
-from godwit.model.errors import CheckpointMismatchError
+from godwit.checkpoint.edits import commit_edit
+from godwit.model.errors import CheckpointMismatchError, InvalidPlanError, MigrationError
+from godwit.planning.placing import PlacingCosts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,3 +110,211 @@ def test_state_is_rewritten_by_a_start_that_asks_for_it(
     finally:
         query.stop()
     assert last_of(sink) == totals.expected()
+
+
+def changes_of(query: gw.Query) -> list[gw.events.OperatorsRepartitioned]:
+    return [e for e in query.events if isinstance(e, gw.events.OperatorsRepartitioned)]
+
+
+def test_a_running_query_over_dataframes_is_repartitioned_and_stays_the_same_query(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    totals = Totals(spark, tmp_path / "in")
+    flow, sink = totals.flow()
+    query = flow.start(checkpoint=tmp_path / "ck", control=gw.Control(period="1 hour"))
+    heard: list[Any] = []
+    query.add_listener(heard.append)
+    placement, names = query.placement, (query.id, query.runId)
+    try:
+        totals.play(query)
+        query.components.repartition({"users": "area"})
+        totals.play(query)
+        assert (query.id, query.runId) == names
+        assert query.isActive
+        (change,) = changes_of(query)
+        assert (change.before, change.after) == ({"users": "area, user"}, {"users": "area"})
+        assert change.paused_ms > 0
+        query.components.regroup({"both": ["users", "areas"]}).wait(120)
+        totals.play(query)
+        assert [*placement.assignments] == ["both"]
+        query.components.repartition({"users": None})  # what shared a component cannot any more
+        totals.play(query)
+        assert {*placement.assignments} == {"users", "areas"}
+        assert len(query.recentProgress) >= 4
+    finally:
+        query.stop()
+    assert change in heard
+    assert last_of(sink) == totals.expected()
+    flow, sink = totals.flow()
+    query = flow.start(checkpoint=tmp_path / "ck")
+    try:
+        totals.play(query)
+    finally:
+        query.stop()
+    assert last_of(sink) == totals.expected()
+
+
+COLUMNS = "area string, user int, v int"
+
+
+def own_flow(source: Any, **placed: Any) -> tuple[gw.Flow, Any]:
+    flow, sink = gw.Flow("own", num_key_groups=16), gw.sinks.memory()
+    rows = flow.source("rows", source)
+    users = rows.key_by("area", "user", **placed).compute(name="users", v=gw.sum("v"))
+    areas = users.key_by("area").compute(name="areas", most=gw.max("v"))
+    flow.sink("out", areas, sink)
+    return flow, sink
+
+
+def most_by_area(rows: Sequence[tuple[str, int, int]]) -> dict[str, int]:
+    sums: Counter[tuple[str, int]] = Counter()
+    for area, user, value in rows:
+        sums[area, user] += value
+    return {area: max(v for (of, _), v in sums.items() if of == area) for area, _, _ in rows}
+
+
+def test_own_sources_are_read_on_while_state_is_repartitioned(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = gw.sources.memory(COLUMNS, ROWS, max_rows_per_epoch=20)
+    flow, sink = own_flow(source)
+    query = flow.start(checkpoint=tmp_path / "ck", session=spark)
+    try:
+        for columns in ("area", "user", None, ["user", "area"]):
+            query.components.repartition({"users": columns})
+            source.add(ROWS)
+        query.processAllAvailable()
+        assert [c.after["users"] for c in changes_of(query)] == [
+            *("area", "user", "area, user", "user, area"),
+        ]
+        assert "placed    by user, area" in query.components.explain()
+        with pytest.raises(InvalidPlanError, match="no operator of the flow"):
+            query.components.repartition({"user": "area"})
+        with query._run.conducting.locked() as conductor:
+            conductor.drain(query.executors[0])
+        with pytest.raises(MigrationError, match="is draining"):
+            query.components.repartition({"users": "area"})
+    finally:
+        query.stop()
+    assert last_of(sink) == most_by_area(5 * ROWS)
+    with pytest.raises(MigrationError, match="stopped"):
+        query.components.repartition({"users": "area"})
+
+
+def test_a_query_repartitions_itself_where_it_measured_that_it_pays_and_may(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pays = PlacingCosts(apart_ms=900.0, together_ms=10.0, exchange_ms=890.0)
+    monkeypatch.setattr("godwit.adapt.placing.compare_placing", lambda *_, **__: pays)
+    source = gw.sources.memory(COLUMNS, max_rows_per_epoch=1000)
+    flow, sink = own_flow(source)
+    fusion = gw.Fusion(by="attributes", epochs=1, repartition=True)
+    query = flow.start(
+        checkpoint=tmp_path / "ck", session=spark, adaptation=gw.Adaptation(fusion=fusion)
+    )
+    done = threading.Event()
+    query.add_listener(
+        lambda e: done.set() if isinstance(e, gw.events.OperatorsRepartitioned) else None
+    )
+    try:
+        for _ in range(2):
+            source.add(ROWS)
+            query.processAllAvailable()
+        assert done.wait(120)
+        source.add(ROWS)
+        query.processAllAvailable()
+        (change,) = changes_of(query)
+        assert change.after == {"users": "area"}
+        assert "an epoch takes 10.0 ms in place of 900.0 ms" in change.reason
+        assert query.status["components"] == {"users+areas": ["users", "areas"]}
+    finally:
+        query.stop()
+    assert last_of(sink) == most_by_area(3 * ROWS)
+
+
+@pytest.mark.parametrize("at", ["sinks", "record"])
+def test_a_query_that_fails_while_it_is_repartitioned_goes_on_after_a_start(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise OSError("the disk is full")
+
+    source = gw.sources.memory(COLUMNS, ROWS)
+    flow, sink = own_flow(source)
+    query = flow.start(checkpoint=tmp_path / "ck", session=spark)
+    query.processAllAvailable()
+    with monkeypatch.context() as patched:
+        if at == "sinks":
+            patched.setattr("godwit.cluster.spark.run.run.OpenSinks", broken)
+        else:
+            patched.setattr("godwit.engine.repartition.commit_edit", broken)
+        with pytest.raises(gw.errors.EpochFailedError, match="the disk is full"):
+            query.components.repartition({"users": "area"})
+    with pytest.raises(gw.errors.EpochFailedError, match="the disk is full"):
+        query.awaitTermination(60)
+    assert not query.isActive
+    source.add(ROWS)
+    query = flow.start(checkpoint=tmp_path / "ck", session=spark)
+    try:
+        query.processAllAvailable()
+        assert ("placed    by area" in query.components.explain()) == (at == "sinks")
+    finally:
+        query.stop()
+    assert last_of(sink) == most_by_area(2 * ROWS)
+
+
+def test_a_stop_while_state_is_repartitioned_ends_the_query_in_order(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = gw.sources.memory(COLUMNS, ROWS)
+    flow, sink = own_flow(source)
+    query = flow.start(checkpoint=tmp_path / "ck", session=spark)
+    query.processAllAvailable()
+    stopping: list[threading.Thread] = []
+
+    def stopped_meanwhile(*given: Any, **options: Any) -> Any:
+        if not stopping:
+            stopping.append(threading.Thread(target=query.stop))
+            stopping[0].start()
+            assert query._gate.wait_for_close(60)
+        return commit_edit(*given, **options)
+
+    monkeypatch.setattr("godwit.engine.repartition.commit_edit", stopped_meanwhile)
+    query.components.repartition({"users": "area"})
+    stopping[0].join(60)
+    assert not query.isActive
+    assert query.exception() is None
+    source.add(ROWS)
+    query = flow.start(checkpoint=tmp_path / "ck", session=spark)
+    try:
+        query.processAllAvailable()
+        assert "placed    by area" in query.components.explain()
+    finally:
+        query.stop()
+    assert last_of(sink) == most_by_area(2 * ROWS)
+
+
+def test_state_is_not_repartitioned_from_within_an_epoch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    raised: list[BaseException] = []
+    queries: list[gw.Query] = []
+
+    def within(*_: Any) -> None:
+        try:
+            queries[0].components.repartition({"users": "area"})
+        except MigrationError as error:
+            raised.append(error)
+
+    source = gw.sources.memory(COLUMNS)
+    flow = gw.Flow("within", num_key_groups=16)
+    rows = flow.source("rows", source)
+    users = rows.key_by("area", "user").compute(name="users", v=gw.sum("v"))
+    flow.sink("out", users, gw.sinks.foreach(within))
+    queries.append(flow.start(checkpoint=tmp_path / "ck", session=spark))
+    try:
+        source.add(ROWS)
+        queries[0].processAllAvailable()
+        assert "from within an epoch" in str(raised[0])
+    finally:
+        queries[0].stop()

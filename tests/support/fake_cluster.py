@@ -73,6 +73,7 @@ class FakeStream:
                 ports=self.ports,
             )
         )
+        self.controller = None
         self.now_s = 0.0
         self.pool = SparkExecutorPool(
             scheduler,
@@ -84,7 +85,7 @@ class FakeStream:
         )
         self.placement = QueryPlacement(
             "totals",
-            conducting=self.conducting,
+            self,
             state_bytes=lambda _: np.arange(10, 10 + KEY_GROUPS),
         )
         self.fails_to_warm, self.answers = False, True

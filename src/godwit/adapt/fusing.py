@@ -63,6 +63,11 @@ class Fusion:
     max_imbalance
         Bound on the load of the busiest lane, over what it would be if all key columns placed rows:
         it says how many values are enough.
+    repartition
+        ``True``: where `confirm` consecutive comparisons say that an operator with state would be
+        better placed by the key columns of one that it feeds, a running query rewrites its state
+        between two epochs, unless the program has ``partition_by=`` for it. Epochs pause meanwhile:
+        what they gain within `payback_epochs` must exceed the pause.
 
     Raises
     ------
@@ -83,6 +88,7 @@ class Fusion:
     payback_epochs: int = 500
     cardinality: Mapping[str, int] = field(default_factory=dict)
     max_imbalance: float = 1.1
+    repartition: bool = False
 
     def __post_init__(self) -> None:
         numbers_of = self.cardinality
@@ -103,6 +109,11 @@ class Fusion:
         if not (isinstance(self.by, str) and self.by in ("traffic", "attributes")):
             raise InvalidFlowError(
                 f"Fusion cannot go by {self.by!r}.", remedy='Give "traffic" or "attributes".'
+            )
+        if type(self.repartition) is not bool:
+            raise InvalidFlowError(
+                f"gw.Fusion was given repartition={self.repartition!r}.",
+                remedy="Give True, if a running query may rewrite state, or False.",
             )
         check_epoch_settings(self)
         shares = (self.part_below, self.fuse_above)

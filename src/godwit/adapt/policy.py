@@ -74,6 +74,14 @@ class Regroup:
     plan: PhysicalPlan  # that it was decided under
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repartition:
+    """Change of the key columns that place an operator's rows."""
+
+    operator: str
+    columns: tuple[str, ...]
+
+
 class AdaptationPolicy(Protocol[Epoch_contra]):
     """Policy that measures and prices one kind of change."""
 

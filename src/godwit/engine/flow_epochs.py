@@ -112,6 +112,8 @@ class FlowEpochs(Generic[RowsT]):
         close_at_end: bool = False,
         # called before the first epoch under another physical plan
         on_regroup: Callable[[CompiledFlow], None] = lambda _flow: None,
+        # of the same rows before the state was partitioned anew
+        meter: LatencyMeter | None = None,
     ) -> None:
         self.flow, self.log, self.run_id = recovery.flow, log, run_id
         self.cluster, self._on_regroup = cluster, on_regroup
@@ -121,7 +123,7 @@ class FlowEpochs(Generic[RowsT]):
         self.times = EventTimes(self.flow, recovery.times(log.latest), close_at_end=close_at_end)
         self.times.hold_back(_held_watermarks(self.flow, log.latest))
         self._counting = counted_inputs(self.flow)
-        self._meter = LatencyMeter(cluster.now_us())
+        self.meter = meter or LatencyMeter(cluster.now_us())
 
     # -- between epochs ---------------------------------------------------------------------------
 
@@ -269,7 +271,7 @@ class FlowEpochs(Generic[RowsT]):
         for report in reports:
             for source, of_lane in report.ages.items():
                 ages.setdefault(source, []).append(of_lane)
-        return self._meter.measure(
+        return self.meter.measure(
             batch.look or SourceLook(at_us=clock_us, nothing_us=dict.fromkeys(sources, clock_us)),
             rows_by_source(reports, self._counting),
             clock_us + ago_us,

@@ -162,6 +162,8 @@ def recover_flow(
     # says so, of the flow and of its operators without state, whose rows it may place otherwise.
     components: Mapping[str, Iterable[str]] | Components | None = None,
     repartition: bool = False,  # rewrite the state of operators whose partition_by has changed
+    # operator → columns that place its rows from now on, whatever the program says
+    placed: Mapping[str, tuple[str, ...]] | None = None,
     delivered: bool = False,  # the output of the last epoch is surely at its targets
 ) -> tuple[CommitLog, Recovery]:
     """Open the checkpoint of a flow, or create it; return its commit log, and what was recovered.
@@ -182,7 +184,7 @@ def recover_flow(
     before = None if stored is None or stored.flow < 0 else stored.version(stored.flow)
     edits = () if stored is None else stored.edits()
     without_state = _keep_stored_partitioning(
-        flow, None if before is None else apply_edits(before, edits)
+        flow, None if before is None else apply_edits(before, edits), placed or {}
     )
     if callable(components):
         components = components(flow, without_state)
@@ -199,7 +201,7 @@ def recover_flow(
         previous=previous,
         uri=storage.uri,
         edits=edits,
-        repartition=repartition,
+        repartition=repartition or bool(placed),
     )
     if latest is not None and before is not None:
         _check_change_readers(version, before, changes)
@@ -228,8 +230,10 @@ def recover_flow(
     )
 
 
-def _keep_stored_partitioning(flow: CompiledFlow, stored: FlowVersion | None) -> frozenset[str]:
-    """Set `partition_by` of operators as in the checkpoint, where the program names no columns.
+def _keep_stored_partitioning(
+    flow: CompiledFlow, stored: FlowVersion | None, placed: Mapping[str, tuple[str, ...]]
+) -> frozenset[str]:
+    """Set `partition_by` of operators: as asked, or as stored where the program names no columns.
 
     Returns the operators that the checkpoint does not have.
     """
@@ -241,9 +245,11 @@ def _keep_stored_partitioning(flow: CompiledFlow, stored: FlowVersion | None) ->
             before = stored.operator(operator.name) or stored.operator(former)
         if before is None:
             new.add(operator.name)
-        elif PART in operator.hash_columns.names:
-            continue  # it places rows itself, which is a change where columns placed them before
-        elif not operator.partition_stated and {*before.partition_by} <= {*operator.keys.names}:
+        if operator.name in placed:
+            operator.partition_by = placed[operator.name]
+        elif before is None or operator.partition_stated or PART in operator.hash_columns.names:
+            continue  # one with hot keys places rows itself, a change where columns did before
+        elif {*before.partition_by} <= {*operator.keys.names}:
             operator.partition_by = before.partition_by
     return frozenset(new)
 

@@ -4,9 +4,10 @@ Problem: `partition_by` decides the key group of every entry, so with other colu
 operator is in the wrong key groups, and what leads to a key group's version is read by every later
 epoch.
 
-A start that asks for it writes the state before its first epoch: the entries of every key group are
-read, hashed by the new columns, and written as snapshots of an epoch of their own without input,
-under the flow version that has the new columns.  A snapshot replaces whatever led to its key group.
+A start that asks for it, or a running query between two epochs, writes the state in an epoch of its
+own without input: the entries of every key group are read, hashed by the new columns, and written
+as snapshots, under the flow version that has the new columns.  A snapshot replaces whatever led to
+its key group.
 
 Invariant: the epoch's record is the change.  Before it there are files that nobody names, and the
 state is as it was; from it on the state is in its new place.  Earlier epochs stay readable.
@@ -17,21 +18,25 @@ al. (Enorm) §4.5.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from godwit.api.checks import check_partition_by
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.edits import commit_edit
 from godwit.checkpoint.entries import BatchCache, StateRows, pack_entries, read_chain
 from godwit.checkpoint.records import BROADCAST, SnapshotRef
-from godwit.model.errors import CheckpointError
+from godwit.model.errors import CheckpointError, InvalidPlanError
 from godwit.model.key_groups import key_groups_of
+from godwit.model.naming import did_you_mean, type_name
 from godwit.operators.spreading import PART
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
+    from typing import Any
 
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.entries import EntryLayout
@@ -63,7 +68,7 @@ def repartition(
     latest = log.latest
     assert latest is not None, "there is state"
     for name in operators:
-        _check_can_repartition(flow.operator(name), log)
+        check_can_repartition(flow.operator(name), log)
     refs: list[partial[SnapshotRef]] = []
     with BlockWriter(log.storage, epoch=latest.epoch + 1, name="repartition") as writer:
         for name in operators:
@@ -128,7 +133,38 @@ def _read_repartitioned(
                 yield key_group, together.take(which)
 
 
-def _check_can_repartition(operator: KeyedOperator, log: CommitLog) -> None:
+def checked_columns(flow: CompiledFlow, asked: Any) -> dict[str, tuple[str, ...]]:
+    """Return operator → key columns that are to place its rows, for operators placed otherwise.
+
+    `asked`: name of an operator → a key column or several; ``None``: all.  Its parts go with it.
+
+    Raises `InvalidPlanError` if there is no such operator, `InvalidFlowError` if what is named are
+    no key columns of it.
+    """
+    if not isinstance(asked, Mapping) or not asked:
+        raise InvalidPlanError(
+            f"repartition was given a value of type {type_name(asked)}."
+            if asked
+            else "repartition was given no operator.",
+            remedy='Give operators with key columns, as in {"users": "area"}.',
+        )
+    whole = {o.name: tuple(o.user_keys.names) for o in flow.operators if not o.part_of}
+    columns: dict[str, tuple[str, ...]] = {}
+    for name, named in asked.items():
+        if name not in whole:
+            raise InvalidPlanError(
+                f"repartition names {name!r}, which is no operator of the flow.",
+                remedy=f"{did_you_mean(str(name), [*whole])}Its operators are {', '.join(whole)}.",
+                operator=name,
+            )
+        placed = check_partition_by(named, whole[name], f"repartition of operator {name!r}") or ()
+        for operator in flow.operators:
+            if name in (operator.name, operator.part_of) and operator.partition_by != placed:
+                columns[operator.name] = placed
+    return columns
+
+
+def check_can_repartition(operator: KeyedOperator, log: CommitLog) -> None:
     """Raise while waiting rows, slots or divided hot keys depend on the key groups."""
     name, latest = operator.name, log.latest
     if PART in operator.hash_columns.names:
@@ -149,7 +185,7 @@ def _check_can_repartition(operator: KeyedOperator, log: CommitLog) -> None:
         )
         raise CheckpointError(
             f"Operator {name!r} cannot be partitioned by other columns now: {problem}.",
-            remedy="Start the flow with partition_by= as it was, until these have been processed "
-            "and open windows are closed; stop it, and repartition then.",
+            remedy="Let the flow run with partition_by= as it was, until these have been processed "
+            "and open windows are closed; repartition then.",
             operator=name,
         )

@@ -143,9 +143,8 @@ class SourcePositions:
             name: 0 for name, source in sources.items() if isinstance(source, FeedbackSource)
         }
         self._pauses = False  # and it was said that they do
-        for source in sources.values():
-            if isinstance(source, FeedbackSource) and log is not None:
-                source.bind(log)
+        if log is not None:
+            self.read_loops_of(log)
         self._number, self._played = recorded.number, recorded.played
         self._opened: dict[str, Source] = {}
         # position of every source after the last committed batch, also of those that are gone
@@ -159,6 +158,12 @@ class SourcePositions:
         self._until: dict[str, Position] = {}
         # sources whose position a record has, or that need none
         self._committed = {*recorded.positions, *self._rounds}
+
+    def read_loops_of(self, log: CommitLog) -> None:
+        """Read what waits in loops from this log of the checkpoint, from now on."""
+        for source in self.sources.values():
+            if isinstance(source, FeedbackSource):
+                source.bind(log)
 
     def open(self, names: Iterable[str] | None = None) -> None:
         """Open all sources, or only `names`, at their positions; if one fails, close all."""

@@ -117,6 +117,11 @@ class Conductor:
         return self._regroupings.plan
 
     @property
+    def regrouping(self) -> str | None:
+        """Id of the regrouping in progress; ``None`` if there is none."""
+        return self._regroupings.in_progress
+
+    @property
     def copies_bytes_per_s(self) -> tuple[float | None, float | None]:
         """Recent throughput of copies from the checkpoint, and from peers.
 

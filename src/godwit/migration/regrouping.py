@@ -191,6 +191,11 @@ class Regroupings:
         self._tries: Counter[str] = Counter()
         self._own_migration = ""  # the last one asked for
 
+    @property
+    def in_progress(self) -> str | None:
+        """Id of the regrouping in progress; ``None`` if there is none."""
+        return None if self._request is None else self._request.id
+
     def begin(self, request: Regrouping) -> None:
         """Begin a regrouping; raise `MigrationError` if one is in progress."""
         if self._request is not None:

@@ -477,6 +477,43 @@ class RegroupingCancelled(_RegroupingEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorsRepartitioned(Event):
+    """Other key columns place the rows of operators, and their state was rewritten.
+
+    Attributes
+    ----------
+    before, after
+        Operator → columns that placed its rows, and that place them now, separated by commas.
+    reason
+        Reason of the change.
+    paused_ms
+        Milliseconds for which no epoch could run.
+
+    Examples
+    --------
+    >>> event = gw.events.OperatorsRepartitioned(
+    ...     epoch=4, at_s=1.0, before={"users": "area, user"}, after={"users": "area"},
+    ...     reason="asked for", paused_ms=412.3,
+    ... )
+    >>> print(event.describe())
+    users is placed by area in place of area, user (asked for); no epoch ran for 412 ms
+    """
+
+    before: Mapping[str, str]
+    after: Mapping[str, str]
+    reason: str
+    paused_ms: float
+
+    def _one_line_text(self) -> str:
+        """Return the text of `describe`."""
+        placed = "; ".join(
+            f"{name} is placed by {columns} in place of {self.before.get(name, '')}"
+            for name, columns in self.after.items()
+        )
+        return f"{placed} ({self.reason}); no epoch ran for {self.paused_ms:.0f} ms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitioningCompared(Event):
     """Two choices of the columns that decide an operator's key groups were compared.
 

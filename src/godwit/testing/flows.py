@@ -31,6 +31,7 @@ from godwit.cluster.local.sources import check_loops, check_sources, lane_inputs
 from godwit.columns.tables import table_of
 from godwit.columns.types import to_schema
 from godwit.engine.outcomes import state_bytes
+from godwit.engine.repartition import check_can_repartition, checked_columns
 from godwit.engine.settings import Lanes
 from godwit.migration import Bounds, MigrationRequested, Strategy
 from godwit.migration.placement import shown_assignments, with_newcomers
@@ -302,6 +303,7 @@ class Run:
         components: Mapping[str, Sequence[str]] | None,
         *,
         repartition: bool = False,
+        placed: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         """Start a run of a flow from the checkpoint."""
         if not isinstance(flow, LogicalFlow):
@@ -309,6 +311,7 @@ class Run:
                 f"A value of type {type_name(flow)} was given to be played.",
                 remedy="Give a gw.Flow.",
             )
+        self._placed = {} if placed is None else placed
         compiled = flow.compiled()
         self._names = names = UserNames(compiled.operators)
         self._driver = _Driver(
@@ -319,6 +322,7 @@ class Run:
             policy=self._policy,
             components=components,
             repartition=repartition,
+            placed=placed,
             close_at_end=self._close_at_end,
             clock_us=self._clock_us,
             emit=lambda event: self.events.append(names.event(event)),
@@ -709,6 +713,40 @@ class Run:
         changed = self._logical if flow is None else flow
         self._start(changed, lanes, components, repartition=repartition)
         return self._settled(self._driver.log.latest_epoch + 1)
+
+    @user_call
+    def repartition(self, columns: Mapping[str, str | Sequence[str] | None]) -> None:
+        """Have other key columns place the rows of operators, as ``query.components.repartition``.
+
+        Parameters
+        ----------
+        columns
+            Operator → the key column, or columns, that place its rows from now on; ``None``: all of
+            its key columns.
+
+        Raises
+        ------
+        InvalidPlanError
+            If there is no such operator.
+        InvalidFlowError
+            If these are no key columns of it.
+        CheckpointError
+            If rows wait for an operator, its key groups have migrated without their state, or it
+            has ``spread=`` or ``merge=``.
+
+        Examples
+        --------
+        >>> played = gw.testing.cluster(delays)
+        >>> out = played.epoch({"flights": ROWS})
+        >>> played.repartition({"by_plane": "plane"})  # its only key column: nothing changes
+        """
+        placed = checked_columns(self.flow, columns)
+        if not placed:
+            return
+        for name in placed:
+            check_can_repartition(self.flow.operator(name), self._driver.log)
+        self._driver.sources.close()
+        self._start(self._logical, self.executors, None, placed={**self._placed, **placed})
 
     # -- what can be asked ------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from godwit.adapt.placing import (
     place_as_measured,
     place_by_attributes,
 )
-from godwit.adapt.policy import FlowEpoch
+from godwit.adapt.policy import FlowEpoch, Repartition
 from godwit.adapt.windows import ExchangeCosts
 from godwit.api.flow import LogicalFlow
 from godwit.migration import ComponentView, EpochOutcome
@@ -135,11 +135,20 @@ def load(busy_ms: Any) -> KeyGroupLoad:
 
 
 def compared(flow: CompiledFlow, rows: list[int], epochs: int = 2) -> list[dict[str, Any]]:
-    """Let epochs pass in which `again` sends rows to the key groups of `area_total`."""
+    """Return what is told of epochs in which `again` sends rows to key groups of `area_total`."""
+    policy, told = observed(flow, rows, epochs)
+    assert list(policy.propose(0.0)) == []
+    return told
+
+
+def observed(
+    flow: CompiledFlow, rows: list[int], epochs: int, **settings: Any
+) -> tuple[ComparePlacing, list[dict[str, Any]]]:
+    """Return a policy after such epochs, and what it has told."""
     told: list[dict[str, Any]] = []
     policy = ComparePlacing(
         flow,
-        gw.Fusion(epochs=2),
+        gw.Fusion(epochs=2, **settings),
         ExchangeCosts(byte_ms=0.0, lane_ms=10.0),
         announce=lambda _, **fields: told.append(fields),
     )
@@ -160,8 +169,7 @@ def compared(flow: CompiledFlow, rows: list[int], epochs: int = 2) -> list[dict[
     for _ in range(epochs):
         plans = {component.name: plan for component in flow.components}
         policy.observe(FlowEpoch(outcome=outcome, flow=flow, plans=plans))
-    assert list(policy.propose(0.0)) == []
-    return told
+    return policy, told
 
 
 def test_what_it_would_cost_follows_from_the_rows_that_key_groups_are_sent() -> None:
@@ -178,6 +186,23 @@ def test_what_it_would_cost_follows_from_the_rows_that_key_groups_are_sent() -> 
     assert not skewed["better"]
     assert skewed["imbalance"] > 3.5
     assert compared(flow_of(), [5] * GROUPS, epochs=1) == []
+
+
+def test_columns_are_proposed_once_comparisons_agree_and_settings_allow_it() -> None:
+    even, skewed = [5] * GROUPS, [1000] + [1] * (GROUPS - 1)
+    policy, _ = observed(flow_of(), even, 4, repartition=True)
+    (proposal,) = policy.propose(0.0)
+    assert proposal.change == Repartition(operator="again", columns=("area",))
+    assert proposal.gain == 500 * (44.0 - 24.0)  # ms that epochs take less, within payback_epochs
+    assert proposal.reason == "an epoch takes 24.0 ms in place of 44.0 ms"
+    assert [*policy.propose(0.0)] == [proposal]
+    policy.answered(proposal)
+    assert list(policy.propose(0.0)) == []
+    stated = flow_of(partition_by=["user", "area"])
+    for flow, rows, epochs in ((flow_of(), even, 2), (flow_of(), skewed, 4), (stated, even, 4)):
+        policy, told = observed(flow, rows, epochs, repartition=True)
+        assert told
+        assert list(policy.propose(0.0)) == []
 
 
 def event(downstream: str, together_ms: float, *columns: str) -> events.PartitioningCompared:
@@ -230,6 +255,7 @@ def test_a_start_carries_out_what_comparisons_agree_on(
         {"cardinality": {"area": 1.5}},
         {"max_imbalance": 1},
         {"max_imbalance": "1.1"},
+        {"repartition": 1},
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:

@@ -13,7 +13,12 @@ from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
 from godwit.engine import repartition as module
-from godwit.model.errors import CheckpointError, CheckpointMismatchError
+from godwit.model.errors import (
+    CheckpointError,
+    CheckpointMismatchError,
+    InvalidFlowError,
+    InvalidPlanError,
+)
 from godwit.model.key_groups import key_groups_of
 
 if TYPE_CHECKING:
@@ -110,6 +115,68 @@ def test_a_crash_leaves_the_state_as_it_was_or_as_it_is_to_be(
         assert sums_of(played) == expected(2)
 
 
+@pytest.mark.parametrize("survives", [False, True])
+def test_a_crash_while_a_stream_runs_leaves_either_columns_to_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, survives: bool
+) -> None:
+    commit = CommitLog.commit
+
+    def crashed(log: CommitLog, record: Any) -> Any:
+        if survives:
+            commit(log, record)
+        raise SystemError("the driver is gone")
+
+    with began(tmp_path) as played:
+        played.epoch({"rows": ROWS})
+        monkeypatch.setattr(CommitLog, "commit", crashed)
+        with pytest.raises(SystemError):
+            played.repartition({"sums": "area"})
+        monkeypatch.setattr(CommitLog, "commit", commit)
+    with began(tmp_path) as played:
+        assert played.flow.operator("sums").partition_by == (("area",) if survives else ())
+        assert sums_of(played) == expected(1)
+        played.epoch({"rows": ROWS})
+        assert sums_of(played) == expected(2)
+    assert not [*verify(CheckpointStorage.open(tmp_path / "ck")).findings]
+
+
+def test_what_was_asked_for_while_it_ran_is_not_taken_back_by_the_next_change(
+    tmp_path: Path,
+) -> None:
+    with began(tmp_path, "area") as played:
+        played.epoch({"rows": ROWS})
+        for columns, placed in ((["user"], ("user",)), (None, ()), (["user", "area"],) * 2):
+            played.repartition({"sums": columns})
+            assert played.flow.operator("sums").partition_by == tuple(placed)
+        assert sums_of(played) == expected(1)
+        epochs = played.epochs
+        played.repartition({"sums": ["user", "area"]})
+        assert played.epochs == epochs
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"sum": "area"}, "names 'sum', which is no operator .* Did you mean 'sums'|Its operators"),
+        ({"sums": "v"}, "'v' is no key column"),
+        ({"sums": 7}, "of type int"),
+        ({"sums": []}, "."),
+        ({}, "was given no operator"),
+        ("sums", "of type str"),
+    ],
+)
+def test_columns_that_cannot_place_an_operator_are_refused(
+    tmp_path: Path, columns: Any, problem: str
+) -> None:
+    with began(tmp_path) as played:
+        played.epoch({"rows": ROWS})
+        with pytest.raises((InvalidPlanError, InvalidFlowError), match=problem) as caught:
+            played.repartition(columns)
+        assert caught.value.remedy
+        played.epoch({"rows": ROWS})
+        assert sums_of(played) == expected(2)
+
+
 def test_the_same_columns_rewrite_nothing(tmp_path: Path) -> None:
     with began(tmp_path, "area") as played:
         played.epoch({"rows": ROWS})
@@ -124,8 +191,12 @@ def test_state_stays_while_rows_wait_for_it(
     with began(tmp_path) as played:
         played.epoch({"rows": ROWS})
         monkeypatch.setattr(Chains, "waiting_key_groups", lambda *_: [3])
-        with pytest.raises(CheckpointError, match="rows of key group 3 wait for it"):
-            played.restart(flow_of("area"), repartition=True)
+        for change in (
+            lambda: played.restart(flow_of("area"), repartition=True),
+            lambda: played.repartition({"sums": "area"}),
+        ):
+            with pytest.raises(CheckpointError, match="rows of key group 3 wait for it"):
+                change()
 
 
 def test_a_hash_says_the_key_group_that_its_entry_is_filed_under(tmp_path: Path) -> None:

@@ -173,6 +173,14 @@ ONE_OF_EACH: tuple[Event, ...] = (
         reason="first → second is 40 % of all rows",
     ),
     events.ComponentsRegrouped(epoch=4, at_s=1.0, regrouping="r1", components={"a": "a", "b": "b"}),
+    events.OperatorsRepartitioned(
+        epoch=4,
+        at_s=1.0,
+        before={"users": "area, user", "trips": "area"},
+        after={"users": "area", "trips": "car"},
+        reason="asked for",
+        paused_ms=412.3,
+    ),
     events.PartitioningCompared(
         epoch=4,
         at_s=1.0,
@@ -301,6 +309,13 @@ def test_an_event_survives_json_and_pickle_and_is_told_in_one_line(event: Event)
             ),
         ),
         (events.ComponentsRegrouped, "components regrouped (r1): a of a; b of b"),
+        (
+            events.OperatorsRepartitioned,
+            (
+                "users is placed by area in place of area, user; trips is placed by car in place "
+                "of area (asked for); no epoch ran for 412 ms"
+            ),
+        ),
         (
             events.PartitioningCompared,
             (

@@ -91,6 +91,8 @@ class LocalRun:
         plan: PhysicalPlan | None = None,
         components: Mapping[str, Sequence[str]] | None = None,
         repartition: bool = False,
+        # operator → columns that place its rows from now on
+        placed: Mapping[str, tuple[str, ...]] | None = None,
         retain_epochs: int = 10,
         close_at_end: bool = True,
         clock_us: int = 0,
@@ -104,6 +106,7 @@ class LocalRun:
             retain_epochs=retain_epochs,
             components=components,
             repartition=repartition,
+            placed=placed,
             delivered=True,  # right after its commit, in this process
         )
         self.run_id = f"{self.log.identity.query_id[:12]}-{run}"

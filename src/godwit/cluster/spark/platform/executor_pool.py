@@ -141,15 +141,15 @@ class SparkExecutorPool:
         now_s: Callable[[], float] = time.monotonic,
         # called between two epochs, before executors are given back: Spark keeps busy ones
         before_return: Callable[[], None] = lambda: None,
+        # Executors there are to be; ``None`` as long as nobody has asked for another number.
+        total: int | None = None,
     ) -> None:
         self._before_return = before_return
         self._scheduler, self._conducting, self._gate = scheduler, conducting, gate
         self._patience_s = self._waits_s = patience_s
         self._now_s = now_s
         self._changed = threading.Condition()
-        self._total: int | None = None
-        """Executors there are to be; ``None`` as long as nobody has asked for another number."""
-        self._told: int | None = None
+        self._total = self._told = total
         self._until_s: float | None = None
         self._leaving: tuple[str, ...] = ()
         self._returned: frozenset[str] = frozenset()
@@ -167,6 +167,18 @@ class SparkExecutorPool:
                 refused=self._refused,
                 not_returned=self._not_returned,
             )
+
+    @property
+    def total(self) -> int | None:
+        """Executors there are to be; ``None`` as long as nobody has asked for another number."""
+        return self._total
+
+    @property
+    def is_changing(self) -> bool:
+        """True while executors are waited for, or given back."""
+        with self._changed:
+            there = self._conducting.view.executors.keys()
+            return bool(self._pending() or self._leaving or there & self._returned)
 
     @property
     def returned(self) -> frozenset[str]:

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -264,6 +264,18 @@ class Migration(Pending["EndMigration"]):
                 self._conducting.cancel(other, reason)
 
 
+class Conducted(Protocol):
+    """Port to the parts of a run that migrations concern; a run may replace them."""
+
+    @property
+    def conducting(self) -> SharedConductor:
+        """The conductor of now."""
+
+    @property
+    def controller(self) -> ControllerThread | None:
+        """The controller, if there is one; its migrations give way to those that users ask for."""
+
+
 class QueryPlacement:
     """Assignments of a running query, planning, and migrations: ``query.placement``.
 
@@ -276,17 +288,20 @@ class QueryPlacement:
     def __init__(
         self,
         query: str,  # the query's name, for messages
+        run: Conducted,
         *,
-        conducting: SharedConductor,  # the conductor
         # component → bytes of state of each key group
         state_bytes: Callable[[str], npt.NDArray[np.int64]],
-        # the controller, if there is one; its migrations give way to those asked for here
-        controller: ControllerThread | None = None,
         names: UserNames | None = None,  # by which users know components
     ) -> None:
-        self._query, self._conducting, self._controller = query, conducting, controller
+        self._query, self._run = query, run
         self._names = UserNames(()) if names is None else names
         self._state_bytes = state_bytes
+
+    @property
+    def _conducting(self) -> SharedConductor:
+        """The conductor of now."""
+        return self._run.conducting
 
     def __repr__(self) -> str:
         return f"<QueryPlacement of {self._query!r}: {listing(tuple(self.assignments))}>"
@@ -477,8 +492,8 @@ class QueryPlacement:
         migration = uuid.uuid4().hex[:8]
         sizes = self._state_bytes(name)
         with self._conducting.locked() as conductor:
-            if self._controller is not None:
-                self._controller.cancel_for_manual(conductor, name)
+            if self._run.controller is not None:
+                self._run.controller.cancel_for_manual(conductor, name)
             conductor.migrate(
                 MigrationRequested(
                     id=migration,

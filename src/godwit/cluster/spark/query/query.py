@@ -114,21 +114,10 @@ class Query:
             close=self._close_run,
         )
         dispatcher.record_samples("sources", driver.sources)
-        if run.controller is not None:
-            run.controller.backlog_rows = driver.rows_held_back
-        self.placement = QueryPlacement(
-            name,
-            conducting=run.conducting,
-            state_bytes=self._state_bytes,
-            controller=run.controller,
-            names=run.names,
-        )
-        self.scaling = QueryScaling(
-            self.placement,
-            pool=run.pool,
-            conducting=run.conducting,
-            controller=run.controller,
-        )
+        run.ask_backlog(driver.rows_held_back)
+        self.placement = QueryPlacement(name, run, state_bytes=self._state_bytes, names=run.names)
+        self.scaling = scaling = QueryScaling(self.placement, run)
+        run.is_scaling = lambda: scaling.is_under_way
         self.components = QueryComponents(run)
         self.hot_keys = QueryHotKeys(run)
         _open.add(self)

@@ -6,9 +6,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from godwit.cluster.spark.query.failures import epoch_failed
 from godwit.cluster.spark.query.placement import Pending, checked_bounds
 from godwit.cluster.spark.run.policies import plan_from_present, to_regrouping
-from godwit.model.errors import MigrationError
+from godwit.model.errors import GodwitError, MigrationError
 from godwit.model.frames import user_call
 from godwit.plan.explain import explain
 from godwit.plan.grouping import checked_components
@@ -203,6 +204,48 @@ class QueryComponents(Collection[str]):
                 conductor.regroup(regrouping)
             asked_for(regrouping.id)
         return PendingRegrouping(regrouping.id, plan, self._run.conducting)
+
+    @user_call
+    def repartition(self, columns: Mapping[str, str | Sequence[str] | None]) -> None:
+        """Have other key columns place the rows of operators, and rewrite their state.
+
+        Between two epochs the query closes its lanes and sinks, rewrites the state in an epoch
+        without input, as a start with ``gw.Checkpointing(repartition=True)`` does, and opens them
+        again; it goes on as the same query. It returns once epochs run again; the event
+        `OperatorsRepartitioned` says for how long they have paused. Results do not change.
+
+        A later start keeps the columns, unless the program has another ``partition_by=``.
+
+        Parameters
+        ----------
+        columns
+            Operator → the key column, or columns, that place its rows from now on, as of
+            ``partition_by=``; ``None``: all of its key columns.
+
+        Raises
+        ------
+        InvalidPlanError
+            If there is no such operator.
+        InvalidFlowError
+            If these are no key columns of it.
+        MigrationError
+            If key groups move, executors are added or given back, a regrouping is in progress, it
+            is called from within an epoch, or the query has stopped.
+        CheckpointError
+            If rows wait for an operator, its key groups have migrated without their state, or it
+            has ``spread=`` or ``merge=``. Nothing has changed then. An error while the state is
+            rewritten fails the query; its checkpoint has the former columns or the new ones.
+
+        Examples
+        --------
+        >>> query.components.repartition({"by_plane": "plane"})  # its only key column: no change
+        """
+        try:
+            self._run.repartitioning.carry_out(columns)
+        except GodwitError:
+            raise
+        except Exception as error:
+            raise epoch_failed(self._run.flow.name, error) from error
 
     def _plan_regrouping(self, components: Mapping[str, tuple[str, ...]]) -> RegroupingPlan:
         """Plan a regrouping from the present components."""

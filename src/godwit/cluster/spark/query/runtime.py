@@ -132,7 +132,15 @@ def start(flow: LogicalFlow, options: Options) -> Query:
         page = _open_page(flow.name, options)
         if page is not None:
             undo.callback(page.close)
-        run = open_run(compiled, driven.rows_of, options, spark, dispatcher=dispatcher, gate=gate)
+        run = open_run(
+            compiled,
+            partial(compile_flow, flow, spark),
+            driven.rows_of,
+            options,
+            spark,
+            dispatcher=dispatcher,
+            gate=gate,
+        )
         undo.callback(run.release)
         undo.callback(run.close)
         undo.callback(_stop_failed_start, spark, name, gate)

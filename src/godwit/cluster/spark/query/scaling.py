@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
     from godwit.cluster.spark.query.placement import AnyStrategy, Migration, QueryPlacement
-    from godwit.cluster.spark.run.controller import ControllerThread
+    from godwit.cluster.spark.run.run import SparkRun
     from godwit.engine.loop import SharedConductor
     from godwit.migration import Bounds
     from godwit.planning import Problem
@@ -402,14 +402,9 @@ class QueryScaling:
     def __init__(
         self,
         placement: QueryPlacement,  # plans and migrates
-        *,
-        pool: SparkExecutorPool,  # adds and removes executors
-        conducting: SharedConductor,  # the conductor
-        # the controller, if there is one; it leaves a number that was asked for here alone
-        controller: ControllerThread | None = None,
+        run: SparkRun,  # whose controller leaves a number that was asked for here alone
     ) -> None:
-        self._placement, self._pool, self._conducting = placement, pool, conducting
-        self._controller = controller
+        self._placement, self._run = placement, run
         self._latest: Scaling | None = None
 
     def __repr__(self) -> str:
@@ -425,6 +420,17 @@ class QueryScaling:
         True
         """
         return self._latest
+
+    @property
+    def is_under_way(self) -> bool:
+        """True while a scaling that `scale` began has not ended.
+
+        Examples
+        --------
+        >>> query.scaling.is_under_way
+        False
+        """
+        return self._latest is not None and not self._latest.done
 
     @user_call
     def scale(
@@ -483,12 +489,13 @@ class QueryScaling:
             check_number(
                 "The timeout_s of scale", timeout_s, least=0, whole=False, error=ScalingError
             )
-        if self._conducting.closed:
+        run = self._run
+        if run.conducting.closed:
             raise ScalingError(
                 "The query has stopped, so it has no executors to be scaled.",
                 remedy="Start the flow again from its checkpoint, and scale that query.",
             )
-        if self._latest is not None and not self._latest.done:
+        if self._latest is not None and self.is_under_way:
             raise ScalingError(
                 f"A scaling to {counted(self._latest.target, 'executor')} is under way: "
                 f"{self._latest.stage}.",
@@ -496,14 +503,14 @@ class QueryScaling:
             )
         chosen, limits = Strategy(strategy), checked_bounds(bounds)
         planner_named(planner).load()
-        self._pool.check_can_scale()
-        if self._controller is not None:
-            self._controller.scaled_manually()
+        run.pool.check_can_scale()
+        if run.controller is not None:
+            run.controller.scaled_manually()
         self._latest = Scaling(
             executors,
             placement=self._placement,
-            pool=self._pool,
-            conducting=self._conducting,
+            pool=run.pool,
+            conducting=run.conducting,
             planner=planner,
             strategy=chosen,
             bounds=limits,

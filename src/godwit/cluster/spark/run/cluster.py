@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
+    from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import BatchRef, BlockRef, CommitRecord, SinkRecord
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.cluster.spark.resident.epoch_lanes import EpochLanes
@@ -78,6 +79,9 @@ class BatchRows(ABC):
         A micro-batch needs no check: Spark reads the same rows again, by its log.
         """
         check_repeated_reads(reports, batch.splits)
+
+    def use_log(self, log: CommitLog) -> None:  # noqa: B027  only loops are read from it
+        """Read what the last epoch left from this log of the checkpoint, from now on."""
 
     def force_log(self, ref: BatchRef) -> None:  # noqa: B027  most have nothing else
         """Make Spark's log of the batch durable; called while the stages run."""

@@ -110,6 +110,11 @@ class ControllerThread:
         self._thread.start()
 
     @property
+    def memory(self) -> ControllerMemory:
+        """What the next controller of the stream goes by."""
+        return self._controller.memory
+
+    @property
     def status(self) -> Mapping[str, Any]:
         """State of the controller as of its last step."""
         return self._status

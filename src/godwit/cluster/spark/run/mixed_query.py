@@ -159,7 +159,7 @@ class MixedQuery:
     def _close_sources(self) -> None:
         """Close Godwit's own sources; report a source that does not close within 10 s."""
         if not self._epochs.thread.close(self._epochs.positions.close, _STOP_S):
-            self._run.conducting.background_failed(
+            self._run.background_failed(
                 "closing the sources", f"a source has not answered for {_STOP_S:.0f} s"
             )
         self._has_own = False

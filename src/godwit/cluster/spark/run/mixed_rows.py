@@ -88,6 +88,10 @@ class MixedRows(BatchRows):
         own = self.own.program(lanes)
         return replace(self.frames.program(lanes), side=own.side, sources=own.sources)
 
+    def use_log(self, log: CommitLog) -> None:
+        """Read what waits in loops from this log of the checkpoint, from now on."""
+        self.own.use_log(log)
+
     def open(self) -> None:
         """Open sources of both kinds; a bounded query fixes the end of own sources now."""
         self.frames.open()
@@ -181,7 +185,7 @@ class MixedEpochs:
         self._peeked: tuple[int, SourceBatch[DataFrame]] | None = None  # planned after an epoch
         self._without_frames: deque[int] = deque(maxlen=_KEPT)
         self.read_own = False  # an epoch of this run has read own sources, or they had nothing
-        rows.own.on_failure = run.conducting.background_failed
+        rows.own.on_failure = run.background_failed
         rows.own.on_pause = partial(announce_pause, run)
 
     def run_micro_batch(

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.adapt.policy import RESPECT_S, FlowEpoch, ManualOverrides, PolicyLoop, Regroup
+from godwit.adapt.policy import (
+    RESPECT_S,
+    FlowEpoch,
+    ManualOverrides,
+    PolicyLoop,
+    Regroup,
+    Repartition,
+)
 from godwit.adapt.spreading import SpreadKeyOver
 from godwit.adapt.windows import ChooseWindowState
 from godwit.cluster.spark.run.threads import Guard
@@ -32,6 +39,10 @@ if TYPE_CHECKING:
     from godwit.migration import ComponentView, EpochOutcome
     from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow
+
+
+_PAUSE_MS, _REWRITE_MS_PER_BYTE = 150.0, 1e-4
+"""Milliseconds without epochs around a repartitioning, and to rewrite a byte of state (0094)."""
 
 
 def plan_from_present(
@@ -102,6 +113,7 @@ class OperatorPolicies:
         self._own = self._by_hand = ""  # ids of regroupings
         self._regrouped: tuple[str, ...] = ()  # what the one by hand was about
         self._plan: RegroupingPlan | None = None
+        self._repartitioning: Proposal | None = None
         self._lock = threading.Lock()
         self._guard = Guard("deciding on components", conducting.background_failed)
 
@@ -158,6 +170,17 @@ class OperatorPolicies:
             )
             self._loop.step(now_s)
 
+    def respect(self, operators: Iterable[str]) -> None:
+        """Record that a person has chosen the columns of operators, which policies leave alone."""
+        if self._policies:
+            what = [f"components of {name}" for name in operators]
+            self._overrides.record(what, time.time())
+
+    def take_repartitioning(self) -> Proposal | None:
+        """Return the change of an operator's columns that was decided on, once."""
+        proposal, self._repartitioning = self._repartitioning, None
+        return proposal
+
     def divide_manually(self, change: SpreadKeyOver) -> bool:
         """Change the grid of a hot key, as a user requested.
 
@@ -190,8 +213,10 @@ class OperatorPolicies:
         return True
 
     def cost(self, proposal: Proposal) -> float:
-        """Return the bytes of state that a regrouping moves."""
+        """Return the bytes of state that a regrouping moves, or the pause of a repartitioning."""
         change, self._plan = proposal.change, None
+        if isinstance(change, Repartition):
+            return self._pause_ms(change.operator)
         if not isinstance(change, Regroup):
             return 0.0
         try:
@@ -201,6 +226,13 @@ class OperatorPolicies:
         except GodwitError:
             return 0.0  # it cannot be, which is found again when it is asked for
         return float(sum(part.state_bytes for part in self._plan.moving))
+
+    def _pause_ms(self, operator: str) -> float:
+        """Estimate the milliseconds that no epoch runs while an operator's state is rewritten."""
+        parts = [o for o in self._flow.operators if operator in (o.name, o.part_of)]
+        with self._log.lock:
+            sizes = [state_bytes(of.states, self._log.chains).sum() for of in parts]
+        return _PAUSE_MS + _REWRITE_MS_PER_BYTE * float(sum(sizes))
 
     def act(self, proposal: Proposal) -> bool:
         """Begin a change and announce it; return ``False`` if it is not possible now."""
@@ -217,6 +249,9 @@ class OperatorPolicies:
             return True
         if isinstance(change, SpreadKeyOver):
             return self._divide_key(change, proposal.reason, proposal.numbers)
+        if isinstance(change, Repartition):
+            self._repartitioning = proposal
+            return True
         if self._plan is None:
             return False
         asked = to_regrouping(self._plan, Bounds(), proposal.reason)

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,8 +52,9 @@ from godwit.cluster.spark.run.controller import (
     past_decisions,
 )
 from godwit.cluster.spark.run.policies import OperatorPolicies
+from godwit.cluster.spark.run.repartitioning import Repartitioning
 from godwit.cluster.spark.run.source_loop import known_interval_s
-from godwit.cluster.spark.run.threads import DaemonPool, Guard, close_all
+from godwit.cluster.spark.run.threads import DaemonPool, GateClosedError, Guard, close_all
 from godwit.cluster.spark.stages.stages import lanes_of, ship_program
 from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.lane import lane_flow
@@ -66,7 +68,7 @@ from godwit.model import events
 from godwit.plan.explain import UserNames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -93,49 +95,94 @@ epochs in a row would wait for."""
 _PROGRESS_KEPT = 1000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunParts:
+    """Parts of a run that are opened over one recovery of its checkpoint, and closed together."""
+
+    epochs: FlowEpochs[Any]
+    cluster: SparkCluster
+    conducting: SharedConductor
+    pool: SparkExecutorPool
+    controller: ControllerThread | None
+    policies: OperatorPolicies
+    # see `EpochLoop`
+    delivering: Callable[[Callable[[], None]], Callable[[], object]] | None
+    closing: list[tuple[str, Callable[[], object]]]  # in the order in which they are closed
+
+
 class SparkRun:
     """One run of a flow, from its start to its end. Made by `open_run`.
 
-    `note` takes kind and values of entries for the journal; `closing` is what goes on beside the
-    epochs, by name, in the order in which it is closed.
+    Its parts are opened when it starts, and again, all but the sources, when other columns are to
+    place its state (`godwit.cluster.spark.run.repartitioning`).
     """
+
+    # whether somebody's change of the number of executors is under way; whoever knows replaces it
+    is_scaling: Callable[[], bool] = staticmethod(lambda: False)
 
     def __init__(
         self,
-        epochs: FlowEpochs[Any],
-        cluster: SparkCluster,
-        conducting: SharedConductor,
+        parts: RunParts,
         *,
-        pool: SparkExecutorPool,
-        controller: ControllerThread | None,
-        policies: OperatorPolicies,
-        note: Callable[[str, Callable[[], Mapping[str, Any]]], None],
-        beside: DaemonPool,
-        closing: list[tuple[str, Callable[[], object]]],
+        # opens parts again whose predecessors are closed, by operators' columns
+        reopen: Callable[[RunParts, Mapping[str, tuple[str, ...]]], RunParts],
+        note: Callable[[str, Callable[[], Mapping[str, Any]]], None],  # adds to the journal
         gate: EpochGate,
         lease: CheckpointLease,
         spark: SparkSession,
         trigger_s: float = 0.0,  # least time between the beginnings of epochs with input
-        # see `EpochLoop`
-        delivering: Callable[[Callable[[], None]], Callable[[], object]] | None = None,
     ) -> None:
-        self.epochs, self.cluster, self.conducting = epochs, cluster, conducting
-        self.loop = EpochLoop(epochs, conducting, self, beside=delivering)
-        self.pool, self.controller, self.policies = pool, controller, policies
-        self._note, self._beside = note, beside
-        self._closing, self._lease, self._spark, self.gate = closing, lease, spark, gate
+        self.run_id = parts.epochs.run_id
+        self._reopen, self._note = reopen, note
+        self._lease, self._spark, self.gate = lease, spark, gate
         self.batches = 0  # carried out in this run
-        self._collecting = Guard("collecting files", conducting.background_failed)
+        self._collecting = Guard("collecting files", self.background_failed)
         # epoch and time of the last collection
-        self._collected = epochs.log.latest_epoch, time.monotonic() - _COLLECT_EVERY_S
+        self._collected = parts.epochs.log.latest_epoch, time.monotonic() - _COLLECT_EVERY_S
         self._progress: deque[dict[str, Any]] = deque(maxlen=_PROGRESS_KEPT)
         self._noting = threading.Lock()
         self._record = RunRecorder(note, trigger_s=trigger_s)
+        self._input_ended = False
+        self._backlog_rows: Callable[[], int | None] = lambda: None
+        self._use(parts)
+        self.repartitioning = Repartitioning(self)
 
-    @property
-    def run_id(self) -> str:
-        """Id of the run."""
-        return self.epochs.run_id
+    def _use(self, parts: RunParts) -> None:
+        """Run epochs by these parts from now on."""
+        self.epochs, self.cluster, self.conducting = parts.epochs, parts.cluster, parts.conducting
+        self.pool, self.controller, self.policies = parts.pool, parts.controller, parts.policies
+        self.loop = EpochLoop(parts.epochs, parts.conducting, self, beside=parts.delivering)
+        self._parts, self._closing = parts, parts.closing
+        self.ask_backlog(self._backlog_rows)
+        if self._input_ended:
+            self.epochs.end_input()
+
+    def place_by(self, columns: Mapping[str, tuple[str, ...]]) -> None:
+        """Close the run's parts but the sources, and open them with other columns of operators.
+
+        Called between two epochs, once the last one is delivered; what it raises fails the query,
+        whose checkpoint has either the former columns or these.
+
+        Raises `GateClosedError` if the query is to stop.
+        """
+        parts = self._parts
+        self._closing = [part for part in parts.closing if part[0] == _SOURCES]
+        problems = close_all(part for part in parts.closing if part[0] != _SOURCES)
+        if self.gate.closed:
+            raise GateClosedError
+        self._use(self._reopen(parts, columns))
+        for what, error in problems:
+            self.background_failed(what, error)
+
+    def ask_backlog(self, backlog_rows: Callable[[], int | None]) -> None:
+        """Have the controller ask the sources' backlog in rows by this function."""
+        self._backlog_rows = backlog_rows
+        if self.controller is not None:
+            self.controller.backlog_rows = backlog_rows
+
+    def background_failed(self, what: str, error: str) -> None:
+        """Announce that background work has failed."""
+        self.conducting.background_failed(what, error)
 
     @property
     def flow(self) -> CompiledFlow:
@@ -173,6 +220,7 @@ class SparkRun:
 
         Returns the parts that could not be closed, with their errors.
         """
+        self.repartitioning.close()
         with suppress(Exception):  # the query has failed by it
             self.loop.finish_delivery()
         return close_all(self._closing)
@@ -239,6 +287,7 @@ class SparkRun:
 
     def end_input(self) -> None:
         """Mark the input as ended, so that open windows close."""
+        self._input_ended = True
         self.epochs.end_input()
 
     def advance_clock(self) -> None:
@@ -277,6 +326,8 @@ class SparkRun:
             )
         self._record.committed(self.flow, observed, time.time())
         self.policies.observe(outcome, self.flow, plans)
+        if (proposed := self.policies.take_repartitioning()) is not None:
+            self.repartitioning.begin_proposed(proposed)
         with self.conducting.locked() as conductor:
             load = conductor.recent_load.due_summary()
         self._record.loads(load)
@@ -301,7 +352,7 @@ class SparkRun:
         now_s = time.monotonic()
         if epoch - last >= _COLLECT_EVERY and now_s - last_s >= _COLLECT_EVERY_S:
             self._collected = epoch, now_s
-            self._beside.submit(self._collecting, self._collect_garbage)
+            self.cluster.beside.submit(self._collecting, self._collect_garbage)
 
     def _collect_garbage(self) -> None:
         """Delete files of the checkpoint that nothing needs, and announce it."""
@@ -327,6 +378,7 @@ _ENDING_JOBS = 4
 
 def open_run(
     flow: CompiledFlow,
+    compiled_again: Callable[[], CompiledFlow],  # the same flow, where parts are opened again
     # makes what has the source rows, from what the checkpoint says of them
     rows_of: Callable[[Recovery, CommitLog], BatchRows],
     options: Options,  # as the user gave them
@@ -350,8 +402,55 @@ def open_run(
     )
     run = uuid.uuid4().hex[:12]
     lease = acquire_lease(storage, run)
+    past: list[events.Event] = []
+    placed: dict[str, tuple[str, ...]] = {}  # operator → columns that were asked for in this run
+
+    def reopened(before: RunParts, columns: Mapping[str, tuple[str, ...]]) -> RunParts:
+        """Open the parts again, with other columns of some operators."""
+        placed.update(columns)
+        return _opened(
+            compiled_again(), storage, rows_of, options, spark,
+            run=run, dispatcher=dispatcher, gate=gate, past=[*past, *dispatcher.events],
+            before=before, placed=placed,
+        )  # fmt: skip
+
+    try:
+        past += _past_decisions(flow, storage, options)
+        parts = _opened(
+            flow, storage, rows_of, options, spark,
+            run=run, dispatcher=dispatcher, gate=gate, past=past,
+        )  # fmt: skip
+    except BaseException:
+        lease.release()
+        raise
+    return SparkRun(
+        parts,
+        reopen=reopened,
+        note=dispatcher.record,
+        gate=gate,
+        lease=lease,
+        spark=spark,
+        trigger_s=known_interval_s(options.trigger),
+    )
+
+
+def _opened(
+    flow: CompiledFlow,
+    storage: CheckpointStorage,
+    rows_of: Callable[[Recovery, CommitLog], BatchRows],
+    options: Options,
+    spark: SparkSession,
+    *,
+    run: str,  # its id
+    dispatcher: EventDispatcher,
+    gate: EpochGate,
+    past: list[events.Event],  # of earlier runs, and of this one so far
+    before: RunParts | None = None,  # closed parts of this run, whose sources go on
+    placed: Mapping[str, tuple[str, ...]] | None = None,  # operator → columns, if asked for
+) -> RunParts:
+    """Recover the state and open everything over it; if that fails, nothing is open."""
     closing: dict[str, Callable[[], object]] = {}
-    placed: list[dict[str, Any]] = []
+    compared: list[dict[str, Any]] = []
 
     def components(compiled: CompiledFlow, free: frozenset[str]) -> dict[str, tuple[str, ...]]:
         """Choose the components to start with.
@@ -359,11 +458,12 @@ def open_run(
         `free`: operators without state in the checkpoint.
         """
         fusion, lanes = options.adaptation.fusion, spark.sparkContext.defaultParallelism
+        if before is not None:
+            return _components_of(compiled, placed or {}, options)
         if fusion is not None and fusion.by == "attributes":
-            placed.extend(place_by_attributes(compiled, free, fusion, lanes))
+            compared.extend(place_by_attributes(compiled, free, fusion, lanes))
         if fusion is not None and options.checkpointing.repartition:
-            past = past_decisions(storage)
-            placed.extend(place_as_measured(compiled, past, fusion.confirm))
+            compared.extend(place_as_measured(compiled, past_decisions(storage), fusion.confirm))
         return _initial_components(compiled, options)
 
     try:
@@ -374,29 +474,36 @@ def open_run(
             retain_epochs=options.checkpointing.retain_epochs,
             components=components,
             repartition=options.checkpointing.repartition,
+            placed=placed,
+            delivered=before is not None,
         )
-        source = rows_of(recovery, log)
-        closing["source rows"] = source.close
-        source.open()
-        opened = _open_parts(
+        source = rows_of(recovery, log) if before is None else before.cluster.source
+        closing[_SOURCES] = source.close
+        if before is None:
+            source.open()
+        else:
+            source.use_log(log)
+        # What executors hold by the former columns lies under another id, and is removed.
+        part = run if before is None else uuid.uuid4().hex[:12]
+        parts = _open_parts(
             recovery, log, source, options, spark,
-            run_id=f"{log.identity.query_id[:12]}-{run}", dispatcher=dispatcher, gate=gate,
-            lease=lease, closing=closing,
+            run_id=f"{log.identity.query_id[:12]}-{part}", dispatcher=dispatcher, gate=gate,
+            closing=closing, past=past, before=before,
         )  # fmt: skip
     except BaseException:
         close_all(_closing_order(closing))
-        lease.release()
         raise
-    with opened.conducting.locked() as conductor:
-        for fields in placed:
+    with parts.conducting.locked() as conductor:
+        for fields in compared:
             conductor.announce(events.PartitioningCompared, **fields)
-    return opened
+    return parts
 
 
+_SOURCES: Final = "source rows"
 _CLOSED: Final = (
     *("controller", "resident lanes", "lanes of the next epoch", "garbage collection"),
     *("executor pool", "executor watch", "background copies", "work beside the epochs"),
-    *("conductor", "deliveries", "sinks", "source rows", "program of the executors"),
+    *("conductor", "deliveries", "sinks", _SOURCES, "program of the executors"),
 )
 """Parts of a run in the order in which they are closed, at its end and after a start that fails."""
 
@@ -423,23 +530,29 @@ def _open_parts(
     run_id: str,
     dispatcher: EventDispatcher,
     gate: EpochGate,
-    lease: CheckpointLease,
     closing: dict[str, Callable[[], object]],  # gets each part as it is opened
-) -> SparkRun:
-    """Open all parts of a run, whose sources are open, and return the run.
+    past: list[events.Event],
+    before: RunParts | None,
+) -> RunParts:
+    """Open all parts of a run, whose sources are open.
 
-    `closing`: gets a function for each part that is open.
+    `closing`: gets a function for each part that is open. `past`: events until now. `before`:
+    closed parts, whose work these go on with.
     """
     flow = recovery.flow
     cluster = _open_cluster(
         recovery, log, source, options, spark,
+        # Those that were there a moment ago: another number was perhaps asked for since the start.
+        executors=options.executors if before is None else 1,
         run_id=run_id, announce=dispatcher.emit, gate=gate, closing=closing,
     )  # fmt: skip
-    dispatcher.add_recorder("journal", JournalWriter(log.storage, run_id))
-    past = _past_decisions(flow, log, options)
+    if before is None:
+        dispatcher.add_recorder("journal", JournalWriter(log.storage, run_id))
     executors = tuple(cluster.executors.values())
     started = run_started(flow, log, recovery, options.sizing.assignments, executors, run_id=run_id)
-    conductor = _create_conductor(started, recovery, log, cluster, options.policy)
+    conductor = _create_conductor(
+        started, recovery, log, cluster, options.policy, starts=before is None
+    )
     conducting = SharedConductor(conductor)
     closing["conductor"] = conducting.close
     if options.lanes.resident:
@@ -455,10 +568,11 @@ def _open_parts(
         gate=gate,
         patience_s=options.sizing.executors_timeout_s,
         before_return=partial(cluster.end_resident, "executors are given back"),
+        total=None if before is None else before.pool.total,
     )
     closing["executor pool"] = pool.close
     controller = _start_controller(
-        started, flow, log, options,
+        started, flow, log, options, before,
         conducting=conducting, pool=pool, past=past, note=dispatcher.record, closing=closing,
     )  # fmt: skip
     epochs = FlowEpochs(
@@ -470,26 +584,22 @@ def _open_parts(
         run_id=run_id,
         close_at_end=options.close_at_end,
         on_regroup=(lambda _: None) if controller is None else controller.regrouped,
+        meter=None if before is None else before.epochs.meter,
     )
     _start_background_threads(
         epochs, cluster,
         conducting=conducting, pool=pool, options=options, spark=spark, closing=closing,
     )  # fmt: skip
-    return SparkRun(
-        epochs,
-        cluster,
-        conducting,
-        delivering=_concurrent_delivery(cluster, gate, closing),
+    delivering = _concurrent_delivery(cluster, gate, closing)
+    return RunParts(
+        epochs=epochs,
+        cluster=cluster,
+        conducting=conducting,
         pool=pool,
         controller=controller,
         policies=_enabled_policies(options, epochs, conducting, past),
-        note=dispatcher.record,
-        beside=cluster.beside,
+        delivering=delivering,
         closing=_closing_order(closing),
-        gate=gate,
-        lease=lease,
-        spark=spark,
-        trigger_s=known_interval_s(options.trigger),
     )
 
 
@@ -498,6 +608,7 @@ def _start_controller(
     flow: CompiledFlow,
     log: CommitLog,
     options: Options,
+    before: RunParts | None,
     *,
     conducting: SharedConductor,
     pool: SparkExecutorPool,
@@ -512,6 +623,7 @@ def _start_controller(
     """
     if options.control is None:
         return None
+    former = None if before is None else before.controller
     controller = ControllerThread(
         options.control,
         flow,
@@ -519,7 +631,7 @@ def _start_controller(
         pool=pool,
         state_bytes=started.state_bytes,
         past=past,
-        memory=last_memory(log.storage),
+        memory=last_memory(log.storage) if former is None else former.memory,
         note=note,
         trigger_s=known_interval_s(options.trigger),
     )
@@ -570,6 +682,7 @@ def _open_cluster(
     options: Options,
     spark: SparkSession,
     *,
+    executors: int,  # that are waited for
     run_id: str,
     announce: Callable[[events.Event], None],
     gate: EpochGate,
@@ -589,9 +702,9 @@ def _open_cluster(
     program = ship_program(source.program(lanes), run_id, context)
     closing["program of the executors"] = program.destroy
     set_locality_wait(context)
-    executors = wait_for_executors(
+    there = wait_for_executors(
         context,
-        options.executors,
+        executors,
         options.sizing.executors_timeout_s,
         spare_slots=_spare_slots(options),
     )
@@ -599,7 +712,7 @@ def _open_cluster(
     closing["work beside the epochs"] = beside.close
     return SparkCluster(
         context,
-        executors,
+        there,
         program=program,
         source=source,
         sinks=sinks,
@@ -663,6 +776,8 @@ def _create_conductor(
     log: CommitLog,
     cluster: SparkCluster,
     policy: Policy,
+    *,
+    starts: bool,  # false: the run goes on
 ) -> Conductor:
     """Create the conductor, announce the run, and repeat the delivery of the last epoch."""
     flow, sinks, resumed = recovery.flow, cluster.sinks, log.latest_epoch >= 0
@@ -675,7 +790,8 @@ def _create_conductor(
         remembered=last_loads(load, flow, recovery),
         plan=flow.physical_plan,
     )
-    conductor.announce(events.QueryStarted, name=flow.name, resumed=resumed)
+    if starts:
+        conductor.announce(events.QueryStarted, name=flow.name, resumed=resumed)
     if resumed and (changes := recovery.changes_event(*sinks.describe_changes())) is not None:
         conductor.announce(events.FlowChanged, **changes)
     if log.latest is not None:
@@ -683,7 +799,9 @@ def _create_conductor(
     return conductor
 
 
-def _past_decisions(flow: CompiledFlow, log: CommitLog, options: Options) -> list[events.Event]:
+def _past_decisions(
+    flow: CompiledFlow, storage: CheckpointStorage, options: Options
+) -> list[events.Event]:
     """Return the events of earlier runs; empty without controller and policies."""
     adapts = (
         options.control
@@ -691,7 +809,7 @@ def _past_decisions(flow: CompiledFlow, log: CommitLog, options: Options) -> lis
         or splitting_of(flow, options.adaptation.splitting)
         or options.adaptation.spreading
     )
-    return past_decisions(log.storage) if adapts else []
+    return past_decisions(storage) if adapts else []
 
 
 def _enabled_policies(
@@ -713,11 +831,11 @@ def _enabled_policies(
             policies.append(
                 SplitOrCombine(flow, splitting, _EXCHANGE, overrides=overrides, announce=announce)
             )
-        if options.adaptation.fusion is not None and options.adaptation.fusion.by == "traffic":
-            policies.append(Fusing(flow, options.adaptation.fusion, overrides=overrides))
-            policies.append(
-                ComparePlacing(flow, options.adaptation.fusion, _EXCHANGE, announce=announce)
-            )
+        fusion = options.adaptation.fusion
+        if fusion is not None and fusion.by == "traffic":
+            policies.append(Fusing(flow, fusion, overrides=overrides))
+        if fusion is not None and (fusion.by == "traffic" or fusion.repartition):
+            policies.append(ComparePlacing(flow, fusion, _EXCHANGE, announce=announce))
         return policies
 
     return OperatorPolicies(
@@ -739,3 +857,13 @@ def _initial_components(flow: CompiledFlow, options: Options) -> dict[str, tuple
     if options.adaptation.fusion is None or options.adaptation.fusion.by != "attributes":
         return named
     return by_attributes(flow, {name for of in named.values() for name in of}) | named
+
+
+def _components_of(
+    flow: CompiledFlow, placed: Collection[str], options: Options
+) -> dict[str, tuple[str, ...]]:
+    """Components of a running query that change with the columns of some operators."""
+    if options.adaptation.fusion is None or options.adaptation.fusion.by != "attributes":
+        return {}
+    named = {name for of in options.components.values() for name in of}
+    return {name: of for name, of in by_attributes(flow, named).items() if {*placed} & {*of}}

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from godwit.checkpoint.commit_log import CommitLog
+    from godwit.checkpoint.records import BatchRef, CommitRecord
     from godwit.cluster.spark.run.run import SparkRun
     from godwit.cluster.spark.stages.stages import EpochRows
     from godwit.engine.cluster import SourceBatch
@@ -139,6 +140,10 @@ class OwnRows(BatchRows):
     def _report_pause(self, loop: str, rounds: int, rows: int) -> None:
         """Announce that a loop pauses after a number of rounds, with rows waiting."""
         self.on_pause(loop, rounds, rows)
+
+    def use_log(self, log: CommitLog) -> None:
+        """Read what waits in loops from this log of the checkpoint, from now on."""
+        self.positions.read_loops_of(log)
 
     def open(self) -> None:
         """Open the sources at the positions of the last commit record."""
@@ -257,7 +262,7 @@ class SourceLoop:
         longest_s: float | None = None,
     ) -> None:
         self._run, self._gate, self._positions = run, run.gate, rows.positions
-        rows.on_failure = run.conducting.background_failed
+        rows.on_failure = run.background_failed
         rows.on_pause = partial(announce_pause, run)
         self._trigger, self._pace = trigger, ReadPace(trigger)
         self._limit = RowLimit(math.inf if longest_s is None else longest_s)
@@ -392,7 +397,7 @@ class SourceLoop:
             return self._run_round(due=False)
         began_s = time.monotonic()
         once = self._trigger is not None and "once" in self._trigger
-        limit = self._limit.per_source(len(self._positions.sources))
+        limit, after = self._limit.per_source(len(self._positions.sources)), self._run.log.latest
         plan = partial(self._positions.plan, num_tasks(self._run), limit=limit, everything=once)
         asked_us, planned = now_us(), plan()
         if planned is not None and has_few_rows(planned) and self._run.cluster.prepare_lanes():
@@ -409,8 +414,7 @@ class SourceLoop:
         self._message = "Processing new data"
         if (held_back := self._figures.backlog_without(planned)) is not None:
             self._run.epoch_begun(planned.split_rows or 0, held_back)
-        self._run_epoch(planned, asked_us, began_s)
-        if once:
+        if self._run_epoch(planned, asked_us, began_s, after) and once:
             self._end_input()
         if self._pace.interval_s:
             self._message = "Waiting for next trigger"
@@ -421,21 +425,42 @@ class SourceLoop:
 
         `due`: an epoch is due anyway, so it runs even if the loops pause.
         """
-        began_s, asked_us = time.monotonic(), now_us()
+        began_s, asked_us, after = time.monotonic(), now_us(), self._run.log.latest
         planned = self._positions.plan_next_round(num_tasks(self._run), due=due)
         if planned is None:
             return False
-        self._run_epoch(planned, asked_us, began_s)
+        self._run_epoch(planned, asked_us, began_s, after)
         return True
 
-    def _run_epoch(self, planned: SourceBatch[Any], asked_us: int, began_s: float) -> None:
-        """Run an epoch with rows, and call `Source.committed` after its commit."""
+    def _run_epoch(
+        self,
+        planned: SourceBatch[Any],
+        asked_us: int,
+        began_s: float,
+        after: CommitRecord | None,  # the last record when the batch was planned
+    ) -> bool:
+        """Run an epoch with rows, and call `Source.committed` after its commit.
+
+        Returns false without one if the state was repartitioned since: what waits in loops has
+        another position then, and the batch is to be planned again.
+        """
         batch = replace(planned, look=self._figures.observe(planned, asked_us))
-        self._run.with_input(lambda _last: batch)
+        outdated = False
+
+        def offered(_: BatchRef | None) -> SourceBatch[Any] | None:
+            """Return the batch, unless an epoch was committed since it was planned."""
+            nonlocal outdated
+            outdated = self._run.log.latest is not after
+            return None if outdated else batch
+
+        self._run.with_input(offered)
+        if outdated:
+            return False
         ended_s = time.monotonic()
         self._limit.record_epoch(planned.split_rows, ended_s - began_s)
         self._positions.committed(planned.ref)
         self._figures.record_epoch(planned.ref.number, planned, began_s, ended_s)
+        return True
 
     def _run_quiet_epoch(self) -> bool:
         """Run an epoch without source rows if one is due; return whether it ran.

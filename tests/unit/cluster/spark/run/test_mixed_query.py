@@ -33,7 +33,6 @@ class Run:
         self.gate = EpochGate()
         self.view = SimpleNamespace(awaits=False)
         self.told: list[tuple[str, ...]] = []
-        self.conducting = SimpleNamespace(background_failed=lambda *told: self.told.append(told))
         self.cluster = SimpleNamespace(executors={"1": SimpleNamespace(lanes=2)})
         self.log = SimpleNamespace(latest_epoch=-1)
         self.epochs = SimpleNamespace(last_batch=None)
@@ -47,6 +46,9 @@ class Run:
 
     def check_lease(self) -> None:
         pass
+
+    def background_failed(self, *told: str) -> None:
+        self.told.append(told)
 
     def with_input(
         self,

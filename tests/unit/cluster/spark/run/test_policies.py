@@ -11,7 +11,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
 from godwit.adapt.fusing import Fusing
-from godwit.adapt.policy import AdaptationPolicy, FlowEpoch, Proposal, Regroup
+from godwit.adapt.policy import AdaptationPolicy, FlowEpoch, Proposal, Regroup, Repartition
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.run import policies
@@ -148,6 +148,28 @@ def test_what_was_decided_on_other_components_is_not_asked_for(tmp_path: Path) -
     story.flow = before.with_plan(story.conductor.plan)
     story.observe(10)
     assert [c.name for c in story.conductor.plan.components] == ["a", "b"]
+
+
+def test_columns_are_changed_where_epochs_gain_more_than_they_wait(tmp_path: Path) -> None:
+    class Placing(Parting):
+        gain = 1.0
+
+        def propose(self, now_s: float) -> Iterator[Proposal]:
+            to = Repartition(operator="a", columns=("k",))
+            yield Proposal(subject="columns", change=to, reason="it pays", gain=self.gain)
+
+    story, policy = Story(tmp_path), Placing()
+    story.decide_by(policy)
+    story.observe(10)
+    assert story.deciding.take_repartitioning() is None
+    (skipped,) = (e for e in story.ports.events if isinstance(e, DecisionSkipped))
+    assert skipped.reason == "it costs more than it gains"
+    policy.gain = 1e9
+    story.observe(10)
+    proposal = story.deciding.take_repartitioning()
+    assert proposal is not None
+    assert proposal.change == Repartition(operator="a", columns=("k",))
+    assert story.deciding.take_repartitioning() is None
 
 
 def test_a_policy_that_raises_is_told_of_and_the_epoch_goes_on(tmp_path: Path) -> None:

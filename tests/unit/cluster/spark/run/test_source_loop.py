@@ -35,14 +35,13 @@ class Run:
     def __init__(self) -> None:
         self.gate = EpochGate()
         self.view = SimpleNamespace(awaits=False)
-        self.conducting = SimpleNamespace(background_failed=lambda *told: self.told.append(told))
         self.released = 0
         self.cluster = SimpleNamespace(
             executors={"1": SimpleNamespace(lanes=2)},
             prepare_lanes=lambda: False,
             release_lanes=self._release,
         )
-        self.log = SimpleNamespace(identity=SimpleNamespace(query_id="0" * 32))
+        self.log = SimpleNamespace(identity=SimpleNamespace(query_id="0" * 32), latest=None)
         self.loop = SimpleNamespace(finish_delivery=lambda: None)
         self.is_due = self.is_pending = self.input_ended = False
         self.epochs: list[Any] = []  # rows of each epoch; None: without input
@@ -61,10 +60,15 @@ class Run:
     def check_lease(self) -> None:
         self.on_look()
 
-    def with_input(self, offered: Callable[[None], SourceBatch[Any]]) -> None:
+    def background_failed(self, *told: str) -> None:
+        self.told.append(told)
+
+    def with_input(self, offered: Callable[[None], SourceBatch[Any] | None]) -> None:
         with self.gate.epoch():
             self.on_epoch()
-            self.epochs.append(offered(None).split_rows)
+            batch = offered(None)
+            if batch is not None:
+                self.epochs.append(batch.split_rows)
 
     def epoch_begun(self, rows: int, held_back: int) -> None:
         self.begun.append((rows, held_back))
@@ -161,6 +165,21 @@ def test_rows_are_processed_as_they_come_and_whoever_waits_goes_on_once_theirs_a
     story.end()
     assert story.run.gate.failure is None
     loop.process_all_available()  # returns at once, as everything is over
+
+
+def test_a_batch_that_was_planned_before_other_columns_placed_the_state_is_planned_again() -> None:
+    story = Story()
+    latest = iter([object()])
+
+    def repartitioned() -> None:
+        story.run.log.latest = next(latest, story.run.log.latest)
+
+    story.run.on_epoch = repartitioned
+    story.source.add(rows(3))
+    story.begin().process_all_available()
+    assert story.run.epochs == [3]
+    assert story.positions.positions == {"rows": 3}
+    story.end()
 
 
 def test_whoever_waits_goes_on_although_rows_come_without_an_end() -> None:
