@@ -44,4 +44,6 @@ FIGURE = Figure(
               y_label="load distance (% of the mean)"),
     ),
     mechanism="the MILP (Flux plans in its place)",
+    reason="In one of 25 periods the search for a plan ends at 1.0008 %, where the optimum is "
+    "0.67 %; it takes four seconds to find. Loads drift by 5 % a period, which is chosen here.",
 )  # fmt: skip

@@ -68,4 +68,6 @@ FIGURE = Figure(
               y_label="pause (ms)", log_x=True, log_y=True),
     ),
     mechanism="instant migration",
+    reason="A pause is of one run, and varies by tens of milliseconds on a busy machine; another "
+    "run of the same day agreed.",
 )  # fmt: skip
