@@ -303,9 +303,12 @@ def test_each_of_a_hundred_thousand_files_is_read_once_at_twelve_bytes_in_the_po
         (tmp_path / name).write_bytes(b'{"n":1}\n')
     listed = []
     list_directory = directory.Directory.list
-    monkeypatch.setattr(
-        directory.Directory, "list", lambda *given: listed.append(given) or list_directory(*given)
-    )
+
+    def listing(*given: Any) -> Any:
+        listed.append(given)
+        return list_directory(*given)
+
+    monkeypatch.setattr(directory.Directory, "list", listing)
     source = source_of("json", tmp_path, max_files_per_epoch=40_000)
     source.open(None)
     position, planned = source.start(), list[list[str]]()
