@@ -132,12 +132,14 @@ class Judge:
         if one is None:
             return
         one.age += 1
-        risen = situation.arrival_per_s > _RISEN * one.arrival_per_s
+        # Before that, a little more load may be noise that passes.
+        at_rest = steady and situation.executors == one.wanted
+        risen = at_rest and situation.arrival_per_s > _RISEN * one.arrival_per_s
         if risen or _rates_differ(one.arrival_per_s, situation.arrival_per_s):
             self._stop_judging("the arrival rate is another one")
         elif one.age > _PATIENCE:
             self._stop_judging(f"it did not come to rest within {_PATIENCE} periods")
-        elif steady and situation.executors == one.wanted and wanted.measured is not None:
+        elif at_rest and wanted.measured is not None:
             self._announce_result(one, wanted.measured, situation)
 
     def _announce_result(

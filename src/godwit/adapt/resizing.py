@@ -89,6 +89,7 @@ class Pace:
         self._had = 0  # executors that there were or were to come
         # Whether the stream is at rest, and was when the last decision was made.
         self._steady = self._made_at_rest = False
+        self._answered = False  # whether the target was met at rest since the last decision
         self.last: tuple[str, float] = "", 0.0
         """Kind (``"out"``, ``"in"`` or empty) and time of the last decision."""
 
@@ -107,7 +108,7 @@ class Pace:
         if not self._same_rate(arrival_per_s):
             self._step_per_s = arrival_per_s
         self._made = made + 1
-        self._made_at_rest = self._steady
+        self._made_at_rest, self._answered = self._steady, False
         self._sufficed.clear()
 
     def _made_for(self, kind: Literal["out", "in"], arrival_per_s: float, at_s: float) -> int:
@@ -130,8 +131,6 @@ class Pace:
         decision.
         """
         if wanted.measured is None or wanted.measured > _NEARLY * wanted.target:
-            return False
-        if (situation.backlog_rows or 0) > situation.arrival_per_s * situation.epoch_s:
             return False
         to_come = max(situation.arrival_per_s, situation.expected_per_s or 0.0)
         return to_come <= _SAME_RATE * self._arrival_per_s < math.inf
@@ -176,6 +175,8 @@ class Pace:
         # What waits takes longer than the model says of a stream at rest: nobody goes before the
         # target is met, or the stream is at rest and misses it by what no executor changes.
         missed = wanted.target and wanted.measured is not None and wanted.measured > wanted.target
+        behind = (situation.backlog_rows or 0) > situation.arrival_per_s * situation.epoch_s
+        self._answered = self._answered or (steady and not missed and not behind)
         spare = have > roomy and (not missed or steady or bool(wanted.unattainable))
         fewer = self._hysteresis.is_confirmed(_SCALING, "in" if spare else None)
         self._spare_in_a_row = self._spare_in_a_row + 1 if spare else 0
@@ -189,14 +190,16 @@ class Pace:
         if bounded > coming and paced and not situation.movable:
             return ScalingStep(kind="refused", executors=coming, reason=_IMMOVABLE)
         if bounded > coming:
-            as_decided = paced and not lost and self._as_decided(wanted, situation)
+            as_decided = not (lost or behind) and paced and self._as_decided(wanted, situation)
             if as_decided and self._more_in_a_row < _AT_REST:
                 return ScalingStep(kind="stay", executors=have, reason="it may pass")
             # Into the range: at its edge noise would soon ask for one more. What is too many is
-            # corrected once, so a second decision asks for what suffices.
+            # corrected once, so a second decision for a step asks for what suffices. A backlog
+            # after a step that was answered is a matter of its own.
             aim = (bounded + roomy) // 2 if wanted.aim is None else wanted.aim
-            if self._made_for("out", situation.arrival_per_s, situation.now_s):
-                aim = aim if wanted.sufficient is None else wanted.sufficient
+            made = self._made_for("out", situation.arrival_per_s, situation.now_s)
+            if made and not (behind and self._answered) and wanted.sufficient is not None:
+                aim = wanted.sufficient
             within = bounded if as_decided else min(max(aim, bounded), roomy)
             return self._decide_more(within, situation, pool, paced=paced, arrived=arrived)
         if spare and not pool.pending:

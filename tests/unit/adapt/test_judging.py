@@ -97,6 +97,13 @@ def test_a_decision_made_early_in_a_step_is_not_blamed_for_the_rest_of_it() -> N
     assert out().after(3.9, arrival_per_s=0.8 * 4000.0).said[0].verdict == "no help"
 
 
+def test_a_rate_that_rose_for_a_moment_leaves_the_verdict_to_the_stream_at_rest() -> None:
+    judged = out()
+    more = situation(executors=4, arrival_per_s=1.12 * 4000.0)
+    judged.judge.judge_if_steady(more, answer(3.9), steady=False)
+    assert judged.after(3.9).said[0].verdict == "no help"
+
+
 def test_it_may_be_taken_again_once_there_are_fewer_executors() -> None:
     assert not out().after(3.9).after(4.0, periods=1, executors=3).judge.no_help_reason()
 

@@ -407,6 +407,17 @@ def test_a_second_decision_for_a_step_asks_for_what_suffices() -> None:
     assert asked(made=1, arrival_per_s=8000.0) == 12  # another step
 
 
+def test_a_backlog_after_a_step_is_worked_off_in_half_the_time() -> None:
+    """The step was answered: what waits later is no reason to ask for as few as suffice."""
+    pace = Pace(cool_down_s=30.0)
+    pace.record_decision("out", NOW_S, arrival_per_s=4000.0)
+    for _ in range(3):
+        pace.step(wanting(4), situation(), PoolView(), paced=True, steady=True)
+    wanted = replace(wanting(9, 14), aim=12, sufficient=10)
+    later = situation(now_s=NOW_S + 600, backlog_rows=100_000)
+    assert pace.step(wanted, later, PoolView(), paced=True).executors == 12
+
+
 def test_an_order_is_followed_at_once() -> None:
     pace = Pace(cool_down_s=30.0)
     pace.record_decision("out", NOW_S)
