@@ -403,7 +403,7 @@ class Planning:
 
     @property
     def remote(self) -> dict[str, float] | None:
-        """Component → its work on lent cores.
+        """Number of key groups on lent cores, and bytes per second sent to them, of all components.
 
         ``None`` unless the elasticity is executor-centric.
         """

@@ -612,13 +612,13 @@ class KeyedStream:
             Time-to-live: the state of a key is removed if the key was not used for this long, by
             the driver's clock. By default state is kept forever.
         event_time
-            Column of the output that operators behind take for event time, unless they name
+            Column of the output that downstream operators take for event time, unless they name
             another.
         slack
-            How far `event_time` of an emitted row may be behind the watermark: 0 by default, which
-            suits a function that emits rows in the epoch in which they arrive. A function that
-            keeps rows and emits them later, such as from a timer, needs more; rows further behind
-            are late downstream.
+            Largest time by which `event_time` of an emitted row is behind the watermark; rows
+            further behind are late downstream. 0 by default, which suits a function that emits rows
+            in the epoch in which they arrive. A function that keeps rows and emits them later, such
+            as from a timer, needs more.
         asynchronous
             For an ``async def`` function: number of keys at once, time-out, retries, and resources
             that are kept between epochs (`godwit.Async`).
@@ -1231,16 +1231,16 @@ class WindowedStream:
             (`godwit.KeyRows`) and the `godwit.Window`; returns the rows to emit, or ``None``. Rows
             are in arrival order, those of a session in order of event time.
         output
-            Columns of the rows that it emits (see `godwit.columns.types.to_schema`), or a class of
-            them; see `KeyedStream.process`.
+            Required: columns of the emitted rows (see `godwit.columns.types.to_schema`), or a class
+            of them; see `KeyedStream.process`.
         event_time
-            Column of the output that operators behind take for event time, unless they name
+            Column of the output that downstream operators take for event time, unless they name
             another.
         slack
-            How far `event_time` of an emitted row may be behind the watermark. By default the
-            length of the longest window, which suits any time within a window; 0 suits the window's
-            end. Required with `event_time` over sessions, which have no maximum length.
-
+            Largest time by which `event_time` of an emitted row is behind the watermark; rows
+            further behind are late downstream. By default the length of the longest window, which
+            suits any time within a window; 0 suits the window's end. Required with `event_time`
+            over sessions, which have no maximum length.
 
         Raises
         ------

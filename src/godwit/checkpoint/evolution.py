@@ -267,7 +267,11 @@ def _class_fields(description: StateDescription | None) -> dict[str, frozenset[s
 
 
 def differences(where: str, old: Any, new: Any) -> Iterator[str]:
-    """Yield the differences of two plain values as text, each prefixed by `where`."""
+    """Yield a text for each difference of two values, such as ``type.x was 1 and is 2``.
+
+    The values are compared as msgpack decodes them; dicts field by field, at any depth. `where`:
+    path that precedes the fields, with its final dot.
+    """
     old, new = plain(old), plain(new)
     if not (isinstance(old, dict) and isinstance(new, dict)):
         if old != new:

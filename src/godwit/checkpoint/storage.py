@@ -559,7 +559,11 @@ class StorageLock:
             self.close()
 
     def close(self) -> None:
-        """Close the lock's file; in a forked child this leaves the lock with the parent."""
+        """Close this process's handle of the lock's file.
+
+        The kernel releases the lock when no process has that handle: a forked child that closes its
+        own leaves the lock with the parent.
+        """
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)

@@ -164,9 +164,10 @@ class EventTimes:
     ) -> dict[str, EpochTime]:
         """Return the event time of each operator in the next epoch.
 
-        `clock_us`: the driver's clock, since 1970-01-01 UTC. `silence_us`: a monotonic clock, to
-        measure how long sources have had no rows. `components`: component → how it runs, with
-        suspended key groups; components regrouped since count as having none.
+        `clock_us`: the driver's clock, in Unix time. `silence_us`: reading of a monotonic clock;
+        differences of readings tell how long a source had no rows. `components`: component → how it
+        runs in the epoch; a component that is missing counts as without suspended key groups and
+        without waiting rows.
         """
         suspended = self._suspended_operators(components)
         resumed = self._resumed_operators(components)

@@ -255,7 +255,10 @@ class Instructor:
         )
 
     def _missing_tables(self, operator: KeyedOperator) -> list[StateInstruction]:
-        """Return instructions for executors without a copy of an operator's broadcast tables."""
+        """Return instructions to load an operator's broadcast tables, for executors without a copy.
+
+        One per table, from the beginning up to the committed version; none if it has no tables.
+        """
         if not operator.broadcasts:
             return []
         home = key_group_mask([operator.table_key_group(self.num_key_groups)], self.num_key_groups)

@@ -411,7 +411,7 @@ class SourceError(GodwitError):
 
 
 class MigrationError(GodwitError):
-    """A migration could not start, or was cancelled; key groups that had moved stay.
+    """A migration could not start, or was cancelled; key groups that had moved are not moved back.
 
     Examples
     --------

@@ -515,12 +515,25 @@ class OperatorsRepartitioned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitioningCompared(Event):
-    """Two choices of the columns that decide an operator's key groups were compared.
+    """Two ways to place an operator's keys were compared: by all key columns, or by some of them.
 
-    All its key columns (`apart_ms`), or those that it has in common with `downstream`, an operator
-    that it feeds (`together_ms`; then no exchange is needed between the two). ``chosen``: the
-    common columns are used from now on. ``better``: they would take less time per epoch.
-    ``imbalance``: load of the busiest lane over the mean with them; ``None`` if unknown.
+    Attributes
+    ----------
+    operator, downstream
+        The operator, and the operator that it feeds.
+    columns
+        Key columns that both have; placed by these alone, they need no exchange between them.
+    chosen
+        Whether both are placed by `columns` from now on.
+    better
+        Whether epochs of the running query would be shorter so.
+    imbalance
+        Load of the busiest lane over the mean if placed by `columns`; ``None`` if unknown.
+    apart_ms, together_ms
+        Milliseconds of an epoch, placed by all key columns and by `columns`; ``None`` before a
+        query runs.
+    reason
+        Reason, as text.
 
     Examples
     --------

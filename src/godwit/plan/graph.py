@@ -67,7 +67,7 @@ def graph_of(flow: CompiledFlow) -> dict[str, Any]:
 
 
 def _rows_of_sink(output: Output) -> str:
-    """Return the kind of rows that a sink gets, such as ``rejected``."""
+    """Return which rows a sink gets: ``results``, ``left out``, ``rejected`` or ``unreadable``."""
     if output.rejects_of is not None:
         return "rejected"
     if output.unreadable_of:

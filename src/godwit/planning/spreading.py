@@ -35,7 +35,9 @@ class SidesOfKey:
         return self.left + self.right + self.pairs
 
     def work_of_part(self, rows: int, columns: int) -> float:
-        """Return the work of one part of a grid of `rows` times `columns` parts.
+        """Return the work of one part if the key is divided into `rows` times `columns` parts.
+
+        It is ``left / rows + right / columns + pairs / (rows * columns)``.
 
         Examples
         --------
@@ -45,7 +47,10 @@ class SidesOfKey:
         return self.left / rows + self.right / columns + self.pairs / (rows * columns)
 
     def copied_rows(self, rows: int, columns: int) -> float:
-        """Return the additional rows of a grid; each side's rows are copied to several parts."""
+        """Return the additional rows if the key is divided into `rows` times `columns` parts.
+
+        Each row of the left is in `columns` parts, each row of the right in `rows` parts.
+        """
         return (columns - 1) * self.left + (rows - 1) * self.right
 
 
@@ -85,8 +90,8 @@ def place_parts(
 ) -> list[int]:
     """Choose `count` of the candidates as places of a hot key's parts, the least loaded first.
 
-    They are on different executors and lanes; `share`: load of one part. Returns positions in
-    `candidates`.
+    They are on different executors and lanes; `load`: present load of each place; `share`: load of
+    one part. Returns positions in `candidates`.
 
     Examples
     --------

@@ -346,7 +346,10 @@ class TargetTable:
         return {row[0]: _Column(**dict(zip(names, row, strict=True))) for row in rows}
 
     def _check_columns(self, columns: Mapping[str, _Column]) -> None:
-        """Raise if columns cannot hold the rows, or columns that the rows lack are required."""
+        """Raise if columns cannot hold the rows, or columns that the rows lack are required.
+
+        `columns`: name → column of the table.
+        """
         alter = f"ALTER TABLE {self._name}"
         for field in self.schema:
             fitting = postgres_type(field.type)
@@ -402,7 +405,11 @@ class TargetTable:
             )
 
     def _check_unique(self, connection: Connection, columns: Mapping[str, _Column]) -> None:
-        """Raise unless there is a unique index on exactly the keys, with equal nulls."""
+        """Raise `SinkError` unless the table has a unique index on exactly the key columns.
+
+        If a key column is nullable, the index has to treat nulls as equal (``NULLS NOT
+        DISTINCT``). `columns`: name → column of the table.
+        """
         # The catalogue learnt to say whether nulls are distinct with the server that has a choice.
         sees_nulls = (
             "i.indnullsnotdistinct"

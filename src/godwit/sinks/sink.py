@@ -199,9 +199,9 @@ class CommittedEpochs(Protocol):
 class Sink(ABC):
     """Base class of sinks: derive from it, and define `open` and `deliver`.
 
-    `open` prepares the target before the first epoch of a run; until then an instance has
-    configuration only. `deliver` writes one epoch, and must change nothing if the target has it
-    already.
+    `open` gets a `SinkContext` and prepares the target before the first epoch of a run; until then
+    an instance has configuration only. `deliver` gets an `EpochOutput`, the rows of one committed
+    epoch, and writes them; it must change nothing if the target has that epoch already.
 
     Examples
     --------
@@ -210,7 +210,7 @@ class Sink(ABC):
     ...         self.rows = {}
     ...     def deliver(self, output):
     ...         self.rows[output.epoch] = output.num_rows  # twice is as good as once
-    >>> Counting().delivers_concurrently
+    >>> Counting().delivers_concurrently  # deliver may not run beside the next epoch
     False
     """
 

@@ -416,8 +416,15 @@ def nexmark(
         of all is ``date_time``.
     events_per_second
         Events per second of all three kinds together.
-    paced, max_rows_per_epoch, num_rows, start, seed
+    paced
         As in `rate`.
+    max_rows_per_epoch, num_rows
+        As in `rate`; rows of this kind are counted, not events of all three.
+    start
+        Time of the first event of all three kinds, a datetime or ISO 8601 text; by default the time
+        of the query's first start.
+    seed
+        Seed of the rows' values. The same seed, start and rate always give the same rows.
 
     Examples
     --------

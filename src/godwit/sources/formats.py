@@ -1,7 +1,4 @@
-"""Formats of the messages that sources and sinks of Kafka decode and encode: ``gw.formats``.
-
-They are defined in `godwit.sources.message_formats`.
-"""
+"""Formats of Kafka messages, to decode and to encode: json, text, raw, avro and protobuf."""
 
 from __future__ import annotations
 

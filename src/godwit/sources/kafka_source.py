@@ -196,13 +196,17 @@ class KafkaSource(Source):
             return self._starting_position()
 
     def end(self, position: Position) -> Position:
-        """Return the end offsets of all partitions."""
+        """Return the end offsets of all partitions, as a position; not before `position`."""
         return self._next_position(position, None, None)
 
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
-        """Return the next offsets to read up to, with the limit shared fairly among partitions."""
+        """Return the offsets up to which an epoch that begins at `position` may read.
+
+        `limit`, or ``max_rows_per_epoch`` if lower: maximum rows, shared fairly among partitions.
+        `until`: offsets not to exceed.
+        """
         limits = [most for most in (limit, self._max_rows) if most is not None]
         return self._next_position(position, min(limits, default=None), until, fetched=True)
 
@@ -265,7 +269,7 @@ class KafkaSource(Source):
             self._bytes_per_row = size / count
 
     def lag(self, position: Position) -> Lag:
-        """Return the number of offsets that are not read yet."""
+        """Return the number of offsets after `position`, and an estimate of their bytes."""
         with self._translating_errors("cannot tell how far it is behind"):
             ends = self._fetched_ends(position) or self._end_offsets(position)
         rows = sum(max(0, end - _next_offset(position, *place)) for place, end in ends.items())
@@ -335,9 +339,10 @@ class KafkaSource(Source):
         *,
         fetched: bool = False,  # what is fetched is enough
     ) -> Position:
-        """Return the offsets to read up to.
+        """Return the offsets up to which an epoch that begins at `position` may read.
 
-        `fetched`: do not ask the cluster if messages are here.
+        `limit`: maximum rows; ``None``: no maximum. `until`: offsets not to exceed. `fetched`: do
+        not ask the cluster if messages have been fetched already.
         """
         with self._translating_errors("cannot tell how far it reaches"):
             self._check_topics(position)
@@ -697,6 +702,7 @@ class _Explaining:
 def fair_shares(available: Sequence[int], limit: int | None) -> list[int]:
     """Divide a limit among partitions equally; unused shares go to the others.
 
+    `available`: offsets that each partition has to read. `limit`: their maximum; ``None``: all.
     A rest that is too small to be divided goes, one each, to those that have most left.
 
     Examples

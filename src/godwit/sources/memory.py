@@ -112,6 +112,15 @@ class MemorySource(Source):
         return 0
 
     def end(self, position: Position) -> Position:
+        """Return the number of rows that were added so far; `position` makes no difference.
+
+        Examples
+        --------
+        >>> numbers = gw.sources.memory("n int", max_rows_per_epoch=1)
+        >>> numbers.add([{"n": 1}, {"n": 2}])
+        >>> numbers.end(0), numbers.latest(0)
+        (2, 1)
+        """
         del position
         return self._count
 

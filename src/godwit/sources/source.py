@@ -51,9 +51,9 @@ class Split:
     payload
         Any picklable value by which `Source.read` finds the rows.
     arrived_us
-        Arrival times of equally large parts of the rows, in microseconds of Unix time, such as the
-        modification times of its files, from which latency is measured. Empty if they are unknown,
-        or in a column (`Source.arrival_time`).
+        Arrival times of the rows, in microseconds of Unix time, such as the modification time of
+        each file; every time stands for an equal share of the rows. Latency is measured from them.
+        Empty if they are unknown, or if the rows have them in the column `Source.arrival_time`.
     exact
         ``True``: the split has exactly `rows` rows; ``False``: at most, as between two offsets of a
         log with gaps.
@@ -139,6 +139,9 @@ def check_on_bad(where: str, on_bad: str, rejects: object) -> None:
 
 class Source(ABC):
     """Base class of sources for ``flow.source(name, source)``; derive from it to write your own.
+
+    Define `schema`, `identity`, `start`, `latest`, `splits` and `read`. A *position* is where an
+    epoch begins or ends in the input; an epoch reads the rows between two of them.
 
     Attributes
     ----------

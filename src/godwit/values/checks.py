@@ -38,7 +38,10 @@ class UnencodableError(Exception):
 
 
 def apply_each(function: Callable[[Any], Any], values: Sequence[Any], first: int = 0) -> list[Any]:
-    """Return the results for all values; `UnencodableError` has the position of one that fails."""
+    """Return the results for all values; `UnencodableError` has the position of one that fails.
+
+    `first`: position of the first value.
+    """
     results = []
     for index, value in enumerate(values, first):
         try:
@@ -60,9 +63,10 @@ def short_repr(value: object, limit: int = 80) -> str:
 
 
 def unreadable_remedy(operator: str, key: tuple[Any, ...], what: str) -> str:
-    """Return the remedy, as text, for a key's state that cannot be read.
+    """Return advice, as text, for stored state of one key that cannot be read.
 
-    `what`: the thing that may be renamed instead.
+    `operator`: its name. `what`: what the advice suggests to rename so that it starts without
+    state, such as ``"the operator"``.
     """
     return (
         "State written by an earlier version of the program fits if fields were only added, with "

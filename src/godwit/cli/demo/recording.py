@@ -404,7 +404,7 @@ class LivePage:
         self._live.stop()
 
     def say(self, text: str) -> None:
-        """Add a line of text to the log."""
+        """Add a bold line, with the seconds since the start, to those below the page's figures."""
         self._add_line(Text(text, style="bold"))
 
     def epoch(self, figures: DemoEpoch, recording: Recording) -> None:  # noqa: ARG002  the port's
@@ -412,13 +412,13 @@ class LivePage:
         self._recording = recording
 
     def event(self, event: events.Event, recording: Recording) -> None:  # noqa: ARG002  the port's
-        """Add an event to the log."""
+        """Add an event to the lines below the page's figures, unless it is too fine for them."""
         if not isinstance(event, _TOO_FINE):
             alarming = isinstance(event, events.ExecutorLost | events.KeyGroupsSuspended)
             self._add_line(Text(event.describe(), style="red" if alarming else ""))
 
     def _add_line(self, line: Text) -> None:
-        """Add a line to the log, with the seconds since the start."""
+        """Add a line below the page's figures, with the seconds since the start."""
         elapsed = Text(f"{time.monotonic() - self._started:6.1f} s  ", style="dim")
         self._lines.append(elapsed.append_text(line))
 
@@ -437,7 +437,7 @@ class LivePage:
         return Group(*page)
 
     def _figures(self, recording: Recording) -> list[RenderableType]:
-        """Return the bars and numbers above the log."""
+        """Return the bars and numbers above the lines."""
         latest = recording.epochs[-1]
         share = min(1.0, recording.rows / max(recording.rows_in_all, 1))
         filled = round(share * _BAR)

@@ -130,7 +130,8 @@ class Routed:
 def expected_rows(sent: FloatArray, feed: UpstreamFeed, share: FloatArray) -> FloatArray:
     """Return the expected rows of each key group, for rows sent by an upstream component.
 
-    `share`: share of each key group in the rows.
+    `sent`: rows that each key group upstream sends. `feed`: tells how many of them are paired.
+    `share`: share of each key group in the other rows.
     """
     m = len(share)
     paired = np.bincount(np.arange(len(sent)) % m, weights=sent * feed.paired, minlength=m)
@@ -266,6 +267,7 @@ def slowest_lane_ms(
 
     Lanes with the same number on an executor are one task for all components of a level. An
     executor with more lanes than cores cannot end before its cores have done all of the work.
+    `parts`: work of each component of the level. `cores`: executor → number of cores.
     """
     names = list(cores)
     width = max(max(part.plan.assignment.lanes) for part in parts)
@@ -288,7 +290,9 @@ def exchange_ms(
 ) -> float:
     """Return the milliseconds of a level's exchange: those of the busiest link.
 
-    The cores of all executors read equal shares of the source. `links`: bandwidth by executor.
+    The cores of all executors read equal shares of the source. `parts`: work of each component of
+    the level. `cores`: executor → number of cores. `row_bytes`: size of a source row. `links`:
+    executor → bytes per second, up and down each.
     """
     sent, received = dict.fromkeys(links, 0.0), dict.fromkeys(links, 0.0)
     total = sum(cores.values())
@@ -405,7 +409,10 @@ class SimulatedFlow:
         return self._spread
 
     def start_warm(self, assignments: Mapping[str, Assignment]) -> None:
-        """Start as if epochs had run: every key has state, and executors have copies of it."""
+        """Start as if epochs had run: every key has state, and executors have copies of it.
+
+        `assignments`: component → executor and lane of each key group.
+        """
         for name, assignment in assignments.items():
             self.holdings[name].set_initial_state(self._spread[name].held)
             for at, executor in enumerate(assignment.executors):
@@ -425,9 +432,11 @@ class SimulatedFlow:
         cores: Mapping[str, int],  # executor → their number
         links: Mapping[str, float],  # executor → bytes per second of its up- and of its downlink
     ) -> EpochWork:
-        """Return the work of an attempt at an epoch, and its duration.
+        """Return the work of each component in one attempt at an epoch, and its duration.
 
-        `links`: bandwidth by executor.
+        `plans`: component → how it runs. `copies`: where lanes expect state to be. `speeds`,
+        `cores`: executor → speed of each core, number of cores. `links`: executor → bytes per
+        second, up and down each.
         """
         costs, works = self._costs, dict[str, ComponentWork]()
         usable = sum(cores[name] * speeds[name] for name in cores)
@@ -490,7 +499,11 @@ class SimulatedFlow:
         copies: Copies,
         speeds: Mapping[str, float],
     ) -> ComponentWork:
-        """Return the work of one component in an epoch."""
+        """Return the work of one component in an epoch.
+
+        `works`: component → its work, of those upstream. `plan`: how the component runs. `copies`:
+        where lanes expect state to be. `speeds`: executor → speed of each core.
+        """
         name, m = component.name, component.key_groups
         phase, routed = self._load_phase(name, batch.phase), None
         if component.feeds:

@@ -173,7 +173,10 @@ class Simulation:
         return self.history
 
     def step(self) -> None:
-        """Run one epoch if one is due, else advance time."""
+        """Run the next epoch if one is due and none is held; else advance simulated time a little.
+
+        Then let the controller, if there is one, make a step.
+        """
         self._advance_background_work(self._now_s)
         if self.conductor.view.holds:
             self.conductor.begin(self.next_epoch)

@@ -107,7 +107,11 @@ class MergedStates(DividesHotKeys, ProcessOfStates):
         super().check_stored_state(self._state_of.get(state, state), stored, today)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
-        """Return the upgrade of values; the state of parts is upgraded like that of whole keys."""
+        """Return the upgrade of the values of `state`, stored as `written`.
+
+        ``None`` if none is needed. State of the parts of divided keys is upgraded like that of
+        whole keys.
+        """
         return super().values_from(self._state_of.get(state, state), written)
 
     @without_garbage_collection()

@@ -47,6 +47,7 @@ def read_state(
         Number of a retained epoch; by default the last committed one.
     state
         Name of one of the operator's named states (``states=``), or ``"timers"`` for its timers.
+        Required if it has several states.
 
     Returns
     -------
@@ -54,9 +55,10 @@ def read_state(
         One row per key: ``key_group``, the key columns and the state columns. Python state that is
         encoded as msgpack is shown as JSON text, with columns ``timers`` and ``expires`` if it has
         timers or a time-to-live. Windows: one row per key and pane, with the pane's start as
-        ``pane``; two-phase windows may have one for each of their two slots. List states: one row
-        per key and ``page``; map states: one per key and ``item``. ``process`` with ``merge=``: one
-        row per key and ``part``, null for a key that is not divided.
+        ``pane``; with ``consolidate="apart"`` up to two, one per slot. List states: one row per key
+        and ``page`` (a piece of up to 64 elements); map states: one per key and ``item``.
+        ``process`` with ``merge=``: one row per key and ``part``, null for a key that is not
+        divided.
 
     Raises
     ------

@@ -174,10 +174,11 @@ class LaneJob:
     def send_work(
         self, work: Mapping[int, bytes], given_up: Callable[[], str]
     ) -> Iterator[tuple[int, LaneAnswer]]:
-        """Send frames to lanes, and yield their answers in order of arrival.
+        """Send each lane its frame, and yield lane number and answer in order of arrival.
 
-        `given_up`: called while waiting; returns the reason to stop waiting, or an empty value to
-        go on. Raises `LaneLostError`; the job has to be ended then.
+        `work`: lane number → frame. `given_up`: called while waiting; returns the reason to stop
+        waiting, or an empty text to go on. Raises `LaneLostError` if a lane or the job is lost, or
+        with that reason; the job has to be ended then.
         """
         with self._lock:
             channels = {lane: self._channels[lane] for lane in work if lane in self._channels}

@@ -84,7 +84,11 @@ class BatchRows(ABC):
         """Read what the last epoch left from this log of the checkpoint, from now on."""
 
     def force_log(self, ref: BatchRef) -> None:  # noqa: B027  most have nothing else
-        """Make Spark's log of the batch durable; called while the stages run."""
+        """Make Spark's checkpoint files of a micro-batch durable.
+
+        They are its offsets, and the commit before it. Called while the stages run. By default
+        nothing is done.
+        """
 
     def micro_batch_rows(self, rows: int) -> int | None:
         """Return the number of the last batch's rows that came from a micro-batch.
