@@ -239,14 +239,19 @@ def _working_directory(
     try:
         yield work_dir
     except BaseException as error:
-        interrupted = _is_interrupt(error)
-        if interrupted:
+        later = _errors_after_interrupt(error)
+        # An interrupted call of the JVM closes its connection, so clean-up that uses it fails too.
+        from_jvm = any(type(e).__module__.startswith("py4j.") for e in later or ())
+        unclean = bool(later) and not from_jvm
+        if unclean:
+            tell(console, f"stopped, but cleaning up failed: {type(error).__name__}: {error}")
+        elif later is not None:
             console.print("stopped; nothing is left running")
-        if temporary:
+        if temporary and not unclean:
             shutil.rmtree(work_dir, ignore_errors=True)
         else:
             tell(console, f"what it left, with logs: {work_dir}")
-        if interrupted:
+        if later is not None:
             raise KeyboardInterrupt from None
         raise
     finally:
@@ -259,20 +264,18 @@ def _working_directory(
         tell(console, f"everything else: {work_dir}")
 
 
-def _is_interrupt(error: BaseException | None) -> bool:
-    """Return whether an error is Ctrl-C, or a consequence of Ctrl-C.
-
-    An interrupted call of the JVM closes its connection, and clean-up after the call then fails
-    with an error of its own.
-    """
+def _errors_after_interrupt(error: BaseException | None) -> list[BaseException] | None:
+    """Return the errors since Ctrl-C that led to `error`; ``None`` if there was no Ctrl-C."""
+    later: list[BaseException] = []
     while error is not None and not isinstance(error, KeyboardInterrupt):
+        later.append(error)
         error = error.__context__
-    return error is not None
+    return None if error is None else later
 
 
 def _is_of_no_interrupt(record: logging.LogRecord) -> bool:
     """Return ``False`` for py4j's log record of a call interrupted by Ctrl-C."""
-    return record.exc_info is None or not _is_interrupt(record.exc_info[1])
+    return record.exc_info is None or _errors_after_interrupt(record.exc_info[1]) is None
 
 
 def _prepare_directory(directory: Path | None) -> Path:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from py4j.protocol import Py4JError
 
 from godwit.cli.demo import command, story
 from godwit.cli.demo.recording import Audience, Comparison, Recording
@@ -145,3 +146,30 @@ def test_ctrl_c_is_status_130_and_removes_the_temporary_directory(
     monkeypatch.setattr(story, "load_days", no_days)
     assert main(["demo"]) == 130
     assert not seen[0].exists()
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (PermissionError("no such right"), "cleaning up failed: PermissionError: no such right"),
+        (Py4JError("the connection is closed"), "stopped; nothing is left running"),
+    ],
+)
+def test_a_clean_up_that_fails_after_ctrl_c_is_told_unless_the_jvm_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    failure: Exception,
+    told: str,
+) -> None:
+    def play(*_: object) -> Outcome:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise failure
+
+    monkeypatch.setattr(command, "_cluster_for", lambda *_: nullcontext("a cluster"))
+    monkeypatch.setattr(story, "play", play)
+    monkeypatch.setattr(story, "load_days", no_days)
+    assert main(["demo", "--work-dir", str(tmp_path / "w")]) == 130
+    assert told in capsys.readouterr().out

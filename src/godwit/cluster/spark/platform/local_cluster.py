@@ -105,11 +105,10 @@ class LocalCluster:
             )
         self._initial, self._cores, self._memory = workers, cores, memory
         self._conf, self._timeout_s = conf, timeout_s
-        self._temporary = work_dir is None
         self._given = None if work_dir is None else Path(work_dir).absolute()
         self._entered = False
         self._starting: Future[None] | None = None
-        self._once = threading.Lock()  # held while the cluster starts
+        self._once = threading.Lock()  # held while the cluster starts, gains a worker or ends
         self._gateway: Any = None  # to the JVM of this process
         self._daemons: list[Any] = []  # communication of the master, then of each worker
         self._worker_urls: list[bytes] = []  # as executors are told them
@@ -122,9 +121,9 @@ class LocalCluster:
 
     def __enter__(self) -> Self:
         _require_java()
-        self._entered = True
         self.work_dir = self._given or Path(tempfile.mkdtemp(prefix="godwit-cluster-"))
         self.work_dir.mkdir(parents=True, exist_ok=True)
+        self._entered = True
         if self._conf is not None:
             import pyspark  # noqa: F401, PLC0415  before others import and hold the lock on Python
 
@@ -151,10 +150,13 @@ class LocalCluster:
                 with suppress(Exception):  # what is left of it goes with its executors
                     session.stop()
             self._sessions.clear()
-            self._starting, self._entered = None, False
-            self._end_daemons()
+            with self._once:
+                entered, self._entered = self._entered, False
+                self._starting = None
+                self._end_daemons()
             self._kill_executors()  # once no worker is left that would begin another
-            if self._temporary:
+            self._worker_urls.clear()
+            if entered and self._given is None:
                 shutil.rmtree(self.work_dir, ignore_errors=True)
 
     # -- use ----------------------------------------------------------------------------------
@@ -218,11 +220,16 @@ class LocalCluster:
         """
         self._ensure_started()
         deadline = time.monotonic() + self._timeout_s
-        while (registered := self._registered()) < len(self._worker_urls):
+        while True:
+            with self._once:
+                self._require_entered()
+                registered, workers = self._registered(), len(self._worker_urls)
+            if registered >= workers:
+                return
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    f"{registered} of {len(self._worker_urls)} Spark workers have registered with "
-                    f"the master after {self._timeout_s:.0f} s.",
+                    f"{registered} of {workers} Spark workers have registered with the master "
+                    f"after {self._timeout_s:.0f} s.",
                     remedy=f"The log may say why: {self._log_path}",
                     log=str(self._log_path),
                 )
@@ -237,7 +244,9 @@ class LocalCluster:
             Whether to return only when it has registered with the master.
         """
         self._ensure_started()
-        name = self._begin_worker()
+        with undisturbed(), self._once:
+            self._require_entered()
+            name = self._begin_worker()
         if wait:
             self.wait_for_workers()
         return name
@@ -305,19 +314,24 @@ class LocalCluster:
 
     def _ensure_started(self, conf: Mapping[str, str] | None = None) -> None:
         """Start the cluster unless it has started, or wait until it has."""
+        self._require_entered()
+        if (starting := self._starting) is not None:
+            starting.result()
+        else:
+            self._start(self._spark_settings() if conf is None else conf)
+
+    def _require_entered(self) -> None:
+        """Raise outside of the ``with`` block."""
         if not self._entered:
             raise ClusterError(
                 "This local cluster is not running.",
                 remedy="Use it within its block: `with LocalCluster() as cluster:`.",
             )
-        if self._starting is not None:
-            self._starting.result()
-        else:
-            self._start(self._spark_settings() if conf is None else conf)
 
     def _start(self, conf: Mapping[str, str]) -> None:
         """Start the JVM of this process if there is none, and master and workers in it."""
         with self._once:
+            self._require_entered()
             if self._daemons:
                 return
             self._gateway = self._start_driver(conf)
@@ -560,6 +574,7 @@ def undisturbed() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        # `None`: a handler that is not Python's, which Python cannot set again.
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
         if held:
             signal.raise_signal(signal.SIGINT)

@@ -90,6 +90,48 @@ def test_a_cluster_is_used_within_its_block_only(
     deploy.master.Master.startRpcEnvAndEndpoint.assert_called_once()
 
 
+def test_a_worker_that_is_added_while_the_cluster_ends_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, deploy = on_a_jvm(tmp_path, monkeypatch, "localhost")
+    start = cluster._ensure_started
+
+    def start_and_end() -> None:
+        start()
+        cluster.close()
+
+    monkeypatch.setattr(cluster, "_ensure_started", start_and_end)
+    with pytest.raises(ClusterError, match="not running"):
+        cluster.add_worker()
+    assert deploy.worker.Worker.startRpcEnvAndEndpoint.call_count == 2
+
+
+def test_a_cluster_that_has_ended_starts_again_without_its_former_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, _ = on_a_jvm(tmp_path, monkeypatch, "localhost")
+    assert cluster.master_url
+    cluster.close()
+    cluster._entered = True
+    monkeypatch.setattr(cluster, "_registered", lambda: 2)
+    monkeypatch.setattr(cluster, "_timeout_s", 0.0)
+    cluster.wait_for_workers()
+
+
+def test_a_cluster_that_was_never_entered_has_nothing_to_close() -> None:
+    LocalCluster().close()
+
+
+def test_a_handler_of_ctrl_c_that_is_not_pythons_gives_way_to_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handlers: list[Any] = []
+    monkeypatch.setattr(signal, "signal", lambda _number, handler: handlers.append(handler))
+    with undisturbed():
+        pass
+    assert handlers[-1] is signal.SIG_DFL
+
+
 def test_ctrl_c_waits_for_the_end_of_what_is_not_to_be_disturbed() -> None:
     before = signal.getsignal(signal.SIGINT)
     told = []
