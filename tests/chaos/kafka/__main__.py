@@ -7,12 +7,13 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.chaos.kafka.broker_losses import losses
-from tests.chaos.kafka.histories import SOURCES, TARGETS, draw_history
+from tests.chaos.kafka.histories import SOURCES, STEPS, TARGETS, draw_history
 from tests.chaos.kafka.rounds import Driver, LocalDriver, live
 from tests.chaos.kafka.spark_driver import SparkDriver
 from tests.kafka_broker import running_broker
@@ -45,24 +46,26 @@ def main() -> int:
     again = " --spark" if args.spark else ""
     base = Path(tempfile.mkdtemp(prefix="godwit-kafka-campaign-"))
     failed, lived, seed = 0, 0, args.seed
+    deaths: Counter[str] = Counter()
     with running_broker() as broker, _postgres("postgres" in args.targets) as dsn:
         while lived < args.rounds:
             directory = base / str(seed)
             directory.mkdir()
             started, cuts_before = time.monotonic(), _cuts(broker)
+            driver = _driver(seed, spark=args.spark)
             history = draw_history(
                 seed,
                 args.length,
                 sources=tuple(args.sources),
                 targets=tuple(args.targets),
-                on_spark=args.spark,
+                parts=driver.parts,
             )
-            driver = _driver(seed, spark=args.spark)
             try:
                 wrong = live(history, directory, broker, dsn, driver)
             finally:
                 driver.kill()
             lived += args.length
+            deaths.update(path.read_text() for path in directory.glob("died-*"))
             outputs = ", ".join(f"{kind} to {target}" for kind, target in history.outputs.items())
             verdict = "; ".join(wrong) or "as it should be"
             took = time.monotonic() - started
@@ -79,7 +82,9 @@ def main() -> int:
                 shutil.rmtree(directory)
             seed += 1
         cuts = _cuts(broker)
-    print(f"{lived} rounds in {seed - args.seed} histories, {cuts} cuts, {failed} of them wrong")
+    died = ", ".join(f"{step} {deaths[step]}" for step in STEPS)
+    print(f"{lived} rounds in {seed - args.seed} histories, {cuts} cuts; deaths: {died}")
+    print(f"{failed} histories wrong")
     return 1 if failed else 0
 
 

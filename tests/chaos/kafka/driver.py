@@ -73,7 +73,7 @@ def drive(told: dict[str, Any]) -> None:
     sys.stdout = sys.stderr = (directory / "log").open("a", buffering=1)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, force=True)
     if told["deed"] == "kill at":
-        die_at(told["step"], told["epoch"], kill_this)
+        die_at(told, kill_this)
     storage = CheckpointStorage.open(str(directory / "ck"))
     lease = acquire_lease(storage, uuid.uuid4().hex)
     run = _Run(

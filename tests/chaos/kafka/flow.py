@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import godwit as gw
+from godwit.engine import outputs
 from godwit.engine.loop import EpochLoop
-from godwit.engine.outputs import StagedOutput
 from godwit.sinks.kafka_sink import KafkaSink
+from godwit.sinks.sink import LANE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
+
+    from godwit.checkpoint.staged_output import WrittenFile
 
 __all__ = ["NUM_KEY_GROUPS", "build", "die_at"]
 
@@ -78,59 +81,74 @@ def _source(told: dict[str, Any]) -> Any:
 
 def _sink(told: dict[str, Any], name: str, target: str) -> Any:
     place = Path(told["directory"]) / "out" / name
+    lane_bytes = 0 if told["lane_files"] else LANE_BYTES
     match target:
         case "kafka":
             key = None if name == "rejects" else "k"
             return gw.sinks.kafka(told["servers"], told["targets"][name], key=key)
         case "parquet":
-            return gw.sinks.parquet(place, lane_bytes=0)
+            return gw.sinks.parquet(place, lane_bytes=lane_bytes)
         case "delta":
-            return gw.sinks.delta(place, lane_bytes=0)
+            return gw.sinks.delta(place, lane_bytes=lane_bytes)
         case _:
             return gw.sinks.postgres(told["dsn"], told["targets"][name])
 
 
-def die_at(step: str, epoch: int, die: Callable[[], None]) -> None:
-    """Arrange for the death of this process, at a step of the n-th epoch that gets there.
+def die_at(told: dict[str, Any], die: Callable[[], None]) -> None:
+    """Arrange for the death of this process as `told` says: at a step's n-th time.
 
-    Beside the steps of the loop there are ``"delivering"`` (some rows are given to sinks),
-    ``"commit"`` (before a transaction of Kafka is committed) and ``"answered"`` (after it was).
+    Beside the steps of the loop there are ``"answered"`` (one sink has the epoch, others may not),
+    ``"delivering"`` (a sink has some of an epoch's rows, or knows its files) and ``"commit"``
+    (before a transaction of Kafka is committed).  Whoever dies there leaves a file that says so.
     """
-    left = [epoch]
+    step, left = told["step"], [told["epoch"]]
 
     def reached() -> None:
         left[0] -= 1
         if left[0] < 0:
+            (Path(told["directory"]) / f"died-{told['number']}").write_text(step)
             die()
 
     def at_step(done: str, _epoch: int) -> None:
         if done == step:
             reached()
 
-    everything, commit = StagedOutput.batches, KafkaSink._commit_transaction
+    deliver, commit = outputs._deliver, KafkaSink._commit_transaction
+    batches, files = outputs.StagedOutput.batches, outputs.StagedOutput.files
 
-    def half(output: StagedOutput) -> Iterator[pa.RecordBatch]:
-        for batch in everything(output):
+    def delivered(*args: Any) -> None:
+        deliver(*args)
+        reached()
+
+    def half(output: outputs.StagedOutput) -> Iterator[pa.RecordBatch]:
+        for batch in batches(output):
             yield batch.slice(0, (batch.num_rows + 1) // 2)
             reached()
             yield batch.slice((batch.num_rows + 1) // 2)
 
-    def committing(sink: KafkaSink, producer: Any) -> None:
-        if step == "commit":
+    def listed(output: outputs.StagedOutput) -> Sequence[WrittenFile]:
+        written = files(output)
+        if written:
             reached()
-        commit(sink, producer)
-        if step == "answered":
-            reached()
+        return written
 
-    if step == "delivering":
-        _replace(StagedOutput, "batches", half)
-    elif step in ("commit", "answered"):
-        _replace(KafkaSink, "_commit_transaction", committing)
-    else:
-        _replace(EpochLoop, "at_step", staticmethod(at_step))
+    def committing(*args: Any) -> None:
+        reached()
+        commit(*args)
+
+    match step:
+        case "answered":
+            _replace(outputs, "_deliver", delivered)
+        case "delivering":
+            _replace(outputs.StagedOutput, "batches", half)
+            _replace(outputs.StagedOutput, "files", listed)
+        case "commit":
+            _replace(KafkaSink, "_commit_transaction", committing)
+        case _:
+            _replace(EpochLoop, "at_step", staticmethod(at_step))
 
 
-def _replace(owner: type, name: str, value: Any) -> None:
+def _replace(owner: Any, name: str, value: Any) -> None:
     """Put something else in an attribute's place, for the rest of this process's life."""
     assert hasattr(owner, name), f"{owner.__name__} has no {name}: nobody would die there"
     setattr(owner, name, value)

@@ -34,7 +34,12 @@ _SERVICE.set_forkserver_preload(["tests.chaos.kafka.driver", "deltalake", "panda
 
 
 class Driver(Protocol):
-    """Port to a driver's processes."""
+    """Port to a driver's processes.
+
+    `parts` can be killed by themselves: ``"lane"``, ``"executor"``.
+    """
+
+    parts: tuple[str, ...]
 
     def start(self, told: dict[str, Any]) -> None:
         """Start it, and wait until it runs."""
@@ -46,12 +51,13 @@ class Driver(Protocol):
         """Let it die at once."""
 
     def kill_part(self, part: str) -> bool:
-        """Kill a lane or an executor; false if there is none."""
+        """Kill one of `parts`; return whether there is one."""
 
 
 class LocalDriver:
-    """A driver without Spark."""
+    """A driver without Spark, in one process."""
 
+    parts: tuple[str, ...] = ()
     _process: Any = None
 
     def start(self, told: dict[str, Any]) -> None:
@@ -71,8 +77,8 @@ class LocalDriver:
             self._process.join()
 
     def kill_part(self, part: str) -> bool:
-        """See `Driver.kill_part`: it is in one process."""
-        return False
+        """See `Driver.kill_part`."""
+        raise NotImplementedError
 
 
 def live(
@@ -88,6 +94,7 @@ def live(
         "limit": history.limit,
         "outputs": history.outputs,
         "rejects": history.rejects,
+        "lane_files": history.lane_files,
         "dsn": dsn,
         "targets": {
             name: broker.topic(2) if target == "kafka" else f"{name}_{history.seed}"
@@ -165,17 +172,23 @@ def _deed(
             time.sleep(told["after_s"])
             return _killed(driver)
         case "kill at":
-            _until(lambda: driver.status() is not None, 4.0)  # there may be fewer epochs
-            return _killed(driver)
+            putting.join(PATIENCE_S)
+            _put_until(lambda: driver.status() is not None, source)
+            died = Path(told["directory"]) / f"died-{told['number']}"
+            return _killed(driver) or (None if died.exists() else "the driver did not get there")
         case "halt broker" | "restart broker":
             time.sleep(told["after_s"])
             with _without(told, broker, source):
                 time.sleep(told["for_s"])
             if told["then"] == "kill":
                 return _killed(driver)
-        case "kill lane" | "kill executor":
+        case "kill lane" | "kill executor" as deed:
             time.sleep(told["after_s"])
-            driver.kill_part(told["deed"].removeprefix("kill "))
+            part = deed.removeprefix("kill ")
+            if not _put_until(
+                lambda: driver.status() is not None or driver.kill_part(part), source
+            ):
+                return f"the driver has no {part}"
     putting.join(PATIENCE_S)
     (Path(told["directory"]) / "finish").touch()
     if not _until(lambda: driver.status() is not None):
@@ -183,6 +196,20 @@ def _deed(
         return "the driver does not finish"
     status = driver.status()
     return None if status == 0 else f"the driver ended with status {status}"
+
+
+def _put_until(met: Callable[[], bool], source: Input) -> bool:
+    """Put rows until something is met, which may take some epochs; return whether it is."""
+
+    def met_after_a_row() -> bool:
+        if met():
+            return True
+        source.put("end", 0)  # an open transaction holds back what comes after it
+        source.put("plain", 1)
+        time.sleep(0.1)
+        return False
+
+    return _until(met_after_a_row)
 
 
 def _killed(driver: Driver) -> str | None:
@@ -263,8 +290,8 @@ def _other_member(broker: KafkaBroker, group: str | None) -> Iterator[None]:
         thread.join(PATIENCE_S)
 
 
-def _until(met: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
-    deadline = time.monotonic() + patience_s
+def _until(met: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE_S
     while not met():
         if time.monotonic() > deadline:
             return False

@@ -48,6 +48,7 @@ class SparkDriver:
     """
 
     def __init__(self, *, executors: bool = False, resident: bool = False) -> None:
+        self.parts: tuple[str, ...] = ("lane", "executor") if executors else ("lane",)
         self._executors, self._resident = executors, resident
         self._process: subprocess.Popen[bytes] | None = None
         self._ended: Path | None = None
@@ -156,7 +157,7 @@ def _live(spark: SparkSession, told: dict[str, Any]) -> None:
     """Live one round."""
     directory = Path(told["directory"])
     if told["deed"] == "kill at":
-        die_at(told["step"], told["epoch"], lambda: die(spark))
+        die_at(told, lambda: die(spark))
     flow = build(told)
     query: gw.Query = flow.start(
         checkpoint=directory / "ck",
