@@ -96,6 +96,16 @@ class SourceBatch(Generic[_RowsT_co]):
         """Approximate stored size of the splits, in bytes; ``None`` if it is not known."""
         return _sum_if_known(numbered.split.size_bytes for numbered in self.splits)
 
+    @property
+    def missing(self) -> dict[str, int]:
+        """Own source → rows that it no longer has, of those that have some."""
+        missing: dict[str, int] = {}
+        for numbered in self.splits:
+            if numbered.split.missing:
+                so_far = missing.get(numbered.source, 0)
+                missing[numbered.source] = so_far + numbered.split.missing
+        return missing
+
     def rows_of(self, source: str) -> int | None:
         """Return the number of rows of an own source; ``None`` if it is not known yet."""
         return _sum_if_known(n.split.rows for n in self.splits if n.source == source)

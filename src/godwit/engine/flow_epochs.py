@@ -252,7 +252,12 @@ class FlowEpochs(Generic[RowsT]):
             latencies=partial(
                 self._latencies, self._batch, self._reports, self._planned_us, self.flow.sources
             ),
-            remarks=partial(_left_out_rows, self._reports, self.flow),
+            remarks=partial(
+                _left_out_rows,
+                self._reports,
+                {} if self._batch is None else self._batch.missing,
+                self.flow,
+            ),
         )
 
     def _latencies(
@@ -281,7 +286,10 @@ class FlowEpochs(Generic[RowsT]):
 
 
 def _left_out_rows(
-    reports: Sequence[LaneReport], flow: CompiledFlow, outcome: EpochOutcome
+    reports: Sequence[LaneReport],
+    missing: Mapping[str, int],  # source → rows that it no longer has
+    flow: CompiledFlow,
+    outcome: EpochOutcome,
 ) -> list[tuple[type[events.Event], Mapping[str, Any]]]:
     """Return events about rows that operators left out, or that sources could not read.
 
@@ -292,6 +300,6 @@ def _left_out_rows(
         *((events.RowsLeftOut, {"epoch": outcome.epoch, **values}) for values in left_out),
         *(
             (events.RowsUnreadable, {"epoch": outcome.epoch, **values})
-            for values in rows_unreadable(reports, flow)
+            for values in rows_unreadable(reports, missing, flow)
         ),
     ]

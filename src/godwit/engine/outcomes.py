@@ -281,14 +281,22 @@ def rows_left_out(
     ]
 
 
-def rows_unreadable(reports: Iterable[LaneReport], flow: CompiledFlow) -> list[dict[str, Any]]:
-    """Return the fields of `events.RowsUnreadable` for each source with such rows."""
+def rows_unreadable(
+    reports: Iterable[LaneReport], missing: Mapping[str, int], flow: CompiledFlow
+) -> list[dict[str, Any]]:
+    """Return the fields of `events.RowsUnreadable` for each source with such rows.
+
+    `missing`: source → rows that it no longer has, which no sink can get.
+    """
     counts: dict[str, int] = {}
     for report in reports:
         for source, rows in report.unreadable.items():
             _add_to(counts, source, rows)
     sinks = {output.unreadable_of: output.name for output in flow.outputs}
-    return [{"source": s, "rows": rows, "sink": sinks.get(s, "")} for s, rows in counts.items()]
+    return [
+        *({"source": s, "rows": rows, "sink": sinks.get(s, "")} for s, rows in counts.items()),
+        *({"source": s, "rows": rows} for s, rows in missing.items()),
+    ]
 
 
 def state_bytes(states: Iterable[StateId], chains: Chains) -> npt.NDArray[np.int64]:

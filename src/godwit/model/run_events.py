@@ -233,7 +233,7 @@ class RowsLeftOut(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsUnreadable(Event):
-    """A source could not read some rows of an epoch.
+    """A source could not read some rows of an epoch, or skipped rows that it no longer has.
 
     Attributes
     ----------

@@ -232,17 +232,23 @@ class KafkaSource(Source):
             for r in ranges
             for first, last in [self._fetched.get(r.place, (-1, -1))]
         )
+        asked = _num_offsets(ranges)
         if self._admin is not None and not here:
             ranges = self._without_deleted(ranges)
-        total = sum(r.end - r.begin for r in ranges)
-        if not total:
-            return []
+        total = _num_offsets(ranges)
         rows = total if total <= _FEW else -(-total // max(1, parallelism))
-        return [self._make_split(part) for part in _cut_ranges(ranges, rows)]
+        splits = [self._make_split(part) for part in _cut_ranges(ranges, rows)]
+        if asked > total:
+            missing = asked - total
+            what = f"{counted(missing, 'offset')} that retention deleted"
+            splits.append(Split(rows=0, size_bytes=0, what=what, payload=(), missing=missing))
+        return splits
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Unreadable]:
         """Yield the rows of a split, fetched by a consumer that is kept between splits."""
         ranges: tuple[OffsetRange, ...] = split.payload
+        if not ranges:
+            return
         count = size = 0
         try:
             with leased_reader(self._settings, self._isolation, ranges) as reader:
@@ -533,7 +539,7 @@ class KafkaSource(Source):
 
     def _make_split(self, ranges: tuple[OffsetRange, ...]) -> Split:
         """Make a split of ranges of offsets."""
-        rows = sum(r.end - r.begin for r in ranges)
+        rows = _num_offsets(ranges)
         more = f" and {len(ranges) - 3} more" if len(ranges) > 3 else ""
         return Split(
             rows=rows,
@@ -722,6 +728,11 @@ def fair_shares(available: Sequence[int], limit: int | None) -> list[int]:
     most = np.argsort(shares[needy] - have[needy], kind="stable")[:left]
     shares[needy[most]] += 1
     return [int(share) for share in shares]
+
+
+def _num_offsets(ranges: Sequence[OffsetRange]) -> int:
+    """Return the number of offsets in ranges."""
+    return sum(r.end - r.begin for r in ranges)
 
 
 def _cut_ranges(ranges: Sequence[OffsetRange], rows: int) -> Iterator[tuple[OffsetRange, ...]]:

@@ -57,6 +57,9 @@ class Split:
     exact
         ``True``: the split has exactly `rows` rows; ``False``: at most, as between two offsets of a
         log with gaps.
+    missing
+        Number of rows that the source has lost and that the user chose to skip, such as messages
+        that retention deleted. They are counted as unreadable when the epoch is committed.
 
     Examples
     --------
@@ -71,6 +74,7 @@ class Split:
     payload: Any
     exact: bool = True
     arrived_us: tuple[int, ...] = ()
+    missing: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -529,6 +529,35 @@ def test_what_retention_has_deleted_is_refused_or_left_out_with_a_warning(
     lenient.close()
 
 
+def test_what_retention_has_deleted_is_counted_once_with_the_epoch_that_skips_it(
+    kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    topic = kafka.topic(2)
+    for partition in (0, 1):
+        kafka.put(topic, *json_rows(range(10)), partition=partition)
+
+    def run(**options: Any) -> gw.testing.Run:
+        source = source_of(kafka, topic, value="json", schema="n bigint", **options)
+        flow = gw.Flow("numbers", num_key_groups=4)
+        counts = flow.source("rows", source).key_by("n").compute(name="counts", times=gw.count())
+        flow.sink("out", counts, gw.sinks.noop())
+        return gw.testing.cluster(flow, checkpoint=tmp_path)
+
+    with run(max_rows_per_epoch=4) as first:  # two of each partition
+        assert first.epoch()["out"].num_rows
+    kafka.delete_before(topic, 0, 10)  # all that is left, and part of it
+    kafka.delete_before(topic, 1, 5)
+    with run() as refused, pytest.raises(SourceError, match="retention has overtaken the query"):
+        refused.epoch()
+    with run(on_data_loss="skip") as lenient:
+        while lenient.epoch():
+            pass
+        told = [event for event in lenient.events if isinstance(event, RowsUnreadable)]
+        counted = lenient.state("counts").column("times").to_pylist()
+    assert [(event.source, event.rows, event.is_warning) for event in told] == [("rows", 11, True)]
+    assert sum(counted) == 4 + 5
+
+
 def test_a_topic_that_was_made_anew_is_refused(
     kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
