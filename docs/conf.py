@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 # Where a link to a file of the project leads that is no page of the site.
 REPOSITORY = "https://github.com/godwit-streams/godwit"
+# Files outside of `docs` that a page of the site includes.
+INCLUDED = {ROOT / "benchmarks/README.md": ROOT / "docs/benchmarks.md"}
 
 project = "Godwit"
 author = "The Godwit developers"
@@ -104,6 +106,8 @@ def lead_outside(app: Sphinx, document: str, source: list[str]) -> None:
             return None
         name, _, anchor = path.partition("#")
         target = Path(posixpath.normpath(page.parent / name))
+        if target in INCLUDED:
+            return f"{posixpath.relpath(INCLUDED[target], page.parent)}{path[len(name) :]}"
         is_page = target.is_relative_to(docs) and target.is_file()
         if is_page or not target.exists():
             return None  # the build reports what is nowhere

@@ -9,6 +9,7 @@ import pytest
 from tests.spark.guides import FLIGHTS, PAGES, PREPARED, blocks_of, prepare_inputs, text_of
 
 import godwit as gw
+from godwit.cluster.spark.run.micro_batches import quick_local_logs
 from godwit.plan.nodes import SourceNode, branches_of
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ def spark_in(directory: Path, spark: SparkSession) -> Iterator[None]:
     before = files.getWorkingDirectory()
     files.setWorkingDirectory(jvm.org.apache.hadoop.fs.Path(directory.as_uri()))
     try:
-        yield
+        # Spark's default for checkpoints of its own queries takes them from the JVM's directory.
+        with quick_local_logs(spark, directory.as_uri()):
+            yield
     finally:
         files.setWorkingDirectory(before)
 

@@ -120,6 +120,14 @@ def test_metrics_are_served_while_the_query_runs_and_no_longer(
         frame = json.load(answer)
     assert (frame["now"]["epoch"], frame["now"]["rowsIn"]) == (1, 1)
     assert sum(row["keyGroups"] for row in frame["heat"]["components"][0]["rows"]) == 4
+    shown_in_a_notebook = query._repr_html_()
+    for part in (
+        "of flow &#x27;seen&#x27;",
+        "local-0",
+        f'href="{query.ui_url}"',
+        f'href="{query.metrics_url}"',
+    ):
+        assert part in shown_in_a_notebook
     query.stop()
     for url in (query.metrics_url, query.ui_url):
         with pytest.raises(urllib.error.URLError):

@@ -27,7 +27,7 @@ def chromium() -> str | None:
 
 
 class Browser:
-    """A browser process with a profile of its own."""
+    """A browser process with a profile of its own, where a tab that fails leaves a picture."""
 
     def __init__(self, command: str, profile: Path) -> None:
         commands, self._write = os.pipe()
@@ -54,6 +54,7 @@ class Browser:
         os.close(answers)
         self._number = 0
         self._pending = b""
+        self._pictures = profile
         self.events: list[dict[str, Any]] = []
 
     def __enter__(self) -> Self:
@@ -112,6 +113,9 @@ class Browser:
         tab.call("Page.navigate", url=url)
         try:
             yield tab
+        except BaseException:
+            tab.picture(self._pictures / f"{target}.png")
+            raise
         finally:
             self.call("Target.closeTarget", targetId=target)
 

@@ -1,6 +1,7 @@
 """Build the distribution, look into it, and try it where nothing of the clone is seen.
 
-``./run package`` calls it.  The packages that Godwit needs are those of this environment.
+``./run package`` calls it.  The wheel is tried in a new environment that has the packages which the
+wheel asks for, without extras, and no others: they are linked from this environment.
 """
 
 from __future__ import annotations
@@ -8,14 +9,16 @@ from __future__ import annotations
 import email
 import re
 import shutil
-import site
 import subprocess
 import sys
 import tarfile
 import tempfile
 import venv
 import zipfile
+from importlib.metadata import distribution, requires
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 WANTED = (
@@ -79,16 +82,33 @@ def check_sdist(sdist: Path) -> None:
         assert needed in names, f"the source distribution lacks {needed}"
 
 
+def needed_by(lines: list[str] | None) -> set[str]:
+    """Return the distributions that requirements without extras bring, those of others included."""
+    asked = [Requirement(line) for line in lines or ()]
+    names = {one.name for one in asked if one.marker is None or one.marker.evaluate({"extra": ""})}
+    return names.union(*(needed_by(requires(name)) for name in names))
+
+
+def link_packages(wheel: Path, packages: Path) -> None:
+    """Link the packages that a wheel asks for into an environment."""
+    with zipfile.ZipFile(wheel) as opened:
+        [metadata] = [name for name in opened.namelist() if name.endswith("dist-info/METADATA")]
+        about = email.message_from_bytes(opened.read(metadata))
+    for name in needed_by(about.get_all("Requires-Dist")):
+        installed = distribution(name)
+        for top in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
+            (packages / top).symlink_to(str(installed.locate_file(top)))
+
+
 def try_wheel(wheel: Path, place: Path) -> str:
     """Install the wheel alone into a new environment, and play a flow; return its version."""
     venv.create(place, with_pip=False)
     [packages] = place.glob("lib/python*/site-packages")
-    # A line of a path file adds a folder without what is installed there to be edited.
-    seen = [path for path in [*site.getsitepackages(), *sys.path] if "site-packages" in path]
-    (packages / "needed.pth").write_text("\n".join(dict.fromkeys(seen)))
+    link_packages(wheel, packages)
     python = place / "bin" / "python"
     call(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "-q", wheel)
     call(python, "-c", FLOW, cwd=place)
+    call(place / "bin" / "godwit", "--help", cwd=place)
     return call(place / "bin" / "godwit", "--version", cwd=place).strip()
 
 

@@ -1,4 +1,4 @@
-"""What a controller remembers over a restart of its query.
+"""Memory of a controller over restarts of its query.
 
 Events tell of every decision, but a journal is bounded and epochs fill it within minutes; so what
 still counts is written down as a whole, now and then, and the next run goes on from the last of it.

@@ -42,7 +42,7 @@ _MARGIN = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Path:
-    """What is left of a planned sequence: the present step first."""
+    """Remaining steps of a planned sequence; the present step is the first."""
 
     executors: tuple[int, ...]  # how many there are in each step
     cuts: tuple[IntArray, ...]  # of each step; fewer where not all could be planned

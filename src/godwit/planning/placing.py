@@ -1,4 +1,4 @@
-"""Whether rows placed by fewer key columns keep lanes evenly loaded, and what that costs.
+"""Load of lanes where fewer key columns place the rows, and the exchange that this saves.
 
 Problem: an operator that is placed by some of its key columns has at most as many places as these
 have values, and its largest value is its smallest unit.  What it saves is the exchange to an

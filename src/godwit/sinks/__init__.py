@@ -3,19 +3,20 @@
 Each function returns a sink for ``flow.sink(name, stream, sink)``. The target is not accessed until
 the query starts; then every sink checks its target before the first epoch.
 
-============  ======================================  =========================================
-sink          an epoch delivered twice                needs
-============  ======================================  =========================================
-`parquet`     is there once                           any file system of ``pyarrow.fs``
-`postgres`    is there once                           ``pip install 'godwit-streams[postgres]'``
-`delta`       is there once                           ``pip install 'godwit-streams[delta]'``
-`kafka`       is there once                           ``pip install 'godwit-streams[kafka]'``
-`iceberg`     is there once                           ``pip install 'godwit-streams[iceberg]'``
-`foreach`     reaches your function twice             a function that knows epochs
-`memory`      is there once, until the process ends   room on the driver
-`console`     may be printed twice                    ``pip install 'godwit-streams[cli]'``
-`noop`        is nowhere                              nothing
-============  ======================================  =========================================
+===============  =====================================  ==========================================
+sink             an epoch delivered twice               needs
+===============  =====================================  ==========================================
+`parquet`        is there once                          any file system of ``pyarrow.fs``
+`postgres`       is there once                          ``pip install 'godwit-streams[postgres]'``
+`delta`          is there once                          ``pip install 'godwit-streams[delta]'``
+`kafka`          is there once                          ``pip install 'godwit-streams[kafka]'``
+`iceberg`        is there once                          ``pip install 'godwit-streams[iceberg]'``
+`foreach`        reaches your function twice            a function that knows epochs
+`foreach_table`  reaches your function twice            a function that knows epochs
+`memory`         is there once, until the process ends  room on the driver
+`console`        may be printed twice                   ``pip install 'godwit-streams[cli]'``
+`noop`           is nowhere                             nothing
+===============  =====================================  ==========================================
 
 A row that a target cannot take fails its epoch before the commit, or goes to the sink given as
 ``rejects=``. The contract of all sinks is in `godwit.sinks.sink`, the first file to read.

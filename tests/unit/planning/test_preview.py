@@ -12,7 +12,7 @@ from godwit.planning.copy_routes import CopyRoute
 from godwit.planning.intervals.ssm import plan_ssm
 from godwit.planning.preview import preview
 from godwit.planning.problem import Problem
-from godwit.planning.solution import make_solution
+from godwit.planning.solution import executable_plan, make_solution
 
 if TYPE_CHECKING:
     from godwit.planning.solution import Solution
@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 def _plan() -> Solution:
     problem, _ = problem_from_json(json.dumps(EXAMPLES["assignment"]))
     return plan_ssm(problem)
+
+
+def test_a_notebook_shows_a_preview_and_the_moves_of_a_plan() -> None:
+    solution = _plan()
+    shown = preview(solution)._repr_html_()
+    assert shown.startswith("<pre")
+    assert "load distance" in shown
+    plan = executable_plan(solution)
+    rows = plan._repr_html_().count("<tr>")
+    assert rows == 1 + len(plan.moves) > 1
 
 
 def test_a_preview_shows_load_and_bytes_of_every_executor() -> None:

@@ -28,6 +28,18 @@ def test_the_table_has_the_newest_row_of_every_key() -> None:
     }
 
 
+def test_a_notebook_shows_the_first_rows_and_no_markup_of_them() -> None:
+    sink = MemorySink()
+    assert "memory sink: 0 rows" in sink._repr_html_()
+    sink.open(context())
+    sink.deliver(rows(0, ("<script>alert(1)</script>", 1), *((f"N{n}", n) for n in range(30))))
+    shown = sink._repr_html_()
+    assert "31 rows, the first 20" in shown
+    assert shown.count("<tr>") == 1 + 20
+    assert "&lt;script&gt;alert(1)" in shown
+    assert "<script" not in shown
+
+
 def test_epochs_of_another_history_replace_what_was_kept_of_later_ones(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

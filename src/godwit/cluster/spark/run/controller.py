@@ -111,7 +111,7 @@ class ControllerThread:
 
     @property
     def memory(self) -> ControllerMemory:
-        """What the next controller of the stream goes by."""
+        """Memory that the controller of the next run continues from."""
         return self._controller.memory
 
     @property
