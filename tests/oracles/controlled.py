@@ -66,6 +66,7 @@ class Pool:
     most: int | None = None
     lanes: int = 2
     never: bool = False
+    fixed: str = ""
     refuses: str = ""
     coming: list[float] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
@@ -74,7 +75,10 @@ class Pool:
     @property
     def view(self) -> PoolView:
         return PoolView(
-            pending=0 if self.never else len(self.coming), most=self.most, refused=self.refuses
+            pending=0 if self.never else len(self.coming),
+            most=self.most,
+            fixed=self.fixed,
+            refused=self.refuses,
         )
 
     def add(self, count: int) -> None:

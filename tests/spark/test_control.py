@@ -166,6 +166,22 @@ def test_a_planner_that_never_returns_is_given_up_and_epochs_go_on(
     stream.check()
 
 
+def test_in_one_process_no_executor_is_drained_for_a_number_that_cannot_be_had(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = Stream(spark, tmp_path)
+    query = stream.start(
+        gw.Control(scaling=gw.fixed(1), period=0.5, cadence=gw.Cadence(min_epochs=2))
+    )
+    stream.until(query, lambda: len(told(query, events.LoadMeasured)) > 4, "nothing measured")
+    (refused,) = told(query, events.ScalingRefused)
+    assert (refused.before, refused.wanted) == (2, 1)
+    assert "local[2] is one process" in refused.reason
+    assert not told(query, events.ScaledIn, events.ExecutorDraining)
+    query.stop()
+    stream.check()
+
+
 def test_what_is_no_control_is_refused_before_anything_is_touched(
     spark: SparkSession, tmp_path: Path
 ) -> None:

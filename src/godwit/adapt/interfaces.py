@@ -142,6 +142,8 @@ class PoolView:
     pending: int = 0  # executors that were asked for, are not there yet and may still come
     # executors that the cluster can ever give this application; ``None`` where it does not say
     most: int | None = None
+    # why executors can never be added or removed; empty where they can
+    fixed: str = ""
     # why the last ones that were asked for do not come; empty where nothing was refused
     refused: str = ""
     # why the last ones that were given back are there all the same; empty where they are not

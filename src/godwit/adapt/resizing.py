@@ -432,7 +432,9 @@ class Resizing:
             return
         self._judge.judge_if_steady(situation, wanted, steady=steady)
         step = self._pace.step(wanted, situation, self._pool_view, paced=model.paced, steady=steady)
-        if step.kind == "out" and model.paced and (why := self._judge.no_help_reason()):
+        if step.kind in ("out", "in") and self._pool_view.fixed:
+            step = ScalingStep(kind="refused", executors=have, reason=self._pool_view.fixed)
+        elif step.kind == "out" and model.paced and (why := self._judge.no_help_reason()):
             step = ScalingStep(kind="refused", executors=have, reason=why)
         leaving: tuple[str, ...] = ()
         fault, budget = "", self._settings.budget

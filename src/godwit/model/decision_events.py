@@ -348,10 +348,8 @@ class ScalingRefused(_Scaling):
 
     def _one_line_text(self) -> str:
         """Return the event as one line of text, for `describe`."""
-        return (
-            f"staying at {counted(self.before, 'executor')} where {self.wanted} were wanted: "
-            f"{self._why}"
-        )
+        where = f" where {self.wanted} were wanted" if self.wanted != self.before else ""
+        return f"staying at {counted(self.before, 'executor')}{where}: {self._why}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -390,6 +390,20 @@ def test_a_cluster_that_refuses_is_told_of_once_and_asked_again_after_the_cool_d
     assert world.told(events.ScaledOut)
 
 
+@pytest.mark.parametrize("rows", [2.0, 60.0])  # for one executor, and for more than two
+def test_where_executors_are_fixed_nobody_is_drained_or_asked_for_and_that_is_said_once(
+    rows: float,
+) -> None:
+    part = Part(rows=np.full(64, rows))
+    world = World({"sum": part}, {"e0": 2, "e1": 2}, settings=control(scaling=utilisation(0.6)))
+    world.pool.fixed = "they are cores of one process"
+    world.run(12 * PERIOD_S)
+    assert not world.told(events.ScaledOut, events.ScaledIn, events.ExecutorDraining)
+    (refused,) = world.told(events.ScalingRefused)
+    assert refused.reason == "they are cores of one process"
+    assert refused.wanted != refused.before == 2
+
+
 def test_draining_ends_whatever_the_planner_does() -> None:
     def moves_nothing(problem: Problem) -> np.ndarray:
         return problem.current

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from godwit.adapt.interfaces import PoolView
@@ -59,7 +60,7 @@ class SparkScheduler:
     def __init__(self, spark: SparkContext) -> None:
         self._spark = spark
 
-    @property
+    @cached_property
     def unsupported_reason(self) -> str:
         """Reason why executors can never be added or removed, with a remedy; empty if they can."""
         if self._jsc.isLocal() and not self._master.startswith("local-cluster"):
@@ -164,6 +165,7 @@ class SparkExecutorPool:
             return PoolView(
                 pending=self._pending(),
                 most=self._scheduler.max_executors,
+                fixed=self._unsupported_reason()[0],
                 refused=self._refused,
                 not_returned=self._not_returned,
             )
@@ -261,9 +263,14 @@ class SparkExecutorPool:
 
     def check_can_scale(self) -> None:
         """Raise `ScalingError`, with a remedy, if executors cannot be added or removed here."""
-        if refusal := self._scheduler.unsupported_reason:
-            why, _, remedy = refusal.partition(". ")
-            raise ScalingError(f"Executors can be neither added nor removed: {why}.", remedy=remedy)
+        why, remedy = self._unsupported_reason()
+        if why:
+            raise ScalingError(why, remedy=remedy)
+
+    def _unsupported_reason(self) -> tuple[str, str]:
+        """Return why executors can never be added or removed, and a remedy; empty if they can."""
+        why, _, remedy = self._scheduler.unsupported_reason.partition(". ")
+        return f"Executors can be neither added nor removed: {why}." if why else "", remedy
 
     def close(self) -> None:
         """Stop the pool's thread."""
