@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -135,8 +136,10 @@ class SourcePositions:
         log: CommitLog | None = None,  # the checkpoint, which has what waits in loops
         # loop that pauses, rounds that ran for it alone, rows that wait in it
         on_pause: Callable[[str, int, int], None] = lambda _loop, _rounds, _rows: None,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.sources = sources
+        self.sources, self._now_s = sources, now_s
+        self._call: tuple[str, float] | None = None  # of a source: its text, when it began
         self._on_failure, self._on_pause = on_failure, on_pause
         # loop → batches in a row that had no other rows than those of loops
         self._rounds = {
@@ -175,6 +178,35 @@ class SourcePositions:
             self.close()
             raise
 
+    @contextmanager
+    def _calling(self, name: str, method: str, failure: str) -> Iterator[None]:
+        """Context of a call of a source, whose exceptions become a `SourceError`."""
+        try:
+            with self._noting_call(name, method):
+                yield
+        except GodwitError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise source_error(name, failure, error) from error
+
+    @contextmanager
+    def _noting_call(self, name: str, method: str) -> Iterator[None]:
+        """Context of a call of a source, as long as which `unanswered` may name it."""
+        self._call = (f"source {name!r} has not returned from {method}", self._now_s())
+        try:
+            yield
+        finally:
+            self._call = None
+
+    def unanswered(self, since_s: float) -> str | None:
+        """Return which call of a source has not returned for this time; ``None`` if none has.
+
+        May be called by any thread.
+        """
+        if (call := self._call) is None or (took_s := self._now_s() - call[1]) < since_s:
+            return None
+        return f"{call[0]} for {took_s:.0f} s"
+
     def _open(self, name: str, source: Source) -> None:
         """Open a source at its position in the last commit record."""
         committed = name in self._committed
@@ -188,12 +220,12 @@ class SourcePositions:
                 )
             _OPENED[id(source)] = self
         self._opened[name] = source  # closed also if opening it fails half-way
-        with _errors_of(name, "could not be opened"):
+        with self._calling(name, "open", "could not be opened"):
             source.open(self._position(name) if committed else None)
         if committed:
             self._report_commit(name)
             return
-        with _errors_of(name, "could not say where it starts"):
+        with self._calling(name, "start", "could not say where it starts"):
             self._positions[name] = _normalised_position(name, source.start())
 
     def close(self) -> None:
@@ -201,7 +233,8 @@ class SourcePositions:
         opened, self._opened = self._opened, {}
         for name, source in opened.items():
             try:
-                source.close()
+                with self._noting_call(name, "close"):
+                    source.close()
             except Exception as error:  # noqa: BLE001  whatever a user's source raises
                 self._on_failure(f"closing source {name!r}", error_line(error))
             finally:
@@ -227,8 +260,9 @@ class SourcePositions:
         for name, source in self._opened.items():
             if name in self._rounds:
                 continue  # it ends where nothing goes round any more
-            with _errors_of(name, "could not say how far its rows reach"):
-                ends[name] = _normalised_position(name, source.end(self._position(name)))
+            with self._calling(name, "end", "could not say how far its rows reach"):
+                end = source.end(self._position(name))
+            ends[name] = self._checked_end(name, end)
         return ends
 
     def reached(self, ends: Mapping[str, Position]) -> bool:
@@ -238,7 +272,7 @@ class SourcePositions:
         for name, source in self._opened.items():
             if name not in ends:
                 continue
-            with _errors_of(name, "could not say how far it may be read"):
+            with self._calling(name, "latest", "could not say how far it may be read"):
                 latest = source.latest(self._position(name), until=copy.deepcopy(ends[name]))
             if self._new_end(name, latest) is not None:
                 return False
@@ -261,14 +295,14 @@ class SourcePositions:
             if name in self._rounds:
                 continue
             begin, until = self._position(name), copy.deepcopy(self._until.get(name))
-            with _errors_of(name, "could not say how far it may be read"):
+            with self._calling(name, "latest", "could not say how far it may be read"):
                 end = whole[name] if whole else source.latest(begin, limit=limit, until=until)
             end = self._new_end(name, end)
             if end is None:
                 continue
             self._check_progress(name, source, end)
             ends[name] = end
-            with _errors_of(name, "could not be cut into splits"):
+            with self._calling(name, "splits", "could not be cut into splits"):
                 begin = self._position(name)
                 found: object = source.splits(begin, copy.deepcopy(end), parallelism)
             splits += _numbered_splits(name, found, first=len(splits))
@@ -286,8 +320,20 @@ class SourcePositions:
         with suppress(Exception):  # whatever a user's value raises; it is compared again below
             if end == position:
                 return None
-        moved = _normalised_position(name, end)
+        moved = self._checked_end(name, end)
         return None if moved == position else moved
+
+    def _checked_end(self, name: str, end: object) -> Position:
+        """Return an end that a source gave, as plain values; ``None`` follows only ``None``."""
+        if end is None and (read := self._positions[name]) is not None:
+            raise SourceError(
+                f"Source {name!r} gave None where a position was asked for; the query has read it "
+                f"to {_position_text(self.sources[name], read)}.",
+                remedy="Let Source.latest and Source.end return a position: the one that they were "
+                "given where there are no more rows.",
+                source=name,
+            )
+        return _normalised_position(name, end)
 
     def plan_loops_only(self, parallelism: int = 1) -> SourceBatch[Any]:
         """Return a batch that reads only the rows waiting in loops; other positions stay."""
@@ -333,7 +379,7 @@ class SourcePositions:
     def _check_progress(self, name: str, source: Source, end: Position) -> None:
         """Raise `SourceError` if an end is before the position: rows would be repeated."""
         read = self._position(name)
-        with _errors_of(name, "could not compare two positions"):
+        with self._calling(name, "precedes", "could not compare two positions"):
             if not source.precedes(copy.deepcopy(end), copy.deepcopy(read)):
                 return
         raise SourceError(
@@ -391,7 +437,8 @@ class SourcePositions:
     def _report_commit(self, name: str) -> None:
         """Call `Source.committed` with a source's committed position, if it changed."""
         try:
-            self._opened[name].committed(self._position(name))
+            with self._noting_call(name, "committed"):
+                self._opened[name].committed(self._position(name))
         except Exception as error:  # noqa: BLE001  the epoch is committed, whatever it raises
             self._on_failure(f"telling source {name!r} of a commit", error_line(error))
 
@@ -400,7 +447,8 @@ class SourcePositions:
         lags = {}
         for name, source in self._opened.items():
             try:
-                lags[name] = source.lag(self._position(name))
+                with self._noting_call(name, "lag"):
+                    lags[name] = source.lag(self._position(name))
             except Exception as error:  # noqa: BLE001  a figure, which no epoch needs
                 self._on_failure(f"asking source {name!r} for its lag", error_line(error))
                 lags[name] = Lag()
@@ -417,17 +465,6 @@ class SourcePositions:
                     self._on_failure(f"describing source {name!r}", error_line(error))
                     told[name] = {"position": positions[name]}
         return told
-
-
-@contextmanager
-def _errors_of(name: str, what: str) -> Iterator[None]:
-    """Context that turns exceptions of a source into a `SourceError`; `what`: its action."""
-    try:
-        yield
-    except GodwitError:
-        raise
-    except Exception as error:
-        raise source_error(name, what, error) from error
 
 
 def _normalised_position(name: str, position: object) -> Position:

@@ -13,6 +13,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from godwit.model.errors import InvalidFlowError
+from godwit.model.wording import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -78,7 +79,7 @@ def error_line(error: BaseException) -> str:
     'ValueError: no such column'
     """
     lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {printable(lines[0])}" if lines else type(error).__name__
 
 
 def check_name(kind: str, name: object) -> str:

@@ -286,15 +286,21 @@ class Source(ABC):
         """Return whether `position` is before `other`.
 
         A query fails if `latest` or `end` returns a position before the one that it has read up to,
-        since rows would be processed twice. By default numbers are compared; for other positions
-        the result is `False`.
+        since rows would be processed twice. By default numbers are compared. Lists of one length,
+        and dicts of the same keys, are compared item by item: a position is before another if some
+        number in it is smaller, none is greater, and all else is equal. Other positions are never
+        before each other, so define this method for text, and where one number of several may go
+        back.
 
         Examples
         --------
-        >>> gw.sources.memory("n int").precedes(2, 3)
-        True
+        >>> numbers = gw.sources.memory("n int")
+        >>> numbers.precedes(2, 3), numbers.precedes({"a": 7, "b": 2}, {"a": 7, "b": 3})
+        (True, True)
+        >>> numbers.precedes([2, 0], [1, 500])
+        False
         """
-        return _is_number(position) and _is_number(other) and position < other
+        return bool(position != other) and _is_not_after(position, other)
 
     @abstractmethod
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
@@ -375,6 +381,18 @@ class Source(ABC):
         """
 
 
-def _is_number(position: Position) -> bool:
-    """Return whether a position is a number, so that positions can be compared."""
-    return isinstance(position, int | float) and not isinstance(position, bool)
+def _is_not_after(position: Position, other: Position) -> bool:
+    """Return whether two positions differ at most by numbers that are smaller in the first."""
+    match position, other:
+        case bool(), bool():
+            return position == other
+        case int() | float(), int() | float():
+            return position <= other
+        case dict(), dict():
+            same = position.keys() == other.keys()
+            return same and all(_is_not_after(position[key], other[key]) for key in other)
+        case list(), list():
+            same = len(position) == len(other)
+            return same and all(map(_is_not_after, position, other))
+        case _:
+            return bool(position == other)

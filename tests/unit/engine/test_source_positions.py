@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -118,6 +119,69 @@ def test_a_source_that_goes_backwards_is_refused_by_name(everything: bool) -> No
     ):
         positions.plan(2, everything=everything)
     assert positions.positions == {"numbers": 1200}
+
+
+def test_a_call_that_has_not_returned_is_known_by_source_and_method() -> None:
+    clock, told = [100.0], []
+
+    class Slow(Numbers):
+        def latest(self, position: Any, **limits: Any) -> Any:
+            clock[0] += 30
+            told.extend([positions.unanswered(30), positions.unanswered(31)])
+            return super().latest(position, **limits)
+
+    positions = SourcePositions({"numbers": Slow(4)}, RecordedSources(), now_s=lambda: clock[0])
+    positions.open()
+    positions.plan(2)
+    assert told == ["source 'numbers' has not returned from latest for 30 s", None]
+    assert positions.unanswered(0) is None
+
+
+def test_a_source_that_returns_no_position_is_refused() -> None:
+    class Forgetful(Numbers):
+        def latest(self, position: Any, **_: Any) -> Any:
+            del position
+
+        end = latest
+
+    positions, _ = kept(Forgetful(4))
+    with pytest.raises(SourceError, match=r"Source 'numbers' gave None where a position"):
+        positions.plan(2)
+    with pytest.raises(SourceError, match=r"Source 'numbers' gave None where a position"):
+        positions.fix_ends()
+
+
+def test_a_source_that_wants_to_end_the_process_is_named() -> None:
+    source = Numbers(4)
+    source.latest = lambda *_, **__: sys.exit("no more")  # type: ignore[method-assign]
+    positions, _ = kept(source)
+    with pytest.raises(SourceError, match=r"Source 'numbers' could not say .* SystemExit: no more"):
+        positions.plan(2)
+
+
+@pytest.mark.parametrize(
+    ("position", "other", "before"),
+    [
+        (1, 2, True),
+        (2, 2, False),
+        ({"a": 1, "b": 7}, {"a": 2, "b": 7}, True),
+        ({"a": 1, "b": 8}, {"a": 2, "b": 7}, False),
+        ({"a": 1}, {"a": 2, "b": 7}, False),
+        ({"day": "mon", "row": 3}, {"day": "mon", "row": 4}, True),
+        ({"day": "mon", "row": 3}, {"day": "sun", "row": 4}, False),
+        ([2, 0], [1, 500], False),
+        ([1, 400], [1, 500], True),
+        ([[1], [2]], [[1], [3]], True),
+        ([1], [1, 2], False),
+        ("2024", "2025", False),
+        (None, 3, False),
+        (float("nan"), 3, False),
+        (False, True, False),
+    ],
+)
+def test_positions_are_compared_number_by_number(position: Any, other: Any, before: bool) -> None:
+    assert Numbers(4).precedes(position, other) is before
+    assert not Numbers(4).precedes(other, other)
 
 
 def test_a_source_says_which_of_two_positions_is_the_earlier() -> None:

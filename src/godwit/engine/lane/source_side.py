@@ -333,7 +333,7 @@ def read_split(
             yield pa.RecordBatch.from_arrays(batch.columns, schema=columns)
     except GodwitError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise source_error(name, "could not be read", error, split=split.what) from error
     most = split.rows
     if most is not None and (read > most or (split.exact and read < most)):
@@ -346,7 +346,7 @@ def read_split(
         )
 
 
-def source_error(name: str, what: str, error: Exception, **context: str) -> SourceError:
+def source_error(name: str, what: str, error: BaseException, **context: str) -> SourceError:
     """Return the error that a source raised `error`; `what`: its action, as text."""
     where = f" ({context['split']})" if "split" in context else ""
     return SourceError(

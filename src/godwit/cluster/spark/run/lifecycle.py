@@ -174,7 +174,8 @@ class Ending:
             raise StopTimeoutError(
                 "The query was told to stop, but an epoch is still being carried out or delivered "
                 f"after {_GRACE_S + _DRIVER_S:.0f} s.",
-                remedy="No further epoch begins, and the query stops once this one is over; a "
+                remedy="No further epoch begins, and the query stops once this one is over. See "
+                "whether the read of a source, a function or a sink waits without a time-out; a "
                 "sink that waits for this call would wait for ever.",
             )
         if self._finished and self._problems:

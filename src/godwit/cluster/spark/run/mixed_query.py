@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 from godwit.cluster.spark.observe.progress import add_source_figures, rows_held_back, source_lag
 from godwit.cluster.spark.run.lifecycle import LoopThread, is_bounded
 from godwit.cluster.spark.run.micro_batch_query import SparkStream
-from godwit.cluster.spark.run.source_loop import ReadPace, Waiters
+from godwit.cluster.spark.run.source_loop import ReadPace, Waiters, unanswered_error
 from godwit.cluster.spark.run.threads import GateClosedError
-from godwit.model.errors import StopTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -119,10 +118,7 @@ class MixedQuery:
         self._gate.wait_until_idle()
         if self._over.wait(2 * _STOP_S):
             return
-        raise StopTimeoutError(
-            "The thread that reads Godwit's own sources has not ended.",
-            remedy="No further epoch begins. It ends with the process.",
-        )
+        raise unanswered_error(self._epochs.positions, 2 * _STOP_S)
 
     def sources(self) -> dict[str, Any] | None:
         """Return the lag of sources of both kinds as plain values.

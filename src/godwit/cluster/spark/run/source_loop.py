@@ -66,6 +66,8 @@ _LONGEST_REST_S: Final = 0.1
 than the CPU time it took, so that a query without input takes little of a core."""
 _LEASE_S: Final = 0.5
 _TICK_S: Final = 1.0
+_LONG_S: Final = 10.0
+"""A call of a source that takes longer is in the query's status."""
 _STOP_S: Final = 10.0
 
 
@@ -242,6 +244,16 @@ def announce_pause(run: SparkRun, loop: str, rounds: int, rows: int) -> None:
     run.conducting.announce(events.FeedbackPaused, loop=loop, rounds=rounds, rows=rows)
 
 
+def unanswered_error(positions: SourcePositions, waited_s: float) -> StopTimeoutError:
+    """Return the error that a source keeps the loop of a stopped query waiting."""
+    call = positions.unanswered(0) or f"a source has not answered for {waited_s:.0f} s"
+    return StopTimeoutError(
+        f"{call[0].upper()}{call[1:]}.",
+        remedy="No further epoch begins. Look why it does not answer, and give what it waits for "
+        "a time-out; its thread ends with the process.",
+    )
+
+
 def num_tasks(run: SparkRun) -> int:
     """Return the approximate number of tasks that can run concurrently."""
     return max(1, sum(e.lanes for e in run.cluster.executors.values()))
@@ -297,7 +309,7 @@ class SourceLoop:
         failure = self._gate.failure
         message = "Stopped" if failure is None else f"Terminated with exception: {failure}"
         return {
-            "message": message if over else self._message,
+            "message": message if over else self._positions.unanswered(_LONG_S) or self._message,
             "isDataAvailable": self._has_rows and not over,
             "isTriggerActive": self._gate.busy,
         }
@@ -319,11 +331,7 @@ class SourceLoop:
         self._gate.wait_until_idle()  # however long a sink takes, that is none of the sources'
         if self._over.wait(_STOP_S):
             return
-        raise StopTimeoutError(
-            f"A source has not answered for {_STOP_S:.0f} s.",
-            remedy="No further epoch begins. Look why it does not answer; its thread ends with "
-            "the process.",
-        )
+        raise unanswered_error(self._positions, _STOP_S)
 
     def sources(self) -> dict[str, Any] | None:
         """Return the lag of the sources as plain values."""

@@ -289,8 +289,10 @@ def test_a_source_that_does_not_answer_does_not_keep_the_query_from_ending(
     story = Story(source=source)
     loop = story.begin()
     assert source.asked.wait(PATIENCE_S)
+    monkeypatch.setattr(source_loop, "_LONG_S", 0.0)
+    assert "source 'rows' has not returned from latest" in loop.status()["message"]
     story.run.gate.close()
-    with pytest.raises(StopTimeoutError, match="has not answered"):
+    with pytest.raises(StopTimeoutError, match="Source 'rows' has not returned from latest for"):
         loop.stop()
     assert source.go_on is not None
     source.go_on.set()
