@@ -116,6 +116,11 @@ class Directory:
                     'pattern of names such as "*.csv".',
                 )
         self._text = os.fspath(path)
+        if not self._text:
+            raise SourceError(
+                "The path of a source of files is empty.",
+                remedy='Name a directory or a file; "." is the working directory.',
+            )
         self._opened: tuple[pafs.FileSystem, str] | None = None
         if filesystem is not None or not is_remote(self._text):  # opening some asks their server
             self._opened = open_file_system(self._text, filesystem, error=SourceError)

@@ -75,6 +75,7 @@ class FileFormat(ABC):
 
     name: str
     unit: OffsetUnit  # of offsets
+    has_columns = True  # whether a file has columns, and not each row its own
 
     @abstractmethod
     def schema(self, directory: Directory, file: File) -> pa.Schema:

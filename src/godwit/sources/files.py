@@ -24,6 +24,7 @@ import pyarrow as pa
 from godwit.columns.types import plain_schema, to_schema
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import check_number
+from godwit.model.naming import listing as quoted
 from godwit.model.wording import counted
 from godwit.sources.directory import Directory, File, Listing, hash_versions, key_of, partitions_of
 from godwit.sources.file_formats import BadLine, FileRange
@@ -450,10 +451,14 @@ class FileSource(Source):
         batches = self._format.read(self._directory, piece, fields)
         named = self._directory.file_name(file)
         bad: list[BadLine] = []
+        checked = not fields or not self._format.has_columns
         for batch in batches:
             if isinstance(batch, BadLine):
                 bad.append(batch)
                 continue
+            if not checked and not any(field.name in batch.schema.names for field in fields):
+                self._check_columns(file)
+            checked = True
             columns = []
             for field in schema:
                 at = batch.schema.get_field_index(field.name)
@@ -468,6 +473,18 @@ class FileSource(Source):
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
         if bad:
             yield self._to_unreadable(named, bad)
+
+    def _check_columns(self, file: File) -> None:
+        """Raise if a file has no column of the schema: all of its rows would be nulls."""
+        names = self._format.schema(self._directory, file).names
+        if set(names).isdisjoint(self.schema.names):
+            named = self._directory.file_name(file)
+            raise SourceError(
+                f"The file {named!r} has no column of the schema, which has "
+                f"{quoted(self.schema.names)}; it has {quoted(names)}.",
+                remedy="Move it out of the directory, or give a schema= with columns of it.",
+                file=named,
+            )
 
     def _to_unreadable(self, file: str, bad: Sequence[BadLine]) -> Unreadable:
         """Return lines that cannot be parsed as unreadable rows of a file."""

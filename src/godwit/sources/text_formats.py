@@ -215,6 +215,7 @@ class JsonFormat(_TextFormat):
     """One JSON object a line: refused otherwise, whether or not a file is cut there."""
 
     name = "JSON"
+    has_columns = False
 
     def _infer(self, block: bytes) -> pa.Schema:
         """Return the schema inferred from a block of JSON lines."""

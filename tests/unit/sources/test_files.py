@@ -462,6 +462,23 @@ def test_a_column_that_is_missing_is_null_and_others_are_left_alone(
     assert everything(source_of(kind, tmp_path), ["price"])["price"].to_pylist() == [None, None]
 
 
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "csv"])
+def test_a_file_without_any_column_of_the_schema_is_refused_by_name(
+    kind: str, tmp_path: Path
+) -> None:
+    write(tmp_path / f"day=1/a.{kind}", pa.table({"x": [1, 2], "y": [3, 4]}))
+    source = source_of(kind, tmp_path, schema=f"{SCHEMA}, day int")
+    for columns in (["n"], ["n", "day"]):
+        with pytest.raises(gw.errors.SourceError, match=rf"a\.{kind}' has no column .*'x', 'y'"):
+            everything(source, columns)
+    assert everything(source, ["day"])["day"].to_pylist() == [1, 1]
+
+
+def test_an_empty_path_is_refused_and_not_the_working_directory() -> None:
+    with pytest.raises(gw.errors.SourceError, match="path of a source of files is empty"):
+        gw.sources.json("", schema=SCHEMA)
+
+
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_narrower_types_are_widened(kind: str, tmp_path: Path) -> None:
     moment = MOMENT
