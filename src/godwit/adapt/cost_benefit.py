@@ -9,7 +9,9 @@ all that the key group holds, sent to where windows are consolidated, which all 
 Moves are made in the planner's order, no further than the budget goes and than it takes to be even
 enough; and none is made unless the load distance is above its bound, the gain is above its cost,
 and both are more than noise explains: loads are measured from so many rows, and chance alone makes
-executors differ.  A plan that collocates may do so where the load stays even enough.
+executors differ.  With a scaling model the cost does not count while an executor has less than half
+of the mean: it was asked for because it is needed.  A plan that collocates may do so where the load
+stays even enough.
 
 With ``Worth(gain="any")`` every move of a plan pays, and only the budget cuts it short.
 
@@ -47,6 +49,8 @@ Chance does so once in 16,000 looks: five hours of ten executors and periods of 
 """
 _MARGIN = 2.0
 """Standard errors by which its difference must exceed the bound."""
+LEAN = 0.5
+"""Share of the mean load below which an executor that was asked for counts as one without work."""
 _LEAST_BUSY = 0.01
 """The same as a share of an executor's time: on a stream with little to do nothing moves."""
 
@@ -61,6 +65,7 @@ class Terms:
     horizon_s: float  # how long the load is taken to stay as it is
     seconds_per_byte: float  # time that one link needs for one byte of state
     any_gain: bool = False  # whether all moves pay, whatever they gain
+    fills: bool = False  # whether moves pay, whatever they cost, while an executor is lean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -122,6 +127,12 @@ def is_uneven(problem: Problem, variance: FloatArray | None, max_load_distance: 
     errors = load_errors(problem, problem.current, variance)
     allowed = np.maximum(max_load_distance * mean + _MARGIN * errors, CERTAIN * errors)
     return bool((apart > allowed)[problem.available].any())
+
+
+def is_lean(problem: Problem, assignment: IntArray) -> bool:
+    """Return whether an executor has less than half of the mean load."""
+    least = float(metrics.load_index(problem, assignment)[problem.available].min(initial=np.inf))
+    return least < LEAN * metrics.mean_index(problem)
 
 
 def select_moves(
@@ -315,10 +326,23 @@ def _rejection_reason(plan: _Plan, selected: SelectedMoves) -> str:
             return even
         # An idle executor is uneven, too, and filling it relieves each of the others by little.
         evened = max(selected.relief, (selected.distance_before - selected.distance_after) * mean)
+        if _is_cut(problem, selected) and selected.variance_after < selected.variance_before:
+            evened = selected.distance_before * mean  # parts are worth as much in the end
         if evened < max(LEAST_GAIN, selected.error) * mean:
             return "no plan makes the load more even"
         if evened < _LEAST_BUSY:
             return "there is too little to do"
-    if selected.gain_s <= selected.cost_s:
+    fills = terms.fills and is_lean(problem, problem.current)
+    if selected.gain_s <= selected.cost_s and not fills:
         return "moving the state costs more than it gains"
     return ""
+
+
+def _is_cut(problem: Problem, selected: SelectedMoves) -> bool:
+    """Return whether the budget leaves no room for another key group beside the selected ones."""
+    limits = problem.limits
+    full = limits.max_moves is not None and len(selected.order) >= limits.max_moves
+    largest = float(problem.state_bytes.max(initial=0.0))
+    return full or (
+        limits.max_bytes is not None and selected.moved_bytes + largest > limits.max_bytes
+    )

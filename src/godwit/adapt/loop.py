@@ -15,7 +15,6 @@ stream or the loop: it becomes an event, and the stream goes on with what it has
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -337,6 +336,8 @@ class Controller:
         situation, steady = self._planning.learn(
             situation, changing=changing, settled=period.settled
         )
+        if busy:  # what is on its way is not in the plan
+            situation = replace(situation, idle="")
         if self._forecaster is not None:
             expected_per_s = self._forecaster.expected_per_s(now_s)
             situation = replace(situation, expected_per_s=expected_per_s)
@@ -349,9 +350,7 @@ class Controller:
         overtaken = self._rebalancing.replacement_reason(plan, self._migrations.view)
         if overtaken == "":
             return  # what is under way leads to where it was to lead
-        selected, problem = plan.selected, plan.measured.problem
-        leaves = problem.draining[problem.current[selected.order]].any()
-        must = leaves or plan.must or self._settings.worth.gain == "any"
+        selected = plan.selected
         if len(selected.order) or selected.reason:
             yield Proposal(
                 subject=f"balancing of {', '.join(plan.measured.components)}",
@@ -359,8 +358,6 @@ class Controller:
                 if len(selected.order)
                 else None,
                 reason=selected.reason,
-                gain=math.inf if must else selected.gain_s,
-                cost=selected.cost_s,
                 numbers={
                     "load_distance": selected.distance_before,
                     "gain_s": selected.gain_s,

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.adapt.cost_benefit import Terms, is_uneven, load_distance, select_moves
+from godwit.adapt.cost_benefit import LEAN, Terms, is_uneven, load_distance, select_moves
 from godwit.adapt.executor_centric import Homes
 from godwit.adapt.interfaces import MeasuredProblem
 from godwit.adapt.latency_model import Learning, StageLoad, modelled_latency_s
@@ -338,7 +338,6 @@ class Planned:
     assignment: IntArray  # shape ``(m,)``: what the planner wants
     selected: SelectedMoves  # what of it is worth it
     planner: str  # whose plan
-    must: bool = False  # whether its moves are made whatever they gain
 
 
 class Planning:
@@ -528,6 +527,7 @@ class Planning:
             horizon_s=settings.worth.horizon * settings.period_s,
             seconds_per_byte=settings.worth.seconds_per_byte,
             any_gain=self._any_gain,
+            fills=model is not None,
         )
         return Planned(
             measured=measured,
@@ -543,7 +543,6 @@ class Planning:
                 whole=self._by_ranges,
                 must=gathers,
             ),
-            must=gathers,
             planner=settings.elasticity if self._homes is not None else settings.planner_name,
         )
 
@@ -705,7 +704,11 @@ class Planning:
                 if name in index:
                     index[name] += share
         mean = offered / sum(lanes) if lanes else 0.0
-        budget = settings.budget
+        idle = ""
+        if 0 in (settings.budget.max_moves, settings.budget.max_bytes):
+            idle = "the budget lets no key group move"
+        elif min(index.values(), default=0.0) < LEAN * mean:
+            idle = "the plan leaves an executor with less than half of the mean load"
         return ScalingSituation(
             now_s=now_s,
             started_s=self.started_s,
@@ -729,7 +732,7 @@ class Planning:
             busiest=period.busiest_s / period.covered_s * demand if period.covered_s > 0 else 0.0,
             learned=self._learning.learned,
             lead_s=lead_s,
-            movable=budget.max_moves != 0 and budget.max_bytes != 0,
+            idle=idle,
         )
 
     def learn(

@@ -187,8 +187,9 @@ class Pace:
             # How many suffice will be known soon, and then one decision does.
             fewer = fewer and self._spare_in_a_row >= 2 * _AT_REST
         self._more_in_a_row = self._more_in_a_row + 1 if bounded > coming else 0
-        if bounded > coming and paced and not situation.movable:
-            return ScalingStep(kind="refused", executors=coming, reason=_IMMOVABLE)
+        if bounded > coming and paced and situation.idle:
+            reason = f"{situation.idle}, so that an executor which comes would be idle"
+            return ScalingStep(kind="refused", executors=coming, reason=reason)
         if bounded > coming:
             as_decided = not (lost or behind) and paced and self._as_decided(wanted, situation)
             if as_decided and self._more_in_a_row < _AT_REST:
@@ -274,7 +275,6 @@ _LEADS = 8
 _FLICKER = 2
 """Periods in a row in which nothing is wanted, after which a refusal is announced anew."""
 _OUT_OF_REACH = "the target is out of reach"
-_IMMOVABLE = "the budget lets no key group move, so that an executor which comes would be idle"
 _CALM = 0.7
 """Share of its time that the busiest lane may be busy for executors to go that bring nothing."""
 _FULL = 0.9

@@ -88,8 +88,8 @@ class ScalingSituation:
     # seconds until executors that are asked for now will have come
     lead_s: float = 0.0
     learned: Learned = field(default_factory=Learned)  # what completes the model
-    # whether the budget lets key groups move, without which an executor that comes has no use
-    movable: bool = True
+    # why an executor that comes would have little to do; empty where key groups move to it
+    idle: str = ""
     # greatest source rows a second until executors that are asked for now would be there, where
     # that is foreseen (`godwit.adapt.forecast`)
     expected_per_s: float | None = None

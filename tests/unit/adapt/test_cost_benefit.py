@@ -52,6 +52,36 @@ def test_a_move_that_costs_more_than_it_gains_is_made_where_no_state_moves() -> 
     assert turned.moved_bytes == 0.0
 
 
+def test_an_executor_that_was_asked_for_is_filled_whatever_its_state_costs() -> None:
+    fills = replace(TERMS, fills=True)
+    filled = select_moves(uneven(state_bytes=2.5e9), EVENED, fills, FREE)
+    assert filled.order.tolist() == [2, 3]
+    assert filled.cost_s > filled.gain_s
+    # An executor with a third of what the other has is lean, one with two thirds is not.
+    for load, moves in ((0.09, True), (0.2, False)):
+        problem = replace(uneven(state_bytes=2.5e9), load=np.array([0.15, 0.15, 0.0, load]))
+        problem = replace(problem, current=np.array([0, 0, 0, 1], np.int32))
+        even = np.array([0, 1, 1, 0], np.int32)
+        assert bool(len(select_moves(problem, even, fills, FREE).order)) == moves
+
+
+def test_what_a_budget_cuts_into_small_parts_is_moved_all_the_same() -> None:
+    count = 200
+    problem = Problem(
+        executors=("a", "b"),
+        load=np.full(count, 0.8 / count),
+        state_bytes=np.full(count, 1e3),
+        current=np.zeros(count, np.int32),
+        limits=Limits(max_moves=2),
+    )
+    planned = problem.current.copy()
+    planned[:2] = 1
+    assert select_moves(problem, planned, TERMS, Budget(max_moves=2)).order.tolist() == [0, 1]
+    whole = replace(problem, limits=Limits())
+    refused = select_moves(whole, planned, TERMS, FREE)
+    assert refused.reason == "no plan makes the load more even"
+
+
 def test_keys_that_are_held_twice_for_a_while_cost_their_merging_shared_by_all() -> None:
     turned = instant(uneven(state_bytes=1e9), EVENED)
     assert turned.cost_s == pytest.approx(2e9 * TERMS.seconds_per_byte / 2)

@@ -46,6 +46,7 @@ def play(
     row_ms: float = 1.0,
     seconds: float = 80.0,
     key_groups: int = 32,
+    key_bytes: int = 100,
     keys: Keys | None = None,
     surges: tuple[Surge, ...] = (),
     **changed: Any,
@@ -61,7 +62,9 @@ def play(
             machines=(machine,) * executors, added=machine, pool=Pool(start_s=(1.0, 2.0))
         ),
         components=tuple(
-            SimulatedComponent(name=f"sums{n}", key_groups=key_groups, row_ms=row_ms, key_bytes=100)
+            SimulatedComponent(
+                name=f"sums{n}", key_groups=key_groups, row_ms=row_ms, key_bytes=key_bytes
+            )
             for n in range(operators)
         ),
         rate=Rate(rows_per_s=rows_per_s, noise=0.05, surges=surges),
@@ -120,6 +123,35 @@ def test_without_a_budget_for_moves_nobody_is_asked_for() -> None:
     assert not scaled(history)
     (refused,) = history.of_kind(events.ScalingRefused)
     assert "lets no key group move" in refused.reason
+
+
+def test_an_executor_that_was_asked_for_gets_key_groups_whatever_their_state_costs() -> None:
+    """Half of five gigabytes takes longer than the moves gain within the horizon."""
+    keys = Keys(number=1_000_000, zipf=0.3)
+    history = play(0.3, executors=1, rows_per_s=600, keys=keys, key_bytes=5_000, seconds=120)
+    assert scaled(history) == [(1, 2)]
+    late = history.between(80, 120)
+    assert late.column("load_distance").max() < 0.3
+    assert late.delays().mean_s < 0.3
+
+
+def test_where_a_budget_fills_executors_slowly_no_more_are_asked_for_meanwhile() -> None:
+    history = play(
+        0.5,
+        rows_per_s=600,
+        surges=(Surge(start_s=20.0, end_s=1000.0, factor=8.0),),
+        longest_epoch_s=4.0,
+        key_groups=256,
+        key_bytes=50_000,
+        budget=Budget(max_moves=4),
+        max_executors=48,
+        seconds=160,
+    )
+    assert len(scaled(history)) <= 2
+    assert history.column("executors").max() <= 10
+    assert sum(event.moves for event in history.of_kind(events.RebalancingStarted)) > 40
+    (refused,) = history.of_kind(events.ScalingRefused)
+    assert "leaves an executor with less than half of the mean load" in refused.reason
 
 
 def test_a_target_that_nothing_meets_ends_at_the_knee_with_one_decision() -> None:
