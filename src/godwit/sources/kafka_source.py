@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from godwit.columns.types import plain_schema, to_schema
 from godwit.model.durations import seconds
@@ -63,6 +63,12 @@ _EXTRA: Final[Mapping[str, pa.DataType]] = {
     "topic": pa.string(),
     "partition": pa.int32(),
     "offset": pa.int64(),
+}
+_REMEDIES: Final[Mapping[int | None, str]] = {
+    KafkaError._INVALID_ARG: "Correct the setting in config; its names and values are "  # noqa: SLF001
+    "librdkafka's.",
+    KafkaError.TOPIC_EXCEPTION: "Give a name of letters, digits, '.', '_' and '-'.",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "Let the source's user read and describe the topic.",
 }
 _UNREADABLE: Final = pa.schema(
     [
@@ -678,12 +684,12 @@ class KafkaSource(Source):
 
     def _kafka_error(self, what: str, error: KafkaFailedError) -> SourceError:
         """Return the error that an action on Kafka (`what`) failed."""
-        remedy = (
-            "Check the credentials and certificates in config."
-            if error.refused
-            else f"Check that {self._settings.servers} can be reached from here, and the "
-            "protocol; timeout= says how long to wait."
+        reach = (
+            f"Check that {self._settings.servers} can be reached from here, and the protocol; "
+            "timeout= says how long to wait."
         )
+        refused = "Check the credentials and certificates in config."
+        remedy = refused if error.refused else _REMEDIES.get(error.code, reach)
         return self._source_error(f"{what}: {error}", remedy)
 
     def _source_error(self, what: str, remedy: str, **context: Any) -> SourceError:

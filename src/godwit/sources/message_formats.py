@@ -223,7 +223,7 @@ class JsonMessages(MessageFormat):
         decoder = _json_decoder(schema)
         rows = decoder.decode(b"[%b]" % b",".join(values))  # type: ignore[arg-type]
         if len(rows) != len(values):
-            msg = f"{len(rows)} objects in {len(values)} messages"
+            msg = "a message is no single JSON object"
             raise ValueError(msg)
         if not len(schema):
             return []

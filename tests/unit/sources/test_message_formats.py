@@ -99,6 +99,12 @@ def test_a_bad_message_takes_no_other_with_it(bad: bytes) -> None:
     assert reason
 
 
+@pytest.mark.parametrize("value", [b"", b"{},{}"])
+def test_a_message_has_one_object(value: bytes) -> None:
+    ((_, reason),) = gw.formats.json("n bigint").decode([value], ["n"]).bad
+    assert reason.endswith("a message is no single JSON object")
+
+
 @settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.sampled_from(BAD), st.integers(0, 9)), max_size=12))
 def test_of_any_mixture_the_good_ones_are_read_in_order(mixture: list[bytes | int | None]) -> None:
