@@ -22,7 +22,7 @@ import numpy as np
 from godwit.planning.intervals.mtm import plan_mtm
 from godwit.planning.intervals.oms import count_partitionings
 from godwit.planning.intervals.pmc import approximate_projected_cost, projected_cost
-from godwit.planning.intervals.projected import Transitions, reach_within_tau
+from godwit.planning.intervals.projected import Transitions, last_cuts_within_tau
 from godwit.planning.intervals.ssm import plan_ssm
 from godwit.planning.problem import Limits, Problem
 
@@ -146,7 +146,7 @@ def largest(seconds: float) -> None:
 
     def count(m: int) -> int:
         problem = line(m, sizes[0], sizes[1], tau=tau, skew=8.0)
-        return sum(count_partitionings(reach_within_tau(problem, n), n) for n in sizes)
+        return sum(count_partitionings(last_cuts_within_tau(problem, n), n) for n in sizes)
 
     def solve(m: int) -> tuple[int, float]:
         table = projected_cost(

@@ -64,7 +64,7 @@ def test_spark_reads_partition_values_whose_capitals_are_escaped(
 ) -> None:
     sink = ParquetSink(tmp_path, partition_by="plane")
     sink.open(context())
-    sink._folds = True
+    sink._fold_case = True
     sink.deliver(rows(0, ("N1 %2F", 1), ("n1 %2f", 2), ("\u00d6Z", 3)))
     found = spark.read.parquet(str(tmp_path)).orderBy("total").select("plane").collect()
     assert [plane for (plane,) in found] == ["N1 %2F", "n1 %2f", "\u00d6Z"]

@@ -129,11 +129,9 @@ class Homes:
         machine_slots: Counts,
         slots: int,  # of a core
     ) -> Counts:
-        """Return the slots that each elastic executor uses on each machine.
+        """Return the slots that elastic executors use on each machine; at first, those at home.
 
-        At first, those at home.
-
-        `names`: component and home of each elastic executor. `slots`: number of slots of one core.
+        Shape (machines, `names`). `names`: component and home of each elastic executor.
         """
         executors, components = measured.problem.executors, len(measured.components)
         number = {name: i for i, name in enumerate(executors)}
@@ -155,7 +153,10 @@ class Homes:
         measured: MeasuredProblem,
         slots: int,  # of a core
     ) -> Counts:
-        """Plan the slots of each elastic executor on each machine; remember and return them."""
+        """Plan the slots of each elastic executor on each machine; remember and return them.
+
+        Parameters and result: see `_current_slots`.
+        """
         plan = plan_naive_core_assignment if self._naive else plan_core_assignment
         shares, executors = plan(problem).cores, measured.problem.executors
         # Components of other stages are planned by themselves, and keep theirs.
@@ -172,8 +173,9 @@ def _allocate_servers(
 ) -> Counts:
     """Return the number of servers of each elastic executor, by the queueing model.
 
-    `weight`: servers that each key group keeps busy. `of`: elastic executor of each key group. If
-    there are too few servers to keep all stable, they are divided in proportion to the work.
+    `weight`, `rows_per_s`, `of`: of each key group, servers that it keeps busy, its arrival rate,
+    its elastic executor. If `available` servers cannot keep all stable, they are divided in
+    proportion to the work.
     """
     busy, rows = np.bincount(of, weight), np.bincount(of, rows_per_s)
     works = (busy > _IDLE) & (rows > 0)

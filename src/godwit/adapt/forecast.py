@@ -422,7 +422,7 @@ class Forecaster:
             self._announce_use(used=False, reason="it is no better than a constant rate")
 
     def _announce_use(self, *, used: bool, reason: str) -> None:
-        """Announce, once per reason, that forecasts are used from now on, or are not."""
+        """Record and announce (once per reason) whether forecasts are `used` from now on."""
         self._used = used
         if reason == self._told:
             return

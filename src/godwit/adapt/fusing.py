@@ -264,7 +264,10 @@ def _fuse_greedily(
 def _partition_attributes(
     names: Iterable[str], streams: Iterable[UpstreamInput]
 ) -> dict[str, frozenset[str]]:
-    """Return operator → partition attributes, equal for operators between which rows stay."""
+    """Return operator → one partition attribute, equal for those that `streams` connect.
+
+    `names`: all operators.
+    """
     root = {name: name for name in names}
 
     def top(name: str) -> str:

@@ -120,7 +120,8 @@ class Judge:
     ) -> None:
         """Judge the last scaling decision if the stream is steady again; called once a period.
 
-        `wanted`: the scaling model's present answer.
+        Stops waiting if it is not for long, or the arrival rate has changed. `wanted`: the scaling
+        model's present answer.
         """
         known = self._ineffective
         if known is not None and (

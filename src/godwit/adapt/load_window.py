@@ -303,7 +303,7 @@ class LoadWindow:
         sums.strayed = 1
 
     def _noise(self, sums: _Sums) -> tuple[float, float]:
-        """Return measured over counted noise, and noise of sums over that of their parts."""
+        """Return smoothed ratios: measured over counted noise, noise of sums over that of parts."""
         trust = sums.strayed / (sums.strayed + _TRUST)
         dispersion, factor = self._dispersion, self._together
         if (counted := float(sums.counted.sum())) > 0:

@@ -257,7 +257,8 @@ class Controller:
     ) -> Iterator[Proposal]:
         """Plan, propose another number of executors if `scale` is set, and yield the moves to make.
 
-        After a change of the number of executors, the moves are planned again.
+        Moves are planned again if executors drain by the proposal. Without `scale`, the loads are
+        neither announced nor added to the history.
         """
         own = self._rebalancing.ids if self._can_replan else frozenset()
         busy = {
@@ -308,9 +309,9 @@ class Controller:
         busy: Mapping[str, str],
         now_s: float,
     ) -> Iterator[Proposal]:
-        """Yield a proposal of another number of executors, decided by load once plans are done.
+        """Yield a proposal of another number of executors, if load and plans suggest it.
 
-        `busy`: component → migration under way.
+        Also measures how steady the period was. `busy`: component → migration under way.
         """
         if self._settings.scaling_model is None:
             return
@@ -321,7 +322,9 @@ class Controller:
 
         def trial(draining: frozenset[str]) -> list[Planned]:
             """Plan as if these executors were draining."""
-            return self._planning.plan(period, view, self._speed_of, draining=draining, tried=True)
+            return self._planning.plan(
+                period, view, self._speed_of, draining=draining, hypothetical=True
+            )
 
         situation = self._planning.situation(
             period, view, planned, self._speed_of, now_s, lead_s=self._resizing.lead_s
@@ -375,7 +378,7 @@ class Controller:
         return proposal.cost
 
     def act(self, proposal: Proposal) -> bool:
-        """Carry out a proposal: moves, lanes, or another number of executors."""
+        """Carry out a proposal; return ``False`` if its lanes or executors cannot change now."""
         change = proposal.change
         if isinstance(change, Rebalance):
             self._planning.spend(change.plan.selected, self._clock.now_s())

@@ -49,9 +49,9 @@ class _Path:
     tau: float  # that the plan keeps: the limit, or more where nothing is within the limit
 
     def at(self, wanted: tuple[int, ...]) -> _Path | None:
-        """Return the rest of the path from these numbers of executors on.
+        """Return the path from its present or next step on, if its executors are `wanted`.
 
-        ``None`` if it differs.
+        ``None`` if they are not.
         """
         for path in (self, _Path(executors=self.executors[1:], cuts=self.cuts[1:], tau=self.tau)):
             if path.cuts and path.executors == wanted[: len(path.executors)]:
@@ -81,12 +81,11 @@ class MigrationSequence:
         *,
         # plans a problem for targets; ``None``: it could not
         plan: Callable[[Problem, tuple[int, ...]], Solution | None],
-        tried: bool = False,  # whether it is only asked what would be
+        hypothetical: bool = False,
     ) -> IntArray:
         """Return the executor of each key group in the present step of a planned sequence.
 
-        `executors`: numbers of executors, now and to come. `plan`: plans the sequence. `tried`: for
-        a decision that may not be made, so that the sequence is not replaced.
+        `hypothetical`: for a decision that may not be made, so that the sequence is not replaced.
         """
         wanted = tuple(executors)[:_HORIZON]
         known = self._paths.get(components)
@@ -99,7 +98,7 @@ class MigrationSequence:
             if solution is None:
                 return problem.current
             path = _path_of(solution, wanted)
-            if not tried and (len(wanted) > 1 or reason != _FIRST):
+            if not hypothetical and (len(wanted) > 1 or reason != _FIRST):
                 self._announce(
                     events.MigrationsPlanned,
                     components=components,
@@ -108,7 +107,7 @@ class MigrationSequence:
                     moved_bytes=tuple(solution.details.get("moved_bytes", (solution.moved_bytes,))),
                     reason=reason,
                 )
-        if not tried:
+        if not hypothetical:
             self._paths[components] = path
         stays = np.array_equal(path.cuts[0], present_cuts(problem))
         if stays and not problem.draining[problem.current].any():

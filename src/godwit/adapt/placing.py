@@ -56,21 +56,21 @@ def partly_common_inputs(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
     """
     found = []
     for sender in flow.operators:
-        for feed in flow.inputs_fed_by(sender.name):
-            receiver = flow.operator(feed.operator)
+        for edge in flow.inputs_fed_by(sender.name):
+            receiver = flow.operator(edge.operator)
             names = tuple(receiver.user_keys.names)
-            if feed.others or receiver.consolidates or not keeps_keys(sender, feed):
+            if edge.others or receiver.consolidates or not keeps_keys(sender, edge):
                 continue
             if sender.two_phase is not None:  # its other phase has to have the same key groups
                 continue
             hashed = (*sender.hash_columns.names, *receiver.hash_columns.names)
-            if PART in hashed or feed.keys != names:
+            if PART in hashed or edge.keys != names:
                 continue
             common = [name for name in sender.keys.names if name in names]
             alike = all(sender.keys.field(n).type == receiver.keys.field(n).type for n in common)
             placed_alike = sender.placed_by.names == receiver.placed_by.names
             if common and alike and not placed_alike:
-                found.append(feed)
+                found.append(edge)
     return tuple(found)
 
 
@@ -83,17 +83,17 @@ def place_by_attributes(
     and so do phases of windows, which must have the same key groups.
     """
 
-    def is_free(feed: UpstreamInput) -> bool:
+    def is_free(edge: UpstreamInput) -> bool:
         """Return true if both ends of a stream may be placed by other columns."""
-        ends = [flow.operator(name) for name in (feed.upstream, feed.operator)]
+        ends = [flow.operator(name) for name in (edge.upstream, edge.operator)]
         return all(
             of.name in free and not of.partition_stated and of.two_phase is None for of in ends
         )
 
-    streams = [feed for feed in partly_common_inputs(flow) if is_free(feed)]
+    streams = [edge for edge in partly_common_inputs(flow) if is_free(edge)]
     if not streams:
         return []
-    edges = [*streams, *(feed for feed in in_lane_inputs(flow) if is_free(feed))]
+    edges = [*streams, *(edge for edge in in_lane_inputs(flow) if is_free(edge))]
     lanes = _ROOM * num_lanes
     needed = min_values(flow.num_key_groups, lanes, settings.max_imbalance)
     names = [operator.name for operator in flow.operators]
@@ -107,17 +107,17 @@ def place_by_attributes(
         for of in members if len(members) > 1 else ():
             of.partition_by = () if tuple(of.keys.names) == order else order
     compared = []
-    for feed in streams:
-        chosen = component_of[feed.upstream] == component_of[feed.operator]
-        common = plan.shared[component_of[feed.upstream]] if chosen else None
-        keys = flow.operator(feed.upstream).keys.names
-        columns = [n for n in feed.keys if (n in keys if common is None else n in common)]
+    for edge in streams:
+        chosen = component_of[edge.upstream] == component_of[edge.operator]
+        common = plan.shared[component_of[edge.upstream]] if chosen else None
+        keys = flow.operator(edge.upstream).keys.names
+        columns = [n for n in edge.keys if (n in keys if common is None else n in common)]
         known = [settings.cardinality[n] for n in columns if n in settings.cardinality]
         values = math.prod(known)
         compared.append(
             {
-                "operator": feed.upstream,
-                "downstream": feed.operator,
+                "operator": edge.upstream,
+                "downstream": edge.operator,
                 "columns": tuple(columns),
                 "chosen": chosen,
                 "imbalance": imbalance_of(values, flow.num_key_groups, lanes) if known else None,
@@ -144,24 +144,24 @@ def place_as_measured(
         if isinstance(event, events.PartitioningCompared) and event.apart_ms is not None:
             measured.setdefault((event.operator, event.downstream), []).append(event)
         elif isinstance(event, events.FlowChanged):
-            for edge in list(measured):
-                if partitioned_anew(edge[0]) in event.results:
-                    del measured[edge]  # of another placement
+            for ends in list(measured):
+                if partitioned_anew(ends[0]) in event.results:
+                    del measured[ends]  # of another placement
 
     def saved_ms(event: events.PartitioningCompared) -> float:
         """Return the milliseconds an epoch that placing both operators alike saves."""
         return (event.apart_ms or 0.0) - (event.together_ms or 0.0)
 
     best: dict[str, events.PartitioningCompared] = {}
-    for feed in partly_common_inputs(flow):
-        last = measured.get((feed.upstream, feed.operator), [])[-confirm:]
-        stated = flow.operator(feed.upstream).partition_stated
+    for edge in partly_common_inputs(flow):
+        last = measured.get((edge.upstream, edge.operator), [])[-confirm:]
+        stated = flow.operator(edge.upstream).partition_stated
         agreed = len(last) == confirm and all(
-            event.better and event.columns == feed.keys for event in last
+            event.better and event.columns == edge.keys for event in last
         )
-        if agreed and not stated and set(feed.keys) <= {*flow.operator(feed.upstream).keys.names}:
-            known = best.setdefault(feed.upstream, last[-1])
-            best[feed.upstream] = max(known, last[-1], key=saved_ms)
+        if agreed and not stated and set(edge.keys) <= {*flow.operator(edge.upstream).keys.names}:
+            known = best.setdefault(edge.upstream, last[-1])
+            best[edge.upstream] = max(known, last[-1], key=saved_ms)
     for name, event in best.items():
         flow.operator(name).partition_by = event.columns
     return [
@@ -189,13 +189,13 @@ def _fusion_problem(
     """
     names = [operator.name for operator in flow.operators]
     number = {name: at for at, name in enumerate(names)}
-    ends = {name for feed in edges for name in (feed.upstream, feed.operator)}
+    ends = {name for edge in edges for name in (edge.upstream, edge.operator)}
     columns = {name: frozenset(flow.operator(name).keys.names) for name in ends}
     return FusionProblem(
         operators=tuple(names),
         attributes=tuple(columns.get(name, frozenset()) for name in names),
-        source=np.array([number[feed.upstream] for feed in edges], np.int32),
-        target=np.array([number[feed.operator] for feed in edges], np.int32),
+        source=np.array([number[edge.upstream] for edge in edges], np.int32),
+        target=np.array([number[edge.operator] for edge in edges], np.int32),
         rate=np.ones(len(edges)),
         attribute_values={
             column: math.log(settings.cardinality.get(column, 1))
@@ -216,7 +216,7 @@ class ComparePlacing:
     ) -> None:
         # Of a receiver that others feed too, nobody knows whose rows its key groups are sent.
         self._streams = [
-            feed for feed in partly_common_inputs(flow) if len(flow.inputs_of(feed.operator)) == 1
+            edge for edge in partly_common_inputs(flow) if len(flow.inputs_of(edge.operator)) == 1
         ]
         self._settings, self._exchange, self._announce = settings, exchange, announce
         self._sums: dict[tuple[str, str], _Sums] = {}
@@ -231,15 +231,15 @@ class ComparePlacing:
         flow, outcome = epoch.flow, epoch.outcome
         if outcome.batch is None:
             return
-        for feed in self._streams:
-            sender, receiver = map(flow.component_of, (feed.upstream, feed.operator))
-            edge = feed.upstream, feed.operator
+        for edge in self._streams:
+            sender, receiver = map(flow.component_of, (edge.upstream, edge.operator))
+            ends = edge.upstream, edge.operator
             traffic = outcome.traffic.get(receiver.name)
             alone = len(sender.operators) == len(receiver.operators) == 1
             if not alone or traffic is None:
-                self._sums.pop(edge, None)
+                self._sums.pop(ends, None)
                 continue
-            sums = self._sums.setdefault(edge, _Sums(flow.num_key_groups))
+            sums = self._sums.setdefault(ends, _Sums(flow.num_key_groups))
             sums.epochs += 1
             sums.sender += _per_key_group(outcome.loads.get(sender.name), flow.num_key_groups)
             sums.receiver += _per_key_group(outcome.loads.get(receiver.name), flow.num_key_groups)
@@ -248,12 +248,12 @@ class ComparePlacing:
             sums.exchange_ms += traffic.cpu_ms + sum(traffic.size_bytes) * self._exchange.byte_ms
             sums.exchange_ms += lanes * self._exchange.lane_ms
             if sums.epochs == self._settings.epochs:
-                self._compare(feed, self._sums.pop(edge), lanes, flow.operator(feed.upstream))
+                self._compare(edge, self._sums.pop(ends), lanes, flow.operator(edge.upstream))
 
-    def _compare(self, feed: UpstreamInput, sums: _Sums, lanes: int, sender: KeyedOperator) -> None:
-        """Announce a period's costs with an operator placed as now, and as its receiver.
+    def _compare(self, edge: UpstreamInput, sums: _Sums, lanes: int, sender: KeyedOperator) -> None:
+        """Announce a period's costs with `sender` placed as now, and by its receiver's columns.
 
-        Propose the latter if comparisons agree on it, and the settings allow it.
+        Let `propose` propose the latter as long as comparisons agree on it, if settings allow it.
         """
         costs = compare_placing(
             sums.sender / sums.epochs,
@@ -265,9 +265,9 @@ class ComparePlacing:
         total = float(sums.rows.sum())
         self._announce(
             events.PartitioningCompared,
-            operator=feed.upstream,
-            downstream=feed.operator,
-            columns=tuple(feed.keys),
+            operator=edge.upstream,
+            downstream=edge.operator,
+            columns=tuple(edge.keys),
             chosen=False,
             better=costs.pays,
             imbalance=busiest_lane(sums.rows, lanes) * lanes / total if total else None,
@@ -277,7 +277,7 @@ class ComparePlacing:
             f"{costs.exchange_ms:.1f} ms",
         )
 
-        subject = f"columns that place {feed.upstream}, as {feed.operator}"
+        subject = f"columns that place {edge.upstream}, as {edge.operator}"
         saved_ms = costs.apart_ms - costs.together_ms
         pays = costs.pays and self._settings.repartition and not sender.partition_stated
         if not self._hysteresis.is_confirmed(subject, pays):
@@ -285,12 +285,12 @@ class ComparePlacing:
             return
         self._standing[subject] = Proposal(
             subject=subject,
-            change=Repartition(operator=feed.upstream, columns=tuple(feed.keys)),
+            change=Repartition(operator=edge.upstream, columns=tuple(edge.keys)),
             reason=f"an epoch takes {costs.together_ms:.1f} ms in place of {costs.apart_ms:.1f} ms",
             # In milliseconds: what epochs take less, against the pause.
             gain=self._settings.payback_epochs * saved_ms,
             numbers={"apart_ms": costs.apart_ms, "together_ms": costs.together_ms},
-            operators=frozenset({feed.upstream}),
+            operators=frozenset({edge.upstream}),
         )
 
     def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002

@@ -174,7 +174,10 @@ def _no_statistics(assignment: Assignment) -> ComponentStatistics:
 def _busy_history(
     busy: Mapping[str, FloatArray], history: Mapping[str, Sequence[FloatArray]]
 ) -> dict[str, FloatArray]:
-    """Return component → busy share of key groups in past periods, shape ``(periods, G)``."""
+    """Return component → busy share of key groups in past periods, shape ``(periods, G)``.
+
+    As many periods of each, the last ones of `history`; without any, `busy`: the present shares.
+    """
     count = min(len(history.get(name, ())) for name in busy)
     if not count:
         return {name: load[None, :] for name, load in busy.items()}
@@ -208,7 +211,10 @@ def fill_limits(
 
 
 def resource_usage(problem: Problem) -> Mapping[str, float]:
-    """Return resource → share in use, over the executors that do not drain."""
+    """Return resource → total load by total capacity of the executors that do not drain.
+
+    The load includes that of key groups on draining executors.
+    """
     total = problem.load.sum(axis=0) / problem.capacity[problem.available].sum(axis=0)
     return dict(zip(problem.resources, total.tolist(), strict=True))
 
@@ -452,15 +458,15 @@ class Planning:
         fixed: Collection[str] = (),  # components that stay as they are
         # executors to be emptied beside those that the view says drain
         draining: frozenset[str] = frozenset(),
-        # whether it is only asked what could be had: then nothing limits what moves
-        tried: bool = False,
+        hypothetical: bool = False,
     ) -> list[Planned]:
         """Plan all components, the most unbalanced first, since they share one budget.
 
-        `fixed`: components that must not move. `tried`: for a decision that may not be made.
+        `hypothetical`: for a decision that may not be made, so nothing limits the moves, and
+        planned sequences stay.
         """
         settings = self._settings
-        budget, alone = (Budget(max_bytes=None), True) if tried else self._remaining_budget()
+        budget, alone = (Budget(max_bytes=None), True) if hypothetical else self._remaining_budget()
         self.record_size(len(view.executors.keys() - view.draining))
         measured = [
             measured_problem(
@@ -483,7 +489,7 @@ class Planning:
         measured.sort(key=lambda q: -metrics.load_distance(q.problem, q.problem.current))
         plans = []
         for one in measured:
-            plan = self._plan_one(one, budget, set(fixed), alone=alone, tried=tried)
+            plan = self._plan_one(one, budget, set(fixed), alone=alone, hypothetical=hypothetical)
             alone = alone and not len(plan.selected.order)
             budget = budget.less(len(plan.selected.order), plan.selected.moved_bytes)
             plans.append(plan)
@@ -496,11 +502,12 @@ class Planning:
         fixed: set[str],
         *,
         alone: bool,
-        tried: bool,
+        hypothetical: bool,
     ) -> Planned:
         """Plan one problem within the budget, and select the moves that pay.
 
-        `alone`: the budget is whole. `tried`: for a decision that may not be made.
+        `fixed`: components that must not move. `alone`: the budget is whole. `hypothetical`: see
+        `plan`.
         """
         settings, model = self._settings, self._settings.scaling_model
         limits = replace(
@@ -514,9 +521,13 @@ class Planning:
         planned, gathers = problem.current, False
         if not fixed.issuperset(measured.components):
             gathers = self._by_ranges and bool(one_range_each(problem)) and not self._waits(problem)
-            if gathers and self._sequence is not None and not tried:
+            if gathers and self._sequence is not None and not hypothetical:
                 self._sequence.forget(measured.components, "ranges were laid out anew")
-            asked = gathered(problem) if gathers else self._run_planner(measured, tried=tried)
+            asked = (
+                gathered(problem)
+                if gathers
+                else self._run_planner(measured, hypothetical=hypothetical)
+            )
             planned = with_evacuation(problem, asked)
             for name in fixed & set(measured.components):
                 planned = planned.copy()
@@ -546,10 +557,12 @@ class Planning:
             planner=settings.elasticity if self._homes is not None else settings.planner_name,
         )
 
-    def _run_planner(self, measured: MeasuredProblem, *, tried: bool) -> IntArray:
-        """Return the planner's assignment for a problem.
+    def _run_planner(self, measured: MeasuredProblem, *, hypothetical: bool) -> IntArray:
+        """Return the planner's assignment for a problem, or the present one.
 
-        The present one if it fails or is not needed.
+        The present one if the planner fails, if no executor is available, or if none drains and
+        loads are even enough, it is not the planner's turn, or executors will join soon.
+        `hypothetical`: see `plan`.
         """
         problem = measured.problem
         if not len(problem.available):
@@ -569,10 +582,10 @@ class Planning:
             return self._sequence.assignment(
                 measured.components,
                 problem,
-                self._executors_to_come(len(problem.available), tried=tried),
+                self._executors_to_come(len(problem.available), hypothetical=hypothetical),
                 measured.variance,
                 plan=lambda widened, targets: self._try_plan(widened, targets=targets),
-                tried=tried,
+                hypothetical=hypothetical,
             )
         limits, best = problem.limits, problem.current
         for moves in self._move_limits(problem):
@@ -605,13 +618,16 @@ class Planning:
         counts = (few, 4 * few) if self._searched <= _WORK else (2 * few,)
         return tuple(n if most is None else min(n, most) for n in counts)
 
-    def _executors_to_come(self, have: int, *, tried: bool) -> tuple[int, ...]:
-        """Return the present number of executors (`have`), and those that the user announced."""
+    def _executors_to_come(self, have: int, *, hypothetical: bool) -> tuple[int, ...]:
+        """Return the present number of executors (`have`), and the later ones that a user planned.
+
+        Unless `hypothetical`, later numbers that are reached are forgotten.
+        """
         model, later = self._settings.scaling_model, self._targets
         if later:
             while later and later[0] == have:
                 later = later[1:]
-            if not tried:
+            if not hypothetical:
                 self._targets = later
         elif isinstance(model, Scripted):
             later = model.to_come(self._now_s - self.started_s)
@@ -741,9 +757,9 @@ class Planning:
         """Add a period to the latency model; return the situation, and whether it was steady.
 
         Costs of epochs are measured if the period was `settled`: one assignment throughout. It is
-        not steady if something was changing in this period or in the one before, whose rows may
-        have been delivered in this one; nor while epochs become longer or shorter, as when a
-        backlog is worked off.
+        not steady if key groups or executors were `changing` in this period or in the one before,
+        whose rows may have been delivered in this one; nor while epochs become longer or shorter,
+        as when a backlog is worked off.
         """
         if settled and not changing:
             self._learning.note_costs(situation)

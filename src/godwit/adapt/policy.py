@@ -171,7 +171,7 @@ class ManualOverrides:
         self._drained: frozenset[str] = frozenset()
 
     def record(self, decisions: Iterable[str], now_s: float) -> None:
-        """Record and announce decisions that a user just made by hand."""
+        """Record and announce decisions of a user, named as in `ManualOverrideRespected.what`."""
         until_s = now_s + self._respect_s
         for name in decisions:
             self._until_s[name] = until_s

@@ -187,7 +187,10 @@ class Rebalancing:
         self._announce(events.PlanAbandoned, component=name, reason=reason)
 
     def start(self, change: Rebalance) -> bool:
-        """Request the selected moves of a plan as migrations, one per component."""
+        """Request the selected moves of a plan as migrations, one per component; return ``True``.
+
+        Migrations under way of these components are cancelled.
+        """
         plan = change.plan
         measured, selected = plan.measured, plan.selected
         for name in measured.components:
@@ -378,7 +381,7 @@ class LaneBalancing:
     def propose(
         self, view: ProtocolView, now_s: float, stages: Iterable[tuple[str, ...]]
     ) -> Iterator[Proposal]:
-        """Yield changes of lanes, if the interval between such changes has passed."""
+        """Yield changes of lanes, if it is time; `stages`: components that share lanes' tasks."""
         every = self._settings.cadence.lanes_every
         if every is None or now_s < self._due_s:
             return

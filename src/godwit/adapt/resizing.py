@@ -112,9 +112,10 @@ class Pace:
         self._sufficed.clear()
 
     def _made_for(self, kind: Literal["out", "in"], arrival_per_s: float, at_s: float) -> int:
-        """Return how many decisions were made for the step of which one of `kind` would be.
+        """Return how many decisions followed the change of load that one of `kind` would follow.
 
-        A second decision soon after is for what the first was made too early to see.
+        0 if it would follow a new change. A second decision soon after the first follows the same
+        change, since the first came too early to see all of it.
         """
         again = self._hysteresis.cooling_down(_SCALING, at_s) == kind and not self._made_at_rest
         return self._made if again or self._same_rate(arrival_per_s) else 0
@@ -138,9 +139,10 @@ class Pace:
     def _fewest(
         self, wanted: WantedExecutors, situation: ScalingSituation, *, at_rest: bool
     ) -> int | None:
-        """Return the number of executors that suffices, as measured at rest; ``None``: unknown.
+        """Record and return the number of executors that suffices, by the last periods at rest.
 
-        A decision is corrected by it once; more corrections would only follow the noise.
+        ``None`` if it is unknown, this period was not `at_rest`, or the last decision is corrected
+        by it already: more corrections would only follow the noise.
         """
         made = self._made if self._same_rate(situation.arrival_per_s) else 0
         if not at_rest or wanted.sufficient is None or made > 1:
@@ -230,7 +232,7 @@ class Pace:
     ) -> ScalingStep:
         """Return the decision on an increase to `bounded` executors.
 
-        `arrived`: requested executors have all joined.
+        `paced`: see `step`. `arrived`: requested executors have all joined.
         """
         have, resting = (
             situation.executors,
@@ -251,7 +253,7 @@ class Pace:
     ) -> ScalingStep:
         """Return the decision on a decrease to `roomy` executors.
 
-        `confirmed`: measurements at rest show that they suffice.
+        `paced`: see `step`. `confirmed`: measurements at rest show that they suffice.
         """
         have = situation.executors
         if paced and self._hysteresis.cooling_down(_SCALING, situation.now_s):
@@ -512,7 +514,7 @@ class Resizing:
         return True
 
     def _scale_in(self, change: Resize) -> bool:
-        """Drain the executors that are to leave, and announce it."""
+        """Drain the executors that are to leave, and announce it; return ``True``."""
         for name in change.leaving:
             self._migrations.drain(name)
         self.draining |= set(change.leaving)
@@ -648,7 +650,7 @@ def _count_key_groups(view: ProtocolView, executor: str) -> int:
 
 
 def _cheapest_to_drain(view: ProtocolView, planned: list[Planned]) -> tuple[str, ...]:
-    """Return the executors that are not draining, those with the least state first."""
+    """Return the executors that do not drain, least state first, then newest first."""
     held_bytes = dict.fromkeys(view.executors.keys() - view.draining, 0.0)
     for plan in planned:
         problem = plan.measured.problem

@@ -35,11 +35,11 @@ def check_annotations(
     row: type | None,  # class of the rows
     state: Any,  # type of the state; `States`: there are several
     has_timers: bool,
-    timed: bool = False,  # whether it is called with a timer in place of rows
+    for_timers: bool = False,
 ) -> None:
     """Raise if the annotations of a user's function contradict the operator's arguments.
 
-    `timed`: rows are passed with timers.
+    `has_timers`: the operator has timers. `for_timers`: the function gets a timer in place of rows.
     """
     hints = _parameter_types(function)
     if len(hints) < _PARAMETERS:
@@ -47,7 +47,9 @@ def check_annotations(
     (of_key, key), (of_rows, rows), (of_state, kept), *_ = hints
     for wrong in (
         _key_mismatch(of_key, key, keys),
-        _timer_mismatch(of_rows, rows) if timed else _rows_mismatch(of_rows, rows, row, has_timers),
+        _timer_mismatch(of_rows, rows)
+        if for_timers
+        else _rows_mismatch(of_rows, rows, row, has_timers),
         _state_mismatch(of_state, kept, state),
     ):
         if wrong:
@@ -101,7 +103,10 @@ def _key_mismatch(name: str, hint: Any, keys: tuple[str, ...]) -> tuple[str, str
 def _rows_mismatch(
     name: str, hint: Any, row: type | None, has_timers: bool
 ) -> tuple[str, str] | None:
-    """Return how the annotation of the rows is wrong, and the remedy; ``None`` if it is right."""
+    """Return how the annotation of the rows is wrong, and the remedy; ``None`` if it is right.
+
+    `row`: declared class of rows. `has_timers`: the operator has timers.
+    """
     of, parts = typing.get_origin(hint) or hint, typing.get_args(hint)
     told = hint_text(hint)
     if of is TimedRows and not has_timers:

@@ -676,14 +676,14 @@ class KeyedStream:
                 row=row,
                 state=States if states else state,
                 has_timers=timers is not None,
-                timed=called is not function,
+                for_timers=called is not function,
             )
         merges = [merge, *(declared.merge for declared in (states or {}).values())]
         for called in (*functions, *(called for called in merges if called is not None)):
             warn_of_rebinding(name, called, stacklevel=3)  # of the line that calls process
         asynchronous = settings_for(name, asynchronous, functions)
         resources = () if asynchronous is None else asynchronous.resources
-        tables = self._checked_tables(name, broadcast, taken=(*resources, *(states or ())))
+        tables = self._checked_tables(name, broadcast, used_names=(*resources, *(states or ())))
         others = {"timers": timers, "asynchronous": asynchronous, "broadcast": broadcast}
         check_merge(name, merge, {"ttl": ttl, **others})
         check_merge_of_states(name, states or {}, others)
@@ -793,11 +793,11 @@ class KeyedStream:
         return _add_to_flow(self.flow, node)
 
     def _checked_tables(
-        self, name: str, broadcast: Any, *, taken: Collection[str]
+        self, name: str, broadcast: Any, *, used_names: Collection[str]
     ) -> dict[str, TableNode]:
-        """Return the broadcast tables of an operator by name.
+        """Return name → broadcast table of the operator `name`; empty if `broadcast` is ``None``.
 
-        Raise unless each is a keyed source.
+        Raise unless each is a keyed source of the flow, and none has one of the `used_names`.
         """
         if broadcast is None:
             return {}
@@ -826,7 +826,7 @@ class KeyedStream:
                     "emits, by key.",
                     operator=name,
                 )
-            if table in taken or f"{BROADCAST}{table}" in taken:
+            if table in used_names or f"{BROADCAST}{table}" in used_names:
                 raise InvalidFlowError(
                     f"Operator {name!r} has a broadcast table {table!r}, and a state or a resource "
                     "of the same name.",

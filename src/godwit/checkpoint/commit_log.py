@@ -143,9 +143,10 @@ class CommitLog:
     ) -> CommitLog:
         """Open a checkpoint for writing, created if need be, and become its owner.
 
-        `flow` and `plan` count from the next epoch on; ``None`` if they are what they were.
-        Raises `ConcurrentRunError` if another run takes it over at the same moment, or has
-        committed another flow version than the one that `flow` follows.
+        `flow` and `plan` count from the next epoch on; ``None`` if they are what they were. A
+        manifest is written every `manifest_interval` epochs. Raises `ConcurrentRunError` if another
+        run takes it over at the same moment, or has committed another flow version than the one
+        that `flow` follows.
         """
         if retain_epochs < 1 or manifest_interval < 1:
             raise CheckpointError(

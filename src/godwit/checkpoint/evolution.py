@@ -444,12 +444,11 @@ def compare_flows(
     edits: Sequence[EditRecord] = (),
     repartition: bool = False,
 ) -> FlowChanges:
-    """Return the changes from the stored flow to today's.
-
-    Raise if it cannot continue the checkpoint.
+    """Return the changes from the stored flow to today's; raise if it cannot continue there.
 
     `stored`: version of the last committed epoch; ``None`` before the first. `previous`: its
-    number. `repartition`: other columns may decide the key groups of an operator's rows.
+    number. `edits`: those to apply to it. `repartition`: other columns may decide the key groups of
+    an operator's rows.
     """
     if stored is None:
         return FlowChanges(

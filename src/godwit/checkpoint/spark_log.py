@@ -169,13 +169,13 @@ def is_merged(entry: int, merged: Iterable[int], interval: int = DEFAULT_INTERVA
     return (entry + 1) % (interval if latest is None else _interval(latest, interval)) == 0
 
 
-def _interval(latest: int, interval: int) -> int:
-    """Return the compaction interval that Spark derives from the last compacted entry."""
-    if latest + 1 <= interval:
-        return latest + 1
-    if (latest + 1) // 2 > interval:
-        return next(n for n in range(interval, latest + 2) if (latest + 1) % n == 0)
-    return latest + 1
+def _interval(last_compacted: int, interval: int) -> int:
+    """Return the interval of compaction that Spark derives from the last one and `interval`."""
+    if last_compacted + 1 <= interval:
+        return last_compacted + 1
+    if (last_compacted + 1) // 2 > interval:
+        return next(n for n in range(interval, last_compacted + 2) if (last_compacted + 1) % n == 0)
+    return last_compacted + 1
 
 
 OFFSETS: Final = "offsets.rec"

@@ -660,7 +660,7 @@ def claims_for(uri: str) -> ObjectStoreClaims | None:
 
 
 def _store_settings(scheme: str, options: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Translate the parameters of an Arrow URI.
+    """Translate the parameters (`options`) of an Arrow URI.
 
     Returns the settings of the object store, and the settings of its client.
     """

@@ -123,6 +123,8 @@ def verify(
 
 
 class _Verification:
+    """Verifies one checkpoint; methods add findings, and go on after them."""
+
     def __init__(self, storage: CheckpointStorage, on_block: Callable[[int], None]) -> None:
         self.storage, self.on_block = storage, on_block
         self.findings: set[Finding] = set()
@@ -630,6 +632,8 @@ def execute_repair(storage: CheckpointStorage, steps: Sequence[RepairStep]) -> N
 
 
 class _RecordPlan:
+    """Builds the steps that repair a checkpoint's commit records and manifests."""
+
     def __init__(self, storage: CheckpointStorage, identity: FlowIdentity) -> None:
         self.storage = storage
         self.identity = identity
@@ -673,7 +677,11 @@ class _RecordPlan:
         return RecordRepair(steps=tuple(self.steps), records=tuple(records), taken_back=taken_back)
 
     def _plan_manifest(self, chains: Chains, latest: CommitRecord) -> None:
-        """Add a manifest that records the earliest readable epoch, if its record is set aside."""
+        """Add a first step that writes a manifest, if epochs set aside retained fewer epochs.
+
+        The manifest of `latest`, the last epoch that stays, then has their `retained_from`; other
+        steps for its file are dropped.
+        """
         later = (record for number, record in self.commits.items() if number > latest.epoch)
         retained_from = max(
             (r.retained_from for r in later if r and self._belongs_here(r)), default=0

@@ -47,7 +47,10 @@ def add_advise_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_advise(args: argparse.Namespace) -> int:
-    """Print or draw the advice on the event log ``args.path``; return the exit status."""
+    """Print the advice on the event log ``args.path``, and draw it if asked; return status 0.
+
+    Raises `EventLogError` if the log has no stateful stages.
+    """
     log, reader = open_event_log(args.path), StageReader()
     stages = advise(reader.read(log.lines()))
     if not stages:

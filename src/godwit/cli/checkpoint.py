@@ -584,7 +584,7 @@ def _print_start_check(path: str, storage: CheckpointStorage) -> int:
 def _print_repair(
     path: str, steps: Sequence[RepairStep], taken_back: Sequence[int], *, applied: bool
 ) -> None:
-    """Print the steps of a repair, planned or applied."""
+    """Print the steps of a repair, planned or `applied`; `taken_back`: epochs that it removes."""
     if not steps:
         _print_safely(f"{path}: nothing to repair")
         return

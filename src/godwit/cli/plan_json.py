@@ -40,6 +40,8 @@ _Executor = str | _Count
 
 
 class _Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the objects in a problem's JSON."""
+
     def given_arguments(self) -> dict[str, Any]:
         """Return the fields that are present in the JSON object, as keyword arguments."""
         names = (name for name in self.__struct_fields__ if name not in {"kind", "options"})

@@ -345,7 +345,11 @@ def _components(
 def _key_groups(
     number: int, load: KeyGroupLoad | None, *, rows: float, touch_ms: float
 ) -> MeasuredKeyGroups:
-    """Return a component's key groups with their load per row of the sources."""
+    """Return the loads of a component's `number` key groups per row of the sources.
+
+    `rows`: of the sources in the epochs of `load`. `touch_ms`: CPU time of touching a key group in
+    them, which the cost model counts apart.
+    """
     share, row_ms, state_bytes = np.zeros((3, number))
     if load is not None and len(load.key_groups):
         share[load.key_groups] = load.rows

@@ -231,9 +231,10 @@ def _number_values(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Assign numbers to the distinct values of a column.
 
-    Returns each row's number, and the first row of each number. Integers take less time than text,
-    in a hash table and in a sort, so values are first mixed to integers. Values of one number are
-    then compared; if two values were mixed to one integer, the column is numbered without mixing.
+    Returns each row's number, and the first row of each number; `many`: see `_number_keys`.
+    Integers take less time than text, in a hash table and in a sort, so values are first mixed to
+    integers. Values of one number are then compared; if two values were mixed to one integer, the
+    column is numbered without mixing.
     """
     words = _words_of_values(column)
     if words:

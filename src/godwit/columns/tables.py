@@ -65,7 +65,7 @@ def _table_of_rows(
 def _check_columns(
     source: str, columns: Iterable[Any], schema: pa.Schema, needed: set[str], what: str
 ) -> None:
-    """Raise for columns that are missing or unknown; `what`: begins the error's message."""
+    """Raise if a column is unknown, or a `needed` one missing; `what`: the rows, for errors."""
     names = set(columns)
     unknown = [name for name in names if name not in schema.names]
     if unknown:
@@ -139,7 +139,7 @@ def _example_value(dtype: pa.DataType) -> str:
 
 
 def _cast_table(source: str, table: pa.Table, schema: pa.Schema, needed: set[str]) -> pa.Table:
-    """Return a table with the columns and types of the source's schema."""
+    """Return a table in the columns and types of the source's schema; `needed`: see `table_of`."""
     _check_columns(source, table.column_names, schema, needed, f"The table of source {source!r}")
     columns = []
     for field in schema:

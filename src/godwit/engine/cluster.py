@@ -52,7 +52,7 @@ class Executor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceLook:
-    """Time at which the sources were asked for a batch, and what is known of its rows' arrival."""
+    """Time at which the sources were asked for a batch, and known arrivals of the batch's rows."""
 
     at_us: int  # Unix time, as all times here
     # source → the last time before it at which it was asked and had nothing new
@@ -98,7 +98,7 @@ class SourceBatch(Generic[_RowsT_co]):
 
     @property
     def missing(self) -> dict[str, int]:
-        """Own source → rows that it no longer has, of those that have some."""
+        """Own source → number of rows that it no longer has; only sources that lost any."""
         missing: dict[str, int] = {}
         for numbered in self.splits:
             if numbered.split.missing:

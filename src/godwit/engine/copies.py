@@ -138,7 +138,7 @@ def warm_copies(
 def send_copies(
     local: LocalState, key_groups: Sequence[int], *, state: StateId, run_id: str
 ) -> Iterator[bytes]:
-    """Serialise this executor's copies of one state, to be read by `receive_copies`."""
+    """Serialise this executor's copies of one state, for `receive_copies` of the same run."""
     asked = np.array(sorted(key_groups), np.int64)
     return pack_copies(local, asked, run_id=run_id, state=str(state))
 

@@ -366,6 +366,7 @@ class EventTimes:
 
         Rows that wait at an operator of the loop, or upstream of it, have yet to go round: nothing
         that reads the loop closes before they have, or are among the rows that hold the watermark.
+        `drained`, `waiting`: see `_input_progress`.
         """
         behind = self._behind[loop]
         front = _Front.minimum([self._source_progress(name, drained) for name in behind.watermarks])
@@ -383,7 +384,7 @@ class EventTimes:
         return replace(front, watermark=watermark, drained=False)
 
     def _allow_timers(self, operator: KeyedOperator, time: EpochTime, *, paused: bool) -> EpochTime:
-        """Return `time` with the flag that timers may fire: not while key groups are suspended."""
+        """Return `time` with the flag that timers may fire; unchanged if windows are `paused`."""
         due = self._due.get(operator.name)
         if due is None or paused:
             return time
@@ -463,7 +464,7 @@ class EventTimes:
         reports: Sequence[LaneReport],
         silence_us: int,
     ) -> None:
-        """Advance to the times of an epoch that was committed."""
+        """Advance to the times of an epoch that was committed; `silence_us`: see `epoch_times`."""
         self._times = times
         for operator_ in self._timed:
             before = Due() if epoch_times[operator_.name].due else self._due[operator_.name]

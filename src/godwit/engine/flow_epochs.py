@@ -235,7 +235,7 @@ class FlowEpochs(Generic[RowsT]):
         return None if self._batch is None else self._batch.ref
 
     def outcome(self, copies: Copies) -> EpochOutcome:
-        """Return the outcome of the committed epoch."""
+        """Return the outcome of the committed epoch; `copies`: copies on executors before it."""
         return build_outcome(
             self._record,
             self._reports,

@@ -306,7 +306,8 @@ class Instructor:
     ) -> StateInstruction:
         """Return the instruction for one state, with the key groups to write snapshots of.
 
-        `stationary`: key groups that may get a snapshot if due; `also`: those that always get one.
+        `floor`, `needed`: see `state_instruction`. `stationary`: key groups that may get a snapshot
+        if due; `also`: those of them that always get one.
         """
         chosen = choose_snapshots(
             self._log.chains,

@@ -127,7 +127,7 @@ class LatencyMeter:
         return latencies
 
     def _arrival_pieces(self, name: str, count: int, look: SourceLook) -> npt.NDArray[np.float64]:
-        """Return the arrivals of rows that an epoch read of a source, in pieces of even rate."""
+        """Return the arrivals of `count` rows that an epoch read of a source; see `take_oldest`."""
         curve = self._seen.setdefault(name, SeenArrivals(self._began_us))
         rows = look.rows.get(name, count)
         for at_us, beyond in look.before.get(name, ()):

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 def counted_inputs(flow: CompiledFlow) -> dict[tuple[str, int], str]:
     """Return (operator, input) → source, for the inputs at which every source row counts once.
 
-    Of operators that read the same source after the same maps, it is the one declared first, with
-    those that take some of its rows in its place.
+    Of operators that read the same source after the same maps, only the one declared first counts,
+    with the operators that take some of its rows in its place (`SourceInput.others`).
     """
     declared = {operator: number for number, operator in enumerate(flow.actions)}
     first: list[SourceInput] = []
@@ -368,7 +368,7 @@ def completeness_of_copies(
     """Return executor → key group → epoch up to which its copy is complete in all states.
 
     A state whose table is up to date does not limit the result, however old its last change.
-    `tables`: executor → state → key group → version.
+    `tables`: executor → state → key group → version, as reported since `copies` were known.
     """
     committed = np.stack([chains.versions(state) for state in states])
     reach: dict[str, PerKeyGroup] = {}
@@ -479,10 +479,10 @@ def progress_of(
     }
 
 
-def _iso(moment_us: int) -> str:
+def _iso(time_us: int) -> str:
     """Return a time as ISO text; as microseconds if it is beyond the calendar."""
     try:
-        moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=moment_us)
+        time = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=time_us)
     except OverflowError:
-        return str(moment_us)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return str(time_us)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

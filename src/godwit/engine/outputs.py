@@ -167,7 +167,10 @@ class Deliveries:
 def _previous_names(
     outputs: Iterable[Output], recorded: Mapping[str, SinkRecord], renamed: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return sink → its name in the last record, for sinks that the record has."""
+    """Return sink → its name in the last record, for sinks that the record has.
+
+    `renamed`: old name → new name of operators.
+    """
     former: dict[str, str] = {}
     waiting = list(outputs)
     old_names = {new: old for old, new in renamed.items()}
@@ -211,7 +214,10 @@ def _target(output: Output) -> str:
 def _previous_derived_name(
     output: Output, former: Mapping[str, str], old_names: Mapping[str, str]
 ) -> str:
-    """Return the previous name of a sink that is named after another sink or an operator."""
+    """Return the previous name of a sink, which may be named after another sink or an operator.
+
+    `former`: sink → its name in the last record. `old_names`: new name → old name of operators.
+    """
     if output.rejects_of is not None:
         return f"{former.get(output.rejects_of, output.rejects_of)}_rejects"
     if not output.left_out:
@@ -222,9 +228,9 @@ def _previous_derived_name(
     return f"{before}_late"
 
 
-def _unused_writer_name(name: str, taken: Iterable[str]) -> str:
-    """Return a writer name for a new sink that no renamed sink uses."""
-    used, writer, number = set(taken), name, 1
+def _unused_writer_name(name: str, used_names: Iterable[str]) -> str:
+    """Return `name`, with a number if it is among `used_names`, as a new sink's writer name."""
+    used, writer, number = set(used_names), name, 1
     while writer in used:
         number += 1
         writer = f"{name}~{number}"
@@ -505,7 +511,10 @@ class OpenSinks:
     def _output_of(
         self, output: Output, record: CommitRecord, *, again: bool
     ) -> StagedOutput | None:
-        """Return an epoch's rows for one sink; ``None`` if the sink is newer than the epoch."""
+        """Return an epoch's rows for one sink; ``None`` if the sink is newer than the epoch.
+
+        `again`: see `deliver`.
+        """
         rejected_by: dict[str, pa.Table] = {}
         state = self._deliveries.of.get(output.name)
         if state is None or (again and state.former is None):

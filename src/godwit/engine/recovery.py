@@ -78,7 +78,7 @@ class Recovery:
         return {self.changes.renamed.get(name, name): value for name, value in recorded.items()}
 
     def _watermarks(self, recorded: Mapping[str, int]) -> dict[str, int]:
-        """Return recorded watermarks by present names; a shared one gets every name."""
+        """Return recorded watermarks by present names; names of one watermark get its maximum."""
         watermarks: dict[str, int] = {}
         for name, time_us in recorded.items():
             source, *reader = name.split("/")
@@ -233,9 +233,9 @@ def recover_flow(
 def _keep_stored_partitioning(
     flow: CompiledFlow, stored: FlowVersion | None, placed: Mapping[str, tuple[str, ...]]
 ) -> frozenset[str]:
-    """Set `partition_by` of operators: as asked, or as stored where the program names no columns.
+    """Set `partition_by` of operators: as `placed`, or as stored if the program names no columns.
 
-    Returns the operators that the checkpoint does not have.
+    `placed`: operator → columns. Returns the operators that the checkpoint does not have.
     """
     new = set()
     for operator in flow.operators:

@@ -87,7 +87,10 @@ def _split_components(before: PhysicalPlan, after: PhysicalPlan) -> PhysicalPlan
 def _merged_components(
     before: PhysicalPlan, after: PhysicalPlan, size: Mapping[str, int]
 ) -> dict[str, tuple[str, ...]]:
-    """Return new component → components of `before` that it consists of, largest first."""
+    """Return new component → components of `before` that it consists of, largest first.
+
+    Components that stay are left out. `size`: operator → bytes of state.
+    """
     of_operator = {name: c for c in before.components for name in c.operators}
     same = {(c.name, frozenset(c.operators)) for c in before.components}
     parts = {}

@@ -136,7 +136,8 @@ def _read_repartitioned(
 def checked_columns(flow: CompiledFlow, asked: Any) -> dict[str, tuple[str, ...]]:
     """Return operator → key columns that are to place its rows, for operators placed otherwise.
 
-    `asked`: name of an operator → a key column or several; ``None``: all.  Its parts go with it.
+    `asked`: name of an operator → a key column or several; ``None``: all. Parts of the operator get
+    the same columns.
 
     Raises `InvalidPlanError` if there is no such operator, `InvalidFlowError` if what is named are
     no key columns of it.

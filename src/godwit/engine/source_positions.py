@@ -180,7 +180,7 @@ class SourcePositions:
 
     @contextmanager
     def _calling(self, name: str, method: str, failure: str) -> Iterator[None]:
-        """Context of a call of a source, whose exceptions become a `SourceError`."""
+        """Context of a call of a source; its exceptions become a `SourceError` with `failure`."""
         try:
             with self._noting_call(name, method):
                 yield
@@ -199,7 +199,7 @@ class SourcePositions:
             self._call = None
 
     def unanswered(self, since_s: float) -> str | None:
-        """Return which call of a source has not returned for this time; ``None`` if none has.
+        """Return, as text, the call of a source that has lasted `since_s` seconds, or ``None``.
 
         May be called by any thread.
         """
@@ -324,7 +324,7 @@ class SourcePositions:
         return None if moved == position else moved
 
     def _checked_end(self, name: str, end: object) -> Position:
-        """Return an end that a source gave, as plain values; ``None`` follows only ``None``."""
+        """Return a source's end as plain values; raise if it is ``None`` after a position."""
         if end is None and (read := self._positions[name]) is not None:
             raise SourceError(
                 f"Source {name!r} gave None where a position was asked for; the query has read it "

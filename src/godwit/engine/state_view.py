@@ -203,16 +203,16 @@ def _layouts_without_flow(
 
 
 def _live_panes(
-    log: CommitLog, epoch: int, state: StateId, described_as: StateDescription, keys: int
+    log: CommitLog, epoch: int, state: StateId, described_as: StateDescription, num_keys: int
 ) -> EntryRange | None:
     """Return the range of panes that open windows need; ``None`` for state without panes."""
     closed = log.record(epoch).expired.get(str(state), BEGINNING)
     first = first_needed_pane(described_as, closed)
-    return None if first is None else EntryRange(column=keys, first=first)
+    return None if first is None else EntryRange(column=num_keys, first=first)
 
 
 def _state_id(operator: str, state: str | None, states: list[str]) -> StateId:
-    """Return the id of the requested state."""
+    """Return the id of the requested state, by default the only one; raise if there is no such."""
     if state is None and len(states) == 1:
         return StateId(operator, states[0])
     if state not in states:
@@ -237,7 +237,7 @@ class _Shown:
 
     @classmethod
     def of(cls, described_as: StateDescription, stored: StateSchema, num_keys: int) -> _Shown:
-        """Return how entries of a state are shown, from its description and its stored columns."""
+        """Return how a state is shown: its description, its columns, its number of key columns."""
         readable = described_as.codec == "msgpack"
         timers = not readable and stored.values.names == [TIMERS, "due"]
         page = num_keys if PAGE in (name for name, _ in described_as.entries) else None

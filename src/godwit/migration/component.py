@@ -223,7 +223,7 @@ class TrackedComponent:
         for g in cold:
             here, size = self.assignment.executor(g), int(self.state_bytes[g])
             recoveries.append(Move(key_group=g, source=here, destination=here, state_bytes=size))
-        self._admit(run, recoveries, run.policy.recovery, planned=False)
+        self._record_transfers(run, recoveries, run.policy.recovery, planned=False)
         migration = self.migration
         waits = (
             migration is not None
@@ -234,7 +234,7 @@ class TrackedComponent:
             # To stop the world is to flush first: the epoch that runs must end.
             flushed = run.running is None or not migration.strategy.holds_epochs
             moves = migration.moves.values() if flushed else ()
-            self._admit(run, moves, migration.bounds, planned=True)
+            self._record_transfers(run, moves, migration.bounds, planned=True)
 
         unordered: dict[str, list[int]] = {}
         for g, transfer in self.transfers.items():
@@ -255,10 +255,13 @@ class TrackedComponent:
             )
         return any(t.warm for g, t in self.transfers.items() if g not in known)
 
-    def _admit(
+    def _record_transfers(
         self, run: RunState, moves: Iterable[Move], bounds: Bounds, *, planned: bool
     ) -> None:
-        """Start the next moves, as many as the limits allow; not `planned`: for recovery."""
+        """Record transfers for the next moves, as many as the limits allow.
+
+        `planned`: moves of the migration, which are taken from it; else recoveries.
+        """
         flying = [t for t in self.transfers.values() if t.planned == planned]
         admitted = admit(
             moves,

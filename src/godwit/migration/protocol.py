@@ -190,13 +190,13 @@ class MigrationProtocol:
         return self._react()
 
     def abort_epoch(self, epoch: int, seconds: int = 1) -> tuple[Command, ...]:
-        """Record that the running attempt at an epoch failed; the next one is planned anew."""
+        """Record that an attempt at an epoch failed, and that `seconds` have passed."""
         self._end_epoch(epoch, "aborted")
         self._advance_time(seconds)
         return self._react()
 
     def hold_epoch(self, seconds: int = 1) -> tuple[Command, ...]:
-        """Let time pass: an epoch was due but is held, or none is due while copies are awaited."""
+        """Let `seconds` pass: an epoch is due but held, or none is due while copies are awaited."""
         self._advance_time(seconds)
         return self._react()
 
@@ -213,7 +213,7 @@ class MigrationProtocol:
         self._run.running = None
 
     def commit_epoch(self, outcome: EpochOutcome, seconds: int = 1) -> tuple[Command, ...]:
-        """Record that the running epoch's record is durable, and what the epoch did."""
+        """Record that the running epoch is durable, what it did, and that `seconds` have passed."""
         self._end_epoch(outcome.epoch, "committed")
         for component in self._components.values():
             component.committed(self._run, outcome)

@@ -181,35 +181,35 @@ class DropDuplicatesWithin(EventTimeOperator):
 
 
 def first_within(
-    key: IntArray, times: IntArray, free: npt.NDArray[np.bool_], reach: int
+    keys: IntArray, times: IntArray, free: npt.NDArray[np.bool_], within_us: int
 ) -> IntArray:
     """Return the positions of the `free` rows that pass, ascending.
 
-    Rows pass unless a row of their key passed before them, in order of arrival, whose time is at
-    most `reach` from theirs. Rows that are not free passed in earlier epochs.
+    A row passes unless an earlier row of its key has passed whose time is at most `within_us` from
+    its own. Rows that are not free passed in earlier epochs. `keys`: key number of each row.
     """
     through = [np.empty(0, np.int64)]
     left = np.flatnonzero(free)
-    latest = np.empty(int(key.max(initial=-1)) + 1, np.int64)
+    latest = np.empty(int(keys.max(initial=-1)) + 1, np.int64)
     # Round by round, the first row of every key that is left; each keeps others of its key out.
     for _ in range(_ROUNDS):
         if not left.size:
             break
-        first, at = np.unique(key[left], return_index=True)
+        first, at = np.unique(keys[left], return_index=True)
         through.append(left[at])
         latest[first] = times[left[at]]
-        left = left[np.abs(times[left] - latest[key[left]]) > reach]
+        left = left[np.abs(times[left] - latest[keys[left]]) > within_us]
     if left.size:
         # Few keys with many such rows: one row after the other. Rows that come through are more
-        # than `reach` apart, so slices of that width hold one each, and neighbours are enough.
-        width = reach + 1
+        # than `within_us` apart, so slices of that width hold one each, and neighbours are enough.
+        width = within_us + 1
         passed: dict[tuple[int, int], int] = {}
         rest = []
         slices = times[left] // width
-        rows = zip(left.tolist(), key[left].tolist(), slices.tolist(), strict=True)
+        rows = zip(left.tolist(), keys[left].tolist(), slices.tolist(), strict=True)
         for (row, of, slice_), moment in zip(rows, times[left].tolist(), strict=True):
             near = (passed.get((of, slice_ + step)) for step in (-1, 0, 1))
-            if all(other is None or abs(moment - other) > reach for other in near):
+            if all(other is None or abs(moment - other) > within_us for other in near):
                 passed[of, slice_] = moment
                 rest.append(row)
         through.append(np.array(rest, np.int64))

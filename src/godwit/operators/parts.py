@@ -108,7 +108,7 @@ def entries_left(
 
 
 def whole_of(rows: StateRows, identity: pa.Schema) -> StateRows:
-    """Return entries of parts with the key columns of their undivided keys."""
+    """Return entries of parts under their undivided keys, with the key columns `identity`."""
     own = rows.keys.select(identity.names[:-1])
     none = pa.nulls(len(rows.hashes), PART_FIELD.type)
     keys = pa.RecordBatch.from_arrays([*own.columns, none], schema=identity)

@@ -245,8 +245,8 @@ def key_group_of_part(
 ) -> npt.NDArray[np.int32]:
     """Return the key group of each part of a key.
 
-    A row's hash is that of its key columns and, as one more column, the number of its part; where
-    part 0 is not hashed it is null, which leaves the hash as it is.
+    A row's hash is that of its key columns and, as one more column, the number of its part. Without
+    `hashes_whole`, part 0 (the undivided key) is null there, which leaves the hash as it is.
     """
     seeds = np.full(len(parts), key_hash, np.int64).view(np.uint64)
     hashes = hash_int32(parts.astype(np.int32), seeds).view(np.int64)

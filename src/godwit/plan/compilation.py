@@ -142,7 +142,7 @@ class _Compilation:
             _partition(self.operators[node.name], node)
         levels = levels_of(self.flow.operators)
         names = sorted(levels, key=levels.__getitem__)
-        timed = tuple(self.timed_input(feed) for name in names for feed in inputs[name])
+        timed = tuple(self.timed_input(edge) for name in names for edge in inputs[name])
         self.check_watermarks(timed)
         whole = CompiledFlow(
             name=self.flow.name,
@@ -168,28 +168,28 @@ class _Compilation:
             measured=[node.name for node in windowed if node.consolidate == "measured"],
         )
 
-    def timed_input(self, feed: Input) -> Input:
+    def timed_input(self, edge: Input) -> Input:
         """Return an input with the source's event-time column, if an operator needs event time."""
-        if not isinstance(feed, SourceInput) or feed.source not in self.timed or feed.table:
-            return feed
-        time = self.times[feed.source]
-        schema = self.columns.of_sources[feed.source, feed.maps]
+        if not isinstance(edge, SourceInput) or edge.source not in self.timed or edge.table:
+            return edge
+        time = self.times[edge.source]
+        schema = self.columns.of_sources[edge.source, edge.maps]
         if time.column not in schema.names:
-            return feed
+            return edge
         field = schema.field(time.column)
         check_timestamp(
             field,
-            f"Source {feed.source!r} has the event time",
-            f"source {feed.source!r}",
-            feed.operator,
+            f"Source {edge.source!r} has the event time",
+            f"source {edge.source!r}",
+            edge.operator,
         )
-        if isinstance(self.own.get(feed.source), FeedbackSource):
-            return replace(feed, time=field)  # its watermark follows from those of the others
-        if feed.source in self.own:
+        if isinstance(self.own.get(edge.source), FeedbackSource):
+            return replace(edge, time=field)  # its watermark follows from those of the others
+        if edge.source in self.own:
             # Nothing tells that a function over tables leaves a column as it was.
-            return replace(feed, time=field, retimed=feed.maps)
-        number = self.retimed(feed.source, feed.maps, time.column)
-        return replace(feed, time=field, retimed=feed.maps[:number])
+            return replace(edge, time=field, retimed=edge.maps)
+        number = self.retimed(edge.source, edge.maps, time.column)
+        return replace(edge, time=field, retimed=edge.maps[:number])
 
     def check_watermarks(self, inputs: Iterable[Input]) -> None:
         """Refuse maps that drop a source's event time: the source's watermark would not advance."""
@@ -292,9 +292,9 @@ class _Compilation:
             inputs = self.inputs(
                 node.name, table.stream, table.keys, columns, first=first + len(found)
             )
-            for feed in inputs:
-                assert isinstance(feed, SourceInput), "KeyedStream.process refuses other streams"
-                found.append(replace(feed, table=name))
+            for edge in inputs:
+                assert isinstance(edge, SourceInput), "KeyedStream.process refuses other streams"
+                found.append(replace(edge, table=name))
             tables.append(
                 Broadcast(
                     name=name,
@@ -302,7 +302,7 @@ class _Compilation:
                     keyed_by=self.operators[node.name].keys,
                     keys=pa.schema(keys),
                     values=pa.schema([f for f in columns if f.name not in table.keys]),
-                    inputs=frozenset(feed.number for feed in inputs),
+                    inputs=frozenset(edge.number for edge in inputs),
                     origin=describe_origin(table.stream),
                 )
             )

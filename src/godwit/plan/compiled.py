@@ -177,7 +177,7 @@ class CompiledFlow:
     def operators(self) -> tuple[KeyedOperator, ...]:
         """All operators, upstream before downstream; independent of the physical plan."""
         of = {operator.name: operator for c in self.components for operator in c.operators}
-        fed = (name for feed in self.inputs for name in (feed.operator, *feed.others))
+        fed = (name for edge in self.inputs for name in (edge.operator, *edge.others))
         return tuple(of[name] for name in dict.fromkeys(fed))
 
     @property
@@ -242,14 +242,14 @@ class CompiledFlow:
             )
         component_of = {name: c.name for c in plan.components for name in c.operators}
         fed_by: dict[str, set[str]] = {component.name: set() for component in plan.components}
-        for feed in self.inputs:
-            if isinstance(feed, UpstreamInput):
-                sender = component_of[feed.upstream]
-                for receiver in {component_of[name] for name in (feed.operator, *feed.others)}:
+        for edge in self.inputs:
+            if isinstance(edge, UpstreamInput):
+                sender = component_of[edge.upstream]
+                for receiver in {component_of[name] for name in (edge.operator, *edge.others)}:
                     if receiver != sender:
                         fed_by[receiver].add(sender)
                     else:
-                        _check_same_lane(self, feed, receiver)
+                        _check_same_lane(self, edge, receiver)
         levels = _levels_of(fed_by)
         components = sorted(
             (
@@ -270,21 +270,21 @@ class CompiledFlow:
         found: dict[str, None] = {}
         pending, seen = [operator], {operator}
         while pending:
-            for feed in self.inputs_of(pending.pop()):
-                if isinstance(feed, SourceInput):
-                    found[feed.source] = None
-                elif feed.upstream not in seen:
-                    seen.add(feed.upstream)
-                    pending.append(feed.upstream)
+            for edge in self.inputs_of(pending.pop()):
+                if isinstance(edge, SourceInput):
+                    found[edge.source] = None
+                elif edge.upstream not in seen:
+                    seen.add(edge.upstream)
+                    pending.append(edge.upstream)
         return tuple(found)
 
     def inputs_fed_by(self, operator: str) -> tuple[UpstreamInput, ...]:
         """Return the inputs, of other operators, that read the output of an operator."""
         found = self.operator(operator).name
         return tuple(
-            feed
-            for feed in self.inputs
-            if isinstance(feed, UpstreamInput) and feed.upstream == found
+            edge
+            for edge in self.inputs
+            if isinstance(edge, UpstreamInput) and edge.upstream == found
         )
 
     @property
@@ -296,28 +296,28 @@ class CompiledFlow:
         (`SourceInput.branch`), which stay when operators are added or removed.
         """
         found: dict[Any, list[str]] = {(source, ()): [source] for source in self.sources}
-        for feed in self.inputs:
-            if isinstance(feed, SourceInput) and feed.retimed:
-                found.setdefault((feed.source, feed.retimed), []).append(feed.branch)
+        for edge in self.inputs:
+            if isinstance(edge, SourceInput) and edge.retimed:
+                found.setdefault((edge.source, edge.retimed), []).append(edge.branch)
         return tuple(map(tuple, found.values()))
 
-    def watermark_of(self, feed: SourceInput) -> str:
+    def watermark_of(self, edge: SourceInput) -> str:
         """Return the name of the watermark that the rows of an input advance.
 
         Rows without an event time follow the watermark of their source; if no rows of the source
         have one, that of its first branch.
         """
-        if feed.retimed or feed.time is not None:
-            return feed.branch if feed.retimed else feed.source
+        if edge.retimed or edge.time is not None:
+            return edge.branch if edge.retimed else edge.source
         moving = [
             other
             for other in self.inputs
             if isinstance(other, SourceInput)
-            and other.source == feed.source
+            and other.source == edge.source
             and other.time is not None
         ]
         whole = not moving or any(not other.retimed for other in moving)
-        return feed.source if whole else moving[0].branch
+        return edge.source if whole else moving[0].branch
 
     def outputs_of(self, operator: str) -> tuple[Output, ...]:
         """Return the outputs of the operator of that name."""
@@ -350,10 +350,10 @@ def _bind_component(flow: CompiledFlow, plan: ComponentPlan, level: int) -> Comp
     return Component(name=plan.name, operators=operators, level=level)
 
 
-def _check_same_lane(flow: CompiledFlow, feed: UpstreamInput, component: str) -> None:
+def _check_same_lane(flow: CompiledFlow, edge: UpstreamInput, component: str) -> None:
     """Refuse to fuse operators whose rows belong to different lanes."""
-    sender, receiver = flow.operator(feed.upstream), flow.operator(feed.operator)
-    if feed.others:
+    sender, receiver = flow.operator(edge.upstream), flow.operator(edge.operator)
+    if edge.others:
         raise InvalidPlanError(
             f"Operator {sender.name!r} of component {component!r} feeds {receiver.name!r}, whose "
             "windows are consolidated apart, by an operator with a placement of its own.",
@@ -361,7 +361,7 @@ def _check_same_lane(flow: CompiledFlow, feed: UpstreamInput, component: str) ->
             component=component,
             operators=[sender.name, receiver.name],
         )
-    sent, placed = sender.placed_by.names, receiver.placed_in(feed.keys)
+    sent, placed = sender.placed_by.names, receiver.placed_in(edge.keys)
     if tuple(sent) != placed:
         by = "partitioned" if sender.partition_by or receiver.partition_by else "keyed"
         raise InvalidPlanError(

@@ -181,7 +181,10 @@ def _draw_edge(
     size: dict[tuple[str, str], int],
     tall: int,
 ) -> str:
-    """Return SVG of an edge as an arrow with its number of maps; `tall`: height of the picture."""
+    """Return SVG of an edge as an arrow with its number of maps.
+
+    `corner`, `size`: node → position and width of its box. `tall`: height of the picture.
+    """
     (x, y), (to_x, to_y) = corner[edge.start], corner[edge.end]
     y, to_y = y + _HEIGHT // 2, to_y + _HEIGHT // 2
     if edge.back:  # below everything, and up again

@@ -247,36 +247,36 @@ def _is_partial_phase(operator: KeyedOperator) -> bool:
     return operator.two_phase is not None and not operator.consolidates
 
 
-def _input_text(flow: CompiledFlow, feed: Input, names: UserNames) -> str:
+def _input_text(flow: CompiledFlow, edge: Input, names: UserNames) -> str:
     """Return the text about what an input reads: source or operator, and the maps between."""
-    if isinstance(feed, SourceInput):
-        maps = _source_maps(feed)
-        own = flow.own_sources.get(feed.source)
-        if feed.table:
-            return f"table {feed.table!r} by {', '.join(feed.keys)} of source {feed.source!r}{maps}"
-        if feed.source in flow.loops:
-            rounds = flow.loops[feed.source].max_rounds
-            return f"loop {feed.source!r}, at most {rounds} rounds without other rows{maps}"
-        return f"source {feed.source!r}{'' if own is None else f' ({own.identity})'}{maps}"
-    if _is_partial_phase(flow.operator(feed.upstream)):
-        return f"partial states of {names[feed.upstream]!r}"
-    return f"operator {names[feed.upstream]!r}{_arrow_maps_text(feed.maps)}"
+    if isinstance(edge, SourceInput):
+        maps = _source_maps(edge)
+        own = flow.own_sources.get(edge.source)
+        if edge.table:
+            return f"table {edge.table!r} by {', '.join(edge.keys)} of source {edge.source!r}{maps}"
+        if edge.source in flow.loops:
+            rounds = flow.loops[edge.source].max_rounds
+            return f"loop {edge.source!r}, at most {rounds} rounds without other rows{maps}"
+        return f"source {edge.source!r}{'' if own is None else f' ({own.identity})'}{maps}"
+    if _is_partial_phase(flow.operator(edge.upstream)):
+        return f"partial states of {names[edge.upstream]!r}"
+    return f"operator {names[edge.upstream]!r}{_arrow_maps_text(edge.maps)}"
 
 
 def _exchange_text(
-    flow: CompiledFlow, feed: Input, operator: KeyedOperator, names: UserNames
+    flow: CompiledFlow, edge: Input, operator: KeyedOperator, names: UserNames
 ) -> str:
     """Return the text about the rows that the exchange sends from an input to its operator."""
-    if not isinstance(feed, SourceInput):
-        above = flow.component_of(feed.upstream)
+    if not isinstance(edge, SourceInput):
+        above = flow.component_of(edge.upstream)
         if above is flow.component_of(operator.name):
-            return f"none: rows stay in the lane of {names[feed.upstream]!r}"
-    if isinstance(feed, SourceInput) and feed.table:
-        return f"of table {feed.table!r} every row to every lane: {', '.join(feed.columns)}"
-    side = "source side" if isinstance(feed, SourceInput) else "lanes that emit them"
+            return f"none: rows stay in the lane of {names[edge.upstream]!r}"
+    if isinstance(edge, SourceInput) and edge.table:
+        return f"of table {edge.table!r} every row to every lane: {', '.join(edge.columns)}"
+    side = "source side" if isinstance(edge, SourceInput) else "lanes that emit them"
     if operator.mergeable:
         return f"one partial state per key: the {side} may combine rows before they are sent"
-    return f"every row, uncombined and in arrival order: {', '.join(feed.columns)}"
+    return f"every row, uncombined and in arrival order: {', '.join(edge.columns)}"
 
 
 def _kind_text(operator: KeyedOperator) -> str:
@@ -313,12 +313,12 @@ def _arrow_maps_text(maps: Sequence[ArrowMap], where: str = "in the lane") -> st
     return f", after {_maps_text([m.function for m in maps], where)}" if maps else ""
 
 
-def _source_maps(feed: SourceInput) -> str:
+def _source_maps(edge: SourceInput) -> str:
     """Return the text about the maps between a source and an operator; empty without maps."""
-    arrow = [m for m in feed.maps if isinstance(m, ArrowMap)]
-    if arrow or not feed.maps:
+    arrow = [m for m in edge.maps if isinstance(m, ArrowMap)]
+    if arrow or not edge.maps:
         return _arrow_maps_text(arrow, "on the source side")
-    return f", after {_maps_text(feed.maps, 'in Catalyst')}"
+    return f", after {_maps_text(edge.maps, 'in Catalyst')}"
 
 
 def _maps_text(functions: Sequence[Callable[..., object]], where: str) -> str:

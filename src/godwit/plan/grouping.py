@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 _EXAMPLE = 'as in components={"trips": ["by_plane", "by_route"]}'
 
 
-def keeps_keys(sender: KeyedOperator, feed: UpstreamInput) -> bool:
-    """Return whether rows that `sender` emits certainly have the same keys when `feed` reads them.
+def keeps_keys(sender: KeyedOperator, edge: UpstreamInput) -> bool:
+    """Return whether rows that `sender` emits certainly have the same keys when `edge` reads them.
 
     A user's function may give rows other keys, and then nothing is certain.
     """
-    return (sender.mergeable or sender.consolidates) and not feed.maps
+    return (sender.mergeable or sender.consolidates) and not edge.maps
 
 
 def in_lane_inputs(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
@@ -38,20 +38,20 @@ def in_lane_inputs(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
     """
     found = []
     for operator in flow.operators:
-        for feed in flow.inputs_fed_by(operator.name):
-            receiver = flow.operator(feed.operator)
-            if feed.others or receiver.consolidates:
+        for edge in flow.inputs_fed_by(operator.name):
+            receiver = flow.operator(edge.operator)
+            if edge.others or receiver.consolidates:
                 continue
-            if keeps_keys(operator, feed) and _placed_alike(operator, receiver, feed):
-                found.append(feed)
+            if keeps_keys(operator, edge) and _placed_alike(operator, receiver, edge):
+                found.append(edge)
     return tuple(found)
 
 
-def _placed_alike(sender: KeyedOperator, receiver: KeyedOperator, feed: UpstreamInput) -> bool:
+def _placed_alike(sender: KeyedOperator, receiver: KeyedOperator, edge: UpstreamInput) -> bool:
     """Return whether the same columns decide the key groups of two operators' rows."""
     if PART in sender.hash_columns.names or PART in receiver.hash_columns.names:
         return False
-    same = tuple(sender.placed_by.names) == receiver.placed_in(feed.keys)
+    same = tuple(sender.placed_by.names) == receiver.placed_in(edge.keys)
     return same and sender.placed_by.types == receiver.placed_by.types
 
 

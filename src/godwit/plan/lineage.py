@@ -265,27 +265,30 @@ def _text_of(function: Any) -> str:
     """Return text that is equal for functions of equal code."""
     if isinstance(function, functools.partial):
         arguments = (function.args, sorted(function.keywords.items()))
-        return f"{_text_of(function.func)}{_plain_text(arguments)}"
+        return f"{_text_of(function.func)}{_fingerprint_text(arguments)}"
     code = getattr(function, "__code__", None)
     if code is None:
         return str(getattr(function, "__qualname__", type(function).__qualname__))
     cells = []
     for cell in function.__closure__ or ():
         try:
-            cells.append(_plain_text(cell.cell_contents))
+            cells.append(_fingerprint_text(cell.cell_contents))
         except ValueError:  # not yet assigned
             cells.append("")
-    return f"{_plain_text(code)}{cells}{_plain_text(function.__defaults__)}"
+    return f"{_fingerprint_text(code)}{cells}{_fingerprint_text(function.__defaults__)}"
 
 
-def _plain_text(value: Any) -> str:
-    """Return text that is equal for equal plain values and code; sets are sorted."""
+def _fingerprint_text(value: Any) -> str:
+    """Return text that is equal for equal plain values and code; sets are sorted.
+
+    Of other values: `_text_of` a callable, else the type's name.
+    """
     if isinstance(value, CodeType):
-        return repr([value.co_code, value.co_names, *map(_plain_text, value.co_consts)])
+        return repr([value.co_code, value.co_names, *map(_fingerprint_text, value.co_consts)])
     if isinstance(value, (tuple, list)):
-        return repr(list(map(_plain_text, value)))
+        return repr(list(map(_fingerprint_text, value)))
     if isinstance(value, (set, frozenset)):
-        return repr(sorted(map(_plain_text, value)))
+        return repr(sorted(map(_fingerprint_text, value)))
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
         return repr(value)
     return _text_of(value) if callable(value) else type(value).__qualname__

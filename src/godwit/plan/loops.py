@@ -141,7 +141,7 @@ def _check_loop_columns(edge: FeedbackNode, columns: StreamColumns) -> None:
 
 
 def _time_of(edge: FeedbackNode, body: _Body, timed: Collection[str]) -> str | None:
-    """Return a loop's event-time column; ``None`` if no operator in the loop needs it.
+    """Return a loop's event-time column; ``None`` if no source in the loop is among `timed`.
 
     Refuses a column with which the watermark would never advance, or rows would come too late.
     """

@@ -93,6 +93,7 @@ def bind_map(
     """Return a map over Arrow tables, with the columns of its result.
 
     Without a `schema`, the columns are found by calling it on a table of `inputs` without rows.
+    `feed`: name of the operator (`is_source`: of the source) before the map.
     """
     if schema is None:
         where = f"The map {function_name(function)!r} {_position_text(feed, is_source)}"
@@ -107,7 +108,7 @@ def _position_text(feed: str, is_source: bool) -> str:
 
 
 def _error_context(function: Callable[..., object], feed: str, is_source: bool) -> dict[str, str]:
-    """Return the fields of errors about a map: its feed and its function's name."""
+    """Return the fields of errors about a map: its function, and `feed` as in `bind_map`."""
     kind = "source" if is_source else "operator"
     return {kind: feed, "function": function_name(function)}
 
@@ -155,7 +156,7 @@ def _infer_schema(
 ) -> pa.Schema:
     """Return a map's columns, found by calling the function on a table without rows.
 
-    `where`: the map, for errors.
+    `where`: the map, for errors. `context`: their fields.
     """
     remedy = (
         "Make it work on a table without rows, or give the columns it returns, as in "

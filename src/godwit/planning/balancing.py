@@ -224,7 +224,10 @@ def plan_clb(
 def _improve_today(
     problem: Problem, series: FloatArray, threshold: float, refine: int, least_gain: float
 ) -> IntArray:
-    """Return each key group's set: today's evened out, or new sets if they gain enough in ħ."""
+    """Return each key group's set: today's evened out, or new sets if they gain enough in ħ.
+
+    `series`: see `split_by_covariance`. Other parameters: see `plan_clb`.
+    """
     available, speed = problem.available, problem.speed[problem.available]
     today = metrics.history_imbalance(problem, problem.current)
     group = _places_today(problem, series)
@@ -251,6 +254,7 @@ def _places_today(problem: Problem, series: FloatArray) -> IntArray:
     """Return the position of each key group's executor among the available executors.
 
     Key groups of draining executors are placed, heaviest first, where Σ_t Σ_i (L_it/c_i)² is least.
+    `series`: see `split_by_covariance`.
     """
     available, speed = problem.available, problem.speed[problem.available]
     group = np.searchsorted(available, problem.current).astype(np.int32)
@@ -313,7 +317,10 @@ def _next_split(
 
 
 def _covariance_sums(centred: FloatArray, bar: float) -> FloatArray:
-    """Return the sum of each substream's covariances that are at least `bar`, shape ``(p,)``."""
+    """Return the sum of each substream's covariances of at least `bar`, shape ``(p,)``.
+
+    `centred`: loads minus their means, shape ``(p, m)``.
+    """
     tiles = _tiles(centred)
     sums = np.zeros(tiles.shape[:2])
     for at, tile in enumerate(tiles):

@@ -248,7 +248,11 @@ def _suitable_key_group(
     untouched: BoolArray,
     room: float,
 ) -> int:
-    """Return the heaviest key group whose move lowers the variance of load; -1 if there is none."""
+    """Return the heaviest key group of executor `donor` to move to `receiver`; -1 if there is none.
+
+    The move lowers the variance of `load`. `untouched`: mask of key groups that the plan has not
+    moved. `room`: bytes that may still move.
+    """
     mine = np.flatnonzero((assignment == donor) & untouched & (problem.state_bytes <= room))
     if not len(mine):
         return -1

@@ -52,7 +52,8 @@ class CopyRoute:
 def busiest_s(routes: Iterable[CopyRoute], assumed_bytes_per_s: float) -> float:
     """Return the seconds that the busiest uplink or downlink needs if all work at the same time.
 
-    Reading the checkpoint occupies only the reader's downlink.
+    Reading the checkpoint occupies only the reader's downlink. `assumed_bytes_per_s`: throughput of
+    routes that were never measured.
 
     Examples
     --------

@@ -229,7 +229,7 @@ def _describe_copies(routes: Sequence[CopyRoute]) -> list[str]:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
-    """Format a text table: the first `left` columns are aligned left, the others right."""
+    """Format a text table with titles `head`; the first `left` columns are aligned left."""
     lines = [tuple(head), *(tuple(row) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     return "\n".join(

@@ -439,8 +439,9 @@ def joint_problem(
     Key groups are numbered through, component after component; `Problem.operators` are the
     components. An executor's capacity is the most lanes that a component has there.
 
-    All components have loads of the same windows. Rows between components whose key groups have no
-    entry in `pairs` are left out: they cost the same wherever these are.
+    All components have loads of the same windows. `pairs`: (sender, receiver) → rows between their
+    key groups; others are left out, since they cost the same wherever these are. `draining`: names
+    of executors.
     """
     lanes: dict[str, int] = {}
     first: dict[str, int] = {}
@@ -493,7 +494,7 @@ def joint_problem(
 
 
 def _draining_mask(draining: Collection[str], executors: Sequence[str]) -> BoolArray:
-    """Return a mask of the executors that drain, shape ``(n,)``; refuse unknown names."""
+    """Return a mask of `executors` among `draining`, shape ``(n,)``; refuse unknown names."""
     unknown = sorted(set(draining) - set(executors))
     if unknown:
         there = ", ".join(executors)

@@ -37,6 +37,8 @@ _Number = _Whole | float
 
 
 class _Matrix(msgspec.Struct, forbid_unknown_fields=True):
+    """Plain values of `Transitions`."""
+
     sizes: tuple[_Whole, ...]
     probability: list[list[_Number]]
 

@@ -373,7 +373,7 @@ def chained(spans: Spans, *, by_length: bool = False) -> Built:
 
 
 def _halved_at(asked: Iterable[Span], *, by_length: bool) -> Iterable[tuple[int, list[Span]]]:
-    """Choose cuts, and return pairs of a cut and the windows that are halved there."""
+    """Choose cuts (see `chained`), and return each with the windows that are halved there."""
     chosen: dict[int, list[Span]] = {}
     cuts: dict[int, int] = {}  # power of two that a length is below, or 0 for all → the last cut
     for first, end in sorted(asked, key=lambda span: (span[1], span)):
@@ -464,7 +464,7 @@ def plan_consolidation(
     The cheapest plan is found if `most_nodes` sets of auxiliary windows suffice, as ``plan.keys ==
     plan.bound`` tells. It is not searched for where there are more than 24 windows, or more than 48
     bounds of windows and of what is ready; such a plan may have two parts for every pane and length
-    (to a power of two), and four for every window.
+    (to a power of two), and four for every window. `auxiliary`: search for auxiliary windows.
 
     Examples
     --------

@@ -105,6 +105,8 @@ def continue_delivery(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Problem:
+    """Difference between a target's last epoch and the checkpoint."""
+
     kind: Literal["ahead", "diverged", "behind", "another's"]
     what: str
     resume_after: int  # the last epoch that a new writer takes for delivered

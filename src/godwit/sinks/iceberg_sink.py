@@ -331,7 +331,7 @@ class IcebergSink(TargetSink):
     def _merge(
         self, transaction: Transaction, table: Table, rows: pa.Table, summary: dict[str, str]
     ) -> None:
-        """Replace the table's rows that have the same keys as `rows`."""
+        """Replace rows of the table with the same keys as `rows`; `summary`: of the snapshot."""
         # The library cannot compare a partition that is null.
         partitioned = {table.schema().find_column_name(f.source_id) for f in table.spec().fields}
         near = rows_near(rows, [key for key in self._merge_keys if key not in partitioned])

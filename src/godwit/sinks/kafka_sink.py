@@ -40,7 +40,7 @@ from godwit.sources.kafka_client import (
     ClusterAdmin,
     ErrorLog,
     KafkaFailedError,
-    Place,
+    TopicPartition,
     check_settings,
 )
 from godwit.sources.message_formats import UnwritableError, as_format
@@ -195,12 +195,14 @@ class KafkaSink(TargetSink):
             "cannot be asked for its epochs", "Check the cluster, and start the query again."
         ):
             group = self._open_group_consumer()
-            (place,) = group.committed([Place(self._topic, 0)], timeout=self._settings.timeout_s)
-            if place.error is not None:
-                raise KafkaException(place.error)
-        if place.offset < 0 or not place.metadata:
+            (entry,) = group.committed(
+                [TopicPartition(self._topic, 0)], timeout=self._settings.timeout_s
+            )
+            if entry.error is not None:
+                raise KafkaException(entry.error)
+        if entry.offset < 0 or not entry.metadata:
             return None
-        return HistoryPoint(**json.loads(place.metadata))
+        return HistoryPoint(**json.loads(entry.metadata))
 
     def cannot_roll_back(self) -> str:
         """Return the reason why messages cannot be removed."""
@@ -252,7 +254,7 @@ class KafkaSink(TargetSink):
 
         Retries once after a recoverable error.
         """
-        place = Place(
+        entry = TopicPartition(
             self._topic,
             0,
             point.epoch + 1,
@@ -276,7 +278,7 @@ class KafkaSink(TargetSink):
                 except BaseException:
                     self._abort(producer)
                     raise
-                self._record_epoch(producer, place)
+                self._record_epoch(producer, entry)
                 self._commit_transaction(producer)
             except KafkaException as error:
                 self._prepare_retry(error, start_s, last=attempt == _ATTEMPTS)
@@ -286,8 +288,8 @@ class KafkaSink(TargetSink):
             else:
                 return
 
-    def _record_epoch(self, producer: Producer, place: Place) -> None:
-        """Add the epoch's number to the transaction, as an offset of the consumer group.
+    def _record_epoch(self, producer: Producer, entry: TopicPartition) -> None:
+        """Add the epoch's number (`entry`) to the transaction, as an offset of the consumer group.
 
         librdkafka waits here without end, whatever time-out it is given, for a coordinator of the
         group that has left the cluster (its issues 5456 and 5511, as of version 2.16). So another
@@ -300,7 +302,7 @@ class KafkaSink(TargetSink):
         def send() -> None:
             """Add the epoch's number, as a group offset, to the transaction."""
             try:
-                producer.send_offsets_to_transaction([place], metadata, timeout_s)
+                producer.send_offsets_to_transaction([entry], metadata, timeout_s)
             except BaseException as error:  # noqa: BLE001  raised where it is waited for
                 answers.put(error)
             else:

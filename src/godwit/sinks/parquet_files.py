@@ -60,7 +60,7 @@ class EpochFiles:
     `filesystem`: where to write. `directory`: directory of the epoch. `schema`: columns of the
     rows, partition columns included. `partition_by`: columns that become directories instead of
     columns of the files. `compression`: codec of the files. `prefix`: what names of files begin
-    with. `folds`: whether names that differ by case are one.
+    with. `fold_case`: names in the file system ignore case.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class EpochFiles:
         partition_by: Sequence[str],
         compression: str,
         prefix: str = "part",
-        folds: bool = False,
+        fold_case: bool = False,
     ) -> None:
-        self._folds = folds
+        self._fold_case = fold_case
         self._filesystem, self._prefix = filesystem, prefix
         self._directory = directory
         self._columns = [name for name in schema.names if name not in partition_by]
@@ -103,7 +103,7 @@ class EpochFiles:
             self._append_rows("", columns)
             return
         keys = rows.select(list(self._partition_by))
-        for inner, positions in partition_directories(keys, folds=self._folds):
+        for inner, positions in partition_directories(keys, fold_case=self._fold_case):
             self._append_rows(inner, columns.take(pa.array(positions)))
 
     def _append_rows(self, inner: str, rows: pa.RecordBatch) -> None:
@@ -149,11 +149,11 @@ class EpochFiles:
 
 
 def partition_directories(
-    keys: pa.RecordBatch, *, folds: bool = False
+    keys: pa.RecordBatch, *, fold_case: bool = False
 ) -> Iterator[tuple[str, np.ndarray[Any, np.dtype[np.int64]]]]:
     """Yield each partition's directory, with the positions of its rows, ascending.
 
-    `keys`: partition columns. `folds`: the file system ignores case.
+    `keys`: partition columns. `fold_case`: names in the file system ignore case.
 
     Examples
     --------
@@ -168,7 +168,8 @@ def partition_directories(
     for column, values in zip(keys.schema.names, keys.columns, strict=True):
         encoded = values.dictionary_encode(null_encoding="encode")
         levels = [
-            directory_name(column, value, folds=folds) for value in encoded.dictionary.to_pylist()
+            directory_name(column, value, fold_case=fold_case)
+            for value in encoded.dictionary.to_pylist()
         ]
         codes = codes * len(levels) + encoded.indices.to_numpy()
         # Renumbered after every column, so that codes stay small however many columns there are.
@@ -180,13 +181,13 @@ def partition_directories(
         yield name.removeprefix("/"), positions
 
 
-def directory_name(column: str, value: Any, *, folds: bool = False) -> str:
+def directory_name(column: str, value: Any, *, fold_case: bool = False) -> str:
     """Return the name of a partition's directory, as Spark names it, such as ``day=2024-05-01``."""
     text = _partition_text(value)
     if text is None:
         return f"{column}={NULL_PARTITION}"
     escaped = escaped_in_paths(text)
-    if folds:
+    if fold_case:
         # Not the digits of what is escaped already, of which only one spelling occurs.
         escaped = _CAPITAL.sub(lambda match: match[1] or f"%{ord(match[0]):02X}", escaped)
     return f"{column}={escaped}"
@@ -228,15 +229,15 @@ class Partition:
 
 
 def partitioned(
-    rows: pa.Table, partition_by: Sequence[str], *, folds: bool = False
+    rows: pa.Table, partition_by: Sequence[str], *, fold_case: bool = False
 ) -> list[Partition]:
-    """Return rows divided by the partition columns; `folds`: the file system ignores case."""
+    """Return rows divided by the partition columns."""
     if not partition_by:
         return [Partition("", {}, rows)]
     columns = [name for name in rows.schema.names if name not in partition_by]
     (keys,) = rows.select(list(partition_by)).combine_chunks().to_batches()
     places: dict[str, list[npt.NDArray[np.int64]]] = {}
-    for directory, positions in partition_directories(keys, folds=folds):
+    for directory, positions in partition_directories(keys, fold_case=fold_case):
         places.setdefault(directory, []).append(positions)  # twice: of null, and of empty texts
     parts = []
     for directory, parts_of_directory in places.items():
@@ -253,7 +254,7 @@ def partitions_worth_files(
     partition_by: Sequence[str],
     lane_bytes: int,
     *,
-    folds: bool = False,
+    fold_case: bool = False,
 ) -> list[Partition] | None:
     """Return a lane's rows divided by partitions; ``None`` if they are too few for files.
 
@@ -262,7 +263,7 @@ def partitions_worth_files(
     """
     if rows.nbytes < lane_bytes:
         return None
-    parts = partitioned(rows.cast(schema), partition_by, folds=folds)
+    parts = partitioned(rows.cast(schema), partition_by, fold_case=fold_case)
     return parts if 16 * rows.nbytes >= lane_bytes * len(parts) else None
 
 
@@ -340,16 +341,15 @@ def is_target_replaced(
 _LONGEST_NAME: Final = 255
 
 
-def short_directory_name(column: str, *, folds: bool) -> Rule:
-    """Return the rule that the directory name ``column=value`` is not too long for a file system.
-
-    `folds`: the file system ignores case.
-    """
+def short_directory_name(column: str, *, fold_case: bool) -> Rule:
+    """Return the rule that file systems allow a directory name as long as ``column=value``."""
     reason = f"would name a directory of more than {_LONGEST_NAME} bytes"
-    return Rule(reason, partial(_with_long_directory_name, column, folds))
+    return Rule(reason, partial(_with_long_directory_name, column, fold_case))
 
 
-def _with_long_directory_name(column: str, folds: bool, values: pa.Array) -> pa.BooleanArray | None:
+def _with_long_directory_name(
+    column: str, fold_case: bool, values: pa.Array
+) -> pa.BooleanArray | None:
     """Return a mask of values whose partition directory would have too long a name."""
     if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
         return None
@@ -360,7 +360,7 @@ def _with_long_directory_name(column: str, folds: bool, values: pa.Array) -> pa.
     return pa.array(
         [
             bool(may_be)
-            and len(directory_name(column, value, folds=folds).encode()) > _LONGEST_NAME
+            and len(directory_name(column, value, fold_case=fold_case).encode()) > _LONGEST_NAME
             for may_be, value in zip(long.to_pylist(), values.to_pylist(), strict=True)
         ],
         pa.bool_(),
@@ -399,18 +399,18 @@ def file_row_check(
     max_partitions: int,
     never_null: Collection[str] = (),
     *,
-    folds: bool = False,
+    fold_case: bool = False,
 ) -> RowCheck:
     """Return the check of rows for a target of files, perhaps partitioned.
 
     `max_partitions`: the most partitions that one lane may write in an epoch. `never_null`: columns
-    that must not be null in the target. `folds`: names that differ only by case are equal.
+    that must not be null in the target.
     """
     columns = []
     for field in context.schema:
         rules: tuple[Rule, ...] = (KNOWN_YEARS, NO_NANOSECONDS)
         if field.name in partition_by:
-            rules = (*rules, short_directory_name(field.name, folds=folds))
+            rules = (*rules, short_directory_name(field.name, fold_case=fold_case))
         columns.append(ColumnCheck(field.name, rules, nullable=field.name not in never_null))
     checks = RowChecks(tuple(columns))
     if not partition_by:

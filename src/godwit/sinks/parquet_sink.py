@@ -106,12 +106,12 @@ class ParquetLaneWriter:
     partition_by: tuple[str, ...]
     compression: str
     lane_bytes: int  # as the sink was given it
-    folds: bool = False  # whether names that differ by case are one there
+    fold_case: bool = False
 
     def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
         """Write files of a lane under ``_staging``; ``None`` if the rows are too few for files."""
         parts = partitions_worth_files(
-            rows, self.schema, self.partition_by, self.lane_bytes, folds=self.folds
+            rows, self.schema, self.partition_by, self.lane_bytes, fold_case=self.fold_case
         )
         if parts is None:
             return None
@@ -206,7 +206,7 @@ class ParquetSink(TargetSink):
     def row_check(self) -> RowCheck:
         """Return the check for rows that partition directories can never hold."""
         return file_row_check(
-            self._context, self._partition_by, self._max_partitions, folds=self._folds
+            self._context, self._partition_by, self._max_partitions, fold_case=self._fold_case
         )
 
     @functools.cached_property
@@ -240,7 +240,7 @@ class ParquetSink(TargetSink):
             partition_by=self._partition_by,
             compression=self._compression,
             lane_bytes=self._lane_bytes,
-            folds=self._folds,
+            fold_case=self._fold_case,
         )
 
     def open(self, context: SinkContext) -> None:
@@ -260,7 +260,7 @@ class ParquetSink(TargetSink):
         ):
             self._fs.create_dir(self._root, recursive=True)
             self._is_new = self._directory.claim(self._marker(), self._target_error)
-            self._folds = self._directory.ignores_case() if self._partition_by else False
+            self._fold_case = self._directory.ignores_case() if self._partition_by else False
             # The last run may have died before it made the name of its last epoch durable.
             self._force_root()
             # Not what lanes wrote: an epoch of the last run may be delivered only now.
@@ -374,7 +374,10 @@ class ParquetSink(TargetSink):
     def _write_and_rename(
         self, output: EpochOutput, final: str, lane_files: Mapping[str, str]
     ) -> None:
-        """Write the epoch under ``_staging``, and rename its directory to `final`."""
+        """Write the epoch under ``_staging``, and rename its directory to `final`.
+
+        `lane_files`: path in the epoch's directory → present path.
+        """
         # Readers pass over a leading "_", also where HDFS puts it if another delivery of this epoch
         # came first: it renames onto a directory by moving into it. Other systems refuse.
         name = f"_{output.epoch}-{uuid.uuid4().hex}"
@@ -404,7 +407,7 @@ class ParquetSink(TargetSink):
         """Write the epoch's files at `final` directly, if directories cannot be renamed.
 
         Another driver, late or new, may do the same at the same time: it writes the same rows under
-        the same names, so neither removes files of the other.
+        the same names, so neither removes files of the other. Parameters: see `_write_and_rename`.
         """
         staging = f"{self._root}/_staging/_{output.epoch}-{uuid.uuid4().hex}"
         try:
@@ -432,7 +435,7 @@ class ParquetSink(TargetSink):
             partition_by=self._partition_by,
             compression=self._compression,
             prefix="part-rest" if output.files() else "part",
-            folds=self._folds,
+            fold_case=self._fold_case,
         )
         with files:
             for rows in join_small_batches(cast_batches(output, self._schema, self._context.name)):

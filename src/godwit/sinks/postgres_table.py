@@ -183,7 +183,7 @@ class TargetTable:
         return sql.Identifier(*self.table.split("."))
 
     def prepare(self, connection: Connection, *, create: bool) -> None:
-        """Create the table if it is absent, or check that the rows fit it."""
+        """Check that the rows fit the table; if it is absent, `create` it, or else raise."""
         self._check_names(connection)
         self._check_maps()
         if not self._exists(connection):

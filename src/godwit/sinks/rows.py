@@ -151,7 +151,7 @@ def cast_batches(
     """Yield an epoch's batches, cast to `schema` without loss.
 
     Rows that an earlier flow staged have that flow's columns. They are converted by name: columns
-    that are gone are left out, new ones are null.
+    that are gone are left out, new ones are null; raises if one of the `needed` ones is new.
     """
     missing = [name for name in needed if name not in output.schema.names]
     if missing:

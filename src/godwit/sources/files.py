@@ -404,7 +404,7 @@ class FileSource(Source):
         )
 
     def _count_rows(self, piece: FileRange, layout: FileLayout | None, *, few: bool) -> int | None:
-        """Return the number of rows of a range; ``None`` if it is expensive to find."""
+        """Return the number of rows of a range; ``None`` if unknown and not `few`."""
         if layout is not None:
             return (layout.rows if piece.stop is None else piece.stop) - piece.start
         if not few:

@@ -267,7 +267,7 @@ def _moment_us(start: object) -> int:
     return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
 
 
-def _iso(moment_us: int) -> str:
+def _iso(time_us: int) -> str:
     """Return microseconds of Unix time as ISO 8601 text."""
-    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=moment_us)
+    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=time_us)
     return moment.isoformat()

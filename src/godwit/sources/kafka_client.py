@@ -21,8 +21,8 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     TopicCollection,
+    TopicPartition,
 )
-from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from godwit.model.errors import InvalidFlowError
@@ -39,7 +39,7 @@ __all__ = [
     "KafkaFailedError",
     "KafkaSettings",
     "LibraryLog",
-    "Place",
+    "TopicPartition",
     "TopicState",
     "check_settings",
 ]
@@ -315,26 +315,26 @@ class ClusterAdmin:
         return TopicState(id="" if found == _NO_ID else found, num_partitions=len(topic.partitions))
 
     def offsets(
-        self, places: Mapping[tuple[str, int], OffsetSpec], *, committed: bool
+        self, partitions: Mapping[tuple[str, int], OffsetSpec], *, committed: bool
     ) -> dict[tuple[str, int], int]:
         """Look up an offset of each partition; -1 if no message is as late as requested.
 
-        `places`: (topic, partition) → offset to look up. With `committed`, the end is before the
-        messages of open transactions.
+        `partitions`: (topic, partition) → offset to look up. With `committed`, the end is before
+        open transactions.
         """
-        if not places:
+        if not partitions:
             return {}
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         start_s = time.monotonic()
         found: dict[tuple[str, int], int] = {}
-        while len(found) < len(places):
+        while len(found) < len(partitions):
             asked = self._admin.list_offsets(
-                {Place(*p): spec for p, spec in places.items() if p not in found},
+                {TopicPartition(*p): spec for p, spec in partitions.items() if p not in found},
                 isolation_level=level,
                 request_timeout=self._settings.timeout_s,
             )
             stale = None
-            for place, future in asked.items():
+            for partition, future in asked.items():
                 try:
                     answer: Any = self._wait_for(future, start_s)
                 except KafkaFailedError as error:
@@ -343,38 +343,42 @@ class ClusterAdmin:
                     stale = error
                 else:
                     if answer.offset == OFFSET_INVALID:  # the library's, where an answer was lost
-                        lost = f"no answer about {place.topic} [{place.partition}]"
+                        lost = f"no answer about {partition.topic} [{partition.partition}]"
                         stale = KafkaFailedError(lost, code=KafkaError._TRANSPORT)  # noqa: SLF001
                         continue
-                    found[place.topic, place.partition] = answer.offset
+                    found[partition.topic, partition.partition] = answer.offset
             if stale is not None:
                 if self._is_timed_out(start_s):
                     raise stale
-                self._refresh({topic for topic, _ in places})
+                self._refresh({topic for topic, _ in partitions})
         return found
 
     def _is_timed_out(self, start_s: float) -> bool:
         """Return whether the time-out of a request sent at `start_s` has passed."""
         return time.monotonic() - start_s > self._settings.timeout_s
 
-    def end_offsets(self, places: Iterable[tuple[str, int]], *, committed: bool) -> dict[Any, int]:
+    def end_offsets(
+        self, partitions: Iterable[tuple[str, int]], *, committed: bool
+    ) -> dict[Any, int]:
         """Return (topic, partition) → its end offset.
 
         With `committed`, before open transactions.
         """
-        return self.offsets({p: OffsetSpec.latest() for p in places}, committed=committed)
+        return self.offsets({p: OffsetSpec.latest() for p in partitions}, committed=committed)
 
-    def first_offsets(self, places: Iterable[tuple[str, int]]) -> dict[Any, int]:
+    def first_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[Any, int]:
         """Return (topic, partition) → the first offset that is not deleted."""
-        return self.offsets({p: OffsetSpec.earliest() for p in places}, committed=False)
+        return self.offsets({p: OffsetSpec.earliest() for p in partitions}, committed=False)
 
-    def offsets_at_time(self, places: Iterable[tuple[str, int]], time_ms: int) -> dict[Any, int]:
+    def offsets_at_time(
+        self, partitions: Iterable[tuple[str, int]], time_ms: int
+    ) -> dict[Any, int]:
         """Return (topic, partition) → offset of the first message since a time.
 
         -1 if there is none.
         """
         spec = OffsetSpec.for_timestamp(time_ms)
-        return self.offsets(dict.fromkeys(places, spec), committed=False)
+        return self.offsets(dict.fromkeys(partitions, spec), committed=False)
 
     def topic_setting(self, topic: str, name: str) -> str | None:
         """Return a setting of a topic; ``None`` if the cluster does not report it."""

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
-from godwit.sources.kafka_client import ErrorLog, KafkaSettings, Place
+from godwit.sources.kafka_client import ErrorLog, KafkaSettings, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-_Place: TypeAlias = tuple[str, int]  # topic and partition
+_Partition: TypeAlias = tuple[str, int]  # topic and partition
 
 BATCH: Final = 4_096  # messages at a time: enough for whole columns, few enough for a core's cache
 FEW: Final = 10_000  # up to so many offsets, all ranges are read at once
@@ -51,7 +51,7 @@ class OffsetRange:
     end: int
 
     @property
-    def place(self) -> _Place:
+    def topic_partition(self) -> _Partition:
         """Topic and partition."""
         return self.topic, self.partition
 
@@ -62,9 +62,9 @@ class OffsetRange:
 class OffsetsLostError(Exception):
     """A partition does not have the offsets that are to be read."""
 
-    def __init__(self, place: _Place, offset: int) -> None:
-        super().__init__(place, offset)
-        self.place, self.offset = place, offset
+    def __init__(self, partition: _Partition, offset: int) -> None:
+        super().__init__(partition, offset)
+        self.topic_partition, self.offset = partition, offset
 
 
 class RangeReader:
@@ -89,42 +89,42 @@ class RangeReader:
             self._consumer = Consumer({**config, **ours})
         except (KafkaException, ValueError, TypeError) as error:
             raise settings.to_error(error, self._log, time.monotonic()) from None
-        self._at: dict[_Place, int] = {}  # what is assigned → next offset that is to be returned
-        self._seen: dict[_Place, int] = {}  # up to where all messages were returned or are held
-        self._held: dict[_Place, list[Message]] = {}
+        self._at: dict[_Partition, int] = {}  # what is assigned → next offset to return
+        self._seen: dict[_Partition, int] = {}  # up to where all messages were returned or are held
+        self._held: dict[_Partition, list[Message]] = {}
         self._topics: set[str] = set()  # whose leaders the consumer knows
         self.idle_since_s = time.monotonic()
 
     def num_continued(self, ranges: Sequence[OffsetRange]) -> int:
         """Return the number of ranges that begin at the offset this reader has reached."""
-        return sum(self._at.get(r.place) == r.begin for r in ranges)
+        return sum(self._at.get(r.topic_partition) == r.begin for r in ranges)
 
-    def num_partitions_followed(self, begins: Mapping[_Place, int]) -> tuple[int, int]:
+    def num_partitions_followed(self, begins: Mapping[_Partition, int]) -> tuple[int, int]:
         """Return the number of partitions that continue at `begins`, and of those that are read."""
-        there = sum(self._at.get(place) == begin for place, begin in begins.items())
+        there = sum(self._at.get(partition) == begin for partition, begin in begins.items())
         return there, len(begins.keys() & self._at.keys())
 
-    def collect_fetched(self, begins: Mapping[_Place, int]) -> dict[_Place, int] | None:
+    def collect_fetched(self, begins: Mapping[_Partition, int]) -> dict[_Partition, int] | None:
         """Collect fetched messages without waiting; return partition → offset after the last.
 
         Partitions that the reader does not read yet are fetched from now on. Returns ``None`` if it
         is at other offsets, or far behind the partitions' ends: then the cluster has to be asked.
         """
-        places = [place for place in begins if place in self._at]
-        if any(self._at[place] != begins[place] for place in places):
-            if any(self._at[place] < begins[place] for place in places):
+        partitions = [partition for partition in begins if partition in self._at]
+        if any(self._at[partition] != begins[partition] for partition in partitions):
+            if any(self._at[partition] < begins[partition] for partition in partitions):
                 self._discard_fetched()  # others have read on
             return None
-        if not places:
+        if not partitions:
             return None
-        if len(places) < len(begins):
+        if len(partitions) < len(begins):
             self._assign([OffsetRange(*p, begin, begin) for p, begin in begins.items()])
         if sum(map(len, self._held.values())) < FEW:
             self._poll_messages(0)
-        reached = {place: self._seen[place] for place in begins}
+        reached = {partition: self._seen[partition] for partition in begins}
         near = 0 if reached == begins else BATCH
-        for place, seen in reached.items():
-            _, end = self._consumer.get_watermark_offsets(Place(*place), cached=True)
+        for partition, seen in reached.items():
+            _, end = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
             if not 0 <= end <= seen + near:
                 return None
         return reached
@@ -152,20 +152,21 @@ class RangeReader:
 
     def _assign(self, ranges: Sequence[OffsetRange]) -> None:
         """Start fetching the messages of these ranges, unless they are being fetched."""
-        if all(self._at.get(r.place) == r.begin for r in ranges):
+        if all(self._at.get(r.topic_partition) == r.begin for r in ranges):
             return
-        elsewhere = any(self._at.get(r.place, r.begin) != r.begin for r in ranges)
+        elsewhere = any(self._at.get(r.topic_partition, r.begin) != r.begin for r in ranges)
         for topic in {r.topic for r in ranges} - self._topics:
             # Left to itself, a new consumer looks for leaders once a second.
             self._consumer.list_topics(topic, timeout=self._settings.timeout_s)
             self._topics.add(topic)
-        new = {r.place: r.begin for r in ranges if elsewhere or r.place not in self._at}
+        begins = {r.topic_partition: r.begin for r in ranges}
+        new = {p: begin for p, begin in begins.items() if elsewhere or p not in self._at}
         if elsewhere:  # what was read before says nothing about what will be
             self._at, self._seen, self._held = {}, {}, {}
         self._at |= new
         self._seen |= new
-        self._held |= {place: [] for place in new}
-        assigned = [Place(*place, offset) for place, offset in new.items()]
+        self._held |= {partition: [] for partition in new}
+        assigned = [TopicPartition(*partition, offset) for partition, offset in new.items()]
         if len(new) == len(self._at):
             self._consumer.assign(assigned)
         else:
@@ -179,23 +180,23 @@ class RangeReader:
     def _read_range(self, offset_range: OffsetRange) -> Iterator[tuple[OffsetRange, list[Message]]]:
         """Yield the messages of one range in batches, each with the range."""
         start_s = progress_s = time.monotonic()
-        while (seen := self._seen[offset_range.place]) < offset_range.end:
-            held = self._held[offset_range.place]
+        while (seen := self._seen[offset_range.topic_partition]) < offset_range.end:
+            held = self._held[offset_range.topic_partition]
             if len(held) >= BATCH:
-                self._held[offset_range.place] = []
+                self._held[offset_range.topic_partition] = []
                 yield offset_range, held
                 progress_s = time.monotonic()
             self._poll_messages()
-            if self._seen[offset_range.place] > seen:
+            if self._seen[offset_range.topic_partition] > seen:
                 progress_s = time.monotonic()
             else:
                 self._check_progress(offset_range, start_s, progress_s)
-        held = self._held[offset_range.place]
+        held = self._held[offset_range.topic_partition]
         cut = len(held)
         if held and (held[-1].offset() or 0) >= offset_range.end:
             cut = bisect_left(held, offset_range.end, key=_OFFSET)
-        self._held[offset_range.place] = held[cut:]
-        self._at[offset_range.place] = offset_range.end
+        self._held[offset_range.topic_partition] = held[cut:]
+        self._at[offset_range.topic_partition] = offset_range.end
         if cut:
             yield offset_range, held[:cut]
 
@@ -208,27 +209,27 @@ class RangeReader:
                 return
             messages = [first, *self._consumer.consume(BATCH - 1, 0)]
         if len(self._at) == 1 and not any(map(Message.error, messages)):
-            (place,) = self._at
-            self._held[place] += messages
-            self._seen[place] = max(self._seen[place], _OFFSET(messages[-1]) + 1)
+            (partition,) = self._at
+            self._held[partition] += messages
+            self._seen[partition] = max(self._seen[partition], _OFFSET(messages[-1]) + 1)
             return
         for message in messages:
             self._store_message(message)
 
     def _store_message(self, message: Message) -> None:
         """Store one polled message in the queue of its partition."""
-        place = (message.topic() or "", message.partition() or 0)
+        partition = (message.topic() or "", message.partition() or 0)
         offset: Any = message.offset()
         error = message.error()
         if error is None:
-            if place in self._held and offset >= self._seen[place]:
-                self._held[place].append(message)
-                self._seen[place] = offset + 1
+            if partition in self._held and offset >= self._seen[partition]:
+                self._held[partition].append(message)
+                self._seen[partition] = offset + 1
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-            if place in self._seen:
-                self._seen[place] = max(self._seen[place], offset)
+            if partition in self._seen:
+                self._seen[partition] = max(self._seen[partition], offset)
         elif error.code() in _LOST:
-            raise OffsetsLostError(place, self._seen.get(place, offset))
+            raise OffsetsLostError(partition, self._seen.get(partition, offset))
         else:
             raise KafkaException(error)
 
@@ -288,8 +289,8 @@ def leased_reader(
 
 
 def fetched_offsets(
-    settings: KafkaSettings, isolation: str, begins: Mapping[_Place, int]
-) -> dict[_Place, int] | None:
+    settings: KafkaSettings, isolation: str, begins: Mapping[_Partition, int]
+) -> dict[_Partition, int] | None:
     """Return the offsets up to which this process has fetched messages, without waiting.
 
     `begins`: offsets to continue from. ``None`` if no idle reader continues there: then only the

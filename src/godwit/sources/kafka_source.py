@@ -31,7 +31,7 @@ from godwit.sources.kafka_client import (
     ClusterAdmin,
     ErrorLog,
     KafkaFailedError,
-    Place,
+    TopicPartition,
     TopicState,
     check_settings,
 )
@@ -236,7 +236,7 @@ class KafkaSource(Source):
         here = all(
             r.begin == first and r.end <= last
             for r in ranges
-            for first, last in [self._fetched.get(r.place, (-1, -1))]
+            for first, last in [self._fetched.get(r.topic_partition, (-1, -1))]
         )
         asked = _num_offsets(ranges)
         if self._admin is not None and not here:
@@ -265,7 +265,7 @@ class KafkaSource(Source):
         except KafkaFailedError as error:
             raise self._kafka_error(f"cannot read {split.what}", error) from None
         except OffsetsLostError as error:
-            topic, partition = error.place
+            topic, partition = error.topic_partition
             raise self._source_error(
                 f"partition {partition} of topic {topic!r} does not have offset {error.offset} any "
                 "more, which is yet to be read",
@@ -284,15 +284,15 @@ class KafkaSource(Source):
         """Return the number of offsets after `position`, and an estimate of their bytes."""
         with self._translating_errors("cannot tell how far it is behind"):
             ends = self._fetched_ends(position) or self._end_offsets(position)
-        rows = sum(max(0, end - _next_offset(position, *place)) for place, end in ends.items())
+        rows = sum(max(0, end - _next_offset(position, *p)) for p, end in ends.items())
         return Lag(rows=rows, size_bytes=round(rows * self._bytes_per_row))
 
     def committed(self, position: Position) -> None:
         """Commit offsets to the consumer group, for lag monitors."""
         if self._group is None:
             return
-        places = [
-            Place(topic, partition, offset)
+        partitions = [
+            TopicPartition(topic, partition, offset)
             for topic, state in position.items()
             for partition, offset in enumerate(state["next"])
         ]
@@ -301,14 +301,14 @@ class KafkaSource(Source):
                 log = ErrorLog()
                 ours = self._settings.client(log, group_id=self._group, enable_auto_commit=False)
                 self._reporter = Consumer({**ours, "on_commit": self._on_report})
-            self._reporter.commit(offsets=places, asynchronous=True)
+            self._reporter.commit(offsets=partitions, asynchronous=True)
             self._reporter.poll(0)
         except (KafkaException, ValueError, RuntimeError) as error:
             self._warn_not_reported(error)
 
-    def _on_report(self, error: Any, places: object) -> None:
-        """Handle the cluster's answer to a commit of offsets; `places`: the partitions."""
-        del places
+    def _on_report(self, error: Any, partitions: object) -> None:
+        """Log a commit of offsets that failed; `partitions` are ignored."""
+        del partitions
         if error is not None:
             self._warn_not_reported(KafkaException(error))
         else:
@@ -366,9 +366,9 @@ class KafkaSource(Source):
             }
             if until is not None:
                 ends = {p: min(end, _next_offset(until, *p)) for p, end in ends.items()}
-            begins = {place: _next_offset(position, *place) for place in ends}
+            begins = {p: _next_offset(position, *p) for p in ends}
             # Of a partition that says nothing new, an epoch's end is its begin.
-            available = {place: max(0, ends[place] - begins[place]) for place in ends}
+            available = {p: max(0, ends[p] - begins[p]) for p in ends}
             shares = dict(zip(available, fair_shares([*available.values()], limit), strict=True))
         after: dict[str, Any] = {}
         for topic in self._topics:
@@ -387,16 +387,16 @@ class KafkaSource(Source):
         """Return the position chosen by ``start=``, with the topics' ids."""
         self._check_topics(None)
         assert self._admin is not None
-        places = [(t, p) for t, s in self._states.items() for p in range(s.num_partitions)]
+        partitions = [(t, p) for t, s in self._states.items() for p in range(s.num_partitions)]
         if self._start == "latest":
-            offsets = self._admin.end_offsets(places, committed=self._reads_committed)
+            offsets = self._admin.end_offsets(partitions, committed=self._reads_committed)
         elif isinstance(self._start, dt.datetime):
             time_ms = int(self._start.timestamp() * 1000)
-            offsets = self._admin.offsets_at_time(places, time_ms)
-            late = [place for place, offset in offsets.items() if offset < 0]
+            offsets = self._admin.offsets_at_time(partitions, time_ms)
+            late = [p for p, offset in offsets.items() if offset < 0]
             offsets |= self._admin.end_offsets(late, committed=self._reads_committed)
         else:
-            offsets = self._admin.first_offsets(places)
+            offsets = self._admin.first_offsets(partitions)
             if isinstance(self._start, Mapping):
                 offsets |= self._checked_offsets(self._start, offsets)
         return {
@@ -419,18 +419,18 @@ class KafkaSource(Source):
         stated = {(t, p): o for t, offsets in by_topic.items() for p, o in offsets.items()}
         ends = self._admin.end_offsets(first, committed=False)
         for (topic, partition), offset in stated.items():
-            place = (topic, partition)
-            if place not in first:
+            key = (topic, partition)
+            if key not in first:
                 raise self._source_error(
                     f"is to begin in partition {partition} of topic {topic!r}, which is not there",
                     f"There are partitions 0 to {self._states[topic].num_partitions - 1}."
                     if topic in self._states
                     else f"Its topics are {listing(self._topics)}.",
                 )
-            if not first[place] <= offset <= ends[place]:
+            if not first[key] <= offset <= ends[key]:
                 raise self._source_error(
                     f"is to begin with offset {offset} of partition {partition} of topic "
-                    f"{topic!r}, which has offsets {first[place]} to {ends[place]}",
+                    f"{topic!r}, which has offsets {first[key]} to {ends[key]}",
                     "Give one of these offsets.",
                     topic=topic,
                     partition=partition,
@@ -460,20 +460,20 @@ class KafkaSource(Source):
     def _end_offsets(self, position: Position) -> dict[tuple[str, int], int]:
         """Return the end offsets of all partitions, at least those of `position`."""
         assert self._admin is not None
-        places = [(t, p) for t, s in self._states.items() for p in range(s.num_partitions)]
-        ends = self._admin.end_offsets(places, committed=self._reads_committed)
+        partitions = [(t, p) for t, s in self._states.items() for p in range(s.num_partitions)]
+        ends = self._admin.end_offsets(partitions, committed=self._reads_committed)
         self._asked_s = time.monotonic()
-        before = [place for place in places if ends[place] < _next_offset(position, *place)]
+        before = [p for p in partitions if ends[p] < _next_offset(position, *p)]
         if before:
             # Where open transactions begin may be before offsets that the user began with.
-            for place, end in self._admin.end_offsets(before, committed=False).items():
-                begin = _next_offset(position, *place)
+            for (topic, number), end in self._admin.end_offsets(before, committed=False).items():
+                begin = _next_offset(position, topic, number)
                 if end < begin:
                     raise self._recreated_topic(
-                        place[0],
-                        f"partition {place[1]} ends at {end}, and the query has read up to {begin}",
+                        topic,
+                        f"partition {number} ends at {end}, and the query has read up to {begin}",
                     )
-                ends[place] = begin
+                ends[topic, number] = begin
         return ends
 
     def _check_topics(self, position: Position | None) -> None:
@@ -518,10 +518,10 @@ class KafkaSource(Source):
         """Return ranges without offsets that retention has deleted, or raise for these."""
         assert self._admin is not None
         with self._translating_errors("cannot tell what its topics still have"):
-            first = self._admin.first_offsets([r.place for r in ranges])
+            first = self._admin.first_offsets([r.topic_partition for r in ranges])
         kept = []
         for r in ranges:
-            begin = first[r.place]
+            begin = first[r.topic_partition]
             if begin <= r.begin:
                 kept.append(r)
                 continue

@@ -177,11 +177,11 @@ def _message_indexes(descriptor: Any) -> list[int]:
     return [*_message_indexes(outer), [d.name for d in outer.nested_types].index(descriptor.name)]
 
 
-def _encode_indexes(place: list[int]) -> bytes:
+def _encode_indexes(indexes: list[int]) -> bytes:
     """Encode message indexes as in the framing of a schema registry."""
-    if place == [0]:
+    if indexes == [0]:
         return b"\0"
-    return b"".join(_zigzag(number) for number in (len(place), *place))
+    return b"".join(_zigzag(number) for number in (len(indexes), *indexes))
 
 
 def _zigzag(number: int) -> bytes:
@@ -194,10 +194,13 @@ def _zigzag(number: int) -> bytes:
     return bytes(written)
 
 
-def _strip_indexes(value: bytes, place: list[int]) -> bytes:
-    """Return a framed payload without its message indexes; raise if these differ from `place`."""
+def _strip_indexes(value: bytes, indexes: list[int]) -> bytes:
+    """Return a framed payload without its message indexes; raise if these differ from `indexes`."""
     _, begin = parse_frame(value)
-    for expected in (_encode_indexes(place), b"\2\0" if place == [0] else _encode_indexes(place)):
+    for expected in (
+        _encode_indexes(indexes),
+        b"\2\0" if indexes == [0] else _encode_indexes(indexes),
+    ):
         if value.startswith(expected, begin):
             return value[begin + len(expected) :]
     msg = "its framing says that it is another message of the schema"

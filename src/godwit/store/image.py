@@ -512,7 +512,10 @@ def _mix(sums: UInt64Array) -> None:
 
 @lru_cache(maxsize=256)
 def _multipliers(secret: tuple[int, int], column: int, words: int) -> UInt64Array:
-    """Draw the secret multipliers of a column for `words` 64-bit words."""
+    """Return the secret multipliers of column number `column`: one, and two for each of `words`.
+
+    The same for the same `secret`; read-only.
+    """
     seed = np.random.SeedSequence([*secret, column])
     drawn = np.random.Generator(np.random.Philox(seed)).integers(
         0, 2**64 - 1, 1 + 2 * words, np.uint64, endpoint=True

@@ -393,9 +393,9 @@ class StateTable:
         *,
         whole: bool,
     ) -> bool:
-        """Write changes to the mapped file, growing it.
+        """Write changes to the mapped file, growing it; return ``False`` if it cannot grow enough.
 
-        Return ``False`` if it cannot grow enough.
+        `whole`: see `_write_guarded`.
         """
         image, key_groups = file.image, changes.key_groups
         last, self._last_search = self._last_search, None

@@ -305,7 +305,7 @@ class Run:
         repartition: bool = False,
         placed: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
-        """Start a run of a flow from the checkpoint."""
+        """Start a run of a flow from the checkpoint; options: see `recover_flow`."""
         if not isinstance(flow, LogicalFlow):
             raise InvalidFlowError(
                 f"A value of type {type_name(flow)} was given to be played.",
@@ -918,7 +918,7 @@ class Run:
         return any(name not in self._given for name in self.flow.own_sources)
 
     def _stand_for(self, names: Iterable[str]) -> None:
-        """Replace sources by rows of the test, for the rest of the run; the others are read."""
+        """Replace the sources `names` by rows of the test, for the rest of the run."""
         for name in names:
             if name in self._driver.sources.positions:
                 raise InvalidInputError(

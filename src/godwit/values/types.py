@@ -242,7 +242,7 @@ class _Describer:
         return nodes[0] if len(nodes) == 1 else {"kind": "union", "of": nodes}
 
     def _tuple(self, arguments: Sequence[Any], *, bare: bool, path: str) -> Any:
-        """Return the description of a tuple: of any length with one type, or of fixed types."""
+        """Return the description of a tuple type; `bare`: its annotation names no elements."""
         if bare:
             return {"kind": "tuple", "of": "any"}
         if len(arguments) == 2 and arguments[1] is ...:

@@ -200,14 +200,14 @@ def _rows_of_map(
 
 def _cell_means(
     busy_ms: npt.NDArray[np.float64],
-    groups: npt.NDArray[np.int64],
+    key_groups: npt.NDArray[np.int64],
     begins: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.float64]:
-    """Return the mean load of the key groups of each cell."""
-    if not len(groups):
+    """Return the mean load of each cell: of `key_groups` from one of `begins` to the next."""
+    if not len(key_groups):
         return np.empty(0)
-    many = np.diff(np.append(begins, len(groups)))
-    means: npt.NDArray[np.float64] = np.add.reduceat(busy_ms[groups], begins) / many
+    many = np.diff(np.append(begins, len(key_groups)))
+    means: npt.NDArray[np.float64] = np.add.reduceat(busy_ms[key_groups], begins) / many
     return means
 
 

@@ -29,7 +29,7 @@ from urllib.parse import parse_qs, urlsplit
 from godwit.checkpoint.journal import JournalReader
 from godwit.model.errors import InvalidFlowError
 from godwit.web.entries import text
-from godwit.web.liveness import Liveness
+from godwit.web.liveness import Liveness, QueryLife
 from godwit.web.page_state import PageState, reduced
 from godwit.web.report import asset, report_page
 from godwit.web.server import BoundedServer
@@ -74,7 +74,7 @@ class Published:
     texts: Mapping[str, str] = field(default_factory=dict)  # section → as JSON
     series: Series = field(default_factory=lambda: Series((), 1))
     state: PageState = field(default_factory=PageState)
-    life: tuple[str, str] = ("reading", "")
+    life: QueryLife = field(default_factory=lambda: QueryLife("reading", ""))
 
 
 class PageFeed:
@@ -112,7 +112,7 @@ class PageFeed:
                         state = reduced(state, entry)
                 life = self._liveness.look(state.last_word, state.last_s)
             except Exception as error:  # noqa: BLE001  a store that is away comes back
-                life = ("out of reach", text(getattr(error, "message", error)))
+                life = QueryLife("out of reach", text(getattr(error, "message", error)))
             if state is before.state and life == before.life and before.version:
                 return before
             try:
@@ -132,12 +132,9 @@ class PageFeed:
         return heat_section(frame)
 
     def _publish(
-        self, before: Published, sections: dict[str, Any], state: PageState, life: tuple[str, str]
+        self, before: Published, sections: dict[str, Any], state: PageState, life: QueryLife
     ) -> Published:
-        """Publish sections as a new snapshot; those that changed get a new version.
-
-        `life`: state of the query, and the evidence for it.
-        """
+        """Publish sections as a new snapshot; those that changed get a new version."""
         version = before.version + 1
         changed, texts = dict(before.changed), dict(before.texts)
         for name, section in sections.items():

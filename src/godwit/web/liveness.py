@@ -7,7 +7,7 @@ checkpoint does.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from godwit.checkpoint.ownership import EXPIRY_S, inspect_lease
 
@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 LIFECYCLE: Final = frozenset({"QueryStarted", "QueryStopped", "QueryFailed"})
 """Kinds of events that are a query's word on its life."""
 _SILENT_S: Final = 5.0
+
+
+class QueryLife(NamedTuple):
+    """Whether a query runs, as seen from outside."""
+
+    # "running", "silent" (perhaps ended), "stopped", "failed" or "died"; of a live page, also
+    # "reading" and "out of reach"
+    state: str
+    evidence: str  # why, as text
 
 
 class Liveness:
@@ -41,31 +50,33 @@ class Liveness:
         self._beat_seen_s = 0.0
         self._beat_moves = False
 
-    def look(self, last_word: EventLine | None, last_s: float | None) -> tuple[str, str]:
-        """Return the query's state, and the evidence for it as text.
-
-        ``"running"``, ``"silent"`` (perhaps ended), ``"stopped"``, ``"failed"`` or ``"died"``.
+    def look(self, last_word: EventLine | None, last_s: float | None) -> QueryLife:
+        """Return whether the query runs.
 
         `last_word`: the last event in the journal about the query's start or end. `last_s`: time of
         the journal's last entry.
         """
         if last_word is not None and last_word.kind != "QueryStarted":
-            return "stopped" if last_word.kind == "QueryStopped" else "failed", last_word.line
+            state = "stopped" if last_word.kind == "QueryStopped" else "failed"
+            return QueryLife(state, last_word.line)
         silent_s = self._now_s() - (last_s or 0.0)
         ago = f"last heard of {_age_text(silent_s)} ago"
         if abs(silent_s) < _SILENT_S:
-            return "running", ""
+            return QueryLife("running", "")
         if silent_s < 0:
             ago = f"the driver's clock is {_age_text(-silent_s)} ahead of this machine's"
         leased = self._is_leased()
         if leased:
-            return "running", ago
+            return QueryLife("running", ago)
         if leased is None:
-            return "silent", f"{ago}; whether it lives cannot be told yet"
-        return "died", f"{ago}, and nobody holds the checkpoint's lease"
+            return QueryLife("silent", f"{ago}; whether it lives cannot be told yet")
+        return QueryLife("died", f"{ago}, and nobody holds the checkpoint's lease")
 
     def _is_leased(self) -> bool | None:
-        """Return whether the query runs, by its lease; ``None`` if that is unknown."""
+        """Return whether the query runs, by its lease, and remember the lease's heartbeat.
+
+        ``None`` if that is unknown: until a second look has seen the heartbeat change.
+        """
         sight, now_s = inspect_lease(self._storage), self._monotonic_s()
         if sight.beat is None:
             return sight.held

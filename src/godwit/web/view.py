@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from godwit.web.entries import EventLine
+    from godwit.web.liveness import QueryLife
     from godwit.web.page_state import Frame, Movement, PageState, Point, ShownDecision
 
 _MAX_EXECUTORS: Final = 128
@@ -61,11 +62,8 @@ class Series:
         return (self.points[0].at_s if self.points else 0.0, self.step, len(self.points))
 
 
-def sections_of(state: PageState, *, flow: str, life: tuple[str, str]) -> dict[str, Any]:
-    """Return the sections of the page, without series and heat map.
-
-    `flow`: name of the flow. `life`: state of the query, and the evidence for it.
-    """
+def sections_of(state: PageState, *, flow: str, life: QueryLife) -> dict[str, Any]:
+    """Return the sections of the page of flow `flow`, without series and heat map."""
     return {
         "run": _headline(state, flow, life),
         "graph": _graph_json(state),
@@ -89,8 +87,11 @@ def frame_at(state: PageState, epoch: int) -> Frame:
     return state.points[0].frame if state.points else state.frame
 
 
-def report_of(state: PageState, *, flow: str, life: tuple[str, str]) -> dict[str, Any]:
-    """Return everything that a page without a server draws: sections, series, some frames."""
+def report_of(state: PageState, *, flow: str, life: QueryLife) -> dict[str, Any]:
+    """Return everything that a page without a server draws: sections, series, heat maps.
+
+    ``frames`` are at most about `_REPORT_FRAMES` epochs, each with its number in ``heats``.
+    """
     series = Series(state.points, state.step)
     every = -(-len(state.points) // _REPORT_FRAMES) or 1
     chosen = state.points[::-1][::every][::-1]
@@ -144,12 +145,12 @@ def now_of(frame: Frame) -> dict[str, Any]:
     }
 
 
-def _headline(state: PageState, flow: str, life: tuple[str, str]) -> dict[str, Any]:
+def _headline(state: PageState, flow: str, life: QueryLife) -> dict[str, Any]:
     """Return the headline of the page: flow, state of the query, rows per second."""
     return {
         "flow": flow,
-        "state": life[0],
-        "why": life[1],
+        "state": life.state,
+        "why": life.evidence,
         "rowsPerS": _round_numbers(_rows_per_s(state.points)),
         "measured": state.measured,
         "lost": state.lost,

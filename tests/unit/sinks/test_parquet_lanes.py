@@ -206,7 +206,7 @@ def test_lanes_keep_partitions_apart_where_names_that_differ_by_case_are_one(
     sink = opened(tmp_path, partition_by="plane")
     made = sink.lane_writer()
     assert isinstance(made, parquet_sink.ParquetLaneWriter)
-    writer = replace(made, folds=True)
+    writer = replace(made, fold_case=True)
     planes = ["N1", "n1", "\u00d6", "\u00f6"]
     lane = pa.table({"plane": planes, "total": range(4)}, schema=SCHEMA)
     files = writer.write(lane, epoch=0, place=3)

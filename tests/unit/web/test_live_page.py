@@ -279,7 +279,7 @@ def test_entries_that_cannot_be_shown_leave_what_is_there(
 def test_a_run_that_went_silent_without_a_lease_has_died(checkpoint: CheckpointStorage) -> None:
     write(checkpoint, [event(events.QueryStarted, epoch=5, name="delays", resumed=True)])
     feed = PageFeed(checkpoint, flow="delays", now_s=lambda: BEGAN_S + 100, monotonic_s=lambda: 0)
-    assert feed.look().life[0] == "died"
+    assert feed.look().life.state == "died"
 
 
 def hostile() -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from tests.support.journal_story import FLOW, HERE, epoch, event, load, placemen
 
 from godwit.model import events
 from godwit.web.entries import EventLine
+from godwit.web.liveness import QueryLife
 from godwit.web.page_state import MAX_POINTS, PageState, reduced
 from godwit.web.view import Series, frame_at, heat_section, now_of, report_of, sections_of
 
@@ -21,7 +22,7 @@ def after(entries: list[dict[str, Any]]) -> PageState:
 
 
 def shown(state: PageState) -> dict[str, Any]:
-    sections = sections_of(state, flow="delays", life=("running", ""))
+    sections = sections_of(state, flow="delays", life=QueryLife("running", ""))
     values: dict[str, Any] = json.loads(json.dumps(sections, allow_nan=False))
     return values
 
@@ -211,8 +212,8 @@ def test_sources_without_a_name_are_those_of_the_flow_in_order() -> None:
 
 def test_the_state_of_a_report_is_what_a_page_shows() -> None:
     state = after(story())
-    report = report_of(state, flow="delays", life=("stopped", ""))
-    live = sections_of(state, flow="delays", life=("stopped", ""))
+    report = report_of(state, flow="delays", life=QueryLife("stopped", ""))
+    live = sections_of(state, flow="delays", life=QueryLife("stopped", ""))
     assert {name: report[name] for name in live} == live
     assert [frame["now"]["epoch"] for frame in report["frames"]] == [0, 1, 2, 3, 4, 5]
     assert report["frames"][3]["now"] == now_of(frame_at(state, 3))

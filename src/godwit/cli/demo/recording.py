@@ -298,7 +298,7 @@ class QueryRecorder:
         self._audience.say(label)
 
     def next_event(self, timeout_s: float, *, record: bool = True) -> events.Event | None:
-        """Wait for the next event, show it, and return it; ``None`` if none came in time."""
+        """Return the next event, and show it if `record`; ``None`` if none came in time."""
         try:
             event = self._events.get(timeout=timeout_s)
         except queue.Empty:

@@ -182,7 +182,7 @@ _SLOW: Final = "slow-executor"
 def _play(
     scenario: DemoScenario, seconds: float, folder: Path, audience: Audience, *, controlled: bool
 ) -> ScenarioRun:
-    """Run a scenario from start to end; its processes end in any case."""
+    """Run a scenario, with the controller if `controlled`; its processes end in any case."""
     files = write_files(scenario, folder / "files", seconds=seconds, seed=_SEED)
     grows = controlled and scenario.most > scenario.executors
     workers = scenario.most if grows else scenario.executors
@@ -210,7 +210,7 @@ def _play(
 def _start_query(
     scenario: DemoScenario, spark: SparkSession, folder: Path, workers: int, *, controlled: bool
 ) -> Query:
-    """Start the query of a scenario, with an empty input directory."""
+    """Start the query of a scenario (see `_play`), with an empty input directory."""
     (folder / "in").mkdir()
     flow = gw.Flow(scenario.name, num_key_groups=KEY_GROUPS)
     reader = spark.readStream.schema(_COLUMNS).option("maxFilesPerTrigger", _FILES_PER_S)

@@ -77,7 +77,7 @@ def place_of(out: Path, entry: Entry, *, off: bool = False) -> Path:
 
 
 def stored(out: Path, entry: Entry, *, off: bool = False) -> Result | None:
-    """Return the stored result of a figure; ``None`` if there is no complete one."""
+    """Return a figure's stored result (`off`: without its mechanism); ``None`` if incomplete."""
     path = place_of(out, entry, off=off) / RESULT
     try:
         return msgspec.json.decode(path.read_bytes(), type=Result)

@@ -469,8 +469,8 @@ class SimulatedFlow:
     def expected_ms(self, rows: float, phase: int) -> Mapping[str, FloatArray]:
         """Return component → expected milliseconds of each key group on a core of speed 1.
 
-        For an epoch of `rows` source rows, with nothing suspended and no copies to bring up to
-        date.
+        For an epoch of `rows` source rows after `phase` shifts of keys, with nothing suspended and
+        no copies to bring up to date.
         """
         known = self._expected.get((rows, phase))
         if known is not None:
@@ -625,7 +625,7 @@ class SimulatedFlow:
         return outcome, np.concatenate(left)
 
     def _advance_copies(self, name: str, part: ComponentWork, written_before: FloatArray) -> None:
-        """Bring the lanes' copies up to the version before this epoch."""
+        """Bring the lanes' copies up to `written_before`, the end of each key group's changelog."""
         assignment, used = part.plan.assignment, part.used
         for at, executor in enumerate(assignment.executors):
             here = np.flatnonzero(used & (assignment.executor_of == at))

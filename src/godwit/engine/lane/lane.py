@@ -665,7 +665,7 @@ class LaneView:
 def broadcast_rows(
     operator: KeyedOperator, arrived: Sequence[tuple[Header, Payload]]
 ) -> dict[int, pa.RecordBatch]:
-    """Return input number → new rows of its broadcast table, in order of origin."""
+    """Return input number → new rows of its broadcast table; `arrived` is in order of origin."""
     batches: dict[int, list[pa.RecordBatch]] = {}
     for header, payload in arrived:
         if header.kind == BROADCAST:

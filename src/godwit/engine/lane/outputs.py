@@ -102,7 +102,10 @@ def rejected_rows(
 
 
 def rejected_rows_error(sink: str, rejected: pa.Table, *, keyed: bool, where: str) -> SinkError:
-    """Return the error that a target cannot take some rows, and there is no `rejects` sink."""
+    """Return the error that a target cannot take some rows, and there is no `rejects` sink.
+
+    `rejected`: as `rejected_rows` returns them. `keyed`: name the first row by its key.
+    """
     first = {name: rejected.column(name)[0].as_py() for name in ("key", "reason", "row")}
     which = f"with the key {first['key']}" if keyed else first["row"]
     more = f" ({rejected.num_rows - 1} more like it)" if rejected.num_rows > 1 else ""

@@ -347,7 +347,7 @@ def read_split(
 
 
 def source_error(name: str, what: str, error: BaseException, **context: str) -> SourceError:
-    """Return the error that a source raised `error`; `what`: its action, as text."""
+    """Return the error that a source raised `error`; `what`: as text; `context`: further fields."""
     where = f" ({context['split']})" if "split" in context else ""
     return SourceError(
         f"Source {name!r} {what}{where}: {error_line(error)}.",

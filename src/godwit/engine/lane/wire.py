@@ -249,7 +249,7 @@ def ship(
 def _ship_to_all(
     shipment: Shipment, columns: pa.RecordBatch, origin: tuple[int, int, int], number: int
 ) -> Iterator[Blob]:
-    """Yield payloads of a broadcast table's rows for all lanes; the first lane counts them."""
+    """Yield payloads of a table's rows for all lanes; only the first counts them. See `ship`."""
     payload, rows = columns.serialize().to_pybytes(), columns.num_rows
     for place in np.unique(shipment.places).tolist() if rows else ():
         yield (
@@ -267,7 +267,7 @@ def _ship_chunk(
     tally: npt.NDArray[np.float64] | None,
     number: int,
 ) -> Iterator[Blob]:
-    """Yield payloads of one chunk of rows, one per place; `origin` includes the chunk's number."""
+    """Yield payloads of one chunk of rows by place (see `ship`); `origin` ends with its number."""
     operator, rows = shipment.operator, columns.num_rows
     columns, left_out, arrivals = operator.arrange(
         operator.unify_columns(columns, number), shipment.time, number
@@ -329,7 +329,7 @@ def _split_by_slot(
 def _ship_left_out(
     shipment: Shipment, rows: pa.RecordBatch, origin: tuple[int, int, int, int], number: int
 ) -> Iterator[Blob]:
-    """Yield payloads of rows that an operator left out, for the lanes of their keys."""
+    """Yield payloads of rows that an operator left out, for the lanes of their keys; see `ship`."""
     # The part of a hot key is chosen for rows that count only.
     operator = shipment.operator
     names = operator.placed_in(operator.user_keys.names)

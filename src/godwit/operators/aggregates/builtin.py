@@ -499,7 +499,7 @@ def kept_rows(*columns: str) -> Aggregate:
 def _moments(
     name: str, column: str, where: str | None, *, population: bool, root: bool
 ) -> Aggregate:
-    """Return the aggregate ``variance``, or ``stddev`` if `root` (the root of the variance)."""
+    """Return the aggregate `name`, ``variance`` or (`root`) ``stddev``; see `variance`."""
     _check_flag(name, column, "population", population)
     shown = ("population=True",) if population else ()
     options = {"population": population, "root": root}
@@ -507,7 +507,7 @@ def _moments(
 
 
 def _first_or_last(name: str, column: str, where: str | None, *, ignore_nulls: bool) -> Aggregate:
-    """Return the aggregate ``first`` or ``last``, as `name` says."""
+    """Return the aggregate `name`, ``first`` or ``last``; see `first`."""
     _check_flag(name, column, "ignore_nulls", ignore_nulls)
     shown = ("ignore_nulls=True",) if ignore_nulls else ()
     options = {"last": name == "last", "ignore_nulls": ignore_nulls}

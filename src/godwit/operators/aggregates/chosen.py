@@ -49,6 +49,8 @@ def bind_extreme(column: pa.Field, *, largest: bool) -> BoundAggregate | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Extreme(BuiltIn):
+    """Base of ``max`` (`largest`) and ``min``; the state is the value, null before the first."""
+
     commutative = True
     idempotent = True
     largest: bool
@@ -60,6 +62,8 @@ class _Extreme(BuiltIn):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PrimitiveExtreme(_Extreme):
+    """``max`` or ``min`` of values that NumPy can compare."""
+
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
@@ -111,6 +115,8 @@ class _PrimitiveExtreme(_Extreme):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ComparedExtreme(_Extreme):
+    """``max`` or ``min`` of values that only Arrow can compare, such as text."""
+
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
@@ -177,6 +183,8 @@ def bind_extreme_by(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ExtremeBy(BuiltIn):
+    """``max_by`` (`largest`) or ``min_by``; the state is the value and what it is ordered by."""
+
     largest: bool
 
     def create(self, count: int) -> pa.RecordBatch:
@@ -217,7 +225,10 @@ class _ExtremeBy(BuiltIn):
 
 
 def bind_position(column: pa.Field, *, last: bool, ignore_nulls: bool) -> BoundAggregate | None:
-    """Bind ``last``, or ``first``, to a column; ``None`` if it cannot take the column's type."""
+    """Bind ``last``, or ``first``, to a column; ``None`` if it cannot take the column's type.
+
+    `ignore_nulls`: take the last (or first) value that is not null.
+    """
     dtype = column.type
     if not can_be_state(dtype):
         return None

@@ -178,6 +178,8 @@ class PackedRows(BuiltIn):
 
 
 class _CollectList(PackedRows):
+    """The first values, in order of arrival."""
+
     __slots__ = ()
 
     def rows_to_keep(
@@ -258,6 +260,8 @@ class _TopK(PackedRows):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows(PackedRows):
+    """All rows of a key with all their columns, in order of arrival."""
+
     columns: tuple[pa.Field, ...]
 
     def upgrade_from(self, stored: Mapping[str, Any]) -> StateUpgrade | None:

@@ -85,6 +85,8 @@ class Condition(ABC):
 
 @dataclass(frozen=True, slots=True)
 class _Column(Condition):
+    """A column."""
+
     name: str
 
     def __str__(self) -> str:
@@ -97,6 +99,8 @@ class _Column(Condition):
 
 @dataclass(frozen=True, slots=True)
 class _Literal(Condition):
+    """A literal."""
+
     value: bool | int | Decimal | str
 
     def __str__(self) -> str:
@@ -144,6 +148,8 @@ def _text_as(text: str, dtype: pa.DataType) -> pa.Scalar:
 
 @dataclass(frozen=True, slots=True)
 class _Comparison(Condition):
+    """A comparison of two operands by the operator `sign`, such as ``"<="``."""
+
     sign: str
     left: Condition
     right: Condition
@@ -198,6 +204,8 @@ def _type_family(dtype: pa.DataType) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _IsNull(Condition):
+    """The condition ``operand is null``."""
+
     operand: Condition
 
     def __str__(self) -> str:
@@ -210,6 +218,8 @@ class _IsNull(Condition):
 
 @dataclass(frozen=True, slots=True)
 class _Not(Condition):
+    """The negation of a condition."""
+
     operand: Condition
 
     def __str__(self) -> str:
@@ -222,6 +232,8 @@ class _Not(Condition):
 
 @dataclass(frozen=True, slots=True)
 class _Both(Condition):
+    """Two conditions joined by `word`, ``"and"`` or ``"or"``."""
+
     word: str
     left: Condition
     right: Condition

@@ -78,6 +78,8 @@ class _Sketches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ApproxDistinct(BuiltIn):
+    """``approx_distinct``; the state is a HyperLogLog sketch, sparse while it is small."""
+
     commutative = True
     idempotent = True
     precision: int
@@ -177,7 +179,7 @@ class _ApproxDistinct(BuiltIn):
 
 
 def _sketch_entries(hashes: IntArray) -> IntArray:
-    """Return each hash as an entry of a sparse sketch: ``register << 6 | rank``, most precise."""
+    """Return each hash as an entry of a sparse sketch, ``register << 6 | rank``, most precise."""
     bits = hashes.view(np.uint64)
     register = (bits >> np.uint64(_REST)).astype(np.int64)
     rest = (bits & np.uint64((1 << _REST) - 1)).astype(np.int64)

@@ -24,7 +24,10 @@ Moments = tuple[IntArray, npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 
 def bind_moments(column: pa.Field, *, population: bool, root: bool) -> BoundAggregate | None:
-    """Bind ``variance``, or ``stddev`` if `root`; ``None`` if the column's type is no number."""
+    """Bind ``variance``, or ``stddev`` if `root`; ``None`` if the column's type is no number.
+
+    `population`: divide by the number of values n, not by n - 1.
+    """
     dtype = column.type
     if not (
         pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal128(dtype)
@@ -42,6 +45,8 @@ def bind_moments(column: pa.Field, *, population: bool, root: bool) -> BoundAggr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moments(BuiltIn):
+    """``variance``, or ``stddev`` if `root`; of the `population`, else of a sample."""
+
     commutative = True
     population: bool
     root: bool

@@ -71,6 +71,8 @@ def bind_percentile(column: pa.Field, *, percentage: float, error: float) -> Bou
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Percentile(BuiltIn):
+    """``approx_percentile``; the state is a DDSketch: counts of values in buckets."""
+
     commutative = True
     percentage: float
     error: float

@@ -139,6 +139,8 @@ def _decimal_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> Limbs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sum(BuiltIn):
+    """``sum``; the state is the sum, null without values."""
+
     commutative = True
 
     def create(self, count: int) -> pa.RecordBatch:
@@ -158,6 +160,8 @@ class _Sum(BuiltIn):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Mean(BuiltIn):
+    """``mean``; the state is the sum and the count of values."""
+
     commutative = True
 
     def create(self, count: int) -> pa.RecordBatch:
@@ -250,6 +254,8 @@ def bind_count(column: pa.Field | None = None) -> BoundAggregate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Count(BuiltIn):
+    """``count``; the state is the number of rows, or of non-null values of a column."""
+
     commutative = True
 
     def create(self, count: int) -> pa.RecordBatch:

@@ -401,9 +401,9 @@ def _load_buckets(
 ) -> _Bucketed:
     """Load rows of buckets (slices of event time of a key and side) from the state.
 
-    `parts`: key, side and bucket, and a flag that all rows of the bucket are needed. `find`: looks
-    up entries by key, side, bucket and number; their state columns are the flag that a row was
-    matched, the number of rows of its bucket, and the row.
+    `parts`: key, side and bucket, and a flag that all rows of the bucket are needed. Buckets before
+    `first_open` are left out. `find`: looks up entries by key, side, bucket and number; their state
+    columns are the flag that a row was matched, the number of rows of its bucket, and the row.
     """
     *columns, all_rows = zip(*parts, strict=True)
     key, side, bucket = (np.concatenate(column) for column in columns)

@@ -202,12 +202,12 @@ class ListCells(Cells):
         """Discard the cached list of key number `group`, with changes that are not written."""
         self._lists.pop(group, None)
 
-    def _read_heads(self, groups: Any) -> None:
+    def _read_heads(self, key_numbers: Any) -> None:
         """Read the head entries of the lists of keys, given by number, in one look-up."""
-        looked = self.look_up(groups, pa.array(np.full(len(groups), _HEAD)))
+        looked = self.look_up(key_numbers, pa.array(np.full(len(key_numbers), _HEAD)))
         self._looked_up = {
             key: _List.of(looked.blob(1, row) if known else b"")
-            for row, (key, known) in enumerate(zip(groups.tolist(), looked.known, strict=True))
+            for row, (key, known) in enumerate(zip(key_numbers.tolist(), looked.known, strict=True))
         }
         self._heads.record_read(looked.nbytes)
 
@@ -223,30 +223,30 @@ class ListCells(Cells):
         return of_key
 
     def _load_pages(self, group: int, *, everything: bool) -> None:
-        """Read the last page of a key's list, or every page; the next keys' lists are read too."""
+        """Read the last page (`everything`: all pages) of a key's and of the next keys' lists."""
         ahead = self._all if everything else self._last
         if not self._unread_pages(self._prefetched_list(group), everything=everything):
             return
-        groups: list[int] = []
+        key_numbers: list[int] = []
         pages: list[int] = []
         for key in ahead.keys(group):
             of_key = self._lists.get(key) or self._looked_up.get(key)
-            if of_key is None or (groups and len(groups) > _MOST_PAGES):
+            if of_key is None or (key_numbers and len(key_numbers) > _MOST_PAGES):
                 break
             missing = self._unread_pages(of_key, everything=everything)
-            groups += [key] * len(missing)
+            key_numbers += [key] * len(missing)
             pages += missing
-        looked = self.look_up(np.array(groups), pa.array(pages, pa.int64()))
-        expires = looked.times(self.stored.expires_at)
+        looked = self.look_up(np.array(key_numbers), pa.array(pages, pa.int64()))
+        expires = looked.expiry_times(self.stored.expires_at)
         blobs = [looked.blob(0, row) if known else b"" for row, known in enumerate(looked.known)]
         there = [row for row, blob in enumerate(blobs) if blob]
         read = iter(
             self.stored.decoded(
                 [blobs[row] for row in there],
-                lambda index: (self.lane.tuples[groups[there[index]]], ""),
+                lambda index: (self.lane.tuples[key_numbers[there[index]]], ""),
             )
         )
-        for row, (key, page) in enumerate(zip(groups, pages, strict=True)):
+        for row, (key, page) in enumerate(zip(key_numbers, pages, strict=True)):
             of_key = self._lists.get(key) or self._looked_up[key]
             if not looked.known[row]:
                 of_key.pages[page] = _Page()
@@ -259,7 +259,7 @@ class ListCells(Cells):
         ahead.record_read(looked.nbytes)
 
     def _unread_pages(self, list_of_key: _List, *, everything: bool) -> list[int]:
-        """Return the numbers of pages that are not read yet: of all pages, or of the last only."""
+        """Return the numbers of unread pages: the last page, or with `everything` any page."""
         first = list_of_key.first if everything else max(list_of_key.after - 1, list_of_key.first)
         return [page for page in range(first, list_of_key.after) if page not in list_of_key.pages]
 

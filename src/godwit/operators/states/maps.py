@@ -197,52 +197,52 @@ class MapCells(Cells):
         """Return whether the map of key number `group` has an item with the key `item`."""
         return self._find_item(group, item).visible
 
-    def read(self, group: int, item: Any) -> Any:
+    def read(self, key_number: int, item: Any) -> Any:
         """Return the value of the item with the key `item`; raise `KeyError` if there is none."""
-        found = self._find_item(group, item)
+        found = self._find_item(key_number, item)
         if not found.visible:
             raise KeyError(item)
         if not (found.read or found.changed):
             ((found.value,),) = self.stored.decoded(
-                [found.before], lambda _: (self.lane.tuples[group], f", item {item!r}")
+                [found.before], lambda _: (self.lane.tuples[key_number], f", item {item!r}")
             )
             found.read = True
         return found.value
 
-    def assign(self, group: int, item: Any, value: Any) -> None:
-        """Set the value of the item with the key `item`, in the map of key number `group`."""
-        found = self._find_item(group, item)
+    def assign(self, key_number: int, item: Any, value: Any) -> None:
+        """Set the value of the item with the key `item`, in the map of a key."""
+        found = self._find_item(key_number, item)
         if not found.visible:
-            self._maps[group].added.append(item)
+            self._maps[key_number].added.append(item)
         found.value, found.changed, found.visible = value, True, True
 
-    def remove(self, group: int, item: Any) -> None:
+    def remove(self, key_number: int, item: Any) -> None:
         """Remove the item with the key `item`; raise `KeyError` if there is none."""
-        found = self._find_item(group, item)
+        found = self._find_item(key_number, item)
         if not found.visible:
             raise KeyError(item)
         found.visible, found.changed, found.read = False, False, False
 
-    def items(self, group: int) -> list[Any]:
+    def items(self, key_number: int) -> list[Any]:
         """Return the keys of all items of a map, in insertion order."""
-        of_key = self._cached_map(group)
+        of_key = self._cached_map(key_number)
         if of_key.listed is None:
-            self._load_whole(group)
+            self._load_whole(key_number)
         self._whole.record_use()
         assert of_key.listed is not None, "it was loaded"
         every = _last_of_each([*of_key.listed, *of_key.added])
-        return [item for item in every if self._find_item(group, item).visible]
+        return [item for item in every if self._find_item(key_number, item).visible]
 
     def drop(self, group: int) -> None:
         """Remove all items of the map of key number `group`."""
         for item in self.items(group):
             self.remove(group, item)
 
-    def expect(self, group: int, items: list[Any]) -> None:
+    def expect(self, key_number: int, items: list[Any]) -> None:
         """Look up several items of a map in one read, before they are used."""
-        of_key = self._cached_map(group)
+        of_key = self._cached_map(key_number)
         missing = [i for i in items if i not in of_key.items and i not in of_key.ahead]
-        self._look_up_items([group] * len(missing), missing)
+        self._look_up_items([key_number] * len(missing), missing)
 
     # -- looking up ----------------------------------------------------------------------------
 
@@ -253,46 +253,49 @@ class MapCells(Cells):
             of_key = self._maps[group] = _Map()
         return of_key
 
-    def _find_item(self, group: int, item: Any) -> _Item:
+    def _find_item(self, key_number: int, item: Any) -> _Item:
         """Return an item of a map, from the cache or looked up in the state."""
-        of_key = self._cached_map(group)
+        of_key = self._cached_map(key_number)
         parts = self.stored.parts(item)
         found = of_key.items.get(item)
         if found is not None:
             return found
         if item not in of_key.ahead:
-            self._look_up_with_prefetch(group, item, parts)
-        if self._used != group:
+            self._look_up_with_prefetch(key_number, item, parts)
+        if self._used != key_number:
             self._ahead.record_use()
             self._singles.record_use()
-            self._used = group
+            self._used = key_number
         found = of_key.items[item] = of_key.ahead.pop(item)
         return found
 
-    def _look_up_with_prefetch(self, group: int, item: Any, parts: tuple[Any, ...]) -> None:
+    def _look_up_with_prefetch(self, key_number: int, item: Any, parts: tuple[Any, ...]) -> None:
         """Look up an item, and the items that the next keys' rows are likely to use.
 
         `parts`: the item's key columns.
         """
-        columns = self._columns_with(group, parts) if self._tries else ()
+        columns = self._columns_with(key_number, parts) if self._tries else ()
         if columns:
-            self._prefetch_items(group, columns)
+            self._prefetch_items(key_number, columns)
             return
         self._tries -= 1
-        groups = range(group, group + 1)
+        groups = range(key_number, key_number + 1)
         if item in self._single:  # it was asked for of another key, too
-            groups = self._singles.keys(group)
+            groups = self._singles.keys(key_number)
         elif len(self._single) < _MOST_SINGLE:
             self._single.add(item)
         self._look_up_items(list(groups), [item] * len(groups))
 
-    def _columns_with(self, group: int, parts: tuple[Any, ...]) -> tuple[str, ...]:
+    def _columns_with(self, key_number: int, parts: tuple[Any, ...]) -> tuple[str, ...]:
         """Return the row columns that contain the item's key, to prefetch by; empty if none do."""
         rows, starts = self.lane.rows, self.lane.starts
         found = []
         for part, field_ in zip(parts, self.stored.items, strict=True):
-            for name in rows.names if starts[group] < starts[group + 1] else ():
-                values = rows.array(name).type, rows[name][starts[group] : starts[group + 1]]
+            for name in rows.names if starts[key_number] < starts[key_number + 1] else ():
+                values = (
+                    rows.array(name).type,
+                    rows[name][starts[key_number] : starts[key_number + 1]],
+                )
                 if _can_be_items(values[0], field_.type) and part in values[1]:
                     found.append(name)
                     break
@@ -309,9 +312,9 @@ class MapCells(Cells):
         took = self._look_up_items([g for g, _ in missing], [item for _, item in missing])
         self._whole.record_read(took)
 
-    def _prefetch_items(self, group: int, of: tuple[str, ...]) -> None:
+    def _prefetch_items(self, key_number: int, of: tuple[str, ...]) -> None:
         """Look up the items whose keys are in the row columns `of`, for the next keys' rows."""
-        ahead = self._ahead.keys(group)
+        ahead = self._ahead.keys(key_number)
         first, end = self.lane.starts[ahead.start], self.lane.starts[ahead.stop]
         sizes = np.diff(self.lane.starts[ahead.start : ahead.stop + 1])
         groups = np.repeat(np.arange(ahead.start, ahead.stop), sizes)
@@ -329,33 +332,33 @@ class MapCells(Cells):
         self._cache_items(table.column("group").to_pylist(), map(self.stored.item, items), looked)
         self._ahead.record_read(looked.nbytes)
 
-    def _look_up_items(self, groups: list[int], items: list[Any]) -> int:
+    def _look_up_items(self, key_numbers: list[int], items: list[Any]) -> int:
         """Look up items in the state, and cache them; return the number of bytes read.
 
-        `groups`: key number of each item.
+        `key_numbers`: key number of each item.
         """
-        if not groups:
+        if not key_numbers:
             return 0
         parts = zip(*map(self.stored.parts, items), strict=True)
         columns = [
             pa.array(values, field_.type)
             for values, field_ in zip(parts, self.stored.items, strict=True)
         ]
-        looked = self._find_entries(np.array(groups), columns)
-        self._cache_items(groups, items, looked)
+        looked = self._find_entries(np.array(key_numbers), columns)
+        self._cache_items(key_numbers, items, looked)
         return looked.nbytes
 
-    def _find_entries(self, groups: npt.NDArray[np.int64], columns: list[pa.Array]) -> Looked:
+    def _find_entries(self, key_numbers: npt.NDArray[np.int64], columns: list[pa.Array]) -> Looked:
         """Look up the entries of items by key number and the columns of the items' keys."""
-        return self.look_up(groups, pa.array(np.full(len(groups), _ITEM_ENTRY)), *columns)
+        return self.look_up(key_numbers, pa.array(np.full(len(key_numbers), _ITEM_ENTRY)), *columns)
 
-    def _cache_items(self, groups: list[int], items: Any, looked: Looked) -> None:
+    def _cache_items(self, key_numbers: list[int], items: Any, looked: Looked) -> None:
         """Cache items that were looked up; an expired item counts as absent.
 
         `looked`: the entries found for them.
         """
-        moments, clock = looked.times(self.stored.expires_at), self.lane.clock
-        for row, (group, item) in enumerate(zip(groups, items, strict=True)):
+        moments, clock = looked.expiry_times(self.stored.expires_at), self.lane.clock
+        for row, (group, item) in enumerate(zip(key_numbers, items, strict=True)):
             of_key = self._cached_map(group)
             if item not in of_key.items:
                 there = looked.known[row]
@@ -397,10 +400,10 @@ class MapCells(Cells):
             self._listings.write(grown, written, self._existing_items)
         return written
 
-    def _existing_items(self, group: int, items: list[Any]) -> list[Any]:
+    def _existing_items(self, key_number: int, items: list[Any]) -> list[Any]:
         """Return those of `items` that exist, even if they are expired and not deleted yet."""
-        self.expect(group, items)
-        of_key = self._maps[group]
+        self.expect(key_number, items)
+        of_key = self._maps[key_number]
         cells = [of_key.items.get(item) or of_key.ahead[item] for item in items]
         return [
             item
@@ -436,11 +439,11 @@ class _Listings:
         self._cells, self._stored = cells, cells.stored
         self._no_item: tuple[None, ...] = (None,) * len(cells.stored.items)
 
-    def read(self, groups: list[int]) -> list[list[Any]]:
+    def read(self, key_numbers: list[int]) -> list[list[Any]]:
         """Read the listing of the map of each key number: its items in insertion order."""
-        heads = self._read_heads(groups)
+        heads = self._read_heads(key_numbers)
         pages = [range(_num_pages(listed)) for _, listed in heads]
-        of_group = [group for group, some in zip(groups, pages, strict=True) for _ in some]
+        of_group = [group for group, some in zip(key_numbers, pages, strict=True) for _ in some]
         looked = self._find_entries(of_group, [page for some in pages for page in some])
         blobs = (looked.blob(1, row) for row in range(len(of_group)))
         return [[item for _ in some for item in self._unpacked(next(blobs))] for some in pages]
@@ -477,18 +480,20 @@ class _Listings:
                 for number in (_HEAD, *range(_num_pages(one.listed))):
                     written.remove(one.group, (number, *self._no_item))
 
-    def _read_heads(self, groups: list[int]) -> list[tuple[int, int]]:
+    def _read_heads(self, key_numbers: list[int]) -> list[tuple[int, int]]:
         """Return the number of items and the length of the listing of each key number's map."""
-        looked = self._find_entries(groups, [_HEAD] * len(groups))
+        looked = self._find_entries(key_numbers, [_HEAD] * len(key_numbers))
         return [
             _COUNTS.unpack(looked.blob(1, row)) if known else (0, 0)
             for row, known in enumerate(looked.known)
         ]
 
-    def _find_entries(self, groups: list[int], pages: list[int]) -> Looked:
+    def _find_entries(self, key_numbers: list[int], pages: list[int]) -> Looked:
         """Look up pages of listings by key number and page number."""
-        none = [pa.nulls(len(groups), field.type) for field in self._stored.items]
-        return self._cells.look_up(np.array(groups, np.int64), pa.array(pages, pa.int64()), *none)
+        none = [pa.nulls(len(key_numbers), field.type) for field in self._stored.items]
+        return self._cells.look_up(
+            np.array(key_numbers, np.int64), pa.array(pages, pa.int64()), *none
+        )
 
     def _unpacked(self, blob: bytes) -> list[Any]:
         """Decode the items of one page of a listing."""

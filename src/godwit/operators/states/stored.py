@@ -212,8 +212,8 @@ class Looked:
         edges, data = blobs
         return bytes(data[edges[row] : edges[row + 1]])
 
-    def times(self, column: int | None) -> list[int]:
-        """Return all entries' times in column number `column`; `END` for each if it is ``None``."""
+    def expiry_times(self, column: int | None) -> list[int]:
+        """Return the expiry time of each entry, in column number `column`; ``None``: all `END`."""
         if column is None:
             return [END] * len(self.known)
         moments: list[int] = values_of(self._values.column(column)).tolist()
@@ -341,14 +341,14 @@ class Cells(ABC):
         """Return a new, empty set of changed entries."""
         return Written(schema=self.stored.schema, num_keys=self.stored.num_keys)
 
-    def look_up(self, groups: npt.NDArray[np.int64], *apart: pa.Array) -> Looked:
+    def look_up(self, key_numbers: npt.NDArray[np.int64], *apart: pa.Array) -> Looked:
         """Look up entries by key number and the columns that tell entries of a key apart.
 
         `apart`: these columns.
         """
-        keys = self.lane.keys.take(pa.array(groups))
+        keys = self.lane.keys.take(pa.array(key_numbers))
         batch = pa.RecordBatch.from_arrays([*keys.columns, *apart], schema=self.stored.schema.keys)
-        return Looked(*self._state.find(batch, self.lane.key_groups[groups]))
+        return Looked(*self._state.find(batch, self.lane.key_groups[key_numbers]))
 
     def key_text(self, group: int) -> str:
         """Return key number `group` as text, for errors."""

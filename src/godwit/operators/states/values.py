@@ -128,7 +128,7 @@ class ValueCells(Cells):
         """Look up the value of key number `group`, and those of the keys after it."""
         groups = self._ahead.keys(group)
         looked = self.look_up(np.arange(groups.start, groups.stop))
-        moments = looked.times(self.stored.expires_at)
+        moments = looked.expiry_times(self.stored.expires_at)
         self._looked_up = {
             key: _Cell(
                 looked.blob(0, row) if known and moments[row] > self.lane.clock else b"",

@@ -180,7 +180,8 @@ class Pieces:
     ) -> Mapping[tuple[int, int], ConsolidationStep]:
         """Return a plan, in order, for merging windows from pieces and other windows.
 
-        `sizes`: number of keys of each piece. `all_keys`: number of distinct keys.
+        `sizes`: number of keys of each piece. `all_keys`: number of distinct keys. `overlapping`:
+        pieces of a window may overlap, since no aggregate changes if it sees a row twice.
         """
         asked = dict.fromkeys(w.panes for w in self.to_build if w.panes[0] < w.panes[1])
         spans = tuple(span for span in asked if span not in self.ready)
@@ -248,14 +249,14 @@ def plan_of(
     windows: Sequence[tuple[int, int]],
     *,
     overlapping: bool,
-    ready: Mapping[tuple[int, int], int] | None = None,  # windows that are built → their keys
+    ready: Mapping[tuple[int, int], int] | None = None,
 ) -> ConsolidationPlan:
     """Return a plan for merging windows from panes, by the number of keys of each pane.
 
     Keys count in thirty-seconds of all, so that the plan of one epoch is found again in the next.
     What is planned by is the committed state and the epoch's rows, so another attempt of the epoch
-    plans the same. `windows`: first pane and end of each. `ready`: window → pane position that
-    holds it whole.
+    plans the same. `windows`: first pane and end of each. `ready`: window that exists already → its
+    number of keys. `overlapping`: see `Pieces.plan`.
     """
     share = SHARES / max(all_keys, 1)
     shares = np.ceil(pane_keys * share).astype(np.int64)
@@ -280,7 +281,8 @@ def _cached_plan(
 ) -> ConsolidationPlan:
     """Return a plan for merging closing windows from panes and from one another; cached.
 
-    `shares`: keys of each pane, in thirty-seconds of all.
+    `shares`: keys of each pane, in thirty-seconds of all, as in `ready`. `search`: also consider
+    auxiliary windows. Other parameters: see `plan_of`.
     """
     problem = ConsolidationProblem(
         pane_keys=np.array(shares, np.float64),

@@ -467,7 +467,8 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     ) -> pa.RecordBatch:
         """Merge the panes of open windows that contain a changed pane; return their output.
 
-        `entries` has every key and pane at most once; `touched`: mask of the changed ones.
+        `entries` has every key and pane at most once; `touched`: mask of the changed ones. The
+        windows end in ``(after, until]``.
         """
         panes = values_of(entries.keys.column(self.pane_position))
         windows = self.grid.windows_of(panes, after, until)
@@ -490,16 +491,19 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def _with_neighbours(
         self, groups: Groups, changed: StateRows, state: StateView, closed: int
     ) -> tuple[StateRows, npt.NDArray[np.bool_]]:
-        """Return all entries of windows with a changed entry, and a mask of the changed entries."""
+        """Return all entries of open windows with a changed entry, and a mask of the changed ones.
+
+        `closed`: event time up to which windows are closed.
+        """
         width, position = self.grid.width_us, self.pane_position
         panes = values_of(changed.keys.column(position))
         own = changed.keys.select(list(range(position)))
         of_key = group_rows(changed.hashes, own, 1)
         most = self.grid.panes_per_window - 1
-        reach = np.arange(-most, most + 1) * width
+        offsets = np.arange(-most, most + 1) * width
         # What changed comes first: of two alike the one at hand stays, and is not looked up.
-        near = np.concatenate([panes, (panes[:, None] + reach).ravel()])
-        key = np.concatenate([of_key.of_row, np.repeat(of_key.of_row, len(reach))])
+        near = np.concatenate([panes, (panes[:, None] + offsets).ravel()])
+        key = np.concatenate([of_key.of_row, np.repeat(of_key.of_row, len(offsets))])
         order = np.lexsort((near, key))
         wanted = order[starts_run(near[order], key[order])]
         wanted = wanted[(wanted >= len(panes)) & (near[wanted] >= self.grid.first_open(closed))]
@@ -527,7 +531,7 @@ def _entries_to_write(
     staying: StateRows | None,
     num_key_groups: int,
 ) -> dict[str, Changed]:
-    """Return the entries to write: those that rows changed, and the closed windows to retain."""
+    """Return the entries to write: `changed`, and retained closed windows (`staying`)."""
     if groups is None or changed is None:
         rows, key_groups = staying, np.zeros(0, np.int32)
     else:

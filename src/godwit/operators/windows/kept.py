@@ -89,7 +89,7 @@ class KeptSpans:
         return starts, np.array(spans, np.int64)
 
     def to_retain(self, panes: Moments, closed: int, until: int) -> list[tuple[int, int]]:
-        """Return start and end of each window over these panes to retain: that ends by `until`."""
+        """Return start and end of windows of panes to retain, that end in ``(closed, until]``."""
         ending = self._without_unneeded(self.grid.windows_of(panes, closed, until), until)
         return sorted(set(zip(ending.start.tolist(), ending.end.tolist(), strict=True)))
 
@@ -115,7 +115,7 @@ class KeptSpans:
         )
 
     def _without_unneeded(self, windows: WindowsOfPanes, closed: int) -> WindowsOfPanes:
-        """Return the windows that are still needed once windows up to `closed` are emitted."""
+        """Return the windows that later windows need once windows up to `closed` are emitted."""
         needed = windows.start + np.array(self.needed_us, np.int64)[windows.kind] > closed
         return WindowsOfPanes(
             pane=windows.pane[needed],

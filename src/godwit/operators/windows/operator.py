@@ -226,7 +226,7 @@ def entries_in_range(entries: StateRows | None, entry_range: EntryRange) -> Stat
 
 
 def number_rows(rows: StateRows, column: str, epoch: int) -> StateRows:
-    """Set a key column to the rows' numbers in order of arrival, which ascend over all epochs."""
+    """Set the key column `column` to numbers in order of arrival, which ascend over all epochs."""
     numbers = epoch * _ROWS_OF_EPOCH + np.arange(len(rows.hashes))
     position = rows.keys.schema.get_field_index(column)
     keys = rows.keys.set_column(position, rows.keys.schema.field(position), pa.array(numbers))

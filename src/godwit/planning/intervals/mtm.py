@@ -26,7 +26,7 @@ from godwit.planning.intervals.pmc import (
     neighbours,
     projected_cost,
 )
-from godwit.planning.intervals.projected import Transitions, reach_within_tau
+from godwit.planning.intervals.projected import Transitions, last_cuts_within_tau
 from godwit.planning.intervals.ssm import line_of, load_bound, plan_ssm, present_cuts
 from godwit.planning.solution import make_solution
 
@@ -83,12 +83,12 @@ def plan_mtm(
     projected.refuse_unless_fits(problem, max_drift=max_drift)
     parts = problem.target_executors
     size = projected.size_index(parts)
-    reach = reach_within_tau(problem, parts)
+    last_cut = last_cuts_within_tau(problem, parts)
     rows = projected.space.cuts[size]
-    within = (rows[:, 1:] <= reach[rows[:, :-1]]).all(axis=1)
+    within = (rows[:, 1:] <= last_cut[rows[:, :-1]]).all(axis=1)
     rows, later = rows[within], projected.cost[size][within]
     if not projected.exact:
-        rows, later = _add_ssm_candidate(problem, projected, rows, later, reach)
+        rows, later = _add_ssm_candidate(problem, projected, rows, later, last_cut)
     if len(rows) == 0:
         fallback = plan_ssm(problem)
         return make_solution(
@@ -99,7 +99,7 @@ def plan_mtm(
     at = int((now + projected.space.gamma * later).argmin())
     best = (rows[at], float(now[at]), float(later[at]))
     if not projected.exact:
-        best = _improve_candidate(problem, projected, best, reach)
+        best = _improve_candidate(problem, projected, best, last_cut)
     cuts, moved, future = best
     objective = moved + projected.space.gamma * future
     fits = projected.exact and max_drift == 0
@@ -132,7 +132,11 @@ def _bytes_now(problem: Problem, rows: IntArray) -> FloatArray:
 
 
 def _add_ssm_candidate(
-    problem: Problem, projected: ProjectedCost, rows: IntArray, later: FloatArray, reach: IntArray
+    problem: Problem,
+    projected: ProjectedCost,
+    rows: IntArray,
+    later: FloatArray,
+    last_cut: IntArray,
 ) -> tuple[IntArray, FloatArray]:
     """Add SSM's partitioning to the candidates.
 
@@ -140,7 +144,7 @@ def _add_ssm_candidate(
     """
     cuts = present_cuts(problem)
     kept = line_of(problem, np.inf, use=False).kept
-    next_cuts = cheapest_step(cuts, reach, problem.target_executors, kept)
+    next_cuts = cheapest_step(cuts, last_cut, problem.target_executors, kept)
     if next_cuts is None:
         return rows, later
     ahead = _look_ahead(projected, next_cuts[None])
@@ -157,12 +161,12 @@ def _improve_candidate(
     problem: Problem,
     projected: ProjectedCost,
     best: tuple[IntArray, float, float],
-    reach: IntArray,
+    last_cut: IntArray,
 ) -> tuple[IntArray, float, float]:
     """Return the best candidate (cuts, bytes now, bytes later) after a search of its neighbours."""
     gamma = projected.space.gamma
     for _ in range(ROUNDS):
-        around = neighbours(best[0], reach)
+        around = neighbours(best[0], last_cut)
         if len(around) == 0:
             break
         now = _bytes_now(problem, around)

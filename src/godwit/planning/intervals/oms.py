@@ -26,12 +26,12 @@ from godwit.planning.arrays import wrong_value
 from godwit.planning.intervals.ssm import (
     assign_intervals,
     best_cuts,
+    last_cuts_within,
     lay_out,
     line_of,
     load_bound,
     plan_ssm,
     present_cuts,
-    reach_within,
 )
 from godwit.planning.solution import RELATIVE_TOLERANCE, make_solution
 
@@ -46,47 +46,47 @@ MAX_PARTITIONINGS = 20_000
 """Most partitionings of one step that are enumerated."""
 
 
-def count_partitionings(reach: IntArray, parts: int) -> int:
+def count_partitionings(last_cut: IntArray, parts: int) -> int:
     """Return the number of partitionings into at most `parts` intervals within the load bound.
 
-    `reach`: see `godwit.planning.intervals.ssm.Line`.
+    `last_cut`: see `godwit.planning.intervals.ssm.Line`.
     """
-    m = len(reach) - 1
+    m = len(last_cut) - 1
     ways = [0] * m + [1]  # ways to cover [x, m) with exactly k intervals; exact integers
     total = 0
     for _ in range(parts):
         after = [0] * (m + 2)
         for x in range(m, -1, -1):
             after[x] = after[x + 1] + ways[x]
-        ways = [after[x + 1] - after[int(reach[x]) + 1] for x in range(m)] + [0]
+        ways = [after[x + 1] - after[int(last_cut[x]) + 1] for x in range(m)] + [0]
         total += ways[0]
     return total
 
 
-def partitionings(reach: IntArray, parts: int, *, at_most: int) -> IntArray:
+def partitionings(last_cut: IntArray, parts: int, *, at_most: int) -> IntArray:
     """Return the partitionings into at most `parts` intervals within the load bound.
 
     Shape ``(count, parts + 1)``: cuts, in lexicographic order. Raises `InvalidProblemError` if
     there are more than `at_most`.
     """
-    count = count_partitionings(reach, parts)
+    count = count_partitionings(last_cut, parts)
     if count > at_most:
         raise InvalidProblemError(
-            f"There are {count} ways to cut {len(reach) - 1} key groups into {parts} intervals, "
+            f"There are {count} ways to cut {len(last_cut) - 1} key groups into {parts} intervals, "
             f"more than {at_most}.",
             remedy="Lower tau, use fewer key groups, or use the approximation.",
             field="current",
             value=count,
         )
-    m = len(reach) - 1
+    m = len(last_cut) - 1
     needed = np.zeros(m + 1, np.int32)
     for x in range(m - 1, -1, -1):
-        needed[x] = needed[reach[x]] + 1 if reach[x] > x else parts + 1
+        needed[x] = needed[last_cut[x]] + 1 if last_cut[x] > x else parts + 1
     rows = np.zeros((1, 1), np.int32)
     for part in range(1, parts + 1):
         last = rows[:, -1]
         low = np.where(last == m, m, last + 1)
-        lengths = np.maximum(reach[last] - low + 1, 0)
+        lengths = np.maximum(last_cut[last] - low + 1, 0)
         lengths[last == m] = 1
         source = np.repeat(np.arange(len(rows)), lengths)
         step = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -152,12 +152,12 @@ def plan_oms(
     if sample is not None and sample < 1:
         raise wrong_value("sample", sample, "give a number of partitionings, at least 1")
     total = float(problem.weight.sum())
-    reaches = [
-        reach_within(problem, (1 + tau) * total / n * (1 + RELATIVE_TOLERANCE / 2))
+    last_cuts = [
+        last_cuts_within(problem, (1 + tau) * total / n * (1 + RELATIVE_TOLERANCE / 2))
         for n, tau in zip(targets, taus, strict=True)
     ]
-    layers, every = _layers(problem, targets, reaches, sample)
-    path = _shortest_path(problem, targets, reaches, layers)
+    layers, every = _layers(problem, targets, last_cuts, sample)
+    path = _shortest_path(problem, targets, last_cuts, layers)
     if path is None:
         fallback = plan_ssm(problem)
         return make_solution(
@@ -197,18 +197,18 @@ def _check_sequence(problem: Problem, targets: Sequence[int], taus: Sequence[flo
 
 
 def _layers(
-    problem: Problem, targets: Sequence[int], reaches: list[IntArray], sample: int | None
+    problem: Problem, targets: Sequence[int], last_cuts: list[IntArray], sample: int | None
 ) -> tuple[list[IntArray], bool]:
     """Return the partitionings of every step but the last, and whether these are all of them."""
     most = MAX_PARTITIONINGS if sample is None else min(sample, MAX_PARTITIONINGS)
-    steps = list(zip(reaches[:-1], targets[:-1], strict=True))
-    if sample is None or all(count_partitionings(reach, n) <= most for reach, n in steps):
-        return [partitionings(reach, n, at_most=most) for reach, n in steps], True
+    steps = list(zip(last_cuts[:-1], targets[:-1], strict=True))
+    if sample is None or all(count_partitionings(last_cut, n) <= most for last_cut, n in steps):
+        return [partitionings(last_cut, n, at_most=most) for last_cut, n in steps], True
     layers, cuts = [], present_cuts(problem)
     kept = line_of(problem, np.inf, use=False).kept
-    for reach, n in steps:
-        layer = _coarse_partitionings(problem, reach, n, at_most=most)
-        best = best_cuts(lay_out(_drop_empty(cuts), reach=reach, kept=kept), n)
+    for last_cut, n in steps:
+        layer = _coarse_partitionings(problem, last_cut, n, at_most=most)
+        best = best_cuts(lay_out(_drop_empty(cuts), last_cut=last_cut, kept=kept), n)
         if best is not None:  # what a single step would lead to
             cuts = np.full(n + 1, problem.num_key_groups, np.int32)
             cuts[: len(best) + 1] = [0, *(y for _, y, _ in best)]
@@ -219,7 +219,7 @@ def _layers(
 
 
 def _coarse_partitionings(
-    problem: Problem, reach: IntArray, parts: int, *, at_most: int
+    problem: Problem, last_cut: IntArray, parts: int, *, at_most: int
 ) -> IntArray:
     """Return at most `at_most` partitionings that cut between blocks of about equal load.
 
@@ -231,7 +231,7 @@ def _coarse_partitionings(
     while blocks >= parts:
         ends = np.searchsorted(total, total[-1] * np.arange(1, blocks) / blocks) + 1
         points = np.unique(np.concatenate(([0, m], np.minimum(ends, m), present_cuts(problem))))
-        coarse = np.searchsorted(points, reach[points], side="right") - 1
+        coarse = np.searchsorted(points, last_cut[points], side="right") - 1
         coarse = np.maximum(coarse, np.arange(len(points))).astype(np.int32)
         if 0 < count_partitionings(coarse, parts) <= at_most:
             rows: IntArray = points[partitionings(coarse, parts, at_most=at_most)]
@@ -241,11 +241,13 @@ def _coarse_partitionings(
 
 
 def _shortest_path(
-    problem: Problem, targets: Sequence[int], reaches: list[IntArray], layers: list[IntArray]
+    problem: Problem, targets: Sequence[int], last_cuts: list[IntArray], layers: list[IntArray]
 ) -> tuple[list[IntArray], list[float]] | None:
-    """Return cuts and bytes moved of every step; ``None`` if a step has no partitioning.
+    """Return cuts and bytes moved of each step, such that all steps together move the fewest bytes.
 
-    `layers`: partitionings of every step but the last.
+    ``None`` if a step has no partitioning. `targets`: numbers of intervals of each step.
+    `last_cuts`: of each step, the last cut of an interval from each cut. `layers`: partitionings to
+    choose from, of each step but the last.
     """
     everything = float(problem.state_bytes.sum())
     state_before = np.concatenate(([0.0], np.cumsum(problem.state_bytes)))
@@ -253,7 +255,7 @@ def _shortest_path(
     if any(len(layer) == 0 for layer in layers):
         return None
     if not layers:
-        line = lay_out(present_cuts(problem), reach=reaches[0], kept=now.kept)
+        line = lay_out(present_cuts(problem), last_cut=last_cuts[0], kept=now.kept)
         last = best_cuts(line, targets[0])
         if last is None:
             return None
@@ -261,7 +263,7 @@ def _shortest_path(
         kept_now = kept_bytes(present_cuts(problem)[None], cuts[None], now.kept)[0, 0]
         return [cuts], [everything - float(kept_now)]
     ends = [
-        best_cuts(lay_out(_drop_empty(row), reach=reaches[-1], kept=state_before), targets[-1])
+        best_cuts(lay_out(_drop_empty(row), last_cut=last_cuts[-1], kept=state_before), targets[-1])
         for row in layers[-1]
     ]
     if ends[0] is None:  # the bound does not depend on where one comes from

@@ -33,8 +33,14 @@ from godwit.planning.intervals.oms import (
     kept_bytes,
     partitionings,
 )
-from godwit.planning.intervals.projected import ProjectedCost, Space, reach_within_tau
-from godwit.planning.intervals.ssm import best_cuts, lay_out, least_bound, present_cuts, reach_of
+from godwit.planning.intervals.projected import ProjectedCost, Space, last_cuts_within_tau
+from godwit.planning.intervals.ssm import (
+    best_cuts,
+    last_cuts_of,
+    lay_out,
+    least_bound,
+    present_cuts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,7 +118,7 @@ class Sample:
         self._rng = rng
         self._most = most
         self._kept = np.concatenate(([0.0], np.cumsum(problem.state_bytes)))
-        self._reaches = [reach_within_tau(problem, n) for n in transitions.sizes]
+        self._last_cuts = [last_cuts_within_tau(problem, n) for n in transitions.sizes]
         self._seen: list[set[tuple[int, ...]]] = [set() for _ in transitions.sizes]
         self._visited: list[tuple[int, tuple[int, ...]]] = []
 
@@ -141,7 +147,7 @@ class Sample:
 
         ``None`` if no such partitioning is within τ.
         """
-        return cheapest_step(cuts, self._reaches[size], self._transitions.sizes[size], self._kept)
+        return cheapest_step(cuts, self._last_cuts[size], self._transitions.sizes[size], self._kept)
 
     def start(self, count: int) -> None:
         """Sample about `count` partitionings by SSM, from the present one on."""
@@ -158,9 +164,9 @@ class Sample:
         weight, sizes = self._problem.weight, self._transitions.sizes
         lowest, highest = least_bound(self._problem), float(weight.sum())
         for limit in np.geomspace(lowest, highest, 4 * len(sizes)).tolist():
-            reach = reach_of(weight, limit)
+            last_cut = last_cuts_of(weight, limit)
             for parts in sizes:
-                cuts = cheapest_step(now, reach, parts, self._kept)
+                cuts = cheapest_step(now, last_cut, parts, self._kept)
                 if cuts is not None:
                     self.add_steps(cuts)
 
@@ -197,7 +203,7 @@ class Sample:
             size = int(np.searchsorted(first, at, side="right")) - 1
             row = cuts[size][at - first[size]]
             self.add_steps(row)
-            around = neighbours(row, self._reaches[size])
+            around = neighbours(row, self._last_cuts[size])
             for i in self._rng.permutation(len(around))[:8].tolist():
                 self.add_steps(around[i])
                 self._add(size, around[i])
@@ -207,7 +213,7 @@ class Sample:
 
         Returns shape ``(count, parts + 1)``: distinct, in lexicographic order.
         """
-        near = [neighbours(row, self._reaches[size]) for row in rows]
+        near = [neighbours(row, self._last_cuts[size]) for row in rows]
         if not near:
             return rows[:0]
         distinct = np.unique(np.concatenate(near), axis=0)
@@ -215,10 +221,12 @@ class Sample:
         return distinct[[tuple(row) not in seen for row in distinct.tolist()]]
 
 
-def cheapest_step(cuts: IntArray, reach: IntArray, parts: int, kept: FloatArray) -> IntArray | None:
-    """Return the cuts that SSM makes from `cuts`; ``None`` if nothing is within the load bound."""
+def cheapest_step(
+    cuts: IntArray, last_cut: IntArray, parts: int, kept: FloatArray
+) -> IntArray | None:
+    """Return the cuts that SSM makes from `cuts`; ``None`` if none are possible. See `lay_out`."""
     cuts = cuts[np.concatenate(([True], np.diff(cuts) > 0))]
-    best = best_cuts(lay_out(cuts, reach=reach, kept=kept), parts)
+    best = best_cuts(lay_out(cuts, last_cut=last_cut, kept=kept), parts)
     if best is None:
         return None
     after = np.full(parts + 1, len(kept) - 1, np.int32)
@@ -227,7 +235,7 @@ def cheapest_step(cuts: IntArray, reach: IntArray, parts: int, kept: FloatArray)
     return after
 
 
-def neighbours(cuts: IntArray, reach: IntArray, steps: tuple[int, ...] = (1, 2, 4)) -> IntArray:
+def neighbours(cuts: IntArray, last_cut: IntArray, steps: tuple[int, ...] = (1, 2, 4)) -> IntArray:
     """Return partitionings within the bound that differ from `cuts` by one cut, moved a little.
 
     `steps`: distances that a cut is moved. Returns shape ``(count, parts + 1)``.
@@ -241,7 +249,7 @@ def neighbours(cuts: IntArray, reach: IntArray, steps: tuple[int, ...] = (1, 2, 
     # Cuts ascend, and m alone may be repeated: every partitioning has one way to be written.
     ascending = ((right > left) | ((left == m) & (right == m))).all(axis=1)
     rows = rows[ascending & (rows <= m).all(axis=1)]
-    within = (rows[:, 1:] <= reach[rows[:, :-1]]).all(axis=1)
+    within = (rows[:, 1:] <= last_cut[rows[:, :-1]]).all(axis=1)
     return np.unique(rows[within], axis=0).astype(np.int32)
 
 
@@ -313,7 +321,7 @@ def _cheapest_target(
 def count_within_tau(problem: Problem, transitions: Transitions, *, gamma: float) -> int:
     """Return the number of partitionings within τ, of all sizes together."""
     return sum(
-        count_partitionings(reach_within_tau(problem, n, gamma), n) for n in transitions.sizes
+        count_partitionings(last_cuts_within_tau(problem, n, gamma), n) for n in transitions.sizes
     )
 
 
@@ -334,8 +342,8 @@ def projected_cost(
     for a size that can occur.
     """
     began = clock()
-    reaches = [reach_within_tau(problem, n, gamma) for n in transitions.sizes]
-    counts = [count_partitionings(r, n) for r, n in zip(reaches, transitions.sizes, strict=True)]
+    last_cuts = [last_cuts_within_tau(problem, n, gamma) for n in transitions.sizes]
+    counts = [count_partitionings(r, n) for r, n in zip(last_cuts, transitions.sizes, strict=True)]
     if sum(counts) > max_partitionings:
         raise InvalidProblemError(
             f"There are {sum(counts)} partitionings, more than max_partitionings = "
@@ -346,7 +354,7 @@ def projected_cost(
         )
     cuts = tuple(
         partitionings(r, n, at_most=max_partitionings)
-        for r, n in zip(reaches, transitions.sizes, strict=True)
+        for r, n in zip(last_cuts, transitions.sizes, strict=True)
     )
     space = Space.of(problem, transitions, cuts=cuts, gamma=gamma)
     solved = _solve_costs(space, tolerance=tolerance, block_map=block_map)

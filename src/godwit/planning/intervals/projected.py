@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from godwit.planning.arrays import wrong_value
-from godwit.planning.intervals.ssm import reach_of
+from godwit.planning.intervals.ssm import last_cuts_of
 from godwit.planning.solution import RELATIVE_TOLERANCE
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FORMAT = 2
 
 
-def reach_within_tau(problem: Problem, parts: int, gamma: float = 0.0) -> IntArray:
+def last_cuts_within_tau(problem: Problem, parts: int, gamma: float = 0.0) -> IntArray:
     """Return the last cut within τ of an interval that begins at each cut, for `parts` executors.
 
     Raises `InvalidProblemError` if τ is missing or gamma is not in [0, 1).
@@ -37,7 +37,7 @@ def reach_within_tau(problem: Problem, parts: int, gamma: float = 0.0) -> IntArr
     if not 0 <= gamma < 1:
         raise wrong_value("gamma", gamma, "give a discount factor of at least 0 and below 1")
     limit = (1 + problem.limits.tau) * float(problem.weight.sum()) / parts
-    return reach_of(problem.weight, limit * (1 + RELATIVE_TOLERANCE / 2))
+    return last_cuts_of(problem.weight, limit * (1 + RELATIVE_TOLERANCE / 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

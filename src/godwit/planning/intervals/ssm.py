@@ -48,7 +48,7 @@ class Line:
     """Key groups on a line, as SSM sees them."""
 
     # shape ``(m + 1,)``: the last cut y such that [x, y) is within the bound; x if none is
-    reach: IntArray
+    last_cut: IntArray
     # shape ``(m + 1,)``: bytes before each cut whose executor may keep them (not draining)
     kept: FloatArray
     # shape ``(m + 1,)``: the old interval around each cut x, by the key group at x
@@ -128,23 +128,25 @@ def line_of(problem: Problem, limit: float, *, use: bool = True) -> Line:
     `limit`: the most load of the bottleneck resource in one interval. `use`: whether
     ``limits.max_usage`` bounds intervals, too.
     """
-    reach = reach_within(problem, limit) if use else reach_of(problem.weight, limit)
+    last_cut = last_cuts_within(problem, limit) if use else last_cuts_of(problem.weight, limit)
     keeps = np.where(problem.draining[problem.current], 0.0, problem.state_bytes)
     kept = np.concatenate(([0.0], np.cumsum(keeps)))
-    return lay_out(present_cuts(problem), reach=reach, kept=kept)
+    return lay_out(present_cuts(problem), last_cut=last_cut, kept=kept)
 
 
-def reach_within(problem: Problem, limit: float) -> IntArray:
+def last_cuts_within(problem: Problem, limit: float) -> IntArray:
     """Return the last cut of an interval within the limits that begins at each cut.
 
     Shape ``(m + 1,)``. Its load is at most `limit`, and its usage at most ``limits.max_usage``.
     """
-    reach = reach_of(problem.weight, limit)
+    last_cut = last_cuts_of(problem.weight, limit)
     if problem.limits.max_usage is not None:
         capacity = problem.capacity[problem.available[0]] * (1 + RELATIVE_TOLERANCE)
         for r, usage in enumerate(problem.limits.max_usage):
-            reach = np.minimum(reach, reach_of(problem.load[:, r], usage * float(capacity[r])))
-    return reach
+            last_cut = np.minimum(
+                last_cut, last_cuts_of(problem.load[:, r], usage * float(capacity[r]))
+            )
+    return last_cut
 
 
 def present_cuts(problem: Problem) -> IntArray:
@@ -152,17 +154,17 @@ def present_cuts(problem: Problem) -> IntArray:
     return np.flatnonzero(np.diff(problem.current, prepend=-1, append=-1)).astype(np.int32)
 
 
-def lay_out(cuts: IntArray, *, reach: IntArray, kept: FloatArray) -> Line:
+def lay_out(cuts: IntArray, *, last_cut: IntArray, kept: FloatArray) -> Line:
     """Return the line whose present intervals lie between `cuts` (0 and m included).
 
-    `reach`: last cut of an interval from each cut. `kept`: bytes of state before each cut.
+    `last_cut`: last cut of an interval from each cut. `kept`: bytes of state before each cut.
     """
     m = len(kept) - 1
     lengths = np.diff(cuts)
     whole = np.zeros(m + 1)
     whole[cuts[1:]] = kept[cuts[1:]] - kept[cuts[:-1]]
     return Line(
-        reach=reach,
+        last_cut=last_cut,
         kept=kept,
         start=np.append(np.repeat(cuts[:-1], lengths), m),
         end=np.append(np.repeat(cuts[1:], lengths), m),
@@ -170,11 +172,11 @@ def lay_out(cuts: IntArray, *, reach: IntArray, kept: FloatArray) -> Line:
     )
 
 
-def reach_of(weight: FloatArray, limit: float) -> IntArray:
+def last_cuts_of(weight: FloatArray, limit: float) -> IntArray:
     """Return for each cut x the last cut y such that [x, y) weighs at most `limit`."""
     total = np.concatenate(([0.0], np.cumsum(weight)))
-    reach = np.searchsorted(total, total + limit, side="right") - 1
-    return np.maximum(reach, np.arange(len(total))).astype(np.int32)
+    last_cut = np.searchsorted(total, total + limit, side="right") - 1
+    return np.maximum(last_cut, np.arange(len(total))).astype(np.int32)
 
 
 def best_cuts(line: Line, parts: int) -> list[tuple[int, int, int]] | None:
@@ -183,8 +185,8 @@ def best_cuts(line: Line, parts: int) -> list[tuple[int, int, int]] | None:
     Returns triples ``(x, y, owner)``: intervals [x, y) from left to right, and a key group whose
     executor keeps the interval, or -1 for none; ``None`` if there is no plan within the bound.
     """
-    m = len(line.reach) - 1
-    if (line.reach[:-1] == np.arange(m)).any():
+    m = len(line.last_cut) - 1
+    if (line.last_cut[:-1] == np.arange(m)).any():
         return None
     blocks = _cut_blocks(line)
     cells = sum((stop - first) * width for first, stop, width in blocks)
@@ -217,8 +219,8 @@ def _gain_windows(best: FloatArray, first: int, stop: int, width: int) -> FloatA
 
 def _cut_blocks(line: Line) -> list[tuple[int, int, int]]:
     """Return blocks of cuts that need little memory each: first, stop, and longest interval."""
-    m = len(line.reach) - 1
-    ahead = line.reach[:-1] - np.arange(m)
+    m = len(line.last_cut) - 1
+    ahead = line.last_cut[:-1] - np.arange(m)
     blocks, x = [], 0
     while x < m:
         width = int(ahead[x])
@@ -234,7 +236,7 @@ def _cut_blocks(line: Line) -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Gains:
-    """Gains of the intervals [x, y) for x in a block and every y within reach.
+    """Gains of the intervals [x, y) for x in a block and every y up to `last_cut`.
 
     ``gain[after, y - x - 1, used, x - first]`` is the most bytes [x, y) can keep when the executor
     around x is used (1) or not (0), and the one around y is used afterwards (1) or not (0).  The
@@ -252,10 +254,10 @@ class _Gains:
 
         `width`: the longest.
         """
-        m = len(line.reach) - 1
+        m = len(line.last_cut) - 1
         x = np.arange(first, stop)
         y = x + np.arange(1, width + 1)[:, None]
-        beyond = y > line.reach[first:stop]
+        beyond = y > line.last_cut[first:stop]
         y = np.minimum(y, m)
         end, kept = line.end[x], line.kept
         # Whole old intervals strictly to the right of the one around x, and left behind by y.
@@ -282,10 +284,10 @@ def _read_intervals(
     line: Line, best: FloatArray, parts: int, cache: list[_Gains] | None
 ) -> list[tuple[int, int, int]]:
     """Return the intervals (x, y, keeper) of the best plan, left to right, from table `best`."""
-    m = len(line.reach) - 1
+    m = len(line.last_cut) - 1
     cuts, x, used, k, block = [], 0, 0, parts, 0
     while x < m:
-        width = int(line.reach[x]) - x
+        width = int(line.last_cut[x]) - x
         if cache:
             while cache[block].stop <= x:
                 block += 1
@@ -404,8 +406,8 @@ def plan_simple_ssm(problem: Problem) -> Solution:
 def _best_by_recursion(
     problem: Problem, limit: float, *, use: bool = True
 ) -> list[tuple[int, int, int]] | None:
-    """Return the best intervals as `best_cuts` does, by trying every way to split the line."""
-    reach = line_of(problem, limit, use=use).reach
+    """Return the result of `best_cuts`, by trying every split; `limit`, `use`: see `line_of`."""
+    last_cut = line_of(problem, limit, use=use).last_cut
     keeps = np.where(problem.draining[problem.current], 0.0, problem.state_bytes)
     state = np.concatenate(([0.0], np.cumsum(keeps)))
     cuts = np.flatnonzero(np.diff(problem.current, prepend=-1, append=-1)).tolist()
@@ -414,7 +416,7 @@ def _best_by_recursion(
     @cache
     def solve(x: int, y: int, first: int, last: int, parts: int) -> Plan | None:
         best: Plan | None = None
-        if y <= reach[x]:
+        if y <= last_cut[x]:
             gain, keeper = 0.0, -1
             for begin, end in old[first:last]:
                 kept = float(state[min(y, end)] - state[max(x, begin)])

@@ -14,7 +14,7 @@ from godwit.planning.intervals.projected import (
     ProjectedCost,
     Transitions,
     estimate_transitions,
-    reach_within_tau,
+    last_cuts_within_tau,
 )
 from godwit.planning.intervals.ssm import plan_ssm
 from godwit.planning.problem import Limits, Problem
@@ -63,23 +63,23 @@ def test_partitionings_are_all_those_within_the_bound() -> None:
     for _ in range(100):
         problem = random_line_problem(rng, most=8)
         parts = problem.target_executors
-        reach = reach_within_tau(problem, parts)
+        last_cut = last_cuts_within_tau(problem, parts)
         assert problem.limits.tau is not None
         limit = (1 + problem.limits.tau) * float(problem.weight.sum()) / parts
         m = problem.num_key_groups
         expected = sorted(
             (*cuts, *[m] * (parts + 1 - len(cuts))) for cuts in valid_cuts(problem, parts, limit)
         )
-        found = partitionings(reach, parts, at_most=10_000)
+        found = partitionings(last_cut, parts, at_most=10_000)
         assert list(map(tuple, found.tolist())) == expected
-        assert count_partitionings(reach, parts) == len(expected)
+        assert count_partitionings(last_cut, parts) == len(expected)
 
 
 def test_kept_bytes_equals_the_best_matching() -> None:
     problem = _problem()
     kept = np.concatenate(([0.0], np.cumsum(problem.state_bytes)))
-    old = partitionings(reach_within_tau(problem, 2), 2, at_most=1000)
-    new = partitionings(reach_within_tau(problem, 3), 3, at_most=1000)
+    old = partitionings(last_cuts_within_tau(problem, 2), 2, at_most=1000)
+    new = partitionings(last_cuts_within_tau(problem, 3), 3, at_most=1000)
     stays = kept_bytes(old, new, kept)
     for i in range(0, len(old), 3):
         owners = np.repeat(np.arange(2), np.diff(old[i]))

@@ -272,7 +272,7 @@ class EventDispatcher:
             self._guard_of("recording").report(error)
 
     def _queue_flush(self, *, last: bool = False) -> threading.Event:
-        """Queue a flush of the recorders; return an event that is set when it is done."""
+        """Queue a flush of the recorders (`last`: then their end); return an event set after it."""
         mark = threading.Event()
 
         def flush() -> bool:

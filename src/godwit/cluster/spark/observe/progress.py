@@ -90,7 +90,9 @@ def source_figures(sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def offsets_behind(end: Any, latest: Any) -> int | None:
-    """Return the number of offsets from `end` to `latest`: JSON numbers, maps of them, or text.
+    """Return the number of offsets from `end` to `latest`: numbers or maps of them, also as JSON.
+
+    Of maps, the sum over keys in both. ``None`` if nothing can be compared.
 
     Examples
     --------

@@ -101,10 +101,10 @@ def _is_one_process(spark: SparkContext) -> bool:
 
 
 def check_spare_slots(spark: SparkContext, executors: int, spare_slots: int) -> None:
-    """Raise if executors do not have task slots besides those of resident lanes.
+    """Raise `InvalidFlowError` if an executor has fewer task slots than lanes and `spare_slots`.
 
-    Does not wait for executors; later ones that are too small are not used. Raises
-    `InvalidFlowError` if a live executor, or the settings, have too few.
+    Checks live executors, or in local mode the cores for `executors` lanes. Later executors that
+    are too small are not used.
     """
     if not spare_slots:
         return

@@ -313,7 +313,10 @@ class LocalCluster:
         }
 
     def _ensure_started(self, conf: Mapping[str, str] | None = None) -> None:
-        """Start the cluster unless it has started, or wait until it has."""
+        """Start the cluster, or wait for its start if it has begun; raise outside of ``with``.
+
+        `conf`: all Spark settings, in place of the default ones; ignored if the start has begun.
+        """
         self._require_entered()
         if (starting := self._starting) is not None:
             starting.result()

@@ -433,9 +433,9 @@ class QueryPlacement:
         return Migration(ids[0], self._names[name], self._conducting, others=ids[1:])
 
     def _moves_by_slot(self, name: str, plan: AnyPlan) -> dict[str, dict[int, str]]:
-        """Component → moves, in order, where key groups have two slots; nothing otherwise.
+        """Return internal component → its moves (key group → executor), in order.
 
-        Each key group moves in the slot that takes its rows.
+        A key group moves in the slot that takes its rows. Empty unless key groups have two slots.
         """
         view, known = self._conducting.view, self._names[name]
         slots = {n: c.takes for n, c in view.components.items() if c.takes is not None}

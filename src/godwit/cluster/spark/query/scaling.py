@@ -201,7 +201,10 @@ class Scaling:
         return tuple(self._conducting.view.executors.keys() - self._pool.returned)
 
     def _add_executors(self, short: int) -> str:
-        """Request `short` more executors; return the reason if fewer joined, else an empty text."""
+        """Get `short` more executors, and wait for them; return the cluster manager's refusal.
+
+        Empty if it did not refuse. Executors that this scaling drains stay instead, if any.
+        """
         back = sorted(self._drained & {*self._staying_executors()})[:short]
         for name in back:
             self._cancel_draining(name)
@@ -336,7 +339,7 @@ class Scaling:
             self._pause()
 
     def _pause(self) -> None:
-        """Pause before the next check of executors and migrations."""
+        """Wait before the next check; raise if the scaling was cancelled or the query stopped."""
         self._check_not_cancelled()
         self._ended.wait(_LOOK_S)
 

@@ -111,7 +111,7 @@ def accept(
     """Authenticate a connection that a lane has opened; return the channel and the lane's number.
 
     Raises `ChannelError` if the peer does not know the secret, or the handshake takes longer than
-    `handshake_s`.
+    `handshake_s`. `timeout_s`: limit of each `Channel.send`.
     """
     deadline = time.monotonic() + handshake_s
     mine = secrets.token_bytes(_NONCE)

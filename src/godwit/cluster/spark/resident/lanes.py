@@ -148,7 +148,7 @@ class ResidentLanes:
     # -- the job ----------------------------------------------------------------------------------
 
     def _start_job(self, places: Sequence[Place]) -> LaneJob | None:
-        """Start a job of lanes at these places, unless it is too early; return it."""
+        """Start a job of lanes at these places; ``None`` if closed, too early, or that fails."""
         if self._now_s() < self._not_before_s:
             return None
         try:

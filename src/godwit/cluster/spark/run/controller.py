@@ -147,7 +147,10 @@ class ControllerThread:
     def _with_backlog(
         self, epoch: EpochObserved, batch: BatchRef | None, rows: int
     ) -> EpochObserved:
-        """Return the epoch with the sources' backlog in rows: reported, or estimated from files."""
+        """Return the epoch with the sources' backlog in rows: reported, or estimated from files.
+
+        Unchanged if the backlog is unknown. `rows`: rows that the epoch read.
+        """
         told = self.backlog_rows()
         pending = None if batch is None else self._pending.rows_after(batch, rows)
         if pending is not None:

@@ -72,6 +72,8 @@ def plan_log_repair(
 
 
 class _LogPlan:
+    """Builds the steps that repair Spark's log; `batches`: number → committed micro-batch."""
+
     def __init__(self, storage: CheckpointStorage, batches: Mapping[int, BatchRef]) -> None:
         self.storage = storage
         self.batches = batches
@@ -115,7 +117,7 @@ class _LogPlan:
         return tuple(self.steps)
 
     def _lacks(self, path: str) -> bool:
-        """Return whether a log entry is damaged, or lacks a source's entry that it needs."""
+        """Return whether a log entry is damaged, or lacks sources' log entries that it needs."""
         current = self._read(path)
         if current is None or not path.startswith(f"{SPARK}/offsets/"):
             return current is None
@@ -130,7 +132,8 @@ class _LogPlan:
     def _set_aside_uncommitted(self, planned: Sequence[str], listed: Mapping[str, int]) -> None:
         """Add steps that set aside entries after the last committed micro-batch.
 
-        `planned`: paths of these. `listed`: path → number of entries.
+        `planned`: paths of Spark's offsets and commits. `listed`: path of a source's log entry →
+        last committed entry of this log.
         """
         problem = (
             "It stands above the last committed micro-batch, and something of Spark's log up to "

@@ -88,9 +88,10 @@ class MicroBatchLooks:
     def _backlogs(
         self, query: StreamingQuery, number: int, at_us: int
     ) -> dict[str, list[tuple[int, float]]]:
-        """Return source → its backlog at the last micro-batch, and the time of that.
+        """Return source → one pair: `at_us`, and the source's backlog at micro-batch `number`.
 
-        In rows after maps, by the ratio of offsets to rows in the last micro-batch.
+        In rows after maps, by the ratio of offsets to rows in that micro-batch. Empty if it is not
+        the last one in the query's progress.
         """
         progress = query.lastProgress
         if progress is None or progress["batchId"] != number:

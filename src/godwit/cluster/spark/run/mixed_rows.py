@@ -196,7 +196,7 @@ class MixedEpochs:
         return self._run_epoch(offer, stopped, broken_off=stopped)
 
     def has_own_rows(self) -> bool:
-        """Return whether own sources have rows for an epoch."""
+        """Plan an epoch of own sources, for `run_own_epoch`; return whether they have rows."""
         after = self._run.log.latest_epoch
         planned = self._plan_own()
         if planned is None:
@@ -246,9 +246,9 @@ class MixedEpochs:
         return True
 
     def _round_batch(self, last: BatchRef | None, *, due: bool) -> SourceBatch[DataFrame] | None:
-        """Return a batch of rows in loops alone.
+        """Return a batch of rows waiting in loops; ``None`` if another epoch has read them.
 
-        ``None`` if a micro-batch's epoch has read them.
+        `last`: last committed batch. `due`: see `run_round`.
         """
         planned = self.thread.call(self._plan_round, due=due)
         return None if planned is None else self._own_batch(planned, last)
@@ -270,7 +270,7 @@ class MixedEpochs:
     def _micro_batch(
         self, rows: DataFrame, number: int, last: BatchRef | None
     ) -> SourceBatch[DataFrame] | None:
-        """Plan the epoch of a micro-batch; ``None`` if that is committed already."""
+        """Plan the epoch of micro-batch `number`; ``None`` if that is committed already."""
         ref = self._rows.frames.identify(number, last)
         if ref is None:
             return None
@@ -299,7 +299,10 @@ class MixedEpochs:
         stopped: Callable[[], bool],
         **broken_off: Callable[[], bool],
     ) -> dict[str, float]:
-        """Run an epoch, and record its figures on the thread of own sources."""
+        """Run an epoch, and record its figures on the thread of own sources.
+
+        Parameters and result: see `SparkRun.with_input`.
+        """
         began_s, run = time.monotonic(), self._run
         epochs: list[tuple[int, SourceBatch[DataFrame]]] = []
 

@@ -177,7 +177,7 @@ class OperatorPolicies:
             self._overrides.record(what, time.time())
 
     def take_repartitioning(self) -> Proposal | None:
-        """Return the change of an operator's columns that was decided on, once."""
+        """Return the decided change of an operator's columns, and clear it; ``None`` if none is."""
         proposal, self._repartitioning = self._repartitioning, None
         return proposal
 

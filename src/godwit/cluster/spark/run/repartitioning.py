@@ -91,7 +91,11 @@ class Repartitioning:
     # -- on its own thread ------------------------------------------------------------------------
 
     def _change(self, asked: Mapping[str, Any], reason: str, *, by_hand: bool = False) -> None:
-        """Close the run's parts between two epochs, and open them with the columns asked for."""
+        """Close the run's parts between two epochs, and open them with the columns asked for.
+
+        No-op if the columns are those of now. `by_hand`: a user asked, so the controller's
+        migrations are cancelled, and policies leave the operators alone.
+        """
         run = self._run
         with run.gate.between_epochs():
             began_s = time.monotonic()
@@ -128,7 +132,10 @@ class Repartitioning:
         return ", ".join(self._run.flow.operator(operator).placed_by.names)
 
     def _check_nothing_moves(self, *, by_hand: bool) -> None:
-        """Raise `MigrationError` if key groups or executors are being moved, added or removed."""
+        """Raise `MigrationError` if key groups or executors are being moved, added or removed.
+
+        `by_hand`: cancel migrations by the controller first.
+        """
         run = self._run
         if run.conducting.closed:
             raise MigrationError("The query has stopped.", remedy=_STOPPED)

@@ -862,7 +862,10 @@ def _initial_components(flow: CompiledFlow, options: Options) -> dict[str, tuple
 def _components_of(
     flow: CompiledFlow, placed: Collection[str], options: Options
 ) -> dict[str, tuple[str, ...]]:
-    """Components of a running query that change with the columns of some operators."""
+    """Return component → operators, by attributes, for components with operators in `placed`.
+
+    Empty unless operators are fused by attributes.
+    """
     if options.adaptation.fusion is None or options.adaptation.fusion.by != "attributes":
         return {}
     named = {name for of in options.components.values() for name in of}

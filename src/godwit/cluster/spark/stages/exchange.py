@@ -192,7 +192,7 @@ def run_streamed(
     run: Callable[[Iterator[bytes]], bytes],
     spark: SparkContext,
 ) -> PythonStage:
-    """Return the stage of one task over a single lane's payloads, passed one by one."""
+    """Return the stage of one task over a lane's payloads (see `run_at_lanes`), one by one."""
 
     def one(_index: int, partition: Iterator[bytes]) -> Iterator[Any]:
         """Run the task of the lane over its payloads, and yield its result."""

@@ -64,6 +64,8 @@ def dumps(value: Any) -> bytes:
 
 
 class _Pickler(cloudpickle.Pickler):
+    """Pickler whose classes of the main script can be rebuilt where it does not exist."""
+
     def reducer_override(self, obj: Any) -> Any:
         """Pickle classes by value with evaluated annotations; structs by a recipe of their own."""
         if type(obj) is _FIELD_KIND:
@@ -151,7 +153,10 @@ def _struct_recipe(cls: Any, attributes: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _make_struct(making: dict[str, Any]) -> Any:
-    """Return a struct class made again; `_finish_struct` adds its functions."""
+    """Return a struct class made again from the recipe of `_struct_recipe`.
+
+    `_finish_struct` adds its functions.
+    """
     later = {name: _Later() for name in making["factories"]}
     namespace = {
         **making["described"],
@@ -248,7 +253,10 @@ def _map_functions(node: StreamNode) -> Iterator[tuple[str, Any, dict[str, str]]
 
 
 def _check_value(value: Any, where: str, context: dict[str, str]) -> None:
-    """Raise if a value cannot be pickled; the error names the part that cannot."""
+    """Raise if a value cannot be pickled; the error names the part that cannot.
+
+    `where`: subject of the error; `context`: its fields.
+    """
     error = _pickling_error(value)
     if error is None:
         return
@@ -290,7 +298,7 @@ def _pickling_error(value: Any) -> Exception | None:
 
 
 def _find_unpicklable(value: Any, depth: int) -> tuple[tuple[str, ...], Any]:
-    """Return the unpicklable part of `value`, with the names that lead to it."""
+    """Return the unpicklable part of `value` after the names, at most `depth`, that lead to it."""
     if depth:
         for name, part in _referred_to(value):
             if _pickling_error(part) is not None:
