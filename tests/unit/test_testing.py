@@ -608,3 +608,13 @@ def test_a_map_that_changes_keys_may_come_into_a_component_that_is_then_divided(
     played.epoch({"rows": rows})
     counts = {row["k"]: row["n"] for row in played.state("n").to_pylist()}
     assert counts == dict.fromkeys([*range(20), *range(100, 120)], 1)
+
+
+def test_a_sink_without_new_rows_gives_an_empty_table() -> None:
+    run = gw.testing.cluster(windows())
+    out = run.epoch({"orders": [order("A", 1.0)]})
+    assert out == {}
+    assert out["hourly"].schema == run.rows("hourly").schema
+    assert out["hourly"].num_rows == 0
+    with pytest.raises(InvalidInputError, match=r"no sink 'hour'.*Did you mean 'hourly'"):
+        out["hour"]

@@ -110,9 +110,10 @@ class OwningFlow(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Stream:
-    """Rows without a key: of a source, after maps, or of a keyed operator.
+    """Rows without a key: the rows of a source, the result of maps, or the output of an operator.
 
-    `Flow.source`, `Flow.feedback` and the methods of streams return streams; do not construct one.
+    Godwit makes it: `Flow.source`, `Flow.feedback` and the methods of streams return streams. A
+    stream never changes; each call returns a new one, so one stream may have several readers.
 
     Examples
     --------
@@ -140,16 +141,22 @@ class Stream:
         Parameters
         ----------
         function
-            Before a keyed operator, on a source that is a DataFrame: takes and returns a DataFrame,
-            the rows of one epoch; any Spark SQL without state of its own. On a source of Godwit's
-            own: takes and returns an Arrow table with some of an epoch's rows, in order. After a
-            keyed operator: takes and returns an Arrow table, the rows that one lane emits in one
-            epoch, and runs in that lane.
+            Takes rows and returns the rows in their place, in one of three forms. If the stream
+            comes from a streaming DataFrame and no keyed operator: a DataFrame of one epoch's rows;
+            any stateless Spark SQL is possible. If it comes from a source of Godwit's own
+            (``gw.sources``): a ``pyarrow.Table`` with a part of an epoch's rows, in order. After a
+            keyed operator: a ``pyarrow.Table`` with the rows that one lane (parallel task of the
+            operator) emits in one epoch.
         schema
             Columns that a function over Arrow tables returns: an Arrow schema, a dict of column
             name → type, text such as ``"symbol string, price double"``, or a PySpark
             ``StructType``. By default the function is called on an empty table to find them. Not
             for functions over DataFrames.
+
+        Returns
+        -------
+        Stream
+            The rows that the function returns.
 
         Raises
         ------
@@ -197,6 +204,12 @@ class Stream:
             Streams of this flow. Their columns must have the same names and types, in the same
             order; that is checked when the flow is explained or started.
 
+        Returns
+        -------
+        Stream
+            The rows of all streams. Use it in ``key_by``, ``map`` or ``drop_duplicates``; a sink
+            cannot read it.
+
         Raises
         ------
         InvalidFlowError
@@ -227,7 +240,7 @@ class Stream:
 
     @user_call
     def feed_back_to(self, loop: Stream) -> None:
-        """Send the rows back to a feedback loop, whose stream has them in the next epoch.
+        """Send the rows back to a feedback loop: they are rows of `loop` in the next epoch.
 
         Parameters
         ----------
@@ -302,14 +315,18 @@ class Stream:
             Sink of the rows that are left out: older than the watermark, too far ahead of the
             clock, or without an event time. They are counted in any case.
         partition_by
-            See `key_by`.
-        name, formerly
-            See `KeyedStream.compute`.
+            Some of `columns`, whose hash selects the key group of a row; with the same default as
+            in `key_by`.
+        name
+            The operator's name, under which its state is stored. By default made of the source and
+            the columns, such as ``flights_drop_duplicates_by_plane``.
+        formerly
+            Former name, under which the checkpoint has the operator's state; for renaming it.
 
         Returns
         -------
         Stream
-            The same columns.
+            The rows that were kept, with the same columns.
 
         Raises
         ------
@@ -351,7 +368,7 @@ class Stream:
 
     @user_call
     def key_by(self, *columns: str, partition_by: str | Sequence[str] | None = None) -> KeyedStream:
-        """Key the stream by columns; the stateful operators are calls on the result.
+        """Group the rows by key columns; the stateful operators are methods of the result.
 
         Null is a key value like any other: all rows whose key is null share one key.
 
@@ -360,11 +377,17 @@ class Stream:
         *columns
             Names of the key columns. Their types are checked when the flow is explained or started.
         partition_by
-            Key columns whose hash selects the key group of a row. For example, an operator keyed by
-            area and user with ``partition_by="area"`` can share a component with an operator keyed
-            by area, without an exchange between them. Then all users of an area are processed in
-            one lane. By default the columns that the checkpoint stores. For a new operator: all key
-            columns, unless `gw.Fusion` chooses others.
+            Some of the key columns, whose hash selects the key group of a row (the unit that moves
+            between executors). For example, an operator keyed by area and user with
+            ``partition_by="area"`` can run in the same tasks as an operator keyed by area, without
+            a shuffle between them; then one lane processes all users of an area. By default the
+            columns that the checkpoint stores for this operator. For a new operator: all key
+            columns, unless ``gw.Adaptation(fusion=gw.Fusion(by="attributes"))`` chooses fewer.
+
+        Returns
+        -------
+        KeyedStream
+            The rows, grouped by `columns`.
 
         Raises
         ------
@@ -385,10 +408,11 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class KeyedStream:
-    """A stream whose rows are grouped by key columns, as `Stream.key_by` returns it.
+    """A stream whose rows are grouped by key columns.
 
-    Its methods add stateful operators to the flow: `compute`, `process`, `window`, `join` and
-    others.
+    Godwit makes it: `Stream.key_by` returns it. Its methods add stateful operators to the flow, and
+    return their output: `compute`, `process`, `process_batch`, `window` (then `compute` or
+    `process`), `join` and `join_newest`.
 
     Examples
     --------
@@ -430,14 +454,14 @@ class KeyedStream:
         ----------
         name
             The operator's name, under which its state is stored. By default made of the source, the
-            results and the key, such as ``flights_total_by_tailnum``: then another result changes
-            the name, and the flow needs ``formerly=`` to go on with its state.
+            results and the key, such as ``flights_total_by_tailnum``. If a change of the results
+            changes this default, pass the old name as `formerly` to go on with the stored state.
         output
             ``"update"``: an epoch emits one row for each key that it changed. ``"complete"``: every
             epoch emits one row for every key, which takes time in proportion to their number.
-            ``"changes"``: for each key whose result changed, an epoch emits the former result with
-            -1 in the column ``change``, and the new one with 1, so that another operator can
-            aggregate results.
+            ``"changes"``: for each key whose result changed, an epoch emits two rows: the former
+            result with -1 in the additional column ``change``, and the new one with 1, so that
+            another operator can aggregate results. A new key has no former result.
         formerly
             Former name, under which the checkpoint has the operator's state; for renaming it.
         **aggregates
@@ -566,25 +590,28 @@ class KeyedStream:
         function
             Called as ``function(key, rows, state)`` once per epoch for every key that has rows: a
             tuple of the key's values, the rows (`godwit.KeyRows`) and the state, which it may
-            change in place. Returns an iterable of rows to emit, or ``None`` for none. An ``async
-            def`` function runs for several keys at once; its calls for one key run one after the
-            other.
+            change in place. Returns an iterable of rows to emit (tuples in the order of `output`,
+            or dicts), or ``None`` for none. An ``async def`` function runs for several keys at
+            once; its calls for one key run one after the other.
         state
             Type of the state of one key, as in ``state=dict``; a new key starts with ``state()``.
-            If it cannot be changed in place, as an ``int`` or a tuple, the function gets a
-            `godwit.State`, and assigns to ``state.value``. Either this or `states` is required.
+            If the type cannot be changed in place, as an ``int`` or a tuple, the function gets a
+            `godwit.State`, and assigns to ``state.value``. Exactly one of `state` and `states` is
+            required.
         states
-            Several states in place of one: name → `godwit.ValueState`, `godwit.ListState` or
+            Several named states in place of one: name → `godwit.ValueState`, `godwit.ListState` or
             `godwit.MapState`. The function gets a `godwit.States` in place of the state; a named
             state is read and written only if the function uses it.
         output
-            Columns of the rows that it emits (see `godwit.columns.types.to_schema`); or a
-            dataclass, `msgspec.Struct` or named tuple, whose fields they are and whose instances
-            the function emits.
+            Required: columns of the emitted rows, as text such as ``"plane string, seen long"``, a
+            dict of column name → type, an Arrow schema or a PySpark ``StructType``. Or a class (a
+            dataclass, `msgspec.Struct` or named tuple): its fields are the columns, and the
+            function emits its instances.
         row
-            Such a class, whose instances the rows are: ``godwit.KeyRows[Order]``. Its fields are
-            columns of the stream, those of the key among them, and no others are sent to the
-            function. By default rows are named tuples of all columns but the key's.
+            A class of the same kinds, such as ``Order``: the function gets its instances as rows
+            (``godwit.KeyRows[Order]``). Its fields must be columns of the stream, and may include
+            key columns; other columns are not sent to the function. By default rows are named
+            tuples of all columns except the key columns.
         name
             The operator's name, under which its state is stored. By default made of the source, the
             function and the key, such as ``orders_clear_market_by_symbol``.
@@ -601,9 +628,9 @@ class KeyedStream:
             a class); returns the state as its present type. Needed only after a change of the type
             that cannot be read as it is.
         timers
-            Clock of the key's timers: ``"event"`` for the watermark, ``"processing"`` for the
-            driver's clock; ``None``: no timers. The function sets timers by ``rows.timers``
-            (`godwit.Timers`). Needs `on_timer`.
+            Clock by which timers fire: ``"event"``: the watermark; ``"processing"``: the driver's
+            clock; ``None``: there are no timers. The function sets timers for its key by
+            ``rows.timers`` (`godwit.Timers`). Requires `on_timer`.
         on_timer
             Called as ``on_timer(key, timer, state)`` with every timer that is due
             (`godwit.FiredTimer`), earliest first and before the epoch's rows; returns the rows to
@@ -612,30 +639,38 @@ class KeyedStream:
             Time-to-live: the state of a key is removed if the key was not used for this long, by
             the driver's clock. By default state is kept forever.
         event_time
-            Column of the output that downstream operators take for event time, unless they name
-            another.
+            Column of the output that is the event time for operators downstream, unless they name
+            another. By default the column with the name of the source's event time, if `output` has
+            it.
         slack
-            Largest time by which `event_time` of an emitted row is behind the watermark; rows
+            Maximum time by which `event_time` of an emitted row is behind the watermark; rows
             further behind are late downstream. 0 by default, which suits a function that emits rows
-            in the epoch in which they arrive. A function that keeps rows and emits them later, such
-            as from a timer, needs more.
+            in the epoch in which they arrive. A function that stores rows and emits them later,
+            such as from a timer, needs more.
         asynchronous
             For an ``async def`` function: number of keys at once, time-out, retries, and resources
             that are kept between epochs (`godwit.Async`).
         broadcast
             Name → keyed stream of a source: a small table, such as rates or rules, of which every
-            lane has the newest row of each key. The functions get it as an argument of that name: a
-            read-only mapping from the key (a tuple if it has several columns) to the other columns.
+            lane has the newest row of each key. The functions get each table as a keyword argument
+            of its name: a read-only mapping from the key (a tuple if it has several columns) to the
+            other columns.
         merge
-            Called as ``merge(state, other)``; returns the two states merged, and must give the same
-            for either order. It allows the rows of a hot key to be divided among several lanes,
-            each with a partial state of its own, by ``gw.Adaptation(spreading=gw.Spreading())`` or
-            ``query.hot_keys.spread(...)``. Meanwhile the function sees only the rows and the
-            partial state of its lane; the partial states are merged when the key goes back to one
-            lane. By default all rows of a key go to one lane. With `states`, each declaration has
-            its own, as in ``gw.ValueState(int, merge=add)``.
+            Called as ``merge(state, other)`` with two states of one key; returns one merged state,
+            which must not depend on their order. It allows the rows of a hot key to be divided
+            among several lanes (parallel tasks), each with a partial state of its own, by
+            ``gw.Adaptation(spreading=gw.Spreading())`` or ``query.hot_keys.spread(...)``. As long
+            as a key is divided, the function sees only the rows and the partial state of its lane;
+            the partial states are merged when the key goes back to one lane. By default all rows
+            of a key go to one lane. With `states`, each declaration has its own function, as in
+            ``gw.ValueState(int, merge=add)``.
         formerly
             Former name, under which the checkpoint has the operator's state; for renaming it.
+
+        Returns
+        -------
+        Stream
+            The emitted rows.
 
         Raises
         ------
@@ -723,27 +758,48 @@ class KeyedStream:
         slack: Duration | None = None,
         formerly: str | None = None,
     ) -> Stream:
-        """Call a Python function for all rows of a lane in an epoch, passed as tables.
+        """Call a Python function once per lane and epoch, with the rows and states of many keys.
 
         Parameters
         ----------
         function
-            Called as ``function(rows, states, key_of_row)``: rows in order of arrival, key columns
-            first; one row of state for each key that has rows, key columns first; and, as a NumPy
-            array, the position in `states` of each row's key. Returns ``(output, states)``: rows to
-            emit and new states, either of which may be ``None``. States are found by their key
-            columns, or, without these, by their order; keys that are left out keep theirs. A third
-            value, a boolean for each row of `states`, says which keys are dropped.
+            Called as ``function(rows, states, key_of_row)``. `rows`: table of the lane's rows of
+            the epoch, in order of arrival, key columns first. `states`: table with one row for each
+            key that has rows, key columns first, then the columns of `state`. `key_of_row`: NumPy
+            array with the number of the row in `states` for each row of `rows`. It returns
+            ``(output, states)`` or ``(output, states, dropped)``. `output`: table of the rows to
+            emit, or ``None`` for none. `states`: table of the new states, with the key columns, or
+            without them in the order of the argument; keys that are left out keep their state, and
+            ``None`` keeps all. `dropped`: an array of booleans, one for each row of the argument
+            `states`: true deletes the state of that key.
         state
-            Columns of the state of a key: null for a new key. Or a class (as `row` of `process`
-            takes) whose fields they are, and whose defaults a new key begins with.
+            Required: columns of the state of one key, in any of the forms of `output`; a new key
+            has nulls. Or a class (a dataclass, `msgspec.Struct` or named tuple) whose fields are
+            the columns; a new key has the class's default values.
         output
-            Columns of the rows that it emits; see `process`.
+            Required: columns of the emitted rows, as text such as ``"plane string, n long"``, a
+            dict of column name → type, an Arrow schema or a PySpark ``StructType``; or a class
+            whose fields are the columns.
         frames
-            What the tables are: ``"arrow"`` (`pyarrow.Table`), ``"pandas"`` (with Arrow's types) or
-            ``"polars"``. It may return tables of any of them.
-        name, event_time, slack, formerly
-            See `process`.
+            Kind of the tables that the function gets: ``"arrow"`` (`pyarrow.Table`), ``"pandas"``
+            (DataFrames with Arrow types) or ``"polars"``. It may return tables of any kind.
+        name
+            The operator's name, under which its state is stored. By default made of the source, the
+            function and the key, such as ``flights_number_by_plane``.
+        event_time
+            Column of the output that is the event time for operators downstream, unless they name
+            another. By default the column with the name of the source's event time, if `output` has
+            it.
+        slack
+            Maximum time by which `event_time` of an emitted row is behind the watermark; rows
+            further behind are late downstream. 0 by default.
+        formerly
+            Former name, under which the checkpoint has the operator's state; for renaming it.
+
+        Returns
+        -------
+        Stream
+            The emitted rows.
 
         Raises
         ------
@@ -753,8 +809,8 @@ class KeyedStream:
 
         Notes
         -----
-        Which keys come together depends on where they are, and may change at any time: what is made
-        of a key must depend on its rows and its state alone.
+        Which keys are passed together changes from epoch to epoch, so the result of a key may
+        depend only on its own rows and its own state.
 
         Examples
         --------
@@ -850,7 +906,7 @@ class KeyedStream:
         name: str | None = None,
         formerly: str | None = None,
     ) -> WindowedStream:
-        """Assign rows to windows; aggregates and functions over them are calls on the result.
+        """Assign rows to windows; call `compute` or `process` on the result.
 
         Parameters
         ----------
@@ -858,8 +914,8 @@ class KeyedStream:
             ``gw.tumbling(...)`` or ``gw.hopping(...)``, or several of these at once; or one
             ``gw.session(...)``; or one ``gw.rows(...)``, which counts rows and needs no event time.
         time
-            Column with the event time. By default the event time of the source; of rows that
-            windows emit, the end of the window.
+            Column with the event time. By default the event time of the source; for the output of
+            another window operator, the end of the window.
         output
             ``"append"``: a window is emitted once, when the watermark has passed its end.
             ``"update"``: a window is emitted in every epoch that adds rows to it.
@@ -867,26 +923,35 @@ class KeyedStream:
             Sink of the rows that are left out: too late for every window, too far ahead of the
             driver's clock, or without an event time. They are counted with and without it.
         share
-            State of overlapping windows: shared panes (``"always"``), one state per window
-            (``"never"``), or whichever is measured to be cheaper while the query runs
-            (``"measured"``).
+            State of overlapping windows. ``"always"``: each row is added to one pane (a slice of
+            time), and windows are merged from their panes. ``"never"``: each window has a state of
+            its own, to which its rows are added. ``"measured"``: whichever of the two costs less,
+            as measured while the query runs.
         consolidate
-            ``"together"``: one-phase, one operator keeps panes and merges them into windows.
-            ``"apart"``: two-phase, two operators with an exchange between them; their key groups
-            can migrate without state. ``"measured"``: two operators that share a component at
-            first, and are separated and joined again by the costs that are measured while the query
-            runs (see `gw.Splitting`). Only for `compute`.
+            ``"together"``: one operator stores panes and merges them into windows. ``"apart"``: two
+            operators with a shuffle between them, which costs more per row; but a key group changes
+            its executor without copying state. ``"measured"``: starts as ``"together"`` runs, and
+            is separated and joined again by measured costs (see `gw.Splitting`). Only for
+            `compute`.
         allowed_lateness
             As in Flink: a window that was emitted still takes late rows until the watermark is this
-            far past its end, and is emitted again in every epoch that has some. So the sink should
-            replace rows by key and window. The window's state is kept as much longer. In contrast,
-            ``slack=`` of the source delays the watermark, and thereby the first result. Only for
-            `compute` over tumbling and hopping windows.
+            far past its end, and is emitted again in every epoch that has such rows; so use a sink
+            that replaces rows by key and window. The window's state is stored for that time too. In
+            contrast, ``slack=`` of the source delays the watermark, and thereby the first result.
+            Only for `compute` over tumbling and hopping windows.
         length_as
             Name of a text column to add after ``window_end``, with the length of the row's window,
-            such as ``"1 hour"``; tells the results of several windows apart. Only for `compute`.
-        name, formerly
-            See `compute`. As options of `window` they leave every name free for results.
+            such as ``"1 hour"``; it tells the results of several windows apart. Only for `compute`.
+        name
+            The operator's name, under which its state is stored. By default made of the source, the
+            results, the windows and the key, such as ``flights_n_tumbling_1_hour_by_origin``.
+        formerly
+            Former name, under which the checkpoint has the operator's state; for renaming it.
+
+        Returns
+        -------
+        WindowedStream
+            The stream with its windows; nothing is added to the flow before `compute` or `process`.
 
         Raises
         ------
@@ -965,29 +1030,35 @@ class KeyedStream:
             ``"inner"``, ``"left"``, ``"right"`` or ``"full"``, as in SQL: unmatched rows of the
             named side, or of both, are emitted with nulls in the other side's columns.
         suffix
-            Appended to the names of right columns that the left has too. Required if there are any.
+            Text that is appended to the names of right columns that the left has too. Required if
+            there are such columns besides the key columns.
         late
             Sink of the rows of either side that are left out: older than the watermark, too far
             ahead of the clock, or without an event time. They are counted in any case.
         spread
             Maximum number of parts, 2 to 256, that the rows of a hot key may be divided into, so
-            that several lanes join them. Only for inner joins. Keys are divided while the query
-            runs, by ``gw.Adaptation(spreading=gw.Spreading())`` or by
+            that several lanes (parallel tasks) join them. Only for inner joins. Keys are divided
+            while the query runs, by ``gw.Adaptation(spreading=gw.Spreading())`` or by
             ``query.hot_keys.spread(...)``. By default all rows of a key go to one lane. It cannot
             be added to or removed from a join that has state in the checkpoint.
-        name, formerly
-            See `compute`.
+        name
+            The operator's name, under which its state is stored. By default made of both sources
+            and the key, such as ``flights_join_landings_by_plane``.
+        formerly
+            Former name, under which the checkpoint has the operator's state; for renaming it.
 
         Returns
         -------
         Stream
-            The key columns, the other columns of the left, then those of the right. Its event time
-            is the left row's, unless ``window(..., time=...)`` names another column.
+            The key columns (with the names of the left), the other columns of the left, then those
+            of the right. Its event time is the left row's, unless ``window(..., time=...)`` names
+            another column.
 
         Raises
         ------
         InvalidFlowError
-            If `other` is no keyed stream of the same flow, or an option has a wrong value.
+            If `other` is no keyed stream of the same flow, or an option has a wrong value. If the
+            key types differ or columns have the same name, when the flow is explained or started.
 
         Examples
         --------
@@ -1043,25 +1114,38 @@ class KeyedStream:
             The right stream, keyed by as many columns of the same types. Null keys match nothing.
         within
             Maximum age of the right row, relative to the left row. By default there is none, and
-            the newest right row of each key is kept forever.
+            the newest right row of each key is stored forever.
         how
-            ``"left"``: left rows without a match are emitted with nulls. ``"inner"``: they are not.
-        suffix, late, name, formerly
-            See `join`.
+            ``"left"``: left rows without a match are emitted with nulls in the right columns.
+            ``"inner"``: they are not emitted.
+        suffix
+            Text that is appended to the names of right columns that the left has too. Required if
+            there are such columns besides the key columns.
+        late
+            Sink of the rows of either side that are left out: older than the watermark, too far
+            ahead of the clock, or without an event time. They are counted in any case.
         spread
             Number of parts, 2 to 256, that the left rows of every key are divided into, so that
-            several lanes join them; right rows are copied to all parts. Useful if the left has hot
-            keys and the right has few rows. By default all rows of a key go to one lane.
+            several lanes (parallel tasks) join them; right rows are copied to all parts. Useful if
+            the left has hot keys and the right has few rows. By default all rows of a key go to one
+            lane.
+        name
+            The operator's name, under which its state is stored. By default made of both sources
+            and the key, such as ``flights_join_newest_weather_by_origin``.
+        formerly
+            Former name, under which the checkpoint has the operator's state; for renaming it.
 
         Returns
         -------
         Stream
-            The key columns, the other columns of the left, those of the right.
+            The key columns (with the names of the left), the other columns of the left, then those
+            of the right. Its event time is the left row's.
 
         Raises
         ------
         InvalidFlowError
-            See `join`.
+            If `other` is no keyed stream of the same flow, or an option has a wrong value. If the
+            key types differ or columns have the same name, when the flow is explained or started.
 
         Examples
         --------
@@ -1150,9 +1234,10 @@ class KeyedStream:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class WindowedStream:
-    """A keyed stream divided into windows, as `KeyedStream.window` returns it.
+    """A keyed stream divided into windows.
 
-    `compute` aggregates the rows of each key and window; `process` calls a function with them.
+    Godwit makes it: `KeyedStream.window` returns it. `compute` aggregates the rows of each key and
+    window; `process` calls a function with them.
 
     Examples
     --------
@@ -1187,8 +1272,8 @@ class WindowedStream:
         -------
         Stream
             The key columns; ``window_start`` (inclusive) and ``window_end`` (exclusive), or for
-            windows of rows ``window_number`` (number of the window within its key, from 0); then
-            one column per aggregate.
+            windows of rows ``window_number`` (number of the window within its key, from 0); the
+            column `length_as` of `window`, if there is one; then one column per aggregate.
 
         Raises
         ------
@@ -1228,19 +1313,28 @@ class WindowedStream:
         ----------
         function
             Called as ``function(key, rows, window)`` with the tuple of key values, the rows
-            (`godwit.KeyRows`) and the `godwit.Window`; returns the rows to emit, or ``None``. Rows
-            are in arrival order, those of a session in order of event time.
+            (`godwit.KeyRows`) and the `godwit.Window`; returns an iterable of rows to emit (tuples
+            in the order of `output`, or dicts), or ``None`` for none. The rows of a window are in
+            order of arrival, those of a session in order of event time.
         output
-            Required: columns of the emitted rows (see `godwit.columns.types.to_schema`), or a class
-            of them; see `KeyedStream.process`.
+            Required: columns of the emitted rows, as text such as ``"plane string, day date"``, a
+            dict of column name → type, an Arrow schema or a PySpark ``StructType``. Or a class (a
+            dataclass, `msgspec.Struct` or named tuple): its fields are the columns, and the
+            function emits its instances.
         event_time
-            Column of the output that downstream operators take for event time, unless they name
-            another.
+            Column of the output that is the event time for operators downstream, unless they name
+            another. By default the column with the name of the source's event time, if `output` has
+            it.
         slack
-            Largest time by which `event_time` of an emitted row is behind the watermark; rows
+            Maximum time by which `event_time` of an emitted row is behind the watermark; rows
             further behind are late downstream. By default the length of the longest window, which
             suits any time within a window; 0 suits the window's end. Required with `event_time`
             over sessions, which have no maximum length.
+
+        Returns
+        -------
+        Stream
+            The emitted rows.
 
         Raises
         ------

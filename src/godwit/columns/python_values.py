@@ -143,11 +143,12 @@ class RowMaker(Protocol):
 
 
 class KeyRows(Generic[R]):
-    """The rows of one key in one epoch, in order of arrival.
+    """The rows of one key in one epoch, or in one window, in order of arrival.
 
-    ``len(rows)`` is their number, and iterating yields a named tuple per row, or an instance of the
-    class that ``process(..., row=...)`` names. `column` returns the values of one column as a list,
-    which is faster for a function that needs few columns.
+    Godwit makes it: functions of ``process`` get it. ``len(rows)`` is the number of rows. Iterating
+    yields a named tuple per row, or an instance of the class that ``process(..., row=...)`` names.
+    `column` returns the values of one column as a list, which is faster for a function that needs
+    few columns.
 
     Examples
     --------
@@ -181,9 +182,17 @@ class KeyRows(Generic[R]):
         return f"KeyRows({len(self)} rows of {', '.join(self._columns.names)})"
 
     def column(self, name: str) -> list[Any]:
-        """Return the values of the column `name` as a new list, with nulls as ``None``.
+        """Return the values of a column as a new list, with nulls as ``None``.
 
-        Raises `KeyError` if the rows have no such column.
+        Parameters
+        ----------
+        name
+            Name of the column.
+
+        Raises
+        ------
+        KeyError
+            If the rows have no such column.
 
         Examples
         --------
@@ -219,7 +228,9 @@ class KeyRows(Generic[R]):
         raise TypeError(msg)
 
     def drop_state(self) -> None:
-        """Delete the state of the key after the call; later rows of the key get a new state.
+        """Delete the state and the timers of the key when the function returns.
+
+        Later rows of the key begin with a new state.
 
         Examples
         --------

@@ -142,21 +142,41 @@ class Assignment:
     def executor(self, key_group: int) -> str:
         """Return the name of the executor that owns a key group.
 
+        Raises
+        ------
+        InvalidPlanError
+            If there is no key group of that number.
+
         Examples
         --------
         >>> gw.even_assignment(4, ["1", "2"], [1, 1]).executor(3)
         '2'
         """
+        if not 0 <= key_group < self.num_key_groups:
+            raise InvalidPlanError(
+                f"Key group {key_group} does not exist.",
+                remedy=f"Key groups are numbered 0 to {self.num_key_groups - 1}.",
+            )
         return self.executors[int(self.executor_of[key_group])]
 
     def key_groups(self, executor: str, lane: int | None = None) -> IntArray:
         """Return the key groups of an executor, or only those of its lane `lane`, ascending.
+
+        Raises
+        ------
+        InvalidPlanError
+            If the assignment has no executor of that name.
 
         Examples
         --------
         >>> gw.even_assignment(8, ["1", "2"], [2, 2]).key_groups("1", lane=0).tolist()
         [0, 4]
         """
+        if executor not in self.executors:
+            raise InvalidPlanError(
+                f"There is no executor {executor!r} in this assignment.",
+                remedy=f"Executors are {', '.join(self.executors)}.",
+            )
         owned = self.executor_of == self.executors.index(executor)
         if lane is not None:
             owned &= self.lane_of == lane
@@ -275,6 +295,9 @@ class Assignment:
     def moves_to(self, target: Assignment) -> tuple[Move, ...]:
         """Return the moves from this assignment to `target`, in order of key groups.
 
+        `target` must have the same number of key groups; its executors may be others. The moves
+        have no state sizes.
+
         Examples
         --------
         >>> before = gw.even_assignment(4, ["1", "2"], [1, 1])
@@ -308,6 +331,13 @@ class Assignment:
     def from_dict(cls, values: Mapping[str, Any]) -> Assignment:
         """Return the assignment that `to_dict` described.
 
+        Raises
+        ------
+        KeyError
+            If a value that `to_dict` returns is missing.
+        InvalidPlanError
+            If the values are no valid assignment.
+
         Examples
         --------
         >>> assignment = gw.even_assignment(4, ["1", "2"], [1, 1])
@@ -335,7 +365,12 @@ def even_assignment(
     executors
         Names of the executors.
     lanes
-        Number of lanes of each executor.
+        Number of lanes (concurrent tasks) of each executor, in the same order.
+
+    Raises
+    ------
+    InvalidPlanError
+        If there is no executor, one is named twice, or a number of lanes is missing or below 1.
 
     Examples
     --------
@@ -345,7 +380,7 @@ def even_assignment(
     places = [(e, lane) for e, n in enumerate(lanes) for lane in range(n)]
     # Round robin over executors before lanes, so that few key groups still use every executor.
     places.sort(key=lambda place: (place[1], place[0]))
-    dealt = [places[g % len(places)] for g in range(num_key_groups)]
+    dealt = [places[g % len(places)] for g in range(num_key_groups)] if places else []
     return Assignment(
         version=0,
         executors=tuple(executors),

@@ -46,9 +46,10 @@ _MICROSECOND: Final = dt.timedelta(microseconds=1)
 
 
 class Timers:
-    """Timers of one key: set, cancel and list them; passed to functions as ``rows.timers``.
+    """Timers of one key: set, cancel and list them.
 
-    Times are datetimes in UTC.
+    Godwit makes it: functions of ``process(..., timers=...)`` get it as ``rows.timers``, and
+    ``on_timer`` as ``timer.timers``. All times are datetimes in UTC.
 
     Examples
     --------
@@ -67,8 +68,8 @@ class Timers:
     def now(self) -> dt.datetime | None:
         """Time of the timers' clock: the watermark, or the driver's clock at the epoch's start.
 
-        ``None`` before the first watermark. At the end of a bounded input (``close_at_end=True``)
-        the watermark is the last datetime there is, in the year 9999.
+        With ``timers="event"`` it is ``None`` before the first watermark; at the end of a bounded
+        input (``close_at_end=True``) it is the last possible datetime, in the year 9999.
 
         Examples
         --------
@@ -78,10 +79,15 @@ class Timers:
         return None if self._now <= BEGINNING else _datetime(self._now)
 
     def set(self, at: dt.datetime) -> None:
-        """Set a timer; if its time has passed, it fires in this epoch, after the key's rows.
+        """Set a timer: ``on_timer`` is called once the timers' clock has passed its time.
 
-        Setting a timer twice has no further effect. `at`: time of the timer; a datetime without a
-        time zone is taken as UTC.
+        If the time has passed already, it fires in this epoch, after the key's rows. Setting a
+        second timer for the same time has no effect.
+
+        Parameters
+        ----------
+        at
+            Time of the timer, a datetime; without a time zone it is taken as UTC.
 
         Examples
         --------
@@ -96,9 +102,17 @@ class Timers:
             self._times.insert(place, moment)
 
     def cancel(self, at: dt.datetime) -> bool:
-        """Cancel the timer that is set to the time `at`; return ``False`` if there is none.
+        """Cancel the timer that is set to a time.
 
-        `at`: a datetime without a time zone is taken as UTC.
+        Parameters
+        ----------
+        at
+            Time of the timer, a datetime; without a time zone it is taken as UTC.
+
+        Returns
+        -------
+        bool
+            False if the key has no timer for this time.
 
         Examples
         --------
@@ -128,7 +142,8 @@ class Timers:
 class TimedRows(KeyRows[R]):
     """The rows of one key in one epoch, with the key's timers.
 
-    A function of ``process(..., timers=...)`` is given these in place of `KeyRows`.
+    Godwit makes it: a function of ``process(..., timers=...)`` gets it in place of `KeyRows`, and
+    may use it in the same ways.
 
     Attributes
     ----------
@@ -196,10 +211,16 @@ def columns_of_rows(
 
 @dataclass(slots=True)
 class FiredTimer:
-    """A timer whose time has come, as ``on_timer`` gets it.
+    """A timer whose time has come.
 
-    ``at``: time to which the timer was set, a datetime in UTC. ``timers``: the key's other timers,
-    to set and cancel (`godwit.Timers`).
+    Godwit makes it: the function ``on_timer`` of ``process`` gets it.
+
+    Attributes
+    ----------
+    at
+        Time to which the timer was set, a datetime in UTC.
+    timers
+        The key's other timers, to set and cancel (`godwit.Timers`).
 
     Examples
     --------

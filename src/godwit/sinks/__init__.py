@@ -3,23 +3,23 @@
 Each function returns a sink for ``flow.sink(name, stream, sink)``. The target is not accessed until
 the query starts; then every sink checks its target before the first epoch.
 
-===============  =====================================  ==========================================
-sink             an epoch delivered twice               needs
-===============  =====================================  ==========================================
-`parquet`        is there once                          any file system of ``pyarrow.fs``
-`postgres`       is there once                          ``pip install 'godwit-streams[postgres]'``
-`delta`          is there once                          ``pip install 'godwit-streams[delta]'``
-`kafka`          is there once                          ``pip install 'godwit-streams[kafka]'``
-`iceberg`        is there once                          ``pip install 'godwit-streams[iceberg]'``
-`foreach`        reaches your function twice            a function that knows epochs
-`foreach_table`  reaches your function twice            a function that knows epochs
-`memory`         is there once, until the process ends  room on the driver
-`console`        may be printed twice                   ``pip install 'godwit-streams[cli]'``
-`noop`           is nowhere                             nothing
-===============  =====================================  ==========================================
+===============  ==============================  ==========================================
+sink             delivery                        needs
+===============  ==============================  ==========================================
+`parquet`        exactly once                    any file system of ``pyarrow.fs``
+`postgres`       exactly once                    ``pip install 'godwit-streams[postgres]'``
+`delta`          exactly once                    ``pip install 'godwit-streams[delta]'``
+`iceberg`        exactly once                    ``pip install 'godwit-streams[iceberg]'``
+`kafka`          exactly once                    ``pip install 'godwit-streams[kafka]'``
+`foreach`        at least once                   a function of yours
+`foreach_table`  at least once                   a function of yours
+`memory`         exactly once, in one process    memory on the driver
+`console`        at least once                   ``pip install 'godwit-streams[cli]'``
+`noop`           none: rows are discarded        nothing
+===============  ==============================  ==========================================
 
-A row that a target cannot take fails its epoch before the commit, or goes to the sink given as
-``rejects=``. The contract of all sinks is in `godwit.sinks.sink`, the first file to read.
+A row that a target cannot take fails its epoch before the commit, or goes to the sink that
+``rejects=`` names. To write a sink of your own, see `gw.sinks.Sink`.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def parquet(
     its files appear one by one; a reader that must not see half an epoch waits for its ``_SUCCESS``
     file. Each directory is for one query.
 
-    An epoch without rows writes no directory, except in complete mode, where an empty directory is
-    an empty result.
+    An epoch without rows writes no directory. With ``output="complete"`` it writes an empty one,
+    which is an empty result.
 
     Parameters
     ----------
@@ -124,19 +124,21 @@ def parquet(
     compression
         Compression codec of the files, such as ``"zstd"`` or ``"snappy"``.
     keep
-        In complete mode, the number of newest epochs to keep; older ones are deleted. ``None``: all
-        are kept.
+        With ``output="complete"``, where each epoch is the whole result: number of newest epochs to
+        keep; older ones are deleted. ``None``: all are kept.
     filesystem
-        File system on which `path` is a plain path; by default the one that `path` names as a URI.
+        Arrow file system that `path` is on; by default the one that `path` names as a URI, else the
+        local one.
     max_partitions
-        Maximum number of partition directories that one lane writes in an epoch; more fail the
-        epoch.
+        Maximum number of partition directories that one lane (parallel task) writes in an epoch;
+        an epoch with more fails.
     lane_bytes
-        A lane with this many bytes of rows or more writes its files of an epoch itself; the driver
-        writes the rows of all other lanes, into as few files as it can.
+        A lane with at least this many bytes of output writes files of its own; smaller outputs are
+        written together by the driver, so that there are fewer small files.
     rejects
-        Sink of the rows that Parquet or a directory's name cannot take (columns as in
-        `godwit.plan.staging.REJECTED`); ``None``: such a row fails its epoch.
+        Sink of the rows that Parquet or a directory's name cannot take, with the text columns
+        ``sink``, ``reason``, ``key`` and ``row`` (the last two as JSON). ``None``: such a row fails
+        its epoch.
 
     Raises
     ------
@@ -201,8 +203,9 @@ def postgres(
         Integer column that gets the number of the epoch; with it the table can be rolled back
         (``on_divergence="roll_back"``). Only with ``"append"``.
     rejects
-        Sink of the rows that the table cannot take (columns as in `godwit.plan.staging.REJECTED`);
-        ``None``: such a row fails its epoch, or the epoch's delivery if only the server finds it.
+        Sink of the rows that the table cannot take, with the text columns ``sink``, ``reason``,
+        ``key`` and ``row`` (the last two as JSON). ``None``: such a row fails its epoch before the
+        commit, or stops the query after it if only the server refuses the row.
 
     Raises
     ------
@@ -269,13 +272,15 @@ def delta(
     storage_options
         Credentials and settings of the object store, as deltalake takes them.
     max_partitions
-        Maximum number of partitions that one lane writes in an epoch; more fail the epoch.
+        Maximum number of partitions that one lane (parallel task) writes in an epoch; an epoch with
+        more fails.
     lane_bytes
-        A lane with this many bytes of rows or more writes its files of an epoch itself, unless many
-        partitions would make them small; the driver writes the rest, into as few files as it can.
+        A lane with at least this many bytes of output writes files of its own, unless many
+        partitions would make them small; smaller outputs are written together by the driver, so
+        that there are fewer small files.
     rejects
-        Sink of the rows that the table cannot take (columns as in
-        `godwit.plan.staging.REJECTED`); ``None``: such a row fails its epoch.
+        Sink of the rows that the table cannot take, with the text columns ``sink``, ``reason``,
+        ``key`` and ``row`` (the last two as JSON). ``None``: such a row fails its epoch.
 
     Raises
     ------
@@ -339,8 +344,8 @@ def iceberg(
         Columns that identify a row in ``"upsert"``; by default those that identify a row of the
         result: the key columns, and the window. Two nulls are equal.
     rejects
-        Sink of the rows that the table cannot take (columns as in `godwit.plan.staging.REJECTED`);
-        ``None``: such a row fails its epoch.
+        Sink of the rows that the table cannot take, with the text columns ``sink``, ``reason``,
+        ``key`` and ``row`` (the last two as JSON). ``None``: such a row fails its epoch.
 
     Raises
     ------
@@ -397,8 +402,8 @@ def kafka(
     servers
         Bootstrap servers: ``"host:port"``, or a list of them.
     topic
-        Topic to write to, which must exist; required even if `topic_column` sends all rows
-        elsewhere, since the sink's epochs are recorded under it.
+        Topic to write to, which must exist. Required even if `topic_column` names other topics for
+        all rows, since the sink stores the number of its last epoch under this topic.
     value
         Format of the values: ``"json"``, ``"text"`` and ``"bytes"`` (of the rows' only column), or
         one of ``gw.formats``. Values have all columns but `headers`, `topic_column` and
@@ -419,17 +424,20 @@ def kafka(
         clients.
     exactly_once
         ``False``: **at least once**, without transactions: after a crash the last epoch may be
-        written twice, and readers see an epoch's rows as they come.
+        written twice, and readers see the rows of an epoch one by one.
     transaction_timeout
-        Time after which the broker aborts an open transaction (``transaction.timeout.ms``).
+        Time after which the broker aborts an open transaction (``transaction.timeout.ms``). It must
+        be longer than the delivery of an epoch takes.
     timeout
-        Time to wait for an answer of the cluster before raising an error.
+        Maximum time to wait for an answer of the cluster; then the start, or the delivery and with
+        it the query, fails with a `SinkError`.
     config
         Further settings of librdkafka, as in ``{"compression.type": "zstd"}``. Passwords are not
         shown in errors or plans.
     rejects
-        Sink of the rows that cannot be encoded as messages or exceed the topic's maximum size
-        (columns as in `godwit.plan.staging.REJECTED`); ``None``: such a row fails its epoch.
+        Sink of the rows that cannot be encoded as messages or exceed the topic's maximum size, with
+        the text columns ``sink``, ``reason``, ``key`` and ``row`` (the last two as JSON). ``None``:
+        such a row fails its epoch.
 
     Raises
     ------

@@ -352,12 +352,21 @@ def _can_partition(dtype: pa.DataType) -> bool:
 def latest_epoch(
     path: str | os.PathLike[str], filesystem: pafs.FileSystem | None = None
 ) -> int | None:
-    """Return the newest epoch that a Parquet sink has delivered to `path`.
+    """Return the number of the newest epoch that a Parquet sink has delivered.
 
-    ``None`` before the first.
+    With ``output="complete"`` the directory ``<path>/epoch=<number>`` has the whole result.
 
-    In complete mode ``<path>/epoch=<latest>`` holds the whole result. `path`, `filesystem`: as
-    given to the sink.
+    Parameters
+    ----------
+    path
+        Directory of the sink, as passed to `gw.sinks.parquet`.
+    filesystem
+        Arrow file system of the sink, if it was given one.
+
+    Returns
+    -------
+    int or None
+        ``None`` before the first epoch, also if the directory does not exist yet.
 
     Examples
     --------

@@ -6,16 +6,16 @@ flow is started.
 ====================  ============================================  =======================
 source                rows                                          position
 ====================  ============================================  =======================
-`parquet`, `arrow`    files that turn up in a directory             which files were read
-`csv`, `json`         the same, of lines of text                    which files were read
+`parquet`, `arrow`    of files that appear in a directory           which files were read
+`csv`, `json`         of text files that appear in a directory      which files were read
 `kafka`               messages of topics                            offsets of partitions
-`memory`              what a program adds, for tests                a number of rows
-`rate`                numbered rows, any number a second            a number of rows
-`nexmark`             bids, auctions and persons of the benchmark   a number of rows
+`memory`              that the program adds, for tests              number of rows
+`rate`                generated: numbers and times                  number of rows
+`nexmark`             generated: bids, auctions, persons (NEXMark)  number of rows
 ====================  ============================================  =======================
 
-The contract of all sources is in `godwit.sources.source`, the first file to read: derive from
-`Source` to write your own, and check it by ``gw.testing.check_source``.
+A position says how far an epoch has read. To write a source of your own, derive from
+`gw.sources.Source`, and check it by `gw.testing.check_source`.
 """
 
 from __future__ import annotations
@@ -96,8 +96,9 @@ def parquet(
     """Read Parquet files as they appear in a directory and its subdirectories.
 
     Each file is read once; files that are found by the same listing are read in order of
-    modification time, then path. A large file is divided by row groups among lanes. Only the
-    columns that the flow uses are read. Directories named like ``day=2024-05-01`` become columns.
+    modification time, then path. A large file is divided by row groups among lanes (parallel
+    tasks). Only the columns that the flow uses are read. Directories named like ``day=2024-05-01``
+    become columns.
 
     Parameters
     ----------
@@ -113,17 +114,20 @@ def parquet(
         Arrow file system that `path` is on; by default the one that `path` names as a URI, else the
         local one.
     pattern
-        Read only files whose names match (``"*.parquet"``); by default all except those that begin
-        with ``_`` or ``.``.
+        Read only files whose names match, such as ``"*.parquet"``; by default all files except
+        those whose names begin with ``_`` or ``.``.
     max_rows_per_epoch, max_files_per_epoch
         Maximum rows and files that one epoch reads; by default all that are available. An epoch may
         end within a file.
 
     Raises
     ------
+    InvalidFlowError
+        If the schema is not valid.
     SourceError
-        At the start or in an epoch: if the directory does not exist, or a file is no Parquet file,
-        was changed after it was listed, or was deleted before it was read.
+        If another option is wrong. At the start or in an epoch: if the directory does not exist, or
+        a file is no Parquet file, was changed after it was listed, or was deleted before it was
+        read.
 
     Examples
     --------
@@ -156,7 +160,37 @@ def arrow(
 ) -> Source:
     """Read Arrow IPC files (Feather 2) as they appear in a directory and its subdirectories.
 
-    All parameters and errors are those of `parquet`. A large file is divided by record batches.
+    Each file is read once; files that are found by the same listing are read in order of
+    modification time, then path. A large file is divided by record batches among lanes (parallel
+    tasks). Directories named like ``day=2024-05-01`` become columns.
+
+    Parameters
+    ----------
+    path
+        A directory or a file: a local path, or a URI that ``pyarrow.fs`` understands (``s3://``,
+        ``gs://``, ``abfs://``, ``hdfs://``).
+    schema
+        Columns: an Arrow schema, a dict of column name → type, text such as ``"symbol string, price
+        double"``, or a PySpark ``StructType``. By default the columns of the first file. A column
+        that a file lacks is null; one of a narrower type is widened; one of another type is an
+        error that names the file. Columns of a file that are not in the schema are ignored.
+    filesystem
+        Arrow file system that `path` is on; by default the one that `path` names as a URI, else the
+        local one.
+    pattern
+        Read only files whose names match, such as ``"*.arrow"``; by default all files except those
+        whose names begin with ``_`` or ``.``.
+    max_rows_per_epoch, max_files_per_epoch
+        Maximum rows and files that one epoch reads; by default all that are available. An epoch may
+        end within a file.
+
+    Raises
+    ------
+    InvalidFlowError
+        If the schema is not valid.
+    SourceError
+        If another option is wrong. At the start or in an epoch: if the directory does not exist, or
+        a file is no Arrow file, was changed after it was listed, or was deleted before it was read.
 
     Examples
     --------
@@ -191,12 +225,30 @@ def json(
 ) -> Source:
     """Read files with one JSON object per line as they appear in a directory tree.
 
-    Parameters that are not listed here, and errors, are those of `parquet`. Without a schema, types
-    are inferred from the first lines of the first file. Files whose names end in ``.gz``, ``.bz2``,
-    ``.zst``, ``.lz4`` or ``.br`` are decompressed; such a file is read by one lane.
+    Each file is read once; files that are found by the same listing are read in order of
+    modification time, then path. Files whose names end in ``.gz``, ``.bz2``, ``.zst``, ``.lz4`` or
+    ``.br`` are decompressed; such a file is read by one lane (parallel task), others may be divided
+    among several. Directories named like ``day=2024-05-01`` become columns.
 
     Parameters
     ----------
+    path
+        A directory or a file: a local path, or a URI that ``pyarrow.fs`` understands (``s3://``,
+        ``gs://``, ``abfs://``, ``hdfs://``).
+    schema
+        Columns: an Arrow schema, a dict of column name → type, text such as ``"symbol string, price
+        double"``, or a PySpark ``StructType``. By default names and types are inferred from the
+        first lines of the first file. A column that a file lacks is null; columns of a file that
+        are not in the schema are ignored.
+    filesystem
+        Arrow file system that `path` is on; by default the one that `path` names as a URI, else the
+        local one.
+    pattern
+        Read only files whose names match, such as ``"*.json"``; by default all files except those
+        whose names begin with ``_`` or ``.``.
+    max_rows_per_epoch, max_files_per_epoch
+        Maximum rows and files that one epoch reads; by default all that are available. An epoch may
+        end within a file.
     on_bad
         Action for a line that cannot be parsed: ``"refuse"``: fail its epoch, with an error that
         names the file; ``"skip"``: leave it out, with a warning; ``"divert"``: leave it out and
@@ -205,6 +257,14 @@ def json(
         Sink of the lines that cannot be parsed; required with ``on_bad="divert"``. Its rows have
         columns ``path``, ``value`` (bytes of the line) and ``error``, and are delivered with their
         epoch.
+
+    Raises
+    ------
+    InvalidFlowError
+        If the schema is not valid, or `on_bad` and `rejects` do not fit each other.
+    SourceError
+        If another option is wrong. At the start or in an epoch: if the directory does not exist, or
+        a file cannot be read, was changed after it was listed, or was deleted before it was read.
 
     Examples
     --------
@@ -247,22 +307,57 @@ def csv(
 ) -> Source:
     """Read CSV files as they appear in a directory and its subdirectories.
 
-    Parameters that are not listed here, and errors, are those of `parquet`. Without a schema, types
-    are inferred from the first lines of the first file. Compressed files are read as by `json`.
+    Each file is read once; files that are found by the same listing are read in order of
+    modification time, then path. Files whose names end in ``.gz``, ``.bz2``, ``.zst``, ``.lz4`` or
+    ``.br`` are decompressed; such a file is read by one lane (parallel task), others may be divided
+    among several. Directories named like ``day=2024-05-01`` become columns.
 
     Parameters
     ----------
+    path
+        A directory or a file: a local path, or a URI that ``pyarrow.fs`` understands (``s3://``,
+        ``gs://``, ``abfs://``, ``hdfs://``).
+    schema
+        Columns: an Arrow schema, a dict of column name → type, text such as ``"symbol string, price
+        double"``, or a PySpark ``StructType``. By default names and types are inferred from the
+        first lines of the first file. A column that a file lacks is null; columns of a file that
+        are not in the schema are ignored.
     header
         ``True``: the first line of each file has the names of its columns. ``False``: columns are
         those of `schema`, in that order, and `schema` is required.
     delimiter, quote, escape
-        One character each; `quote` and `escape` may be ``None``, for none.
+        One character each: between fields, around a field, and before a character that is meant
+        literally. ``None`` for `quote` or `escape`: no character has this meaning.
     null_values
         Texts that are read as null if they are not quoted.
     newlines_in_values
         ``True``: quoted text may have line breaks; then each file is read whole, by one lane.
-    on_bad, rejects
-        See `json`; ``"skip"`` and ``"divert"`` are not possible with `newlines_in_values`.
+    filesystem
+        Arrow file system that `path` is on; by default the one that `path` names as a URI, else the
+        local one.
+    pattern
+        Read only files whose names match, such as ``"*.csv"``; by default all files except those
+        whose names begin with ``_`` or ``.``.
+    max_rows_per_epoch, max_files_per_epoch
+        Maximum rows and files that one epoch reads; by default all that are available. An epoch may
+        end within a file.
+    on_bad
+        Action for a line that cannot be parsed: ``"refuse"``: fail its epoch, with an error that
+        names the file; ``"skip"``: leave it out, with a warning; ``"divert"``: leave it out and
+        write it to the sink `rejects`. ``"skip"`` and ``"divert"`` are not possible with
+        `newlines_in_values`.
+    rejects
+        Sink of the lines that cannot be parsed; required with ``on_bad="divert"``. Its rows have
+        columns ``path``, ``value`` (bytes of the line) and ``error``, and are delivered with their
+        epoch.
+
+    Raises
+    ------
+    InvalidFlowError
+        If the schema is not valid, or `on_bad` and `rejects` do not fit each other.
+    SourceError
+        If another option is wrong. At the start or in an epoch: if the directory does not exist, or
+        a file cannot be read, was changed after it was listed, or was deleted before it was read.
 
     Examples
     --------
@@ -330,6 +425,15 @@ def memory(
         Rows can be added from any thread, before and while a query runs. They are in memory
         only: after a restart of the process, add them again.
 
+    Raises
+    ------
+    InvalidFlowError
+        If the schema or the name is not valid.
+    InvalidInputError
+        If a row does not fit the columns.
+    SourceError
+        If `max_rows_per_epoch` is not a positive number.
+
     Examples
     --------
     >>> source = gw.sources.memory("symbol string, price double", [("A", 9.5)])
@@ -354,12 +458,15 @@ def rate(
     start: dt.datetime | str | None = None,
     seed: int = 0,
 ) -> Source:
-    """Generate numbered rows: columns ``timestamp``, ``value`` (0, 1, 2, ...) and perhaps ``key``.
+    """Generate numbered rows, at a constant rate, with the columns ``timestamp`` and ``value``.
+
+    ``value`` is 0, 1, 2, ...; with `num_keys` there is a column ``key`` too.
 
     Parameters
     ----------
     rows_per_second
-        Row *i* has the ``timestamp`` ``start + i / rows_per_second`` seconds.
+        Rows per second of event time: row *i* has the ``timestamp`` ``start + i / rows_per_second``
+        seconds.
     num_keys
         Adds a column ``key`` (bigint) with pseudo-random numbers of this many different keys;
         ``None``: no such column.
@@ -376,6 +483,11 @@ def rate(
         first start.
     seed
         Seed of the keys. The same seed, start and rate always give the same rows.
+
+    Raises
+    ------
+    SourceError
+        If an option is wrong, or ``paced=False`` has neither `max_rows_per_epoch` nor `num_rows`.
 
     Examples
     --------
@@ -417,14 +529,23 @@ def nexmark(
     events_per_second
         Events per second of all three kinds together.
     paced
-        As in `rate`.
-    max_rows_per_epoch, num_rows
-        As in `rate`; rows of this kind are counted, not events of all three.
+        ``True``: a row arrives when the clock reaches its time. ``False``: rows arrive as fast as
+        they are read, with times ahead of the clock; give `max_rows_per_epoch` or `num_rows` too.
+    max_rows_per_epoch
+        Maximum rows of this kind that one epoch reads; by default all that have arrived.
+    num_rows
+        Number of rows of this kind after which the source ends; by default it never does.
     start
         Time of the first event of all three kinds, a datetime or ISO 8601 text; by default the time
         of the query's first start.
     seed
         Seed of the rows' values. The same seed, start and rate always give the same rows.
+
+    Raises
+    ------
+    SourceError
+        If there is no such kind, an option is wrong, or ``paced=False`` has neither
+        `max_rows_per_epoch` nor `num_rows`.
 
     Examples
     --------
@@ -489,8 +610,8 @@ def kafka(
     isolation
         ``"read_committed"`` leaves out messages of aborted and open transactions, as in Kafka.
     on_data_loss
-        Action if Kafka's retention deleted messages before they were read: ``"refuse"``: fail;
-        ``"skip"``: go on without them, with a warning that has the number of offsets.
+        Action if Kafka's retention deleted messages before they were read: ``"refuse"``: the query
+        fails; ``"skip"``: it goes on without them, with a warning that has the number of offsets.
     on_bad
         Action for a message that cannot be decoded: ``"refuse"``: fail its epoch; ``"skip"``: leave
         it out, with a warning; ``"divert"``: leave it out and write it to the sink `rejects`.
@@ -503,7 +624,8 @@ def kafka(
         Consumer group to which offsets are committed after each epoch, for lag monitors only: a
         query resumes from its checkpoint, never from the group's offsets.
     timeout
-        Time to wait for an answer of the cluster before raising an error.
+        Maximum time to wait for an answer of the cluster; then the start, or the epoch and with it
+        the query, fails with a `SourceError`.
     config
         Further settings of librdkafka, as in ``{"security.protocol": "ssl"}``. Passwords are not
         shown in errors or plans.

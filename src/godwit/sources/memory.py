@@ -23,10 +23,27 @@ if TYPE_CHECKING:
 
 
 class MemorySource(Source):
-    """Source for tests of rows in the driver's memory, which the program adds by `add`.
+    """Source of rows that the program adds by `add`; for tests.
 
-    `gw.sources.memory` makes one, and documents the parameters. A position is a number of rows, and
-    a split contains its rows.
+    Make one by `gw.sources.memory`. Rows are kept in the driver's memory only: add them again after
+    a restart of the process. A position is the number of rows read, and a split contains its rows.
+
+    Parameters
+    ----------
+    schema
+        Columns: an Arrow schema, a dict of column name → type, text such as
+        ``"symbol string, price double"``, or a PySpark ``StructType``.
+    name
+        Name of the source in errors, and its identity in the checkpoint.
+    max_rows_per_epoch
+        Maximum rows that one epoch reads; by default all that were added.
+
+    Raises
+    ------
+    InvalidFlowError
+        If the schema or the name is not valid.
+    SourceError
+        If `max_rows_per_epoch` is not a positive number.
 
     Examples
     --------
@@ -61,13 +78,18 @@ class MemorySource(Source):
         )
 
     def add(self, rows: Any) -> None:
-        """Add rows, from any thread; they are read by the next epoch.
+        """Add rows, from any thread; the next epochs read them, in the order in which they came.
 
         Parameters
         ----------
         rows
             A list of dicts or tuples, an Arrow table or record batch, or a pandas DataFrame. A
             column that a dict lacks is null.
+
+        Raises
+        ------
+        InvalidInputError
+            If a row does not fit the source's columns; then none of `rows` is added.
 
         Examples
         --------
@@ -84,14 +106,38 @@ class MemorySource(Source):
 
     @property
     def schema(self) -> pa.Schema:
+        """Columns of the rows, as they were passed to the source.
+
+        Examples
+        --------
+        >>> gw.sources.memory("n int").schema.names
+        ['n']
+        """
         return self._schema
 
     @property
     def identity(self) -> str:
+        """The word ``memory`` and the source's name; the checkpoint stores it.
+
+        Examples
+        --------
+        >>> gw.sources.memory("n int", name="numbers").identity
+        'memory numbers'
+        """
         return f"memory {self._name}"
 
     def open(self, position: Position | None) -> None:
-        """Check that all rows up to `position` were added again; raise `SourceError` if not.
+        """Check, at a restart, that the program has added the rows of the earlier run again.
+
+        Parameters
+        ----------
+        position
+            Number of rows that the query had read. ``None``, for a new query: nothing to check.
+
+        Raises
+        ------
+        SourceError
+            If the source has fewer rows than that.
 
         Examples
         --------
@@ -109,6 +155,13 @@ class MemorySource(Source):
             )
 
     def start(self) -> Position:
+        """Return the first position of a new query, 0: it reads all rows that were added.
+
+        Examples
+        --------
+        >>> gw.sources.memory("n int").start()
+        0
+        """
         return 0
 
     def end(self, position: Position) -> Position:
@@ -127,12 +180,43 @@ class MemorySource(Source):
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
+        """Return the number of rows up to which an epoch that begins at `position` reads.
+
+        Parameters
+        ----------
+        position
+            Number of rows that were read before the epoch.
+        limit
+            Maximum rows of the epoch, in addition to `max_rows_per_epoch`; ``None``: no other
+            limit.
+        until
+            Position not to exceed; ``None``: all rows that were added.
+
+        Examples
+        --------
+        >>> numbers = gw.sources.memory("n int", max_rows_per_epoch=2)
+        >>> numbers.add([{"n": 1}, {"n": 2}, {"n": 3}])
+        >>> numbers.latest(0), numbers.latest(0, limit=1), numbers.latest(2)
+        (2, 1, 3)
+        """
         ends = [self._count]
         ends += [position + most for most in (limit, self._max_rows) if most is not None]
         ends += [] if until is None else [until]
         return max(position, min(ends))
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
+        """Divide the rows with numbers `begin` to `end` - 1 into at most `parallelism` splits.
+
+        Rows are numbered from 0 in the order in which they were added. Each split contains its
+        rows, so that tasks need not read them from the driver.
+
+        Examples
+        --------
+        >>> numbers = gw.sources.memory("n int")
+        >>> numbers.add([{"n": 1}, {"n": 2}, {"n": 3}])
+        >>> [split.what for split in numbers.splits(0, 3, 2)]
+        ['rows 0 to 0', 'rows 1 to 2']
+        """
         parts = max(1, min(parallelism, end - begin))
         edges = [begin + (end - begin) * part // parts for part in range(parts + 1)]
         return [
@@ -162,6 +246,16 @@ class MemorySource(Source):
         )
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split, with `columns` in this order.
+
+        Examples
+        --------
+        >>> numbers = gw.sources.memory("n int")
+        >>> numbers.add([{"n": 1}, {"n": 2}])
+        >>> [split] = numbers.splits(0, 2, 1)
+        >>> [batch.to_pylist() for batch in numbers.read(split, ["n"])]
+        [[{'n': 1}, {'n': 2}]]
+        """
         with pa.ipc.open_stream(split.payload) as reader:
             for batch in reader:
                 yield batch.select(list(columns))

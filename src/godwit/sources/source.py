@@ -47,16 +47,17 @@ class Split:
         Approximate number of stored bytes; ``None`` if unknown. An epoch with few rows and bytes is
         read on the driver, which saves a Spark stage.
     what
-        Text for errors and plans, such as a file and its row groups.
+        Text that names the rows in errors and plans, such as a file and its row groups.
     payload
-        Any picklable value by which `Source.read` finds the rows.
+        Any picklable value from which `Source.read` knows what to read, such as a path and the
+        numbers of row groups; or the rows themselves.
     arrived_us
         Arrival times of the rows, in microseconds of Unix time, such as the modification time of
         each file; every time stands for an equal share of the rows. Latency is measured from them.
         Empty if they are unknown, or if the rows have them in the column `Source.arrival_time`.
     exact
         ``True``: the split has exactly `rows` rows; ``False``: at most, as between two offsets of a
-        log with gaps.
+        log with gaps (offsets that have no row).
     missing
         Number of rows that the source has lost and that the user chose to skip, such as messages
         that retention deleted. They are counted as unreadable when the epoch is committed.
@@ -106,13 +107,14 @@ class Lag:
 class Unreadable:
     """Rows of a split that could not be read; `Source.read` yields this in their place.
 
-    They are counted in an event and a metric, and written with their epoch to the sink
-    `Source.rejects`, if there is one.
+    The event `godwit.events.RowsUnreadable` and a metric report their number. If the source has a
+    sink `Source.rejects`, they are written to it, together with the results of their epoch.
 
     Attributes
     ----------
     rows
-        One row for each, such as its bytes and the error, with the columns of `Source.unreadable`.
+        One row for each row that could not be read, such as its bytes and the error, with the
+        columns of `Source.unreadable`.
 
     Examples
     --------
@@ -144,8 +146,13 @@ def check_on_bad(where: str, on_bad: str, rejects: object) -> None:
 class Source(ABC):
     """Base class of sources for ``flow.source(name, source)``; derive from it to write your own.
 
-    Define `schema`, `identity`, `start`, `latest`, `splits` and `read`. A *position* is where an
-    epoch begins or ends in the input; an epoch reads the rows between two of them.
+    Define `schema`, `identity`, `start`, `latest`, `splits` and `read`; the other methods have
+    defaults. A *position* is where an epoch begins or ends in the input, such as an offset: a
+    number, text, bytes, ``None``, or lists and dicts of these. An epoch reads the rows between two
+    positions, and its commit record stores the second one, from which a restarted query goes on.
+
+    The driver calls all methods but `read`, which is called on pickled copies of the source in any
+    process. Check a source of your own by `godwit.testing.check_source`.
 
     Attributes
     ----------
@@ -212,10 +219,15 @@ class Source(ABC):
         """
 
     def open(self, position: Position | None) -> None:  # noqa: B027  many have nothing to do here
-        """Prepare for reading, on the driver; raise if the data does not exist.
+        """Prepare for reading, on the driver, before the first epoch of a run.
 
-        `position` is that of the last committed epoch; ``None`` in a new query. Raise if the source
-        cannot go on from it.
+        By default nothing is done. A source of your own should raise `godwit.errors.SourceError` if
+        its data does not exist, or if it cannot go on from `position`.
+
+        Parameters
+        ----------
+        position
+            Position that the last committed epoch read up to; ``None`` in a new query.
 
         Examples
         --------
@@ -229,7 +241,7 @@ class Source(ABC):
 
     @abstractmethod
     def start(self) -> Position:
-        """Return the first position of a new query: before the first row to read.
+        """Return the position at which a new query begins: before the first row to read.
 
         Examples
         --------
@@ -283,14 +295,14 @@ class Source(ABC):
         return self.latest(position)
 
     def precedes(self, position: Position, other: Position) -> bool:
-        """Return whether `position` is before `other`.
+        """Return true if `position` is before `other`; false if it is equal, after it, or neither.
 
         A query fails if `latest` or `end` returns a position before the one that it has read up to,
         since rows would be processed twice. By default numbers are compared. Lists of one length,
         and dicts of the same keys, are compared item by item: a position is before another if some
-        number in it is smaller, none is greater, and all else is equal. Other positions are never
-        before each other, so define this method for text, and where one number of several may go
-        back.
+        number in it is smaller, none is greater, and all else is equal. Other positions, such as
+        text, are never before each other. Define this method if positions are text, or if some
+        number in them may become smaller while the source advances.
 
         Examples
         --------
@@ -306,7 +318,20 @@ class Source(ABC):
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
         """Divide the rows from `begin` to `end` into about `parallelism` splits of equal size.
 
-        Every row is in exactly one split. Rows of an earlier split come first in arrival order.
+        Every row must be in exactly one split. The rows of a split count as having arrived before
+        those of the next split in the list.
+
+        Parameters
+        ----------
+        begin, end
+            Positions: the rows after `begin`, up to `end`.
+        parallelism
+            Number of tasks that can read at the same time.
+
+        Returns
+        -------
+        list of Split
+            Fewer or more than `parallelism` are allowed; empty if there are no rows.
 
         Examples
         --------
@@ -318,10 +343,24 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split: only these columns, in this order, of the schema's types.
+        """Yield the rows of a split as record batches.
 
-        For rows that cannot be read it raises, or, if the user chose to skip or divert them, yields
-        `Unreadable` in their place, the same each time.
+        They must have exactly `columns`, in this order, of the types of `schema`. For a row that
+        cannot be read, raise `godwit.errors.SourceError`; or, if your source has an option to skip
+        or divert such rows, yield an `Unreadable` in its place. A split may be read several times,
+        in several processes, and must give the same rows and `Unreadable` objects each time.
+
+        Parameters
+        ----------
+        split
+            A split that `splits` returned.
+        columns
+            Names of the columns to read: those of `schema` that the flow uses.
+
+        Yields
+        ------
+        pyarrow.RecordBatch or Unreadable
+            Rows in arrival order, in batches of any size.
 
         Examples
         --------
@@ -333,7 +372,10 @@ class Source(ABC):
         """
 
     def lag(self, position: Position) -> Lag:
-        """Return the lag of a query that has read up to `position`; by default all unknown.
+        """Return how far a query that has read up to `position` is behind the source's end.
+
+        Metrics and the controller use it. By default all fields of the `Lag` are ``None``, for
+        unknown.
 
         Examples
         --------
@@ -346,12 +388,12 @@ class Source(ABC):
         return Lag()
 
     def committed(self, position: Position) -> None:  # noqa: B027  many have nothing to do here
-        """React to a commit; all rows up to `position` are processed and committed.
+        """Take notice of a commit: all rows up to `position` are processed and committed.
 
-        Called after each commit that advanced the position, and once more at a restart. A source
-        may report progress here, such as offsets of a consumer group, for monitoring: a query
-        always resumes from its checkpoint. An exception is announced as an event, and the query
-        goes on.
+        Called after each commit that advanced the position, and once more at a restart. By default
+        nothing is done. A source may report progress here for monitoring, such as the offsets of a
+        consumer group; a query always resumes from its checkpoint. If this method raises, an event
+        reports it, and the query goes on.
 
         Examples
         --------
@@ -363,7 +405,7 @@ class Source(ABC):
         """
 
     def describe(self, position: Position) -> dict[str, Any]:
-        """Return a position as a few short values, to be shown by ``godwit checkpoint``.
+        """Return a position as a few named values, which ``godwit checkpoint inspect`` shows.
 
         Examples
         --------
@@ -373,7 +415,9 @@ class Source(ABC):
         return {"position": position}
 
     def close(self) -> None:  # noqa: B027  many have nothing to do here
-        """Release the resources of `open`, also after an error. A second call must do nothing.
+        """Release the resources that `open` acquired; by default nothing is done.
+
+        Called at the end of a run, also after an error, and perhaps twice.
 
         Examples
         --------

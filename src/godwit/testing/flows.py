@@ -123,13 +123,18 @@ def run(
     now
         Time of the test's clock at the beginning, a datetime or ISO 8601 text; by default the time
         of the call. The clock advances only by `advance` and `Run.advance`.
-    policy, components
-        As in ``flow.start``.
+    policy
+        Settings for recovery after the loss of an executor, and for copies of state; see
+        `gw.Policy`.
+    components
+        Component → names of its operators, which run in the same lanes; by default each operator is
+        a component, of the same name.
 
     Returns
     -------
     Run
-        The finished run, with its rows, state and events; further epochs can be run on it.
+        The run after its last epoch, with its rows, state and events. Further epochs can be run on
+        it.
 
     Raises
     ------
@@ -200,13 +205,38 @@ def cluster(
 ) -> Run:
     """Start a flow in this process, to run it epoch by epoch; for tests.
 
-    Parameters and errors are those of `run`.
+    Parameters
+    ----------
+    flow
+        The flow. Its sources are stand-ins (`gw.testing.stream`), Godwit's own sources, or
+        DataFrames, of which only the columns are used; maps over DataFrames need a Spark session.
+    executors
+        Number of simulated executors of one lane each, named ``"1"``, ``"2"``, ...; or name →
+        number of lanes.
+    checkpoint
+        Directory of the checkpoint, which is resumed if it has epochs; by default a temporary one.
+    now
+        Time of the test's clock at the beginning, a datetime or ISO 8601 text; by default the time
+        of the call. The clock advances only by `Run.advance`.
+    policy
+        Settings for recovery after the loss of an executor, and for copies of state; see
+        `gw.Policy`.
+    components
+        Component → names of its operators, which run in the same lanes; by default each operator is
+        a component, of the same name.
 
     Returns
     -------
     Run
-        The run, which has processed nothing yet. Use it in a ``with`` statement, which closes
-        sources and releases the lease on `checkpoint`.
+        The run, which has processed nothing yet: call `Run.epoch` with rows. Use it in a ``with``
+        statement, which closes sources and releases the lock on `checkpoint`.
+
+    Raises
+    ------
+    InvalidFlowError
+        If the flow is wrong, or its maps need Spark and there is no session.
+    GodwitError
+        Any other error that starting a query would fail with.
 
     Examples
     --------
@@ -241,15 +271,17 @@ class _Driver(LocalRun):
 
 
 class Run:
-    """A flow that runs in this process, as `gw.testing.run` and `gw.testing.cluster` return it.
+    """A flow that runs in this process, epoch by epoch; for tests.
+
+    Godwit makes it: `gw.testing.run` and `gw.testing.cluster` return it. Its methods return the
+    rows that sinks got meanwhile, as a dict: name of a sink → its new rows. Sinks that got none are
+    left out of the dict; asking it for one of them gives a table without rows.
 
     Attributes
     ----------
-    flow
-        The compiled flow.
     epochs
-        Outcomes of all epochs (`godwit.migration.EpochOutcome`), oldest first: ``rows_in``,
-        ``rows_out``, ``left_out``, ``watermarks`` and more.
+        Outcomes of all epochs, oldest first, with ``rows_in``, ``rows_out``, ``left_out`` (dropped
+        rows by operator and reason), ``watermarks`` and more.
     events
         Events (`gw.events`), oldest first.
 
@@ -336,7 +368,7 @@ class Run:
 
     @property
     def flow(self) -> CompiledFlow:
-        """The compiled flow.
+        """The plan of the flow, for looking at its operators, components and columns.
 
         Examples
         --------
@@ -352,7 +384,7 @@ class Run:
         self.close()
 
     def close(self) -> None:
-        """Close the checkpoint and the sources; results can still be read.
+        """Close the sources, and release the lock on the checkpoint; results can still be read.
 
         Examples
         --------
@@ -388,7 +420,7 @@ class Run:
         Returns
         -------
         dict
-            Name of a sink → its new rows, for sinks that got any.
+            Name of a sink → its new rows; sinks without new rows are left out.
 
         Raises
         ------
@@ -415,7 +447,7 @@ class Run:
 
     @user_call
     def go_round(self, rounds: int | None = None) -> dict[str, pa.Table]:
-        """Run epochs over the rows that wait in loops, until none wait or the loops pause.
+        """Run epochs over the rows that wait in feedback loops, until none wait or the loops pause.
 
         Parameters
         ----------
@@ -425,7 +457,12 @@ class Run:
         Returns
         -------
         dict
-            Name of a sink → its new rows.
+            Name of a sink → its new rows; sinks without new rows are left out.
+
+        Raises
+        ------
+        GodwitError
+            Any error that an epoch would fail with on a cluster; it is not committed then.
 
         Examples
         --------
@@ -451,13 +488,24 @@ class Run:
         by
             Time by which the clock advances, such as ``"1 hour"``.
         watermarks
-            Name of a source → its new watermark, as if rows had arrived with that event time plus
-            the source's slack. Windows that end by then are emitted. A watermark never goes back.
+            Name of a source → its new watermark, a datetime or ISO 8601 text, as if rows had
+            arrived with that event time plus the source's slack. Windows that end by then are
+            emitted. A watermark never goes back: an earlier one changes nothing.
 
         Returns
         -------
         dict
-            Name of a sink → its new rows.
+            Name of a sink → its new rows; sinks without new rows are left out.
+
+        Raises
+        ------
+        InvalidInputError
+            If there is no such source, it has no event time that the flow uses, or a watermark is
+            no time.
+        InvalidFlowError
+            If `by` is no length of time, or negative.
+        GodwitError
+            Any other error that an epoch would fail with on a cluster.
 
         Examples
         --------
@@ -481,7 +529,12 @@ class Run:
         Returns
         -------
         dict
-            Name of a sink → its new rows.
+            Name of a sink → its new rows; sinks without new rows are left out.
+
+        Raises
+        ------
+        GodwitError
+            Any error that an epoch would fail with on a cluster.
 
         Examples
         --------
@@ -512,17 +565,26 @@ class Run:
         Parameters
         ----------
         component
-            Name of the component: usually that of an operator.
+            Name of the component: by default each operator is one, of the same name.
         to
             Name of an executor, for all key groups; key group → name of an executor; or a
             `gw.Assignment`.
-        strategy, bounds
-            As in ``query.migrate``.
+        strategy
+            ``"live"``, ``"disruptive"`` or ``"stop_the_world"``; for two-phase windows also
+            ``"instant"`` (their default) or ``"smooth"``. See `gw.Strategy`.
+        bounds
+            Limits on what is in flight at once; by default ``gw.Bounds()``.
+
+        Returns
+        -------
+        EndMigration
+            ``outcome`` (``"finished"`` or ``"cancelled"``), ``moved`` (number of key groups that
+            moved), ``withdrawn`` (number of those that did not) and ``reason``.
 
         Raises
         ------
         InvalidPlanError
-            If a component, key group or executor does not exist.
+            If a component, key group, executor or strategy does not exist.
         MigrationError
             If the component cannot be migrated by that strategy.
 
@@ -569,7 +631,23 @@ class Run:
     def spread(self, operator: str, key: Any, *, left: int = 1, right: int = 1) -> None:
         """Divide the rows of a hot key among several key groups, from the next epoch on.
 
-        Parameters and errors are those of ``query.hot_keys.spread``.
+        Parameters
+        ----------
+        operator
+            Name of a join with ``spread=``, or of a ``process`` with ``merge=``.
+        key
+            The key's value; if there are several key columns, a tuple of their values, in the order
+            of ``key_by``.
+        left, right
+            For a join: numbers of parts that the left rows and the right rows are divided into. For
+            ``process``: `left` is the number of parts, and `right` must be 1.
+
+        Raises
+        ------
+        InvalidPlanError
+            If there is no such operator, or the key or a number is not valid.
+        MigrationError
+            If another change of the key has not happened yet.
 
         Examples
         --------
@@ -589,9 +667,22 @@ class Run:
 
     @user_call
     def gather(self, operator: str, key: Any) -> None:
-        """Merge the parts of a divided key again, in the next epoch.
+        """Send all rows of a divided key to one key group again, from the next epoch on.
 
-        Parameters and errors are those of ``query.hot_keys.gather``.
+        Parameters
+        ----------
+        operator
+            Name of a join with ``spread=``, or of a ``process`` with ``merge=``.
+        key
+            The key's value; if there are several key columns, a tuple of their values, in the order
+            of ``key_by``.
+
+        Raises
+        ------
+        InvalidPlanError
+            If there is no such operator, or the key is not divided.
+        MigrationError
+            If another change of the key has not happened yet.
 
         Examples
         --------
@@ -621,12 +712,21 @@ class Run:
 
     @user_call
     def add(self, executor: str, lanes: int = 1) -> None:
-        """Add an executor with `lanes` lanes, without state and key groups.
+        """Add an executor, without state and key groups; `migrate` moves some there.
+
+        Parameters
+        ----------
+        executor
+            Name of the executor.
+        lanes
+            Number of its lanes (parallel tasks).
 
         Raises
         ------
         InvalidPlanError
             If there is an executor of that name.
+        InvalidInputError
+            If `lanes` is no positive number.
 
         Examples
         --------
@@ -687,7 +787,8 @@ class Run:
         executors, components
             As in `gw.testing.run`; by default as before.
         repartition
-            As in `gw.Checkpointing`.
+            ``True``: if ``partition_by=`` of an operator has changed, its state is rewritten.
+            ``False``: such a change is refused.
 
         Returns
         -------
@@ -699,6 +800,8 @@ class Run:
         CheckpointMismatchError
             If state in the checkpoint does not fit the changed flow; the message lists every
             difference.
+        InvalidFlowError
+            If the changed flow is wrong.
 
         Examples
         --------
@@ -716,23 +819,26 @@ class Run:
 
     @user_call
     def repartition(self, columns: Mapping[str, str | Sequence[str] | None]) -> None:
-        """Have other key columns place the rows of operators, as ``query.components.repartition``.
+        """Change the key columns whose hash selects the key group of a row, for some operators.
+
+        Their state is rewritten accordingly, as by ``query.components.repartition``. Results do not
+        change.
 
         Parameters
         ----------
         columns
-            Operator → the key column, or columns, that place its rows from now on; ``None``: all of
-            its key columns.
+            Operator → the key column, or columns, whose hash selects the key group; ``None``: all
+            of its key columns.
 
         Raises
         ------
         InvalidPlanError
             If there is no such operator.
         InvalidFlowError
-            If these are no key columns of it.
+            If a column is not a key column of its operator.
         CheckpointError
-            If rows wait for an operator, its key groups have migrated without their state, or it
-            has ``spread=`` or ``merge=``.
+            If rows are waiting for the state of an operator, its key groups have migrated without
+            their state, or it has ``spread=`` or ``merge=``.
 
         Examples
         --------
@@ -809,12 +915,18 @@ class Run:
         Parameters
         ----------
         operator
-            Its name.
+            Name of the operator.
         state
-            Name of one of its named states, or ``"timers"`` for its timers; needed if it has
-            several.
+            Name of one of its named states, or ``"timers"`` for its timers; required if it has
+            several states.
         epoch
             Number of one of the last ten epochs; by default the last.
+
+        Returns
+        -------
+        pyarrow.Table
+            One row per key, or per part of a key's state; without rows and columns if the operator
+            has no state yet.
 
         Raises
         ------
@@ -842,7 +954,9 @@ class Run:
 
     @property
     def late(self) -> list[RowsLeftOut]:
-        """Events `RowsLeftOut`, of rows that were late, too far ahead or without an event time.
+        """Events `godwit.events.RowsLeftOut`: one for each operator and epoch that dropped rows.
+
+        Dropped are rows that are late, too far ahead of the clock, or without an event time.
 
         Examples
         --------
@@ -958,7 +1072,7 @@ class Run:
         """Run the epochs that are due; return sink → its rows from epoch `first` on."""
         for _ in self._driver.run_until_idle():
             pass
-        found = {}
+        found = _NewRows(self)
         for sink, of_epochs in self._rows.items():
             tables = [table for epoch, table in sorted(of_epochs.items()) if epoch >= first]
             if tables:
@@ -1012,6 +1126,16 @@ class Run:
                 sink=sink,
             )
         return outputs[sink]
+
+
+class _NewRows(dict[str, pa.Table]):
+    """New rows by sink; a sink of the flow that is not in it has an empty table."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __missing__(self, sink: str) -> pa.Table:
+        return self._run._output(sink).schema.empty_table()  # noqa: SLF001  one class in two parts
 
 
 def _lanes(executors: Any) -> dict[str, int]:

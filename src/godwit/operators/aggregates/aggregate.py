@@ -102,11 +102,17 @@ class BoundAggregate(ABC):
         Parameters
         ----------
         states
-            Batch of G states.
+            One row for each of the G keys that have rows, with the columns of `state`.
         groups
-            Shape ``(N,)``: the state, ``0 <= groups[i] < G``, that row i belongs to.
+            Shape ``(N,)``: for each of the N rows, the number (0 to G - 1) of its key's row in
+            `states`.
         *columns
-            The aggregate's columns, N values each, in arrival order.
+            Values of the aggregate's columns, N each, in order of arrival.
+
+        Returns
+        -------
+        pyarrow.RecordBatch
+            The new states, G rows in the same order.
 
         Examples
         --------
@@ -121,7 +127,8 @@ class BoundAggregate(ABC):
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         """Merge two batches of states row by row, and return the merged states.
 
-        State i of the result has the rows of `left` state i, then those of `right` state i.
+        Row i of the result is the state of a key whose rows are those that row i of `left` stands
+        for, followed by those that row i of `right` stands for.
 
         Examples
         --------
@@ -146,9 +153,9 @@ class BoundAggregate(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, object]:
-        """Return plain values that identify the aggregate.
+        """Return plain values that identify the aggregate, for the checkpoint.
 
-        Stored state fits only an equal description.
+        Stored state can only be read by an aggregate with an equal description.
 
         Examples
         --------
@@ -255,7 +262,12 @@ class Aggregator(BoundAggregate):
     def bind(self, inputs: pa.Schema) -> BoundAggregate:
         """Bind the aggregate to the columns of a stream, and return it ready to run.
 
-        Called when the flow is built, by `gw.KeyedStream.compute` and its like.
+        Godwit calls it when the flow is explained or started.
+
+        Parameters
+        ----------
+        inputs
+            Columns of the stream, with their types.
 
         Raises
         ------
@@ -295,8 +307,9 @@ class Aggregator(BoundAggregate):
     def describe(self) -> dict[str, object]:
         """Return plain values that identify the aggregate in a checkpoint.
 
-        By default the class, its columns and its types. State in a checkpoint fits only an equal
-        description, so override it if state depends on more, such as an option of the class.
+        By default they are the class's name, its columns and its types. State in a checkpoint can
+        only be read by an aggregate with an equal description, so override this method if the state
+        depends on more, such as an option of the class.
 
         Examples
         --------

@@ -132,11 +132,17 @@ def count(column: str | None = None, *, where: str | None = None) -> Aggregate:
     Parameters
     ----------
     column
-        The column; ``None``: all rows are counted.
+        Column of any type; ``None``: all rows are counted.
     where
         Only rows that meet this condition are counted, as by ``FILTER (WHERE ...)`` in SQL:
         comparisons of columns and constants, such as ``"arr_delay > 15"``, joined by ``and``,
         ``or`` and ``not``; no functions or arithmetic.
+
+    Raises
+    ------
+    InvalidFlowError
+        If `where` is no such condition. If a column does not exist, when the flow is explained or
+        started.
 
     Examples
     --------
@@ -153,7 +159,20 @@ def sum(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - 
 
     Nulls are skipped; without any value the result is null. Decimals of precision p have a sum of
     precision ``min(38, p + 10)``, as in Spark. A sum that overflows its type fails the epoch, as in
-    Spark's ANSI mode. `where`: see `count`.
+    Spark's ANSI mode.
+
+    Parameters
+    ----------
+    column
+        Column of integers, floats or decimals.
+    where
+        Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
+
+    Raises
+    ------
+    InvalidFlowError
+        If an option is not valid. If a column does not exist or has another type, when the flow is
+        explained or started.
 
     Examples
     --------
@@ -167,7 +186,20 @@ def sum(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - 
 def min(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - the name users know it by
     """Smallest value of a column; NaN is larger than any number, as in Spark.
 
-    Nulls are skipped; without any value the result is null. `where`: see `count`.
+    Nulls are skipped; without any value the result is null.
+
+    Parameters
+    ----------
+    column
+        Column of numbers, booleans, dates, timestamps, durations, text or binary.
+    where
+        Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
+
+    Raises
+    ------
+    InvalidFlowError
+        If an option is not valid. If a column does not exist or has another type, when the flow is
+        explained or started.
 
     Examples
     --------
@@ -181,7 +213,20 @@ def min(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - 
 def max(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - the name users know it by
     """Largest value of a column; NaN is larger than any number, as in Spark.
 
-    Nulls are skipped; without any value the result is null. `where`: see `count`.
+    Nulls are skipped; without any value the result is null.
+
+    Parameters
+    ----------
+    column
+        Column of numbers, booleans, dates, timestamps, durations, text or binary.
+    where
+        Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
+
+    Raises
+    ------
+    InvalidFlowError
+        If an option is not valid. If a column does not exist or has another type, when the flow is
+        explained or started.
 
     Examples
     --------
@@ -195,7 +240,20 @@ def max(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - 
 def mean(column: str, *, where: str | None = None) -> Aggregate:
     """Mean of a column: a double, or for decimals(p, s) a decimal(p + 4, s + 4), as in Spark.
 
-    Nulls are skipped; without any value the result is null. `where`: see `count`.
+    Nulls are skipped; without any value the result is null. `avg` is another name for it.
+
+    Parameters
+    ----------
+    column
+        Column of integers, floats or decimals.
+    where
+        Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
+
+    Raises
+    ------
+    InvalidFlowError
+        If an option is not valid. If a column does not exist or has another type, when the flow is
+        explained or started.
 
     Examples
     --------
@@ -219,12 +277,18 @@ def variance(column: str, *, population: bool = False, where: str | None = None)
     Parameters
     ----------
     column
-        The column.
+        Column of integers, floats or decimals.
     population
         ``False``: sample variance, null for fewer than two values. ``True``: population variance,
         null without any value.
     where
-        See `count`.
+        Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
+
+    Raises
+    ------
+    InvalidFlowError
+        If an option is not valid. If a column does not exist or has another type, when the flow is
+        explained or started.
 
     Examples
     --------
@@ -238,8 +302,23 @@ def variance(column: str, *, population: bool = False, where: str | None = None)
 def stddev(column: str, *, population: bool = False, where: str | None = None) -> Aggregate:
     """Compute the standard deviation of a column, as a double: the root of `variance`.
 
-    Nulls are skipped. `population`: ``False``: of a sample (n - 1), null for fewer than two values;
-    ``True``: of the whole population. `where`: see `count`.
+    Nulls are skipped.
+
+    Parameters
+    ----------
+    column
+        Column of integers, floats or decimals.
+    population
+        ``False``: of a sample (divided by n - 1), null for fewer than two values. ``True``: of the
+        whole population, null without any value.
+    where
+        Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
+
+    Raises
+    ------
+    InvalidFlowError
+        If an option is not valid. If a column does not exist or has another type, when the flow is
+        explained or started.
 
     Examples
     --------
@@ -253,8 +332,23 @@ def stddev(column: str, *, population: bool = False, where: str | None = None) -
 def first(column: str, *, ignore_nulls: bool = False, where: str | None = None) -> Aggregate:
     """Value of a column in the row of the key that arrived first.
 
-    By default the result is null if that row has null; with ``ignore_nulls=True`` it is the first
-    value that is not null. It is null if there are no rows. `where`: see `count`.
+    The result is null if there are no rows.
+
+    Parameters
+    ----------
+    column
+        Column of numbers, booleans, dates, timestamps, durations, text or binary.
+    ignore_nulls
+        ``False``: the result is null if the first row has null in the column. ``True``: it is the
+        first value that is not null.
+    where
+        Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
+
+    Raises
+    ------
+    InvalidFlowError
+        If an option is not valid. If a column does not exist or has another type, when the flow is
+        explained or started.
 
     Examples
     --------
@@ -268,8 +362,23 @@ def first(column: str, *, ignore_nulls: bool = False, where: str | None = None) 
 def last(column: str, *, ignore_nulls: bool = False, where: str | None = None) -> Aggregate:
     """Value of a column in the row of the key that arrived last.
 
-    By default the result is null if that row has null; with ``ignore_nulls=True`` it is the last
-    value that is not null. It is null if there are no rows. `where`: see `count`.
+    The result is null if there are no rows.
+
+    Parameters
+    ----------
+    column
+        Column of numbers, booleans, dates, timestamps, durations, text or binary.
+    ignore_nulls
+        ``False``: the result is null if the last row has null in the column. ``True``: it is the
+        last value that is not null.
+    where
+        Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
+
+    Raises
+    ------
+    InvalidFlowError
+        If an option is not valid. If a column does not exist or has another type, when the flow is
+        explained or started.
 
     Examples
     --------
@@ -283,16 +392,24 @@ def last(column: str, *, ignore_nulls: bool = False, where: str | None = None) -
 def approx_distinct(column: str, *, error: float = 0.02, where: str | None = None) -> Aggregate:
     """Estimate the number of different values of a column (HyperLogLog), as an int64.
 
+    Nulls are skipped.
+
     Parameters
     ----------
     column
-        The column.
+        Column of numbers, booleans, dates, timestamps, durations, text, binary or decimals.
     error
         Relative standard deviation of the estimate, 0.0041 to 0.26. The state of a key has 4 bytes
         per different value at first, and at most ``(1.04 / error) ** 2`` bytes, rounded up to a
         power of two: 4 KiB by default. Small numbers are almost exact.
     where
-        See `count`.
+        Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
+
+    Raises
+    ------
+    InvalidFlowError
+        If an option is not valid. If a column does not exist or has another type, when the flow is
+        explained or started.
 
     Examples
     --------
@@ -322,22 +439,27 @@ def approx_distinct(column: str, *, error: float = 0.02, where: str | None = Non
 def top_k(column: str, k: int, *, by: str | None = None, where: str | None = None) -> Aggregate:
     """Collect the k rows with the largest values, largest first.
 
+    The result is a list of values, or with `by` a list of structs of the two columns; empty if
+    there are no rows. Of equal values, the one that arrived first comes first. Rows with null in
+    the column to order by are left out; NaN is larger than any number.
+
     Parameters
     ----------
     column
-        Column whose values are returned.
+        Column whose values are returned, of numbers, booleans, dates, timestamps, durations, text
+        or binary.
     k
         Maximum number of rows, 1 to 10,000.
     by
         Column to order rows by; by default `column`.
     where
-        See `count`.
+        Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
 
-    Notes
-    -----
-    The result is a list of values, or with ``by`` a list of structs of the two columns, largest
-    first; empty if there are no rows. Of equal values, the one that arrived first comes first. Rows
-    with null in the column to order by are left out; NaN is larger than any number.
+    Raises
+    ------
+    InvalidFlowError
+        If an option is not valid. If a column does not exist or has another type, when the flow is
+        explained or started.
 
     Examples
     --------
@@ -357,12 +479,19 @@ def collect_set(column: str, limit: int = 100, *, where: str | None = None) -> A
     Parameters
     ----------
     column
-        The column; nulls are skipped.
+        Column of numbers, booleans, dates, timestamps, durations, text or binary; nulls are
+        skipped.
     limit
         Maximum number of values, 1 to 10,000. The result is the first `limit` different values;
         further ones are ignored. It is complete if it has fewer than `limit`.
     where
-        See `count`.
+        Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
+
+    Raises
+    ------
+    InvalidFlowError
+        If an option is not valid. If a column does not exist or has another type, when the flow is
+        explained or started.
 
     Examples
     --------
@@ -379,12 +508,19 @@ def collect_list(column: str, limit: int = 100, *, where: str | None = None) -> 
     Parameters
     ----------
     column
-        The column; nulls are skipped.
+        Column of numbers, booleans, dates, timestamps, durations, text or binary; nulls are
+        skipped.
     limit
         Maximum number of values, 1 to 10,000. The result is the first `limit` values; further ones
-        are ignored. It is complete if it has fewer than `limit`.
+        are ignored.
     where
-        See `count`.
+        Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
+
+    Raises
+    ------
+    InvalidFlowError
+        If an option is not valid. If a column does not exist or has another type, when the flow is
+        explained or started.
 
     Examples
     --------
@@ -400,7 +536,19 @@ def count_distinct(column: str, *, where: str | None = None) -> Aggregate:
 
     The state of a key has all its different values, and is written whole in every epoch that has
     rows of the key. If there are many, prefer `approx_distinct`, whose state is at most a few KiB.
-    `where`: see `count`.
+
+    Parameters
+    ----------
+    column
+        Column of numbers, booleans, dates, timestamps, durations, text or binary.
+    where
+        Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
+
+    Raises
+    ------
+    InvalidFlowError
+        If an option is not valid. If a column does not exist or has another type, when the flow is
+        explained or started.
 
     Examples
     --------
@@ -416,8 +564,23 @@ def max_by(column: str, by: str, *, where: str | None = None) -> Aggregate:
     """Value of `column` in the row with the largest value of the column `by`.
 
     Of equal values of `by`, the row that arrived first is taken. Rows with null in `by` are left
-    out, and NaN is larger than any number. The result is null if that row's value is, or if there
-    are no rows. `where`: see `count`.
+    out, and NaN is larger than any number. The result is null if that row has null in `column`, or
+    if there are no rows.
+
+    Parameters
+    ----------
+    column
+        Column of the result, of numbers, booleans, dates, timestamps, durations, text or binary.
+    by
+        Column to compare, of the same types.
+    where
+        Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
+
+    Raises
+    ------
+    InvalidFlowError
+        If an option is not valid. If a column does not exist or has another type, when the flow is
+        explained or started.
 
     Examples
     --------
@@ -432,8 +595,23 @@ def min_by(column: str, by: str, *, where: str | None = None) -> Aggregate:
     """Value of `column` in the row with the smallest value of the column `by`.
 
     Of equal values of `by`, the row that arrived first is taken. Rows with null in `by` are left
-    out, and NaN is larger than any number. The result is null if that row's value is, or if there
-    are no rows. `where`: see `count`.
+    out, and NaN is larger than any number. The result is null if that row has null in `column`, or
+    if there are no rows.
+
+    Parameters
+    ----------
+    column
+        Column of the result, of numbers, booleans, dates, timestamps, durations, text or binary.
+    by
+        Column to compare, of the same types.
+    where
+        Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
+
+    Raises
+    ------
+    InvalidFlowError
+        If an option is not valid. If a column does not exist or has another type, when the flow is
+        explained or started.
 
     Examples
     --------
@@ -447,21 +625,30 @@ def min_by(column: str, by: str, *, where: str | None = None) -> Aggregate:
 def approx_percentile(
     column: str, percentage: float, *, error: float = 0.01, where: str | None = None
 ) -> Aggregate:
-    """Estimate a percentile of a column of numbers (DDSketch).
+    """Estimate a percentile of a column of numbers (DDSketch), as a double.
+
+    The result is null without any value.
 
     Parameters
     ----------
     column
-        The column; nulls are skipped, and NaN is larger than any number.
+        Column of integers, floats or decimals; nulls are skipped, and NaN is larger than any
+        number.
     percentage
         Share of the values at or below the result, 0 to 1: 0.5 is the median, 0.99 the value that
         one in a hundred exceeds.
     error
-        Maximum relative error, 0.001 to 0.25: the result, a double, differs from the exact
-        percentile (the smallest value with at least `percentage` of all values at or below it) by
-        at most this share of it.
+        Maximum relative error, 0.001 to 0.25: the result differs from the exact percentile (the
+        smallest value with at least `percentage` of all values at or below it) by at most this
+        share of it.
     where
-        See `count`.
+        Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
+
+    Raises
+    ------
+    InvalidFlowError
+        If an option is not valid. If a column does not exist or has another type, when the flow is
+        explained or started.
 
     Examples
     --------
@@ -474,10 +661,25 @@ def approx_percentile(
 
 @user_call
 def approx_median(column: str, *, error: float = 0.01, where: str | None = None) -> Aggregate:
-    """Estimate the median of a column of numbers: `approx_percentile` with 0.5.
+    """Estimate the median of a column of numbers, as a double: `approx_percentile` with 0.5.
 
-    `error`: maximum relative error of the result, a double. Nulls are skipped. `where`: see
-    `count`.
+    The result is null without any value.
+
+    Parameters
+    ----------
+    column
+        Column of integers, floats or decimals; nulls are skipped, and NaN is larger than any
+        number.
+    error
+        Maximum relative error of the result, 0.001 to 0.25.
+    where
+        Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
+
+    Raises
+    ------
+    InvalidFlowError
+        If an option is not valid. If a column does not exist or has another type, when the flow is
+        explained or started.
 
     Examples
     --------

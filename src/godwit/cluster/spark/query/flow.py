@@ -50,8 +50,9 @@ class Flow(LogicalFlow):
         it.
     num_key_groups
         Number of key groups that the keys of every operator are divided into, 1 to 32768, as
-        Flink's maximum parallelism; cannot change after the first start. No more lanes than this
-        can work at once, and load is balanced in units of key groups.
+        Flink's maximum parallelism. At most this many lanes (parallel tasks) can process an
+        operator, and load is balanced in units of key groups. It cannot change after the first
+        start.
 
     Raises
     ------
@@ -108,9 +109,9 @@ class Flow(LogicalFlow):
 
     @user_call
     def explain(self) -> None:
-        """Print the plan: sources, components with their operators and state, and sinks.
+        """Print how the flow would run: sources, operators by component with their state, sinks.
 
-        A notebook shows the graph, too.
+        In a notebook the graph is shown too.
 
         Raises
         ------
@@ -127,7 +128,15 @@ class Flow(LogicalFlow):
         show(text, f"<div>{self._picture()}{text_block(text)}</div>")
 
     def compiled(self) -> CompiledFlow:
-        """Compile the flow with its sources' columns as their Spark session knows them.
+        """Return the plan of the flow: its operators with the types of all columns.
+
+        The types of sources that are DataFrames are those of their Spark session. `explain` prints
+        the plan; `start` compiles it by itself.
+
+        Raises
+        ------
+        InvalidFlowError
+            If the flow cannot run; the message names the place and a remedy.
 
         Examples
         --------
@@ -180,8 +189,9 @@ class Flow(LogicalFlow):
             second"}``; by default an epoch starts as soon as the last one has ended. See
             `gw.Trigger`.
         executors
-            Number of executors to wait for before the first epoch. The wait ends after
-            `Sizing.executors_timeout_s`.
+            Number of executors to wait for before the first epoch. If fewer are there after
+            ``executors_timeout_s`` of `gw.Sizing` (60 s by default), the start fails. Executors
+            beyond this number are used too.
         name
             Name of the Spark query; by default the flow's.
         control
@@ -189,12 +199,13 @@ class Flow(LogicalFlow):
             default key groups move only on calls such as ``query.migrate``, or if an executor is
             lost.
         components
-            Component → names of the operators that share it, and so share one assignment and one
-            exchange. Operators that are not named keep their component in the checkpoint; new ones
-            get a component each. ``query.components.regroup`` changes it while the query runs.
+            Component → names of its operators, which run in the same tasks, behind one exchange
+            (shuffle by key), and whose key groups move together. Operators that are not named keep
+            the component that they have in the checkpoint; new ones get a component each.
+            ``query.components.regroup`` changes this while the query runs.
         policy
-            Recovery of key groups after the loss of an executor, and settings of all migrations;
-            see `gw.Policy`.
+            Settings for recovery after the loss of an executor, and for copies of state; see
+            `gw.Policy`.
         close_at_end
             ``True``: at the end of a bounded input (``availableNow``) open windows are emitted and
             all event-time timers fire, as in Flink; rows that a later run brings for the windows
@@ -233,9 +244,11 @@ class Flow(LogicalFlow):
         CheckpointError
             If the checkpoint cannot be used, belongs to another flow, or is in use by another
             query.
-        SinkError
-            If the target of a sink cannot be opened, or differs from the checkpoint
-            (`on_divergence`).
+        SourceError, SinkError
+            If a source or the target of a sink cannot be opened, or a target differs from the
+            checkpoint (`on_divergence`).
+        EpochFailedError
+            If fewer than `executors` executors are there in time.
 
         Examples
         --------

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 
 class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
-    """Hot keys of a running query whose rows are divided among lanes: ``query.hot_keys``.
+    """Hot keys of a running query whose rows are divided among several lanes (parallel tasks).
 
-    It is a mapping: name of a join with ``spread=`` or a ``process`` with ``merge=`` → divided key,
-    as JSON → number of parts of its rows; of a join, numbers of parts of the left and of the right
-    rows.
+    It is the attribute ``query.hot_keys`` of a `Query`, and a mapping: name of an operator →
+    divided key, as JSON text → number of parts. The operators are joins with ``spread=`` and
+    ``process`` with ``merge=``; of a join, the value is a pair: numbers of parts of the left rows
+    and of the right rows.
 
     Examples
     --------
@@ -54,21 +55,24 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
     def spread(self, operator: str, key: Any, *, left: int = 1, right: int = 1) -> None:
         """Divide the rows of a key among several lanes, from the next epoch on.
 
-        Results of a join do not change. Lanes that have earlier rows of the key keep them, and
-        match new rows with them, until the watermark has passed all that they can match. A function
-        of ``process`` sees the state of one part, until `gather` merges the parts by ``merge=``.
+        The results of a join do not change: the lane with the earlier rows of the key joins new
+        rows with them until the watermark has passed all rows that they can match. The function of
+        ``process`` sees the rows and the state of one part only, until `gather` or
+        ``gw.Spreading`` merges the parts by ``merge=``.
 
         Parameters
         ----------
         operator
             Name of a join with ``spread=``, or of a ``process`` with ``merge=``.
         key
-            The key's value; of several key columns a tuple of them, in the order of ``key_by``.
+            The key's value; if there are several key columns, a tuple of their values, in the order
+            of ``key_by``.
         left, right
-            Numbers of parts that the left rows and the right rows are divided into; of ``process``
-            only `left` counts. Their product is the number of parts in all. Each left row is copied
-            to `right` parts, and each right row to `left` parts, so divide the side that has more
-            rows.
+            For a join: numbers of parts that the left rows and the right rows are divided into.
+            There are ``left * right`` parts in all, from 2 to ``spread=`` of the join. Each left
+            row is copied to `right` of them, and each right row to `left` of them, so divide the
+            side that has more rows. For ``process``: `left` is the number of parts, and `right`
+            must be 1.
 
         Raises
         ------
@@ -89,12 +93,17 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
 
     @user_call
     def gather(self, operator: str, key: Any) -> None:
-        """Send all rows of a key to one lane again, from the next epoch on.
+        """Send all rows of a divided key to one lane again, from the next epoch on.
+
+        The parts of a ``process`` are merged by its ``merge=`` in that epoch.
 
         Parameters
         ----------
-        operator, key
-            See `spread`.
+        operator
+            Name of a join with ``spread=``, or of a ``process`` with ``merge=``.
+        key
+            The key's value; if there are several key columns, a tuple of their values, in the order
+            of ``key_by``.
 
         Raises
         ------

@@ -167,12 +167,19 @@ class Pending(ABC, Generic[End]):
         return self._end(0) is not None
 
     def wait(self, timeout: float | None = None) -> End:
-        """Wait until the change has ended, and return how it ended.
+        """Wait until the change has ended, and return its result.
 
         Parameters
         ----------
         timeout
-            Seconds.
+            Maximum time to wait, in seconds; ``None``: no limit. The change goes on after it.
+
+        Returns
+        -------
+        EndMigration or EndRegrouping
+            Of a migration: ``outcome`` (``"finished"`` or ``"cancelled"``), ``moved`` (number of
+            key groups that moved), ``withdrawn`` (number of those that did not) and ``reason``. Of
+            a regrouping: ``done`` (true if the components changed) and ``reason``.
 
         Raises
         ------
@@ -196,6 +203,16 @@ class Pending(ABC, Generic[End]):
     def cancel(self, reason: str = "cancelled by the user") -> None:
         """Cancel the change: key groups that have moved stay, and the others do not move.
 
+        Parameters
+        ----------
+        reason
+            Text for the event that reports the end.
+
+        Raises
+        ------
+        MigrationError
+            If it has ended already.
+
         Examples
         --------
         >>> migration = query.migrate({2: "local-1"}, component="by_plane")  # doctest: +SKIP
@@ -205,10 +222,17 @@ class Pending(ABC, Generic[End]):
 
 
 class Migration(Pending["EndMigration"]):
-    """Move of key groups to other executors, as `query.migrate` returns it.
+    """A move of key groups to other executors, which goes on in the background.
 
-    It goes on in the background; ``wait()`` blocks until it ends and returns its result, ``done``
-    is true then, and ``cancel()`` ends it early.
+    Godwit makes it: ``query.migrate`` and others return it. `wait` blocks until it has ended, and
+    returns how; `done` is true then. `cancel` ends it early.
+
+    Attributes
+    ----------
+    id
+        Identifier of the migration, by which events name it.
+    component
+        Name of the component whose key groups move.
 
     Examples
     --------
@@ -253,6 +277,16 @@ class Migration(Pending["EndMigration"]):
     def cancel(self, reason: str = "cancelled by the user") -> None:
         """Cancel the migration: key groups that have moved stay, and the others do not move.
 
+        Parameters
+        ----------
+        reason
+            Text for the event `godwit.events.MigrationCancelled`.
+
+        Raises
+        ------
+        MigrationError
+            If it has ended already.
+
         Examples
         --------
         >>> migration = query.migrate({2: "local-1"}, component="by_plane")  # doctest: +SKIP
@@ -277,7 +311,9 @@ class Conducted(Protocol):
 
 
 class QueryPlacement:
-    """Assignments of a running query, planning, and migrations: ``query.placement``.
+    """Assignments of key groups in a running query, plans for them, and migrations.
+
+    It is the attribute ``query.placement`` of a `Query`.
 
     Examples
     --------
@@ -308,9 +344,9 @@ class QueryPlacement:
 
     @property
     def assignments(self) -> Mapping[str, Assignment]:
-        """Component → its assignment in the next epoch; upstream components come first.
+        """Component → the assignment of its key groups in the next epoch; upstream ones first.
 
-        Two-phase windows have one entry: the slot that their rows go to now.
+        Two-phase windows have one entry: the assignment of the slots that their rows go to now.
 
         Examples
         --------
@@ -321,7 +357,9 @@ class QueryPlacement:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Internal components, in which each slot of two-phase windows is one.
+        """Names of the internal components, of which two-phase windows have several.
+
+        They have one for each of their two slots, and one that merges panes into windows.
 
         Examples
         --------
@@ -354,7 +392,7 @@ class QueryPlacement:
 
     @property
     def draining(self) -> frozenset[str]:
-        """Names of executors that are being drained: no key group may move there.
+        """Names of executors that are being emptied: no key group may move there.
 
         Examples
         --------
@@ -377,10 +415,11 @@ class QueryPlacement:
         Parameters
         ----------
         plan
-            The target assignment; or only the moves, key group → executor name; or a planner's
-            solution (see `problem`), whose order of moves is kept.
+            Key group → name of its new executor; key groups that are not named stay. Or the whole
+            target, a `godwit.Assignment`. Or a planner's solution (see `problem`), whose order of
+            moves is kept.
         component
-            Name of the component; may be left out if the flow has only one.
+            Name of the component whose key groups move; may be left out if the flow has only one.
         strategy
             ``"live"``: state is copied in the background, and each key group switches between two
             epochs once its copy is nearly up to date (paper 1 §3.2). ``"disruptive"``: all switch
@@ -390,8 +429,8 @@ class QueryPlacement:
             panes that have begun go to the old place. The last two are only for two-phase windows,
             for which ``"instant"`` is the default; otherwise it is ``"live"``.
         bounds
-            Limits of a live migration on key groups and bytes in flight, and on a copy's lag; by
-            default ``gw.Bounds()``.
+            Limits on the key groups and bytes that are in flight at once; see `godwit.Bounds`,
+            whose defaults apply without it.
 
         Returns
         -------
@@ -521,10 +560,21 @@ class QueryPlacement:
         ----------
         component
             Name of the component. By default all: key groups are numbered component after
-            component, `Problem.operators` are the components, and traffic is the rows per epoch
-            that a key group sends to few key groups of another component.
+            component, ``operators`` of the problem are the components, and traffic is the rows per
+            epoch that a key group sends to few key groups of another component.
         limits
-            Limits on the cost and the balance of a plan.
+            Limits on the cost and the balance of a plan, as in
+            ``godwit.planning.Limits(max_moves=16)``; by default none.
+
+        Returns
+        -------
+        godwit.planning.Problem
+            Input for a planner, as in ``godwit.planning.planner("milp")(problem)``.
+
+        Raises
+        ------
+        InvalidPlanError
+            If there is no component of that name.
 
         Examples
         --------
@@ -586,12 +636,13 @@ class QueryPlacement:
         bandwidth_bytes_per_s: float = 125e6,
         changed_share: float = 0.05,
     ) -> PlanPreview:
-        """Predict moves, time and sources of copies for carrying out a plan; changes nothing.
+        """Predict what a migration would do, without starting it.
 
         Parameters
         ----------
         plan
-            As for `migrate`; a solution may also be of all components (see `problem`).
+            Key group → name of its new executor, a target assignment, or a planner's solution, as
+            for `migrate`; a solution may also be for all components (see `problem`).
         component
             Name of the component; not needed for a solution, or if there is only one.
         bandwidth_bytes_per_s
@@ -599,6 +650,12 @@ class QueryPlacement:
             yet.
         changed_share
             Assumed share of the state, in [0, 1], that changes while it is being copied.
+
+        Returns
+        -------
+        PlanPreview
+            ``moves``; ``routes``: the sources of copies; ``pause_s``: strategy → predicted seconds
+            that rows of a moving key group wait at most; and more, which ``to_text()`` describes.
 
         Raises
         ------
@@ -673,11 +730,14 @@ class QueryPlacement:
         Parameters
         ----------
         planner
-            Name of a planner, as in `godwit plan`.
-        component, limits
-            Component and limits of the planning problem, as for `problem`.
+            Name of a planner; ``godwit plan --help`` lists them.
+        component
+            Name of the component; may be left out if the flow has only one.
+        limits
+            Limits on the cost and the balance of the plan, as in
+            ``godwit.planning.Limits(max_moves=16)``; by default none.
         strategy, bounds
-            As for `migrate`.
+            How the key groups move, as for `migrate`.
         **options
             Options of the planner. For example, `milp` stops within 1 % of the mean load of the
             optimum; with ``gap=0`` it searches for the optimum, up to its time limit.
@@ -685,7 +745,7 @@ class QueryPlacement:
         Returns
         -------
         Migration or None
-            The migration; ``None`` if the plan has no moves.
+            The migration, which goes on in the background; ``None`` if the plan has no moves.
 
         Raises
         ------
@@ -727,9 +787,9 @@ class QueryPlacement:
         Parameters
         ----------
         solution
-            A planner's.
+            Result of a planner for `problem` without a component.
         strategy, bounds
-            As for `migrate`.
+            How the key groups move, as for `migrate`.
 
         Returns
         -------
@@ -773,14 +833,15 @@ class QueryPlacement:
     ) -> tuple[Migration, ...]:
         """Move all key groups away from an executor, and let none move to it from now on.
 
-        If the moves cannot be planned or begun, the executor is not drained.
+        The executor itself is not removed. If the moves cannot be planned or begun, it is not
+        drained.
 
         Parameters
         ----------
         executor
             Name of the executor.
         strategy, bounds
-            As for `migrate`.
+            How the key groups move, as for `migrate`.
 
         Returns
         -------

@@ -69,8 +69,8 @@ _PARTS = {
 class Query:
     """A running flow.
 
-    `Flow.start` returns it. Properties and methods of ``pyspark.sql.streaming.StreamingQuery`` have
-    the same names and meaning here.
+    Godwit makes it: `Flow.start` returns it. Properties and methods of
+    ``pyspark.sql.streaming.StreamingQuery`` have the same names and meaning here.
 
     Attributes
     ----------
@@ -203,7 +203,7 @@ class Query:
 
     @property
     def isActive(self) -> bool:  # noqa: N802  StreamingQuery's name
-        """True until the query has ended and is closed.
+        """True while the query runs; false once it has stopped or failed, and is closed.
 
         Examples
         --------
@@ -242,10 +242,10 @@ class Query:
 
     @property
     def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802  StreamingQuery's name
-        """Progress of the last epochs, oldest first (`godwit.engine.outcomes.progress_of`).
+        """Progress of the last epochs, oldest first, as a dict of figures for each.
 
-        An epoch of a micro-batch also has ``sources`` (offsets and lag, as Spark reports them),
-        once Spark has recorded the end of the micro-batch.
+        The guide page *Running* lists the figures. An epoch of a Spark micro-batch also has
+        ``sources`` (offsets and lag, as Spark reports them), once Spark has recorded its end.
 
         Examples
         --------
@@ -256,7 +256,7 @@ class Query:
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802  StreamingQuery's name
-        """Progress of the last epoch, as in `recentProgress`; ``None`` before the first.
+        """Progress of the last epoch, as an item of `recentProgress`; ``None`` before the first.
 
         Examples
         --------
@@ -273,12 +273,13 @@ class Query:
         Parameters
         ----------
         timeout
-            Maximum seconds to wait; ``None``: without limit.
+            Maximum time to wait, in seconds; the query goes on after it. ``None``: no limit.
 
         Returns
         -------
         bool or None
-            With a time-out, whether the query has stopped; without, ``None``.
+            With `timeout`: true if the query has stopped, false if it still runs. Without:
+            ``None``.
 
         Raises
         ------
@@ -436,8 +437,38 @@ class Query:
     ) -> Migration:
         """Move key groups to other executors while the stream flows.
 
-        Parameters, result and errors are those of ``query.placement.migrate``
-        (`QueryPlacement.migrate`).
+        Same as ``query.placement.migrate``.
+
+        Parameters
+        ----------
+        plan
+            Key group → name of its new executor; key groups that are not named stay. Or the whole
+            target, a `godwit.Assignment`. Or a planner's solution.
+        component
+            Name of the component whose key groups move; may be left out if the flow has only one.
+        strategy
+            ``"live"``: state is copied in the background, and each key group switches between two
+            epochs once its copy is nearly up to date. ``"disruptive"``: all switch now, and the
+            next epoch loads their state first. ``"stop_the_world"``: no epoch runs until all state
+            is copied. ``"instant"`` and ``"smooth"``: no state moves; only for two-phase windows,
+            for which ``"instant"`` is the default; otherwise it is ``"live"``.
+        bounds
+            Limits on the key groups and bytes that are in flight at once; see `godwit.Bounds`,
+            whose defaults apply without it.
+
+        Returns
+        -------
+        Migration
+            The change, which goes on in the background; ``wait()`` waits for its end.
+
+        Raises
+        ------
+        InvalidPlanError
+            If `plan` is no plan, leaves out key groups, or names one or an executor that does not
+            exist.
+        MigrationError
+            If the component is being migrated already (a migration of the controller is cancelled
+            instead), cannot be migrated by that strategy, or the query has stopped.
 
         Examples
         --------
@@ -459,8 +490,35 @@ class Query:
     ) -> Migration | None:
         """Plan once for the current load, and carry out the plan.
 
-        Parameters, result and errors are those of ``query.placement.balance``
-        (`QueryPlacement.balance`).
+        Same as ``query.placement.balance``. For balancing all the time, see `godwit.Control`.
+
+        Parameters
+        ----------
+        planner
+            Name of a planner; ``godwit plan --help`` lists them.
+        component
+            Name of the component; may be left out if the flow has only one.
+        limits
+            Limits on the cost and the balance of the plan, as in
+            ``godwit.planning.Limits(max_moves=16)``; by default none.
+        strategy, bounds
+            How the key groups move, as for `migrate`.
+        **options
+            Options of the planner, as in ``gap=0``.
+
+        Returns
+        -------
+        Migration or None
+            The migration, which goes on in the background; ``None`` if the plan has no moves.
+
+        Raises
+        ------
+        InvalidProblemError
+            If the planner does not exist, cannot solve the problem, or does not have an option.
+        InvalidPlanError
+            If the planner found no plan within the limits.
+        MigrationError
+            If the component is being migrated already, or the query has stopped.
 
         Examples
         --------
@@ -481,8 +539,25 @@ class Query:
     ) -> tuple[Migration, ...]:
         """Move all key groups away from an executor, and let none move to it from now on.
 
-        Parameters, result and errors are those of ``query.placement.drain``
-        (`QueryPlacement.drain`).
+        Same as ``query.placement.drain``. The executor itself is not removed; for that, see
+        `scale`.
+
+        Parameters
+        ----------
+        executor
+            Name of the executor.
+        strategy, bounds
+            How the key groups move, as for `migrate`.
+
+        Returns
+        -------
+        tuple of Migration
+            One for each component with key groups there; the executor is empty when all have ended.
+
+        Raises
+        ------
+        InvalidPlanError
+            If there is no executor of that name, or it is the only one.
 
         Examples
         --------
@@ -504,7 +579,35 @@ class Query:
     ) -> Scaling:
         """Change the number of executors, while the stream runs.
 
-        Parameters, result and errors are those of ``query.scaling.scale`` (`QueryScaling.scale`).
+        Same as ``query.scaling.scale``. Executors that are added get key groups once they run;
+        executors that are removed are emptied first.
+
+        Parameters
+        ----------
+        executors
+            Target number of executors.
+        planner
+            Name of the planner that chooses which key groups move; ``godwit plan --help`` lists
+            them.
+        strategy, bounds
+            How the key groups move, as for `migrate`.
+        timeout_s
+            Maximum time to wait for executors that were requested, in seconds; by default
+            ``executors_timeout_s`` of `godwit.Sizing`. After that the scaling ends with a
+            `ScalingError`; executors that have joined stay in use.
+
+        Returns
+        -------
+        Scaling
+            The change, which goes on in the background; ``wait()`` waits for its end.
+
+        Raises
+        ------
+        ScalingError
+            If the number is not valid, the cluster manager cannot add or remove executors, another
+            scaling is in progress, or the query has stopped.
+        InvalidProblemError
+            If the planner does not exist.
 
         Examples
         --------
@@ -519,9 +622,9 @@ class Query:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """Tuple of the last 10,000 events, oldest first.
+        """The last 10,000 events (`godwit.events`), oldest first, as a tuple.
 
-        Thread-safe, and available after the query has ended too.
+        May be read from any thread, also after the query has ended.
 
         Examples
         --------
@@ -553,13 +656,18 @@ class Query:
         return None if self._page is None else self._page.url_to_open
 
     def add_listener(self, listener: Callable[[Event], None]) -> None:
-        """Call `listener` with every event from now on, in order.
+        """Call a function with every event from now on, in order.
 
         Every listener is called on a thread of its own, shortly after the event, so a slow one
-        delays nothing else. It may call any method of the query, also `migrate` and `stop`. An
-        exception in a listener is logged, and announced by the event `ListenerFailed`, once for
-        each kind of error; the query goes on. If a listener is more than 10,000 events behind, the
-        oldest of these are dropped.
+        delays nothing else. An exception in it is logged, and reported by the event
+        `godwit.events.ListenerFailed`, once for each kind of error; the query goes on. If a
+        listener is more than 10,000 events behind, the oldest of these are dropped.
+
+        Parameters
+        ----------
+        listener
+            Called with an event, a subclass of `godwit.events.Event`; its result is ignored. It may
+            call any method of the query, also `migrate` and `stop`.
 
         Examples
         --------

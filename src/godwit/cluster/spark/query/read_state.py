@@ -44,7 +44,8 @@ def read_state(
     operator
         Name of the operator; ``flow.explain()`` lists them.
     epoch
-        Number of a retained epoch; by default the last committed one.
+        Number of a retained epoch (see ``retain_epochs`` of `godwit.Checkpointing`); by default the
+        last committed one.
     state
         Name of one of the operator's named states (``states=``), or ``"timers"`` for its timers.
         Required if it has several states.
@@ -52,18 +53,26 @@ def read_state(
     Returns
     -------
     DataFrame
-        One row per key: ``key_group``, the key columns and the state columns. Python state that is
-        encoded as msgpack is shown as JSON text, with columns ``timers`` and ``expires`` if it has
-        timers or a time-to-live. Windows: one row per key and pane, with the pane's start as
-        ``pane``; with ``consolidate="apart"`` up to two, one per slot. List states: one row per key
-        and ``page`` (a piece of up to 64 elements); map states: one per key and ``item``.
-        ``process`` with ``merge=``: one row per key and ``part``, null for a key that is not
-        divided.
+        Rows with the columns ``key_group``, the key columns, and the columns of the state:
+
+        - ``compute`` without windows: one row per key, with the partial results of the aggregates.
+        - ``process_batch``: one row per key, with the columns of ``state=``.
+        - ``process``: one row per key, with the state as JSON text (with ``codec="pickle"`` as
+          pickled bytes), and columns ``timers`` and ``expires`` if it has timers or a time-to-live.
+        - ``process`` with ``merge=``: one row per key and ``part``, which is null for a key that is
+          not divided.
+        - `godwit.ValueState`: one row per key. `godwit.ListState`: one per key and ``page``, a
+          piece of up to 64 elements. `godwit.MapState`: one per key and ``item``, the item's key.
+          The values are JSON text.
+        - Windows: one row per key and ``pane``, the start of a slice of time whose rows are
+          aggregated together; two-phase windows have up to two such rows, one in each slot.
+        - Joins: one row per stored row, with the ``side`` that it came from: 0 for left, 1 for
+          right, 2 for the newest right row of a key.
 
     Raises
     ------
     CheckpointError
-        If there is no such operator or state, or the epoch is not retained.
+        If there is no such operator or state, it has no state yet, or the epoch is not retained.
     CorruptCheckpointError
         If a needed file is missing or damaged.
     EpochCollectedError

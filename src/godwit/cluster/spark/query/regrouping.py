@@ -24,15 +24,18 @@ if TYPE_CHECKING:
 
 
 class PendingRegrouping(Pending["EndRegrouping"]):
-    """A requested regrouping, carried out in the background.
+    """A requested change of components, which is carried out in the background.
 
-    If it is cancelled, components stay as they are; key groups that have moved for it stay at their
-    new places.
+    Godwit makes it: ``query.components.regroup`` returns it. If it is cancelled, the components
+    stay as they are; key groups that have moved for it stay at their new places.
 
     Attributes
     ----------
+    id
+        Identifier of the regrouping, by which events name it.
     plan
-        Levels and exchanges before and after, and the moves that it needs.
+        Levels and exchanges before and after, and the moves that it needs; ``plan.to_text()``
+        describes them.
 
     Examples
     --------
@@ -56,9 +59,11 @@ class PendingRegrouping(Pending["EndRegrouping"]):
 
 
 class QueryComponents(Collection[str]):
-    """Components of a running query, and regroupings: ``query.components``.
+    """Components of a running query, and changes of them.
 
-    It is a collection of the components' names, upstream before downstream.
+    It is the attribute ``query.components`` of a `Query`, and a collection of the components'
+    names, upstream before downstream. A component is a group of operators that run in the same
+    tasks, and whose key groups move together.
 
     Examples
     --------
@@ -127,7 +132,7 @@ class QueryComponents(Collection[str]):
         Parameters
         ----------
         components
-            As for `regroup`.
+            Component → names of its operators. Operators that are not named keep their component.
 
         Returns
         -------
@@ -154,9 +159,9 @@ class QueryComponents(Collection[str]):
     ) -> PendingRegrouping:
         """Change which operators share a component, while the query runs.
 
-        Operators that will share a component are first moved to the same places, by live
-        migrations; operators that are separated stay where they are. Then the plan changes between
-        two epochs. Results do not change.
+        First, live migrations move the key groups of operators that will share a component to the
+        same executors; operators that are separated stay where they are. Then the components change
+        between two epochs. Results do not change.
 
         Parameters
         ----------
@@ -165,7 +170,8 @@ class QueryComponents(Collection[str]):
             Consecutive operators with the same key columns need no exchange between them once they
             share a component.
         bounds
-            Limits of the migrations, as for `migrate`.
+            Limits on the key groups and bytes that are in flight at once; see `godwit.Bounds`,
+            whose defaults apply without it.
 
         Returns
         -------
@@ -207,34 +213,34 @@ class QueryComponents(Collection[str]):
 
     @user_call
     def repartition(self, columns: Mapping[str, str | Sequence[str] | None]) -> None:
-        """Have other key columns place the rows of operators, and rewrite their state.
+        """Change the key columns whose hash selects the key group of a row, for some operators.
 
-        Between two epochs the query closes its lanes and sinks, rewrites the state in an epoch
-        without input, as a start with ``gw.Checkpointing(repartition=True)`` does, and opens them
-        again; it goes on as the same query. It returns once epochs run again; the event
-        `OperatorsRepartitioned` says for how long they have paused. Results do not change.
-
-        A later start keeps the columns, unless the program has another ``partition_by=``.
+        The state of the operators is rewritten accordingly, as by a start with
+        ``gw.Checkpointing(repartition=True)``. No epoch runs meanwhile; this method returns when
+        epochs run again, and the event `godwit.events.OperatorsRepartitioned` has the length of the
+        pause. Results do not change. A later start keeps the columns, unless the program has
+        another ``partition_by=``.
 
         Parameters
         ----------
         columns
-            Operator → the key column, or columns, that place its rows from now on, as of
-            ``partition_by=``; ``None``: all of its key columns.
+            Operator → the key column, or columns, whose hash selects the key group, as
+            ``partition_by=`` of ``key_by``; ``None``: all of its key columns.
 
         Raises
         ------
         InvalidPlanError
             If there is no such operator.
         InvalidFlowError
-            If these are no key columns of it.
+            If a column is not a key column of its operator.
         MigrationError
-            If key groups move, executors are added or given back, a regrouping is in progress, it
-            is called from within an epoch, or the query has stopped.
+            If key groups are moving, executors are being added or removed, a regrouping is in
+            progress, the method is called from within an epoch, or the query has stopped.
         CheckpointError
-            If rows wait for an operator, its key groups have migrated without their state, or it
-            has ``spread=`` or ``merge=``. Nothing has changed then. An error while the state is
-            rewritten fails the query; its checkpoint has the former columns or the new ones.
+            If rows are waiting for the state of an operator, its key groups have migrated without
+            their state, or it has ``spread=`` or ``merge=``. Nothing has changed then. An error
+            while the state is rewritten fails the query; then its checkpoint has either the former
+            columns or the new ones.
 
         Examples
         --------

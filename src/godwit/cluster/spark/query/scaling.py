@@ -46,7 +46,14 @@ _ROUNDS = 8
 
 
 class Scaling:
-    """A requested change of the number of executors, carried out in the background.
+    """A requested change of the number of executors, which is carried out in the background.
+
+    Godwit makes it: ``query.scale`` returns it.
+
+    Attributes
+    ----------
+    target
+        Number of executors that was asked for.
 
     Examples
     --------
@@ -98,7 +105,7 @@ class Scaling:
 
     @property
     def stage(self) -> str:
-        """Current step of the scaling, as text.
+        """Current step of the scaling, or its end, as text for people.
 
         Examples
         --------
@@ -108,19 +115,27 @@ class Scaling:
         return self._stage
 
     def wait(self, timeout: float | None = None) -> tuple[str, ...]:
-        """Wait until the scaling has ended, and return the names of the executors then.
+        """Wait until the scaling has ended.
 
         Interrupting the wait (Ctrl-C) does not cancel the scaling.
 
         Parameters
         ----------
         timeout
-            Seconds.
+            Maximum time to wait, in seconds; ``None``: no limit. The scaling goes on after it.
+
+        Returns
+        -------
+        tuple of str
+            Names of the executors that are in use at the end.
 
         Raises
         ------
         ScalingError
-            If it failed, was cancelled, or has not ended within `timeout`.
+            If it was cancelled, requested executors did not join in time, or it has not ended
+            within `timeout`.
+        GodwitError
+            Any other error that ended it, such as one of the planner.
 
         Examples
         --------
@@ -140,6 +155,13 @@ class Scaling:
 
     def cancel(self, reason: str = "cancelled by the user") -> None:
         """Cancel the scaling: executors that were added and key groups that have moved stay.
+
+        If it has ended already, nothing happens.
+
+        Parameters
+        ----------
+        reason
+            Text for the event `godwit.events.ScalingFailed`.
 
         Examples
         --------
@@ -394,7 +416,9 @@ def _load_to_balance(problem: Problem) -> np.ndarray:
 
 
 class QueryScaling:
-    """Changes of the number of executors of a running query: ``query.scaling``.
+    """Changes of the number of executors of a running query.
+
+    It is the attribute ``query.scaling`` of a `Query`.
 
     Examples
     --------
@@ -415,7 +439,7 @@ class QueryScaling:
 
     @property
     def latest(self) -> Scaling | None:
-        """The last scaling that `scale` began; ``None`` if there was none.
+        """The `Scaling` that the last call of `scale` returned; ``None`` if there was none.
 
         Examples
         --------
@@ -447,21 +471,23 @@ class QueryScaling:
     ) -> Scaling:
         """Change the number of executors while the query runs.
 
-        To add executors, they are requested from the cluster manager, and get key groups once they
-        run. To remove some, those with the least state (draining ones first) are emptied, and
-        released between two epochs.
+        To add executors, Godwit requests them from the cluster manager; they get key groups once
+        they run. To remove executors, Godwit empties those with the least state (draining ones
+        first), and returns them to the cluster between two epochs.
 
         Parameters
         ----------
         executors
             Target number of executors.
         planner
-            Name of the planner for the moves of key groups, as in `godwit plan`.
+            Name of the planner that chooses which key groups move; ``godwit plan --help`` lists
+            them.
         strategy, bounds
-            How key groups move, as for `migrate`.
+            How the key groups move, as for `Query.migrate`.
         timeout_s
-            Seconds to wait for requested executors; by default `Sizing.executors_timeout_s` of the
-            query.
+            Maximum time to wait for executors that were requested, in seconds; by default
+            ``executors_timeout_s`` of `godwit.Sizing`. After that the scaling ends with a
+            `ScalingError`; executors that have joined stay in use.
 
         Returns
         -------

@@ -26,24 +26,29 @@ if TYPE_CHECKING:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointing:
-    """Access to the checkpoint, and the number of epochs whose state it retains.
+    """Settings of a query's checkpoint: retained epochs, access, and repartitioning at the start.
+
+    Pass it as ``flow.start(checkpointing=...)``.
 
     Attributes
     ----------
     retain_epochs
-        Number of newest epochs whose state ``gw.read_state(epoch=...)`` can read.
+        Number of newest epochs whose state ``gw.read_state(epoch=...)`` can read; older files are
+        deleted.
     access
-        Permissions of a checkpoint on a local disk: ``"owner"`` for its owner alone (0700, 0600),
-        or those of the process's ``"umask"``, for executors that run as another user than the
-        driver.
+        Permissions of a checkpoint on a local disk. ``"owner"``: only its owner may read and write
+        it (modes 0700 and 0600). ``"umask"``: as the umask of the process says, for executors that
+        run as another user than the driver.
     single_driver
         ``True``: you guarantee that no second driver is ever started on this checkpoint. Needed
-        only on stores without an atomic create-if-absent, where Godwit cannot check it.
+        only on object stores that cannot create a file only if it is absent, where Godwit cannot
+        check it.
     repartition
-        ``True``: the state of operators whose ``partition_by=`` has changed is rewritten before the
-        first epoch, by the driver alone; with `gw.Fusion`, also that of operators that name no
-        ``partition_by=`` and were measured to be better placed by other columns. Otherwise such a
-        change is refused.
+        What to do if ``partition_by=`` of an operator has changed since the checkpoint was written.
+        ``False``: the start fails with a `CheckpointMismatchError`. ``True``: the driver rewrites
+        the operator's state before the first epoch; with `gw.Fusion`, also the state of operators
+        without ``partition_by=`` for which an earlier run has measured that other key columns
+        would make epochs shorter.
 
     Raises
     ------
@@ -80,16 +85,20 @@ class Checkpointing:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """Time to wait for executors, and the first assignment of key groups.
+    """Settings of a query's executors: time to wait for them, and the first assignment.
+
+    Pass it as ``flow.start(sizing=...)``.
 
     Attributes
     ----------
     executors_timeout_s
-        Seconds to wait for executors at the start, and by default in ``query.scale``.
+        Maximum time to wait for executors, in seconds. If fewer than ``flow.start(executors=...)``
+        are there after it, the start fails with an `EpochFailedError`. It is also the default of
+        ``query.scale(timeout_s=...)``, which then ends with a `ScalingError`.
     assignments
-        Name of a component (see `Flow.components`) → its assignment in a new checkpoint. Key groups
-        of components that are not named are divided evenly. A resumed checkpoint keeps its
-        assignments.
+        Name of a component (see `Flow.components`) → the assignment of its key groups in a new
+        checkpoint. Key groups of components that are not named are divided evenly. A resumed
+        checkpoint goes on with its own assignments.
 
     Raises
     ------
@@ -125,26 +134,29 @@ class Sizing:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptation:
-    """Automatic changes of a running query's plan: fusing, window layouts, hot keys.
+    """Settings for automatic changes of a running query's plan: fusing, window layouts, hot keys.
 
-    `gw.Control` moves key groups and executors; this changes which operators share a component, and
-    how windows and hot keys are divided.
+    Pass it as ``flow.start(adaptation=...)``. `gw.Control` moves key groups and changes the number
+    of executors; these settings change which operators run in the same tasks, and how the work of
+    windows and hot keys is divided.
 
     Attributes
     ----------
     fusion
-        Fuses consecutive operators that send each other many rows into one component while the
-        query runs, and separates them again if the rows become few, as in ``gw.Fusion()``.
-        Operators that you named in ``components=`` or in ``query.components.regroup`` are left as
-        they are. By default operators are fused only on request.
+        Settings such as ``gw.Fusion()``: consecutive operators that send each other many rows are
+        fused into one component (they run in the same tasks) while the query runs, and are
+        separated again if the rows become few. Operators that you named in ``components=`` or in
+        ``query.components.regroup`` stay as they are. ``None``: operators are fused only on
+        request.
     splitting
-        Settings for choosing the layout (one-phase or two-phase) of windows with
-        ``consolidate="measured"``, as in ``gw.Splitting(max_latency="500 milliseconds")``; by
-        default ``gw.Splitting()``.
+        Settings such as ``gw.Splitting(max_latency="500 milliseconds")`` for choosing the layout
+        (one-phase or two-phase) of windows with ``consolidate="measured"``. ``None``: the defaults
+        of ``gw.Splitting()``.
     spreading
-        Divides the rows of hot keys among several lanes while the query runs, and brings them back
-        to one lane when they cool, as in ``gw.Spreading()``; for joins with ``spread=`` and
-        ``process`` with ``merge=``. By default only ``query.hot_keys`` does.
+        Settings such as ``gw.Spreading()``: the rows of hot keys are divided among several lanes
+        while the query runs, and sent to one lane again when the keys are no longer hot; for joins
+        with ``spread=`` and ``process`` with ``merge=``. ``None``: keys are divided only by
+        ``query.hot_keys.spread``.
 
     Raises
     ------
@@ -179,18 +191,20 @@ class Adaptation:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observability:
-    """Metrics endpoint and live web page of a running query.
+    """Settings of a running query's metrics endpoint and live web page.
+
+    Pass it as ``flow.start(observability=...)``.
 
     Attributes
     ----------
     metrics_port
-        Port on which Prometheus can scrape the query's metrics; 0 takes a free port, which
+        Port on which Prometheus can scrape the query's metrics; 0: any free port, which
         ``query.metrics_url`` shows. Needs ``pip install 'godwit-streams[metrics]'``. By default
         metrics are not served.
     metrics_host
-        Address on which that port listens; by default reachable from this machine only.
+        Address on which `metrics_port` listens; by default reachable from this machine only.
     ui_port
-        Port on which the query's live page is served while it runs; 0 takes a free port, which
+        Port on which the query's live page is served while it runs; 0: any free port, which
         ``query.ui_url`` shows. By default there is no page.
     ui_host
         Address on which `ui_port` listens. If other machines can reach it, the page needs a token,
@@ -309,7 +323,10 @@ def _check_kind(what: str, value: object, kind: type) -> None:
 
 
 class Trigger(TypedDict, total=False):
-    """Times at which epochs run, as Spark's triggers of micro-batches; give exactly one key.
+    """Rule for the times at which epochs run: a dict with exactly one of the following keys.
+
+    Pass it as ``flow.start(trigger=...)``; it means the same as a trigger of Spark's micro-batches.
+    Without one, an epoch starts as soon as the last one has ended.
 
     Attributes
     ----------
