@@ -294,7 +294,7 @@ def guarded_plan(
 
 
 def _checked_solution(answer: Any, problem: Problem, name: str) -> Solution:
-    """Convert a planner's answer, a `Solution` or an array of executors, to a solution."""
+    """Convert a planner's answer, a `Solution` or an array of executors; raise if it is neither."""
     if isinstance(answer, Solution):
         if answer.problem is not problem:
             raise _planner_failed(name, "its solution is one of another problem")
@@ -659,7 +659,7 @@ class Planning:
         return solution
 
     def _run_in_time(self, plan: Callable[[], T], *, time_limit_s: float) -> T:  # noqa: ARG002
-        """Return the result of a planner, run within the rest of the decision's time limit."""
+        """Return the result of a planner; raise `TimeoutError` if the decision's time is over."""
         if self._left_s <= 0:
             raise TimeoutError
         began = time.perf_counter()

@@ -292,7 +292,7 @@ def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
 def read_output(
     name: str, output: Any, event_time: object, slack: Duration | None
 ) -> tuple[pa.Schema, RowClass | None, str | None, int | None]:
-    """Return what a function emits: columns, class of rows, event-time column and slack (µs)."""
+    """Return columns, row class, event time and slack (µs) of a function; raise without columns."""
     where = f"The output of operator {name!r}"
     if output is None:
         raise InvalidFlowError(
@@ -306,7 +306,7 @@ def read_output(
 
 
 def read_state_columns(name: str, state: Any) -> StateColumns:
-    """Return the state columns of a function over tables, with the defaults for new keys."""
+    """Return a function's state columns and defaults; raise without columns or a default."""
     where = f"The state of operator {name!r}"
     if state is None:
         raise InvalidFlowError(

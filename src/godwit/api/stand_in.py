@@ -65,7 +65,7 @@ class StandIn:
         )
 
     def drop(self, *columns: Any) -> Self:
-        """Return the rows without these columns, given by name."""
+        """Return the rows without these columns; raise for columns not given by name."""
         for column in columns:
             if not isinstance(column, str):
                 raise _needs_session_error("drop with a Column")

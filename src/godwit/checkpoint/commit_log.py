@@ -210,7 +210,7 @@ class CommitLog:
 
     @property
     def physical_plan(self) -> PhysicalPlan | None:
-        """Physical plan that the next commits name; ``None`` if there is none."""
+        """Physical plan that the next commits name, if any; raises if it is of another history."""
         if self.plan < 0:
             return None
         path, latest = plan_path(self.plan), self.latest
@@ -384,7 +384,7 @@ class CommitLog:
             )
 
     def replay_chains(self, epoch: int) -> Chains:
-        """Return the chains of any epoch whose records exist, retained or not."""
+        """Return the chains of any epoch, retained or not; raise if its records contradict."""
         start = self.manifest_before(epoch)
         if start >= 0:
             path = manifest_path(start)
@@ -434,7 +434,7 @@ class CommitLog:
         )
 
     def _begin_version(self, version: FlowVersion, run: RunRecord) -> None:
-        """Write a flow version for the next epochs; it is valid from their first commit on."""
+        """Write a flow version for the next epochs; raise if another run has written one."""
         if version.previous != self.flow:
             raise ConcurrentRunError(
                 f"While run {run.run_id!r} was starting, another one committed flow version "

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def rename_operator(log: CommitLog, old: str, new: str) -> None:
-    """Rename an operator, with its parts, from the next epoch on; its state stays."""
+    """Rename an operator, with its parts, from the next epoch on; raise if `new` is in use."""
     version = _current_version(log)
     _check_operator(log, version, old)
     renamed = {name: new + name.removeprefix(old) for name in (old, *version.parts_of(old))}
@@ -87,7 +87,7 @@ def drop_operator(log: CommitLog, operator: str, *, reset: bool = False) -> None
 
 
 def _current_version(log: CommitLog) -> FlowVersion:
-    """Return the flow version of the last epoch with the pending edits applied."""
+    """Return the last epoch's flow version with pending edits applied; raise without an epoch."""
     if log.latest is None:
         raise CheckpointError(
             f"No epoch is committed yet in the checkpoint {log.storage.uri!r}, so it has no "
@@ -130,7 +130,7 @@ def remove_key(
     key: str,
     delivered: bool = False,
 ) -> dict[str, int]:
-    """Commit an epoch that deletes the state of one key; return state → number of deleted entries.
+    """Commit an epoch that deletes the state of one key; raise if it has none, or rows of it wait.
 
     `matches`: returns a mask, shape ``(n,)``, of the rows with the key among n rows of key columns.
     `key`: the key as text, for messages. `delivered`: the user says that sinks have the last epoch.

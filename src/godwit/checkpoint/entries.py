@@ -147,7 +147,7 @@ class WaitingLayout:
     former: Mapping[int, Former] = field(default_factory=dict)
 
     def read(self, batch: pa.RecordBatch, flow: int) -> pa.RecordBatch:
-        """Convert a waiting segment's rows, written under version `flow`, to today's columns."""
+        """Convert waiting rows, written under version `flow`; raise if their columns are others."""
         former = self.former.get(flow)
         expected = columns_of(self.schema) if former is None else former.columns
         columns = columns_of(batch.schema)
@@ -195,7 +195,7 @@ class ColumnsByName:
 
 
 def select_columns(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
-    """Return the columns of `schema` from a batch that has them in any order.
+    """Return the columns of `schema` from a batch with any order; raise if they do not fit.
 
     Timestamps may have any time zone. `name`: the state or operator, for errors.
     """

@@ -256,7 +256,7 @@ def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed
 def _rewritten_entries(
     storage: CheckpointStorage, stored: OffsetLayout | None, layout: OffsetLayout
 ) -> tuple[dict[int, bytes], bool]:
-    """Return number → entry of the offset log that Spark reads at a start, and if any changed."""
+    """Return number → entry that Spark reads at a start, and if any changed; or raise."""
     entries: dict[int, bytes] = {}
     changed = False
     pending = {} if stored is None else stored.pending
@@ -348,7 +348,7 @@ def _renamed(layout: OffsetLayout, name: str) -> OffsetLayout:
 
 
 def keep_offsets(storage: CheckpointStorage, source: str) -> None:
-    """Allow a source that now reads other data to continue at its stored offsets."""
+    """Let a source that reads other data go on at its stored offsets; raise if it is unknown."""
     layout = load_layout(storage)
     names = sorted(set() if layout is None else _source_names(layout))
     if layout is None or source not in names:
@@ -449,7 +449,7 @@ def copy_spark_log(
 def _offset_entry(
     source: CheckpointStorage, number: int, batch: BatchRef | None, layout: OffsetLayout | None
 ) -> bytes:
-    """Return the offset-log entry of micro-batch `number`, for the sources of a layout."""
+    """Return the offset-log entry of micro-batch `number` for a layout; raise if it is missing."""
     if batch is not None and batch.offsets:
         if layout is None:
             return batch.offsets

@@ -58,7 +58,7 @@ _RESTORE = "Restore it from a copy of the checkpoint, or start with a new checkp
 
 @contextmanager
 def translate_errors(uri: str, path: str, doing: str) -> Iterator[None]:
-    """Context that translates errors of the file system to errors with a remedy.
+    """Context that raises errors with a remedy in place of the file system's.
 
     `FileExistsError` and `BlockingIOError`, which mean that another process was first, are not
     translated. `doing`: ``"reading"``, ``"writing"``, ``"listing"``, ``"locking"`` or
@@ -446,7 +446,7 @@ class LocalStorage(CheckpointStorage):
         return OutputFile(self.uri, path, write=write, close=close, abort=abort)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
-        """Return the content of a file, or a part of it, mapped into memory."""
+        """Return a file, or a part of it, mapped into memory; raise if it is no plain file."""
         full = self._root / path
         with translate_errors(self.uri, path, "reading"):
             status = full.lstat()
@@ -621,7 +621,7 @@ class ObjectStoreClaims:
             )
 
     def _try_create(self, path: str, data: bytes) -> bool:
-        """Create an object; return ``False`` if another writer has created it."""
+        """Create an object; return ``False`` if it exists, raise `OSError` if the store fails."""
         errors = import_module("obstore.exceptions")
         try:
             self._store.put(path, data, mode="create")

@@ -360,7 +360,7 @@ class StageReader:
         }
 
     def read(self, lines: Iterator[bytes]) -> Iterator[StageRun]:
-        """Yield every completed stateful stage, in order of their ends."""
+        """Yield completed stateful stages, in order of their ends; raise for a log not of Spark."""
         for line in lines:
             kind = _kind(line)
             if kind is None:

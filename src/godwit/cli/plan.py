@@ -299,7 +299,7 @@ def _transitions(path: Path) -> Transitions:
 
 
 def _parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """Return name → value of the ``NAME=VALUE`` pairs of ``--set``."""
+    """Return name → value of the ``NAME=VALUE`` pairs of ``--set``; raise for other texts."""
     settings = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

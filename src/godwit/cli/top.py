@@ -436,7 +436,7 @@ def _migration_figures(events: Iterable[Mapping[str, Any]]) -> tuple[MigrationFi
 
 
 def _source_figures(entries: Sequence[Mapping[str, Any]]) -> tuple[SourceFigures, ...]:
-    """Return the figures of the sources."""
+    """Return the sources' figures in the last entry ``sources``; empty without one."""
     noted = _values_of_kind(entries, "sources")
     sources = noted[-1].get("sources") if noted else None
     return tuple(

@@ -176,7 +176,7 @@ def _time(text: str, what: str) -> float:
 
 
 def _rate(text: str) -> tuple[float, float | None]:
-    """Return an arrival rate: its factor relative to the measured one, or rows per second."""
+    """Return an arrival rate: factor of the measured one, or rows per second; or raise."""
     number = text.strip().removesuffix("x")
     try:
         value = float(number)
@@ -192,7 +192,7 @@ def _rate(text: str) -> tuple[float, float | None]:
 
 
 def _whole(text: str, what: str) -> int:
-    """Return a number of executors or of lanes; `what`: the option, for errors."""
+    """Return a number of executors or of lanes, or raise; `what`: the option, for errors."""
     try:
         value = int(text)
     except ValueError:
@@ -205,7 +205,7 @@ def _whole(text: str, what: str) -> int:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    """Return numbers of executors, given as ``6``, ``4..16`` or ``2,4,8``."""
+    """Return numbers of executors, given as ``6``, ``4..16`` or ``2,4,8``; or raise."""
     sizes: set[int] = set()
     for part in text.split(","):
         first, dots, last = part.partition("..")

@@ -163,7 +163,7 @@ def measured_stream(storage: CheckpointStorage, *, last_s: float) -> MeasuredStr
 def _read(
     uri: str, entries: Sequence[Mapping[str, Any]]
 ) -> tuple[list[LoadSummary], list[StreamSummary]]:
-    """Return the summaries of loads and of epochs, oldest first; neither is empty."""
+    """Return the summaries of loads and of epochs, oldest first; raise if either is missing."""
     if not entries:
         raise CheckpointError(
             f"The checkpoint {uri!r} has no journal that can be read.",

@@ -32,7 +32,7 @@ def numpy_type(dtype: pa.DataType) -> np.dtype[Any] | None:
 
 
 def values_of(array: pa.Array) -> npt.NDArray[Any]:
-    """Return the values of a fixed-width column as a NumPy array; undefined where null.
+    """Return a fixed-width column as a NumPy array, undefined where null; raise for other types.
 
     Returns shape ``(N,)``, of `numpy_type`; read-only except for booleans.
     """

@@ -324,7 +324,7 @@ def row_type(names: tuple[str, ...]) -> Any:
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """Convert a column to a list of Python values."""
+    """Convert a column to Python values; raise for times outside of the years 1 to 9999."""
     dtype = column.type
     if numpy_type(dtype) is None or pa.types.is_temporal(dtype):
         try:

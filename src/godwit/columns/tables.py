@@ -87,7 +87,7 @@ def _check_columns(
 
 
 def _source_column(source: str, field: pa.Field, values: list[Any]) -> pa.Array:
-    """Convert a source's Python values to a column; an error names the first that does not fit."""
+    """Convert a source's Python values to a column; raise for the first that does not fit."""
     read = _converter(field.type)
     try:
         return pa.array([read(value) for value in values], field.type)
@@ -139,7 +139,7 @@ def _example_value(dtype: pa.DataType) -> str:
 
 
 def _cast_table(source: str, table: pa.Table, schema: pa.Schema, needed: set[str]) -> pa.Table:
-    """Return a table in the columns and types of the source's schema; `needed`: see `table_of`."""
+    """Return a table as the schema's columns, or raise; `needed`: see `table_of`."""
     _check_columns(source, table.column_names, schema, needed, f"The table of source {source!r}")
     columns = []
     for field in schema:

@@ -228,7 +228,7 @@ def to_schema(value: SchemaLike, *, where: str) -> pa.Schema:
 
 
 def _to_type(name: str, value: object, where: str) -> pa.DataType:
-    """Convert the type of column `name`, given in any form that users may write, to Arrow."""
+    """Convert the type of column `name`, as users may write it, to Arrow; raise if unknown."""
     if isinstance(value, pa.DataType):
         return value
     if isinstance(value, type) and value in COLUMN_TYPES:
@@ -474,7 +474,7 @@ class _Reader:
         return numbers
 
     def interval(self) -> pa.DataType:
-        """Parse the units of an interval; only those of days to seconds have an Arrow type."""
+        """Parse the units of an interval; raise for months and years, which have no Arrow type."""
         units = [self._unit()]
         if self.takes("to"):
             units.append(self._unit())

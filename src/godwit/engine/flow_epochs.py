@@ -198,7 +198,7 @@ class FlowEpochs(Generic[RowsT]):
         )
 
     def run_stages(self) -> None:
-        """Run the source side and the lanes of the prepared attempt; nothing is committed."""
+        """Run the stages of the prepared attempt, without a commit; raise a lane's error."""
         self._reports = self.cluster.run_stages(self._instruction, self._batch)
         for report in self._reports:
             if report.error is not None:

@@ -208,7 +208,7 @@ class SourcePositions:
         return f"{call[0]} for {took_s:.0f} s"
 
     def _open(self, name: str, source: Source) -> None:
-        """Open a source at its position in the last commit record."""
+        """Open a source at its recorded position; raise if another query uses the same object."""
         committed = name in self._committed
         self._until.pop(name, None)
         with _OPENING:

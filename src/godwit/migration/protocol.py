@@ -283,7 +283,7 @@ class MigrationProtocol:
         return self._react()
 
     def cancel(self, migration: str, reason: str) -> tuple[Command, ...]:
-        """End a migration, and cancel its moves that have not switched."""
+        """End a migration, and cancel its remaining moves; raise if there is none of this id."""
         for c in self._components.values():
             if c.migration is not None and c.migration.request.id == migration:
                 c.withdraw(self._run, reason)
@@ -307,7 +307,7 @@ class MigrationProtocol:
         return self._react()
 
     def regroup(self, stage: RegroupingStage) -> tuple[Command, ...]:
-        """Replace components by those of another physical plan, from the next epoch on."""
+        """Replace components by those of another physical plan; raise while an epoch runs."""
         if self._run.running is not None:
             raise MigrationError(
                 f"Components cannot change while epoch {self._run.running} runs.",

@@ -122,7 +122,7 @@ class BatchProcess(KeyedOperator):
     def _call_function(
         self, data: OperatorInput, groups: Groups, keys: pa.RecordBatch, states: pa.RecordBatch
     ) -> Any:
-        """Call the user's function with all rows and states of the lane; return its result."""
+        """Call the user's function with all rows and states; raise `UserFunctionError`."""
         as_frame = _READERS[self.frames]
         rows = _side_by_side(data.rows.keys, data.rows.values)
         try:
@@ -139,7 +139,7 @@ class BatchProcess(KeyedOperator):
             ) from error
 
     def _unpack_result(self, result: Any) -> tuple[Any, Any, Any]:
-        """Split the function's result into emitted rows, new states, and keys to drop.
+        """Split the function's result into emitted rows, new states, and keys to drop, or raise.
 
         The state of a key to drop is deleted.
         """
@@ -157,7 +157,7 @@ class BatchProcess(KeyedOperator):
     def _new_states(
         self, states: Any, keys: pa.RecordBatch, groups: Groups
     ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
-        """Convert the states that the function returned.
+        """Convert the states that the function returned; raise for a wrong number.
 
         Return their keys' positions, and the states.
         """
@@ -207,7 +207,7 @@ class BatchProcess(KeyedOperator):
         return at
 
     def _keys_to_drop(self, dropped: Any, count: int) -> npt.NDArray[np.bool_]:
-        """Return a mask of the keys whose state the function drops."""
+        """Return the mask of the keys to drop that the function returned; or raise."""
         try:
             mask = np.asarray(dropped)
         except Exception:  # noqa: BLE001 - of another library
@@ -242,7 +242,7 @@ class BatchProcess(KeyedOperator):
     def _to_batch(
         self, frame: Any, schema: pa.Schema, what: str, *, returned: Any = None
     ) -> pa.RecordBatch:
-        """Convert a table that the function returned to the declared columns.
+        """Convert a table that the function returned to the declared columns; raise if it misfits.
 
         `what`: the table's name for errors, such as "states". `returned`: the object whose type
         errors name, if it is not `frame`.

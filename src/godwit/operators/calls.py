@@ -177,7 +177,7 @@ class TimedRows(KeyRows[R]):
 def columns_of_rows(
     operator: KeyedOperator, rows: StateRows, groups: Groups, keys: list[tuple[Any, ...]]
 ) -> Columns:
-    """Return an epoch's rows, ordered by key, as the columns that the user's function reads.
+    """Return an epoch's rows, ordered by key, as the function reads them; raise if one misfits.
 
     `groups`: the key of each row; `keys`: the keys as Python values.
     """
@@ -360,7 +360,7 @@ class Calls:
     def _timer_calls(
         self, key: tuple[Any, ...], state: Any, of_key: CalledKey, timers: Timers, now: int
     ) -> Iterator[Call]:
-        """Yield the calls for due timers of a key, earliest first, also of timers set meanwhile.
+        """Yield the calls for due timers of a key, earliest first; raise if they do not end.
 
         `now`: time in microseconds up to which timers are due.
         """
@@ -404,7 +404,7 @@ def _datetime(moment: int) -> dt.datetime:
 
 
 def _microseconds(at: dt.datetime) -> int:
-    """Convert a datetime to microseconds of Unix time; one without zone is UTC."""
+    """Convert a datetime (UTC without zone) to microseconds of Unix time, or raise."""
     if not isinstance(at, dt.datetime) or at != at:  # noqa: PLR0124 - pandas' NaT is a datetime
         msg = f"a timer is set to a datetime, not to {at!r}"
         raise TypeError(msg)

@@ -119,7 +119,7 @@ class Emitted:
             )
 
     def _as_tuple(self, index: int, row: Any) -> tuple[Any, ...]:
-        """Return emitted row number `index` as a tuple, in the order of the output's columns."""
+        """Return emitted row `index` as a tuple in the output's order; raise if it has none."""
         names = self.schema.names
         if isinstance(row, dict):
             if row.keys() == set(names):
@@ -143,7 +143,7 @@ class Emitted:
         )
 
     def _column(self, field: pa.Field, values: Sequence[Any]) -> pa.Array:
-        """Convert the values of one output column to Arrow.
+        """Convert the values of one output column to Arrow; raise for the first that does not fit.
 
         An error names the key and the value.
         """

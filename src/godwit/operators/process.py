@@ -201,7 +201,7 @@ class ProcessOperator(KeyedOperator):
     def _decode_states(
         self, known: npt.NDArray[np.bool_], blobs: pa.Array, keys: list[tuple[Any, ...]]
     ) -> list[Any]:
-        """Decode the state of each key; a key that is not `known` gets a new state."""
+        """Decode each key's state, or raise; a key that is not `known` gets a new state."""
         there = np.flatnonzero(known)
         if len(there) < len(blobs):
             blobs = blobs.take(pa.array(there))
@@ -234,7 +234,7 @@ class ProcessOperator(KeyedOperator):
     def _encode_states(
         self, states: list[Any], removed: list[int], keys: list[tuple[Any, ...]]
     ) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
-        """Encode the keys' states; also return a mask of keys whose state is deleted, if any is.
+        """Encode the keys' states, or raise; also return a mask of deleted ones, if any.
 
         `removed`: positions of these keys.
         """

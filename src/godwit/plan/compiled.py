@@ -376,7 +376,7 @@ def _check_same_lane(flow: CompiledFlow, edge: UpstreamInput, component: str) ->
 
 
 def _levels_of(fed_by: Mapping[str, set[str]]) -> dict[str, int]:
-    """Return component → level: 1, or 1 more than the highest level that feeds it.
+    """Return component → level: 1, or 1 more than the highest that feeds it; raise for a cycle.
 
     `fed_by`: component → the components upstream of it.
     """

@@ -150,7 +150,7 @@ class FeedbackSource(Source):
         )
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split, in columns of the loop's types."""
+        """Yield the rows of a split in columns of the loop's types; raise if they do not fit."""
         storage, blocks = split.payload
         for block in blocks:
             batch = decode_batch(read_block(storage, block))

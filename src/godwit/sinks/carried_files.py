@@ -63,7 +63,7 @@ def carry_files(
 
 
 def _read_file(filesystem: pafs.FileSystem, root: str, file: WrittenFile) -> pa.Buffer:
-    """Read the bytes of a data file that a lane wrote, staged or delivered, from the target."""
+    """Read a data file that a lane wrote, staged or delivered; raise if it is another file."""
     delivered = f"{root}/{file.delivered}"
     path = delivered if exists(filesystem, delivered) else f"{root}/{file.path}"
     with filesystem.open_input_file(path) as stream:

@@ -247,7 +247,7 @@ class _UnseenError(Exception):
 
 
 def _last_delivered(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | None:
-    """Return the last epoch that a sink's target has; ``None`` if it has none."""
+    """Return the last epoch of a sink's target, if any; raise if the target cannot be read here."""
     root = Path(sink.target)
     if not root.is_absolute():
         raise _UnseenError
@@ -261,7 +261,7 @@ def _last_delivered(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | No
 
 
 def _last_delivered_to_delta(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | None:
-    """Return the last epoch that a Delta table has from a sink; ``None`` if it has none."""
+    """Return a sink's last epoch in a Delta table, if any; raise if the table cannot be read."""
     try:
         from deltalake import DeltaTable  # noqa: PLC0415  an extra
 

@@ -303,7 +303,7 @@ class DeltaSink(TargetSink):
         self._read_last_epoch()
 
     def deliver(self, output: EpochOutput) -> None:
-        """Commit the epoch's rows with its number, unless the table has it."""
+        """Commit the epoch's rows with its number, unless the table has it; raise if that fails."""
         if output.num_rows == 0 and not is_complete_result(output, self._context):
             return
         files: list[WrittenFile] | None = None
@@ -385,7 +385,7 @@ class DeltaSink(TargetSink):
             yield from writer.write_files(parts, f"{epoch}-rest")
 
     def _has_files(self, output: EpochOutput) -> bool:
-        """Return whether lanes' files of an epoch exist.
+        """Return whether lanes' files of an epoch exist; raise if they are gone.
 
         ``False`` if the table was created anew.
         """

@@ -194,7 +194,7 @@ class IcebergSink(TargetSink):
     def _snapshot_to_keep(
         self, metadata: TableMetadata, is_kept: Callable[[HistoryPoint], bool]
     ) -> tuple[Snapshot | None, int]:
-        """Return the newest snapshot whose epochs are all kept, and its last epoch.
+        """Return the newest snapshot whose epochs are all kept, and its last epoch, or raise.
 
         `is_kept`: whether an epoch is. The snapshot is ``None`` if the table had none before the
         others.

@@ -162,7 +162,7 @@ class KafkaSink(TargetSink):
         return self._check
 
     def open(self, context: SinkContext) -> None:
-        """Look up the topic, and fence earlier producers of the same transactional id."""
+        """Look up the topic, or raise; fence earlier producers of the same transactional id."""
         self._context = context
         self._schema = storable_schema(context.schema)
         self._check_columns()
@@ -467,7 +467,7 @@ class KafkaSink(TargetSink):
             )
 
     def _produce_message(self, producer: Producer, message: Any) -> None:
-        """Pass one message to the producer; wait while its queue is full."""
+        """Pass one message to the producer; wait while its queue is full, up to a time-out."""
         start_s = None
         while True:
             try:

@@ -345,7 +345,7 @@ class ParquetSink(TargetSink):
                 self._directory.remove_staged(lambda name: _epoch_of_attempt(name) <= epoch)
 
     def _assemble_epoch(self, output: EpochOutput, final: str) -> None:
-        """Write the epoch's directory, at path `final`, from lanes' files and the other rows."""
+        """Write the epoch's directory `final`; raise if files that lanes wrote are gone."""
         self._directory.check(self._marker(), self._target_error)
         written, gone = files_there(self._fs, self._root, output.files())
         if gone:

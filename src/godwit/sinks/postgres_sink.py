@@ -380,7 +380,7 @@ class PostgresSink(TargetSink):
         return "others write to the table too, and count epochs of their own" if others else None
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
-        """Delete rows of later epochs; in complete mode the next delivery rewrites the result."""
+        """Delete rows of later epochs (in complete mode the next delivery does), or raise."""
         point = self.last_delivered()
         assert point is not None
         shared = min(point.epoch, epochs.latest_epoch)
@@ -568,7 +568,7 @@ class PostgresSink(TargetSink):
         *,
         numbered: bool = False,
     ) -> None:
-        """Stream rows into a table by COPY; `numbered`: with a column of row numbers."""
+        """Stream rows into a table by COPY, or raise; `numbered`: with a column of row numbers."""
         numbering = [self._row_number] if numbered else []
         statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
             table, comma_separated([*numbering, *self._schema.names])

@@ -295,7 +295,7 @@ class TargetTable:
         return RowChecks(tuple(checks))
 
     def _exists(self, connection: Connection) -> bool:
-        """Return whether the table exists."""
+        """Return whether the table exists; raise if it is no table."""
         kind = scalar(
             connection, "SELECT c.relkind FROM pg_class c WHERE c.oid = to_regclass(%s)", self._name
         )

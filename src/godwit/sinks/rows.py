@@ -50,7 +50,7 @@ def check_mode(subject: str, mode: str, keys: str | Sequence[str] | None) -> Non
 
 
 def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the columns that identify a row: `keys`, or by default those of the result."""
+    """Return the columns that identify a row, by default those of the result; or raise."""
     unique = context.unique_keys
     if keys is None and not unique:
         raise SinkError(

@@ -169,7 +169,7 @@ class MemorySink(Sink):
         return self._context
 
     def _refresh_view(self) -> None:
-        """Update the temporary view that shows the rows, if the sink has one."""
+        """Update the sink's temporary view of the rows, if it has one; raise if that fails."""
         if self._name is None:
             return
         context = self._require_context()

@@ -117,7 +117,7 @@ class AvroMessages(MessageFormat):
         return record
 
     def _writer_schema(self, schema_id: int) -> str:
-        """Return the schema with id `schema_id` in the registry, as JSON text; cached."""
+        """Return the registry's schema `schema_id` as JSON text, cached; raise if there is none."""
         if isinstance(self._registry, str):
             return schema_of_id(self._registry, schema_id)
         assert self._registry is not None
@@ -149,7 +149,7 @@ class AvroMessages(MessageFormat):
         check_fields(schema, self._schema, where, "the Avro record")
 
     def _registered_id(self) -> int:
-        """Return the id in the registry of the schema to write; cached."""
+        """Return the id in the registry of the schema to write, cached; raise if there is none."""
         if isinstance(self._registry, str):
             if self._subject is None:
                 raise SourceError(

@@ -207,7 +207,7 @@ class Directory:
         return listing
 
     def _remote_files(self) -> Iterator[File]:
-        """Yield the files below the directory on a file system other than the local disk."""
+        """Yield the directory's files on a remote file system; raise if it tells no sizes."""
         root = self.filesystem.get_file_info(self._root)
         if root.type == pafs.FileType.File:
             infos, start = [root], len(self._root)

@@ -116,7 +116,7 @@ class FileSource(Source):
         return f"{self._format.name} files in {self._directory.shown}{of}"
 
     def _look_up_schema(self) -> pa.Schema:
-        """Read the schema of the first file, with the columns of its directories' names."""
+        """Read the first file's schema, with its directories' columns; raise without a file."""
         listing = self._listing or self._directory.list()
         if not listing.files:
             raise SourceError(
@@ -548,7 +548,7 @@ def _type_of_values(texts: Sequence[str | None]) -> pa.DataType:
 
 
 def _constant_column(text: str | None, field: pa.Field, rows: int, file: str) -> pa.Array:
-    """Return a column of `rows` equal values: a partition's value, parsed from its text."""
+    """Return a column of `rows` equal values, parsed from a partition's value, or raise."""
     if text is None:
         return pa.nulls(rows, field.type)
     value = pa.array([text])

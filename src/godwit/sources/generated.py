@@ -252,7 +252,7 @@ def _mix_bits(words: Words) -> Words:
 
 
 def _moment_us(start: object) -> int:
-    """Return the user's start time in microseconds of Unix time; without a zone it is UTC."""
+    """Return the user's start time in microseconds of Unix time (UTC without zone), or raise."""
     try:
         moment = dt.datetime.fromisoformat(start) if isinstance(start, str) else start
     except ValueError:

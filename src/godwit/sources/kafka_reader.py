@@ -217,7 +217,7 @@ class RangeReader:
             self._store_message(message)
 
     def _store_message(self, message: Message) -> None:
-        """Store one polled message in the queue of its partition."""
+        """Store one polled message in the queue of its partition; raise if it is an error."""
         partition = (message.topic() or "", message.partition() or 0)
         offset: Any = message.offset()
         error = message.error()

@@ -458,7 +458,7 @@ class KafkaSource(Source):
         return None if waits else ends
 
     def _end_offsets(self, position: Position) -> dict[tuple[str, int], int]:
-        """Return the end offsets of all partitions, at least those of `position`."""
+        """Return the end offsets of all partitions; raise if one is before `position`."""
         assert self._admin is not None
         partitions = [(t, p) for t, s in self._states.items() for p in range(s.num_partitions)]
         ends = self._admin.end_offsets(partitions, committed=self._reads_committed)
@@ -635,7 +635,7 @@ class KafkaSource(Source):
         return chosen
 
     def _extra_columns(self, include: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-        """Return column name → the part of a message that it has, such as ``"offset"``."""
+        """Return column → the part of a message that it has, such as ``"offset"``, or raise."""
         given = [include] if isinstance(include, str) else include
         named = dict(given) if isinstance(given, Mapping) else {what: what for what in given}
         unknown = [what for what in named if what not in _EXTRA]

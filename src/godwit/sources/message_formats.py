@@ -284,7 +284,7 @@ _JSON_TYPES: Final = (
 
 
 def _json_type(field: pa.Field) -> Any:
-    """Return the Python type as which msgspec decodes a column's JSON values."""
+    """Return the Python type as which msgspec decodes a column; raise if JSON has no such form."""
     dtype = field.type
     for matches, python in _JSON_TYPES:
         if matches(dtype):

@@ -228,7 +228,7 @@ def _field_type(field: Any, within: tuple[str, ...]) -> Any:
 
 
 def _value_type(field: Any, within: tuple[str, ...]) -> Any:
-    """Return Arrow's type of one value of a field that may be repeated."""
+    """Return Arrow's type of one value of a (repeated) field; raise if a message holds itself."""
     kind = field.message_type
     if kind is None:
         if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:

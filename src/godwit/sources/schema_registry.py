@@ -26,7 +26,7 @@ def frame_header(schema_id: int) -> bytes:
 
 
 def parse_frame(message: bytes) -> tuple[int, int]:
-    """Return the schema id of a framed message, and the offset of the bytes after the id."""
+    """Return a framed message's schema id, and the offset of what follows; raise if not framed."""
     if len(message) < 5 or message[0] != 0:
         msg = "it does not begin with the framing of a schema registry, a zero byte and an id"
         raise ValueError(msg)

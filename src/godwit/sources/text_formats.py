@@ -162,7 +162,7 @@ class _TextFormat(FileFormat):
         """Raise if a halved block may begin or end within a value."""
 
     def schema(self, directory: Directory, file: File) -> pa.Schema:
-        """Infer the schema from the first lines of a file."""
+        """Infer the schema from the first lines of a file; raise if it has no rows."""
         for block in self._blocks(directory, FileRange(file=file, stop=min(file.size, 1 << 20))):
             return common_schema(self._infer(block))
         raise SourceError(
@@ -402,7 +402,7 @@ class CsvFormat(_TextFormat):
             raise ValueError(msg)
 
     def _column_names(self, header: bytes) -> list[str]:
-        """Parse the names of the columns from a header line."""
+        """Parse the names of the columns from a header line; raise if one comes twice."""
         names: list[str] = self._parse_csv(
             header.rstrip(b"\r\n") + b"\n", None, {}, None
         ).column_names

@@ -362,7 +362,7 @@ class _VariableColumn(Column):
         return Encoded(_as_large_binary(array), nulls)
 
     def decode(self, encoded: Encoded) -> pa.Array:
-        """Build an Arrow array from encoded values."""
+        """Build an Arrow array from encoded values; raise if they are too many bytes for one."""
         values = encoded.values
         _, offsets, heap = values.buffers()
         heap = pa.py_buffer(b"") if heap is None else heap

@@ -1089,7 +1089,7 @@ class Run:
         return map_rows(source, maps, self._logical.sources[source], table)
 
     def _newest(self, watermarks: Mapping[str, Moment]) -> dict[int, int]:
-        """Return watermark number → event time to which it advances."""
+        """Return watermark number → event time to which it advances; raise if a source has none."""
         check_sources(watermarks, self.flow.sources)
         newest = {}
         for source, moment in watermarks.items():
@@ -1139,7 +1139,7 @@ class _NewRows(dict[str, pa.Table]):
 
 
 def _lanes(executors: Any) -> dict[str, int]:
-    """Return executor → number of lanes, from what a user gave."""
+    """Return executor → number of lanes, from a user's value; raise if it is not valid."""
     if isinstance(executors, int) and not isinstance(executors, bool) and executors > 0:
         return {str(number): 1 for number in range(1, executors + 1)}
     if hasattr(executors, "items") and executors:
@@ -1153,7 +1153,7 @@ def _lanes(executors: Any) -> dict[str, int]:
 
 
 def micros(moment: Moment, what: str) -> int:
-    """Return a datetime or ISO 8601 text as microseconds of Unix time; `what`: for errors."""
+    """Return a datetime or ISO 8601 text in microseconds, or raise; `what`: for errors."""
     try:
         read = dt.datetime.fromisoformat(moment) if isinstance(moment, str) else moment
         if read.tzinfo is None:

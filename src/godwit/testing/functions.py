@@ -339,7 +339,7 @@ def _seed(state: Any, value: Any) -> None:
 def _columns_of(
     keys: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], columns: SchemaLike | None
 ) -> pa.Schema:
-    """Return the columns of the rows: as given, or inferred by Arrow."""
+    """Return the columns of the rows: as given, or inferred; raise if a type stays unknown."""
     schema = pa.Table.from_pylist([{**row, **keys} for row in rows] or [dict(keys)]).schema
     if columns is not None:
         given = to_schema(columns, where="The columns of the rows")

@@ -369,7 +369,7 @@ def upgrade_between(
     *,
     option: str = ".process(state_upgrade=...)",
 ) -> StateUpgrade | None:
-    """Return the upgrade of states from the stored description to today's.
+    """Return the upgrade of states from the stored description to today's; raise if none exists.
 
     Returns ``None`` if the present codec reads the old state as it is.
     """
@@ -438,7 +438,7 @@ class PythonStateUpgrade:
         return values.set_column(at, field, pa.array(upgraded, field.type))
 
     def _upgraded(self, row: int, blob: bytes) -> bytes:
-        """Return an encoded state converted to today's type; `row`: its number, for errors."""
+        """Return an encoded state converted to today's type, or raise; `row`: for errors."""
         if self.gone:
             blob = drop_fields(blob, self.stored, self.gone)
         try:

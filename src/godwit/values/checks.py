@@ -38,7 +38,7 @@ class UnencodableError(Exception):
 
 
 def apply_each(function: Callable[[Any], Any], values: Sequence[Any], first: int = 0) -> list[Any]:
-    """Return the results for all values; `UnencodableError` has the position of one that fails.
+    """Return the results for all values; raise `UnencodableError` for the first value that fails.
 
     `first`: position of the first value.
     """
@@ -76,7 +76,7 @@ def unreadable_remedy(operator: str, key: tuple[Any, ...], what: str) -> str:
 
 
 def rebuilt(cls: Any, values: Mapping[str, Any]) -> Any:
-    """Return an instance of record class `cls` with these fields; missing ones get defaults.
+    """Return a record of class `cls` with these fields, missing ones by default, or raise.
 
     ``__post_init__`` may set other attributes; its changes of fields are undone.
     """

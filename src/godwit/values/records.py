@@ -228,7 +228,7 @@ class RowClass:
 
 
 def _converted(name: str, plain: list[Any], hint: Any) -> list[Any]:
-    """Return plain values of the column `name` as values of type `hint`."""
+    """Return plain values of column `name` as values of type `hint`; raise if one misfits."""
     try:
         return msgspec.convert(plain, list[hint])
     except msgspec.ValidationError:
@@ -298,7 +298,7 @@ def _fields(cls: Any, where: str, outer: tuple[Any, ...] = ()) -> tuple[Field, .
 
 
 def _field(name: str, hint: Any, where: str, within: tuple[Any, ...]) -> Field:
-    """Return a field with its column type; `within`: the classes that contain it."""
+    """Return a field with its column type, or raise; `within`: the classes that contain it."""
     declared = hint
     exact: pa.DataType | None = None
     while isinstance(hint, typing.NewType) or hasattr(hint, "__value__"):

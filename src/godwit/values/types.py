@@ -150,7 +150,7 @@ class _Describer:
         self._names: dict[type, str] = {}
 
     def node(self, hint: Any, path: str) -> Any:
-        """Return the description (tree node) of an annotated type.
+        """Return the description (tree node) of an annotated type; raise if state cannot have it.
 
         `path`: its place in the state, for errors, such as ``Book.levels[]``.
         """
@@ -188,7 +188,7 @@ class _Describer:
         raise UndescribableError(path, f"{hint!r} is not a type that state can have")
 
     def add_class(self, cls: Any, name: str | None, path: str) -> str:
-        """Add the description of a class, once; return its name in the description.
+        """Add the description of a class, once; return its name in the description, or raise.
 
         `path`: its place in the state, for errors.
         """
@@ -266,7 +266,7 @@ def _is_named_tuple(cls: type) -> bool:
 
 
 def _hints(cls: Any, where: str) -> dict[str, Any]:
-    """Return the annotations of a class, resolved."""
+    """Return the annotations of a class, resolved; raise if they cannot be."""
     try:
         return typing.get_type_hints(cls, include_extras=True)
     except Exception as error:

@@ -154,7 +154,7 @@ class TaggedValues:
     _leaves = _PLAIN
 
     def _to_msgpack(self, value: Any) -> Any:
-        """Return a value in a form that msgpack can encode, tagged where necessary."""
+        """Return a value as msgpack can encode it, perhaps tagged; raise if it has no form."""
         kind = type(value)
         if kind in self._leaves:
             return value

@@ -279,7 +279,7 @@ def _is_of_no_interrupt(record: logging.LogRecord) -> bool:
 
 
 def _prepare_directory(directory: Path | None) -> Path:
-    """Return an empty working directory, with the marker of a demo."""
+    """Return an empty working directory, with the marker of a demo; raise if it is in use."""
     if directory is None:
         work_dir = Path(tempfile.mkdtemp(prefix="godwit-demo-"))
     else:

@@ -106,7 +106,7 @@ def _run_reproduce(args: argparse.Namespace) -> int:
 
 
 def _with_mechanism(chosen: Sequence[Entry]) -> list[Entry]:
-    """Return the figures whose mechanism can be switched off."""
+    """Return the figures whose mechanism can be switched off; raise if there are none."""
     found = [entry for entry in chosen if entry.load().mechanism]
     if not found:
         raise GodwitError(

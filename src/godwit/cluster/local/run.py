@@ -210,7 +210,7 @@ class LocalRun:
         return sum(self.lanes.values())
 
     def _run_epoch(self, source: SourceBatch[LocalRows] | None) -> EpochOutcome:
-        """Run one epoch, and then background copies; return the epoch's outcome."""
+        """Run one epoch, then background copies; return its outcome; raise if none can run."""
         outcome = self.loop.run(source)
         if outcome is None:
             raise MigrationError(
@@ -240,7 +240,7 @@ class LocalRun:
         return self.epochs.is_due(self.view)
 
     def run_until_idle(self) -> Iterator[EpochOutcome]:
-        """Run epochs without input until none is due and no key group is moving."""
+        """Run epochs without input until none is due and no key group moves, or raise."""
         for _ in range(_PATIENCE):
             outcome = self.run_quiet_epoch()
             if outcome is not None:

@@ -45,7 +45,7 @@ def check_loops(names: Iterable[str], loops: Collection[str]) -> None:
 def split_into_epochs(
     source: str, rows: Any, *, epochs: int | None, rows_per_epoch: int | None
 ) -> list[Any]:
-    """Return a source's input by epoch: as given, or one table divided."""
+    """Return a source's input by epoch: as given, or one table divided; raise for other values."""
     is_rows = is_table(rows) or (
         isinstance(rows, Sequence) and bool(rows) and isinstance(rows[0], Mapping | tuple)
     )

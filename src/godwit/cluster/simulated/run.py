@@ -264,7 +264,7 @@ class Simulation:
                 self._controller.step()
 
     def commit(self) -> None:
-        """Commit the epoch's work, unless an executor that it used was lost."""
+        """Commit the epoch's work; raise `AttemptLostError` if an executor of it was lost."""
         work = self._work
         lost = work.used - self.executors.alive.keys()
         if lost:

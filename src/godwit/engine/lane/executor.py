@@ -96,7 +96,7 @@ def claim_local_store(root: Path) -> None:
 
 
 def _open_private_directory(path: Path) -> int:
-    """Open a directory that only this user can access, created if absent; return its descriptor."""
+    """Open (or create) a directory and return its descriptor; raise if others may write to it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         shared = path.parent.stat()

@@ -198,7 +198,7 @@ class _Mean(BuiltIn):
         return column_of(means, None if some.all() else some, self.output)
 
     def _decimal_means(self, sums: pa.Array, counts: IntArray) -> pa.Array:
-        """Divide decimal sums by counts, rounding half up as Spark does."""
+        """Divide decimal sums by counts, rounding half up as Spark does; raise if one overflows."""
         # 128 bits divided by 64 in Python: once per key, so it never is what an epoch waits for.
         factor = 10 ** (self.output.scale - sums.type.scale)
         bound = 10**self.output.precision

@@ -255,7 +255,7 @@ def ttl_us_of(declared: Declared, where: str) -> int | None:
 
 
 def item_types_of(declared: MapState[Any, Any], where: str) -> tuple[type, ...]:
-    """Return the types of a map's keys: one type, or one per element if keys are tuples.
+    """Return the types of a map's keys (one per element of tuples); raise for types not allowed.
 
     `where`: the operator and state, for errors.
     """

@@ -110,7 +110,7 @@ class StoredState:
         )
 
     def encoded(self, values: Sequence[Any], whose: Callable[[int], str]) -> list[bytes]:
-        """Encode values to bytes.
+        """Encode values to bytes; raise `StateEncodingError` if one cannot be.
 
         `whose`: returns the key and the place in its state of value number i, for errors.
         """
@@ -128,7 +128,7 @@ class StoredState:
     def decoded(
         self, blobs: Sequence[bytes], whose: Callable[[int], tuple[tuple[Any, ...], str]]
     ) -> list[Any]:
-        """Decode values from bytes.
+        """Decode values from bytes; raise `StateEncodingError` if one cannot be.
 
         `whose`: returns the key and the place in its state of value number i, for errors.
         """

@@ -207,7 +207,7 @@ def grid_of(specs: Sequence[Hopping], where: str) -> PaneGrid:
 
 
 def _calendar_windows(length: Duration, every: Duration, start: Duration, zone: str) -> Hopping:
-    """Return windows of whole days or months of a time zone; `every`: interval between them."""
+    """Return windows of whole days or months, one every `every`; raise if units are mixed."""
     check_zone(zone)
     unit, size = calendar_length(length, "The length of a window", least=1)
     unit_of_step, step = calendar_length(every, "The frequency of a window (every=)", least=1)

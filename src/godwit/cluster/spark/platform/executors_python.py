@@ -44,7 +44,7 @@ def check_executors_python(spark: SparkContext) -> None:
 
 
 def _query_versions(spark: SparkContext) -> list[dict[str, Any]]:
-    """Return the versions of Python and of packages on every executor."""
+    """Return versions of Python and packages on every executor; raise if Python does not run."""
     packages = _PACKAGES
 
     # By value: a Python without Godwit could not import this function from it.

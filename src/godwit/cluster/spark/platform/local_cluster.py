@@ -353,7 +353,7 @@ class LocalCluster:
                 raise
 
     def _start_driver(self, conf: Mapping[str, str]) -> Any:
-        """Start the JVM of this process if there is none; return the Py4J gateway to it."""
+        """Start this process's JVM if there is none, or raise; return the Py4J gateway to it."""
         from pyspark import SparkConf, SparkContext  # noqa: PLC0415  as in `session`
         from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
 

@@ -130,7 +130,7 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
     def _request_change(
         self, orders: SpreadOrders, key: Any, shape: tuple[int, int] | None
     ) -> None:
-        """Request a change of a key's parts from the next epoch on; ``None``: undivided again."""
+        """Change a key's parts from the next epoch on (``None``: undivided), or raise."""
         run, operator = self._run, orders.operator
         if run.conducting.closed:
             raise MigrationError(

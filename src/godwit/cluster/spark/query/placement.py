@@ -896,7 +896,7 @@ class QueryPlacement:
         return with_newcomers(view.components[component].assignment, view.executors)
 
     def _internal_name(self, component: str | None) -> str:
-        """Return a component's internal name from the name or label that a user gave."""
+        """Return a component's internal name from a user's name or label, or raise."""
         labels, shown = self._labels, list(self.assignments)
         if component is None and len(shown) == 1:
             return next(iter(labels))

@@ -233,7 +233,7 @@ def _driven_by_loop(options: Options) -> _Driven:
 
 
 def session_of(flow: LogicalFlow, given: SparkSession | None) -> SparkSession:
-    """Return the session of a flow: that of its DataFrames, `given`, or the active one."""
+    """Return the session: of the DataFrames, `given` or active; raise if it cannot run the flow."""
     own = next((frame.sparkSession for frame in flow.sources.values()), None)
     if given is None:
         session = SparkSession.builder.getOrCreate() if own is None else own

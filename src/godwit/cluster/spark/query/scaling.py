@@ -192,7 +192,7 @@ class Scaling:
             self._ended.set()
 
     def _carry_out(self) -> None:
-        """Add executors, move key groups and remove executors until the target number is met."""
+        """Add executors, move key groups and remove executors to meet the target, or raise."""
         missing, rounds = "", 0
         grown = False
         while True:
@@ -249,7 +249,7 @@ class Scaling:
     def _remove_executors(
         self, there: Collection[str], staying: Collection[str], rounds: int
     ) -> None:
-        """Move key groups off the executors to be removed, and release the empty ones.
+        """Move key groups off executors to be removed, and release the empty ones, or raise.
 
         `there`, `staying`: live executors, and those of them not being released. `rounds`: number
         of rounds so far.

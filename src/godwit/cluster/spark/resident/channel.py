@@ -203,7 +203,7 @@ def _write(connection: socket.socket, data: bytes, deadline: float) -> None:
 
 
 def _read(connection: socket.socket, size: int, deadline: float | None) -> bytes:
-    """Read exactly `size` bytes; `deadline`: on the monotonic clock, ``None`` for no limit."""
+    """Read exactly `size` bytes by a monotonic `deadline` (``None``: no limit); raise otherwise."""
     data = bytearray(size)
     view, at = memoryview(data), 0
     try:

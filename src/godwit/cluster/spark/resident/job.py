@@ -296,7 +296,7 @@ class LaneJob:
         self._ready.set()
 
     def _accept_lane(self, connection: socket.socket) -> None:
-        """Accept one connection, if it comes from a lane on its planned executor."""
+        """Accept a connection if it is of a lane on its planned executor; raise for another."""
         channel, lane = accept(
             connection, self._secret, handshake_s=_HANDSHAKE_S, timeout_s=_FRAME_S
         )

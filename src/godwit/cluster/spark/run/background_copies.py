@@ -111,7 +111,7 @@ class BackgroundCopies:
             conductor.warmed(order, replace(warmed, duration_ms=spent_ms))
 
     def _make_copies(self, order: StartWarming) -> Warmed:
-        """Make the copies of an order; return their versions, and how complete they are."""
+        """Make an order's copies, or raise; return their versions and how complete they are."""
         if order.executor not in self._cluster.executors:
             raise MigrationError(f"Executor {order.executor} is gone.")
 

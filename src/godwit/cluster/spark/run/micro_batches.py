@@ -115,7 +115,7 @@ class MicroBatches:
                 _fsync(directory)
 
     def _read_micro_batch(self, number: int) -> BatchRef:
-        """Return a micro-batch with the offsets and files that Spark's logs have."""
+        """Return a micro-batch with offsets and files of Spark's logs; raise if they lack any."""
         offsets = read_entry(self._storage, f"offsets/{number}")
         if offsets is None:
             raise CheckpointError(
@@ -156,7 +156,7 @@ class MicroBatches:
         return {} if entry is None else self._parse_offsets(number, entry)
 
     def _parse_offsets(self, number: int, entry: bytes) -> dict[int, bytes]:
-        """Return number of a source → its offset, from an entry of the offset log."""
+        """Return number of a source → its offset, from an offset-log entry; raise if it misfits."""
         if reorder_offsets(entry, self._lines, self._lines) is None:
             raise CheckpointError(
                 f"Spark's log in {self._storage.uri!r} has {len(offsets_in(entry))} offsets of "

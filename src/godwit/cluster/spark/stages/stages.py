@@ -204,7 +204,7 @@ def _run_jobs(
     *,
     by_files: bool,
 ) -> list[LaneReport]:
-    """Run the stages of one epoch as Spark jobs, and return the lanes' reports.
+    """Run an epoch's stages as Spark jobs; return reports, or raise `FilesLostError`.
 
     `arrived`: payloads by lane number. See `run_stages`.
     """
