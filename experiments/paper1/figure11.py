@@ -10,7 +10,16 @@ import numpy as np
 from godwit.adapt import Control
 from godwit.adapt.scaling import scripted
 from godwit.adapt.settings import Search
-from godwit.cli.reproduce.figure import Chart, Figure, FigureResult, RunsOn, at_least, at_most
+from godwit.cli.reproduce.figure import (
+    Chart,
+    FigureResult,
+    FigureRun,
+    Row,
+    RunsOn,
+    at_least,
+    at_most,
+    figure,
+)
 from godwit.cluster.simulated import Simulation, controlled_by
 from godwit.cluster.simulated.cluster import Machine, Pool, SimulatedCluster, Slowdown
 from godwit.cluster.simulated.flow import SimulatedComponent
@@ -18,8 +27,8 @@ from godwit.cluster.simulated.scenario import Scenario
 from godwit.cluster.simulated.workload import Keys, Rate
 
 if TYPE_CHECKING:
-    from godwit.cli.reproduce.figure import FigureRun, Row
     from godwit.cluster.simulated import History
+
 
 _BEFORE, _AFTER, _MIGRATION_MIN = 10, 8, 7
 _KEYS, _KEY_BYTES = 20_000, 10_000
@@ -61,7 +70,24 @@ def by_minute(history: History, minutes: int) -> list[float]:
     ]
 
 
-def run(run: FigureRun) -> FigureResult:
+@figure(
+    title="Response time around a migration, live and stopped",
+    claim="With live migration the average response time in the minute of a migration from 10 to 8 "
+    "workers is lower by several orders of magnitude than where all nodes stop, write their state "
+    "to a file server and read it back.",
+    workload="10 executors of 2 cores, half used, 8 from the seventh minute on; 200 MB of state. "
+    "Stopped: nobody works while all state goes to a file server of 100 MB/s and back, and workers "
+    "start again in 20 s; the paper gives neither time.",
+    place=RunsOn.SIMULATED,
+    charts=(
+        Chart(x="minute", y="response_ms", by="migration", x_label="minute",
+              y_label="mean response time (ms)", log_y=True),
+    ),
+    mechanism="live migration",
+    reason="Rows wait for the end of their epoch here, so that response times are tenths of a "
+    "second without any migration, and the distance is one order of magnitude, not several.",
+)  # fmt: skip
+def figure11(run: FigureRun) -> FigureResult:
     minutes = run.pick(11, 14)
     scenario = _scenario(minutes)
     settings = Control(
@@ -95,23 +121,3 @@ def run(run: FigureRun) -> FigureResult:
                     peak["live"] / usual["live"], 2.0),
         ),
     )  # fmt: skip
-
-
-FIGURE = Figure(
-    title="Response time around a migration, live and stopped",
-    claim="With live migration the average response time in the minute of a migration from 10 to 8 "
-    "workers is lower by several orders of magnitude than where all nodes stop, write their state "
-    "to a file server and read it back.",
-    workload="10 executors of 2 cores, half used, 8 from the seventh minute on; 200 MB of state. "
-    "Stopped: nobody works while all state goes to a file server of 100 MB/s and back, and workers "
-    "start again in 20 s; the paper gives neither time.",
-    place=RunsOn.SIMULATED,
-    run=run,
-    charts=(
-        Chart(x="minute", y="response_ms", by="migration", x_label="minute",
-              y_label="mean response time (ms)", log_y=True),
-    ),
-    mechanism="live migration",
-    reason="Rows wait for the end of their epoch here, so that response times are tenths of a "
-    "second without any migration, and the distance is one order of magnitude, not several.",
-)  # fmt: skip

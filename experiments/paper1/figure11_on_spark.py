@@ -16,13 +16,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import godwit as gw
-from godwit.cli.reproduce.figure import Chart, Figure, FigureResult, RunsOn, at_least, at_most
+from godwit.cli.reproduce.figure import (
+    Chart,
+    FigureResult,
+    FigureRun,
+    Row,
+    RunsOn,
+    at_least,
+    at_most,
+    figure,
+)
 from godwit.cluster.spark.platform.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from godwit.cli.reproduce.figure import FigureRun, Row
 
 _ROWS_PER_S, _KEYS, _KEY_GROUPS = 400.0, 20_000, 48
 _BEFORE, _AFTER = 3, 2
@@ -98,7 +106,25 @@ def _play(run: FigureRun, *, live: bool) -> tuple[list[tuple[float, float]], flo
     return measured.slices(begin_s, seconds), moved_s
 
 
-def run(run: FigureRun) -> FigureResult:
+@figure(
+    title="Response time around a migration, live and stopped, on Spark",
+    claim="With live migration the average response time around a migration is lower by several "
+    "orders of magnitude than where all nodes stop, write their state to a file server and read "
+    "it back.",
+    workload=f"{_ROWS_PER_S:.0f} rows a second of {_KEYS:,} keys on {_BEFORE} executors of one "
+    f"core, then on {_AFTER}, processes of one machine. Stopped: the query and its application "
+    "end, and start again from the checkpoint.",
+    place=RunsOn.SPARK,
+    charts=(
+        Chart(x="second", y="response_ms", by="migration",
+              x_label="seconds after the migration began", y_label="mean response time (ms)",
+              log_y=True),
+    ),
+    mechanism="live migration",
+    reason="The state is small, so that what takes time is ending and starting an application; "
+    "rows wait for the end of their epoch either way.",
+)  # fmt: skip
+def figure11_on_spark(run: FigureRun) -> FigureResult:
     rows: list[Row] = []
     peak: dict[str, float] = {}
     usual: dict[str, float] = {}
@@ -121,24 +147,3 @@ def run(run: FigureRun) -> FigureResult:
         ),
         notes=("times are of one run on the machine at hand",),
     )  # fmt: skip
-
-
-FIGURE = Figure(
-    title="Response time around a migration, live and stopped, on Spark",
-    claim="With live migration the average response time around a migration is lower by several "
-    "orders of magnitude than where all nodes stop, write their state to a file server and read "
-    "it back.",
-    workload=f"{_ROWS_PER_S:.0f} rows a second of {_KEYS:,} keys on {_BEFORE} executors of one "
-    f"core, then on {_AFTER}, processes of one machine. Stopped: the query and its application "
-    "end, and start again from the checkpoint.",
-    place=RunsOn.SPARK,
-    run=run,
-    charts=(
-        Chart(x="second", y="response_ms", by="migration",
-              x_label="seconds after the migration began", y_label="mean response time (ms)",
-              log_y=True),
-    ),
-    mechanism="live migration",
-    reason="The state is small, so that what takes time is ending and starting an application; "
-    "rows wait for the end of their epoch either way.",
-)  # fmt: skip

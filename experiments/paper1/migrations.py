@@ -1,4 +1,4 @@
-"""Workload of paper 1 §6: migrations that follow the hourly rate of tweets, 8 to 16 executors.
+"""Paper 1 §6, figures 12 to 15 and 17: migrations that follow the hourly rate of tweets.
 
 The paper counts tweets per hour and takes executors in proportion, from 8 to 16; the transition
 matrix is that of the month before.  Its tweets are not public.  Here the hourly rate has a daily
@@ -11,10 +11,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from time import process_time
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.cli.reproduce.figure import (
+    Chart,
+    FigureResult,
+    FigureRun,
+    Row,
+    RunsOn,
+    at_least,
+    at_most,
+    figure,
+    look_up,
+    rank_correlation,
+    sweep,
+)
 from godwit.planning.baselines import (
     hash_choice,
     plan_consistent_hashing,
@@ -22,7 +36,7 @@ from godwit.planning.baselines import (
     plan_storm_default,
 )
 from godwit.planning.intervals.mtm import plan_mtm
-from godwit.planning.intervals.pmc import approximate_projected_cost
+from godwit.planning.intervals.pmc import approximate_projected_cost, projected_cost
 from godwit.planning.intervals.projected import ProjectedCost, Transitions, estimate_transitions
 from godwit.planning.intervals.ssm import plan_ssm
 from godwit.planning.problem import Limits, Problem
@@ -30,8 +44,8 @@ from godwit.planning.problem import Limits, Problem
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from godwit.cli.reproduce.figure import FigureRun
     from godwit.planning.solution import Solution
+
 
 SIZES = tuple(range(8, 17))
 APPLICATIONS = ("word count", "frequent patterns")
@@ -173,3 +187,296 @@ def strategies(run: FigureRun, of: Migrations) -> dict[str, float]:
 def consistent_hashing(seed: int) -> Callable[[Problem], Solution]:
     """Return consistent hashing on the ring of a seed."""
     return lambda problem: plan_consistent_hashing(problem, seed=seed, equal_counts=True)
+
+
+@figure(
+    title="Load balancing threshold τ against migration cost",
+    claim="Storm's default moves more than twice as much state as the proposed strategies, "
+    "consistent hashing moves more at every τ, and the gap grows with τ; MTM-aware migration moves "
+    "less than single-step.",
+    workload="100 migrations (40 if quick) between 8 and 16 executors, 64 key groups; hourly "
+    "rates, words (in bursts) and patterns are generated, as the paper's tweets are not public.",
+    place=RunsOn.PLANNERS,
+    charts=tuple(
+        Chart(
+            x="tau",
+            y="moved_percent",
+            by="strategy",
+            only=("application", application),
+            title=application,
+            x_label="load balancing threshold τ",
+            y_label="state moved by a migration (%)",
+        )
+        for application in APPLICATIONS
+    ),
+    mechanism="the choice of what moves (SSM and MTM)",
+    reason="Where τ is 0.2 the balance itself forces SSM to move, the more so after bursts; "
+    "consistent hashing does not keep it. MTM's projected costs are those of usual loads and of a "
+    "sample of partitionings, too small in a quick run.",
+)
+def figure12(run: FigureRun) -> FigureResult:
+    shares: dict[tuple[str, float], dict[str, float]] = {}
+    for application in APPLICATIONS:
+        for tau in TAUS:
+            run.progress(f"{application}, τ = {tau}")
+            of = migrations(run, application, count=run.pick(40, 100), tau=tau)
+            shares[application, tau] = strategies(run, of)
+    every = shares.values()
+    gaps = [shares["word count", tau][SSM] - shares["word count", tau][MTM] for tau in TAUS]
+    falls = {
+        application: shares[application, TAUS[0]][SSM] - shares[application, TAUS[-1]][SSM]
+        for application in APPLICATIONS
+    }
+    return FigureResult(
+        rows=[
+            {"application": application, "tau": tau, "strategy": name, "moved_percent": 100 * share}
+            for (application, tau), found in shares.items()
+            for name, share in found.items()
+        ],
+        checks=(
+            at_most("SSM moves less than consistent hashing at the default τ: larger ratio",
+                    max(shares[name, 1.2][SSM] / shares[name, 1.2][RING]
+                        for name in APPLICATIONS), 0.999, decisive=True),
+            at_most("and at every τ: largest ratio", max(s[SSM] / s[RING] for s in every), 0.999),
+            at_most("MTM moves less than SSM at the default τ: larger ratio",
+                    max(shares[name, 1.2][MTM] / shares[name, 1.2][SSM]
+                        for name in APPLICATIONS), 0.999, decisive=True),
+            at_most("and at every τ: largest ratio", max(s[MTM] / s[SSM] for s in every), 1.0),
+            at_least("Storm moves more than twice what SSM moves: smallest ratio",
+                     min(s["Storm"] / s[SSM] for s in every), 2.0),
+            at_most("SSM moves less as τ grows (rank correlation, word count)",
+                    rank_correlation(TAUS, [shares["word count", t][SSM] for t in TAUS]), -0.5),
+            at_least("the gap between SSM and MTM grows with τ (rank correlation, word count)",
+                     rank_correlation(TAUS, gaps), 0.5),
+            at_least("word count gains more from τ than frequent patterns: ratio of the gains",
+                     falls["word count"] / max(falls["frequent patterns"], 1e-9), 1.0),
+        ),
+        notes=(NOTE,),
+    )  # fmt: skip
+
+
+def ssm_ms(of: Migrations, repeats: int) -> float:
+    """Median CPU time of SSM over a sequence of migrations, in milliseconds."""
+    times, problem = [], of.start
+    for size in of.counts:
+        problem = replace(problem, limits=replace(problem.limits, target_executors=size))
+        for _ in range(repeats):
+            began = process_time()
+            plan = plan_ssm(problem)
+            times.append(process_time() - began)
+        problem = replace(problem, current=plan.assignment)
+    return 1e3 * float(np.median(times))
+
+
+@figure(
+    title="Load balancing threshold τ against the time of SSM",
+    claim="The time of SSM grows with τ and never exceeds 2 ms.",
+    workload="As figure 12: 64 key groups, 8 to 16 executors; medians over all migrations.",
+    place=RunsOn.PLANNERS,
+    charts=(
+        Chart(
+            x="tau",
+            y="ms",
+            by="application",
+            x_label="load balancing threshold τ",
+            y_label="time of SSM (ms)",
+            paper=2.0,
+        ),
+    ),
+    reason="SSM here looks at whole arrays at once, so that its time hardly depends on τ.",
+)
+def figure13(run: FigureRun) -> FigureResult:
+    def measure(application: str, tau: float) -> Row:
+        of = migrations(run, application, count=run.pick(40, 100), tau=tau)
+        return {"ms": ssm_ms(of, run.pick(5, 20))}
+
+    rows = sweep(run, measure, application=APPLICATIONS, tau=TAUS)
+    times = look_up(rows, "application", "tau", of="ms")
+    growth = [times[name, TAUS[-1]] / times[name, TAUS[0]] for name in APPLICATIONS]
+    return FigureResult(
+        rows=rows,
+        checks=(
+            at_most("SSM never takes more than 2 ms: largest median", max(times.values()), 2.0,
+                    unit="ms", paper=2.0, decisive=True, measure="time of SSM, m = 64"),
+            at_least("SSM takes longer as τ grows: smallest ratio of the last to the first",
+                     min(growth), 1.0),
+        ),
+        notes=(NOTE, "times are medians of the CPU times of many calls on the machine at hand"),
+    )  # fmt: skip
+
+
+_PMC_TAUS = (0.4, 0.6, 0.8, 1.0, 1.2)
+_PMC_SIZES = (2, 3, 4)
+
+
+@figure(
+    title="Load balancing threshold τ against the time of PMC",
+    claim="The pre-computation takes hundreds of minutes on 64 executors, and longer as τ grows.",
+    workload="Exact projected costs of 18 key groups (24 in full) on 2 to 4 executors, on one "
+    "core; the paper has 64 key groups on 8 to 16, which nobody can enumerate on two cores.",
+    place=RunsOn.PLANNERS,
+    charts=(
+        Chart(
+            x="tau",
+            y="seconds",
+            x_label="load balancing threshold τ",
+            y_label="time of the pre-computation (s)",
+        ),
+        Chart(
+            x="tau",
+            y="partitionings",
+            x_label="load balancing threshold τ",
+            y_label="partitionings within τ",
+        ),
+    ),
+)
+def figure14(run: FigureRun) -> FigureResult:
+    rng, tasks = run.rng(1), run.pick(18, 24)
+    load = rng.gamma(8.0, 1, tasks)
+    distance = np.abs(np.subtract.outer(_PMC_SIZES, _PMC_SIZES))
+    weight = np.exp(-distance / 2.0) * (distance > 0)
+    chain = Transitions(sizes=_PMC_SIZES, probability=weight / weight.sum(axis=1, keepdims=True))
+    rows: list[dict[str, float | str]] = []
+    for tau in _PMC_TAUS:
+        run.progress(f"τ = {tau}")
+        problem = Problem(
+            executors=tuple(f"e{i}" for i in range(_PMC_SIZES[-1])),
+            load=load,
+            state_bytes=1e6 * rng.random(tasks),
+            current=(np.arange(tasks) * 2 // tasks).astype(np.int32),
+            limits=Limits(tau=tau, target_executors=3),
+        )
+        tables = [projected_cost(problem, chain) for _ in range(run.pick(1, 3))]
+        rows.append(
+            {
+                "tau": tau,
+                "seconds": float(np.median([table.elapsed_s for table in tables])),
+                "partitionings": tables[0].num_partitionings,
+            }
+        )
+    online = ssm_ms(migrations(run, "word count", count=20, tau=1.2), 3)
+    seconds = [float(row["seconds"]) for row in rows]
+    return FigureResult(
+        rows=rows,
+        checks=(
+            at_least("the pre-computation takes longer as τ grows (rank correlation)",
+                     rank_correlation(_PMC_TAUS, seconds), 0.8, decisive=True),
+            at_least("it takes much longer than planning online: ratio to SSM at the largest τ",
+                     seconds[-1] / (online / 1e3), 10.0),
+        ),
+        notes=(NOTE, "times are of the machine at hand, on one core"),
+    )  # fmt: skip
+
+
+_TASKS = (32, 64, 128, 256, 512)
+_TIGHT_AND_DEFAULT = {f"τ = {tau}": tau for tau in (0.2, 1.2)}
+
+
+@figure(
+    title="Number of tasks m against single-step migration",
+    claim="The time of SSM grows with the square of m, and the migration cost falls, since finer "
+    "tasks leave more to choose from.",
+    workload="Word count of figure 12 with 32 to 512 key groups, at the default τ = 1.2 and at a "
+    "tight one; means of several sequences.",
+    place=RunsOn.PLANNERS,
+    charts=(
+        Chart(x="tasks", y="ms", by="tau", x_label="key groups m", y_label="time of SSM (ms)",
+              log_x=True, log_y=True),
+        Chart(x="tasks", y="moved_percent", by="tau", x_label="key groups m",
+              y_label="state moved by a migration (%)", log_x=True),
+    ),
+    reason="What binds at the default τ are bursts of single words; without them the cost would "
+    "hardly depend on m.",
+)  # fmt: skip
+def figure15(run: FigureRun) -> FigureResult:
+    def measure(tau: str, tasks: int) -> Row:
+        sequences = [
+            migrations(
+                replace(run, seed=run.seed + at),
+                "word count",
+                count=run.pick(40, 100),
+                tau=_TIGHT_AND_DEFAULT[tau],
+                tasks=tasks,
+            )
+            for at in range(run.pick(8, 16))
+        ]
+        moved = [moved_share(of, plan_ssm) for of in sequences]
+        return {
+            "ms": ssm_ms(sequences[0], run.pick(1, 10)),
+            "moved_percent": 100 * float(np.mean(moved)),
+        }
+
+    rows = sweep(run, measure, tau=_TIGHT_AND_DEFAULT, tasks=_TASKS)
+    ms, moved = (look_up(rows, "tau", "tasks", of=column) for column in ("ms", "moved_percent"))
+    tight, default = ([moved[tau, m] for m in _TASKS] for tau in _TIGHT_AND_DEFAULT)
+    times = [ms["τ = 1.2", m] for m in _TASKS]
+    exponent = float(np.polyfit(np.log(_TASKS), np.log(times), 1)[0])
+    return FigureResult(
+        rows=rows,
+        checks=(
+            at_most("a migration moves less as m grows, τ = 1.2 (rank correlation)",
+                    rank_correlation(_TASKS, default), -0.5, decisive=True),
+            at_most("a migration moves less as m grows, τ = 0.2 (rank correlation)",
+                    rank_correlation(_TASKS, tight), -0.5),
+            at_most("the time of SSM grows with the square of m, or less: fitted exponent",
+                    exponent, 2.2, paper=2.0),
+        ),
+        notes=(NOTE,),
+    )  # fmt: skip
+
+
+_SEQUENCES = 3
+_GAMMAS = (0.0, 0.2, 0.4, 0.6, 0.8, 0.95)
+
+
+@figure(
+    title="Discount factor γ against MTM-aware migration",
+    claim="As γ grows the migration cost falls and the pre-computation takes longer; at 0 it is "
+    "single-step migration.",
+    workload="Word count of figure 12 with τ = 1.2; projected costs of a sample of partitionings.",
+    place=RunsOn.PLANNERS,
+    charts=(
+        Chart(x="gamma", y="moved_percent", x_label="discount factor γ",
+              y_label="state moved by a migration (%)"),
+        Chart(x="gamma", y="seconds", x_label="discount factor γ",
+              y_label="time of the pre-computation (s)"),
+    ),
+    mechanism="the look at later migrations (γ = 0 throughout)",
+    reason="At γ = 0 each migration is as cheap as single-step, but of equally cheap ones another "
+    "is taken, on which later ones depend. The pre-computation solves its equations by policy "
+    "iteration, whose time hardly depends on γ; value iteration needs more sweeps as γ grows.",
+)  # fmt: skip
+def figure17(run: FigureRun) -> FigureResult:
+    sequences = [
+        migrations(each, "word count", count=run.pick(60, 100), tau=1.2)
+        for each in (replace(run, seed=run.seed + at) for at in range(_SEQUENCES))
+    ]
+    ssm = 100 * float(np.mean([moved_share(of, plan_ssm) for of in sequences]))
+    rows: list[dict[str, float | str]] = []
+    for gamma in _GAMMAS:
+        run.progress(f"γ = {gamma}")
+        tables = [projected(run, of, gamma=0.0 if run.off else gamma) for of in sequences]
+        shares = [moved_share(of, mtm(at)) for of, at in zip(sequences, tables, strict=True)]
+        rows.append(
+            {
+                "gamma": gamma,
+                "moved_percent": 100 * float(np.mean(shares)),
+                "seconds": sum(table.elapsed_s for table in tables),
+            }
+        )
+    moved = [float(row["moved_percent"]) for row in rows]
+    seconds = [float(row["seconds"]) for row in rows]
+    return FigureResult(
+        rows=rows,
+        checks=(
+            at_most("the cost falls as γ grows (rank correlation)",
+                    rank_correlation(_GAMMAS, moved), -0.5, decisive=True),
+            at_most("at γ = 0.8 less is moved than at 0: ratio", moved[4] / moved[0], 0.999,
+                    decisive=True),
+            at_most("at γ = 0 it is single-step migration: distance from SSM",
+                    abs(moved[0] / ssm - 1), 0.1),
+            at_least("the pre-computation takes longer as γ grows (rank correlation)",
+                     rank_correlation(_GAMMAS, seconds), 0.3),
+        ),
+        notes=(NOTE,),
+    )  # fmt: skip

@@ -12,14 +12,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.paper1.transfer_schedules import shortest_s, transfer_s
-from godwit.cli.reproduce.figure import Chart, Figure, FigureResult, RunsOn, at_least, at_most
+from godwit.cli.reproduce.figure import (
+    Chart,
+    FigureResult,
+    FigureRun,
+    Row,
+    RunsOn,
+    at_least,
+    at_most,
+    figure,
+)
 from godwit.planning import Limits, Problem, planner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.cli.reproduce.figure import FigureRun, Row
     from godwit.planning.solution import PlannedMove
+
 
 _EXECUTORS, _FULL, _KEY_GROUPS, _BYTES, _BYTES_PER_S = 8, 5, 256, 10**7, 1e8
 _PLANNERS = ("milp", "elb", "flux")
@@ -63,7 +72,29 @@ def ratios(name: str, order: str, run: FigureRun, *, even: bool) -> tuple[float,
     return faster, over, whole
 
 
-def run(run: FigureRun) -> FigureResult:
+@figure(
+    title="Transfers in phases (section 3.2)",
+    claim="Phases in which nobody sends or receives two transfers at once saturate the links; "
+    "without a schedule, senders meet at one receiver while others idle.",
+    workload="Five full executors and three new ones, 256 key groups of 10 MB, links of 100 MB/s; "
+    "plans of three planners in three orders, medians of several problems.",
+    place=RunsOn.SIMULATED,
+    charts=tuple(
+        Chart(
+            x="planner",
+            y="phases_faster",
+            by="order",
+            kind="bars",
+            only=("sizes", sizes),
+            title=sizes,
+            x_label="planner",
+            y_label="time without a schedule / in phases",
+        )
+        for sizes in ("equal sizes", "exponential sizes")
+    ),
+    mechanism="the schedule in phases",
+)
+def phases(run: FigureRun) -> FigureResult:
     rows: list[Row] = []
     for even in (True, False):
         for name in _PLANNERS:
@@ -91,28 +122,3 @@ def run(run: FigureRun) -> FigureResult:
                      min(float(row["whole_faster"]) for row in rows), 1.0),
         ),
     )  # fmt: skip
-
-
-FIGURE = Figure(
-    title="Transfers in phases (section 3.2)",
-    claim="Phases in which nobody sends or receives two transfers at once saturate the links; "
-    "without a schedule, senders meet at one receiver while others idle.",
-    workload="Five full executors and three new ones, 256 key groups of 10 MB, links of 100 MB/s; "
-    "plans of three planners in three orders, medians of several problems.",
-    place=RunsOn.SIMULATED,
-    run=run,
-    charts=tuple(
-        Chart(
-            x="planner",
-            y="phases_faster",
-            by="order",
-            kind="bars",
-            only=("sizes", sizes),
-            title=sizes,
-            x_label="planner",
-            y_label="time without a schedule / in phases",
-        )
-        for sizes in ("equal sizes", "exponential sizes")
-    ),
-    mechanism="the schedule in phases",
-)

@@ -9,7 +9,15 @@ import numpy as np
 
 from godwit.adapt import Control
 from godwit.adapt.settings import Budget, Search, Worth
-from godwit.cli.reproduce.figure import Chart, Figure, FigureResult, RunsOn, at_least
+from godwit.cli.reproduce.figure import (
+    Chart,
+    FigureResult,
+    FigureRun,
+    Row,
+    RunsOn,
+    at_least,
+    figure,
+)
 from godwit.cluster.simulated import Simulation, controlled_by
 from godwit.cluster.simulated.cluster import Machine, SimulatedCluster
 from godwit.cluster.simulated.flow import SimulatedComponent
@@ -19,10 +27,10 @@ from godwit.migration import Strategy
 
 if TYPE_CHECKING:
     from godwit.adapt import Controller
-    from godwit.cli.reproduce.figure import FigureRun, Row
     from godwit.cluster.simulated import History
     from godwit.cluster.simulated.workload import Batch
     from godwit.migration import MigrationRequested
+
 
 _NODES, _KEY_GROUPS, _KEYS_OF_ONE, _KEY_BYTES = 6, 60, 5_000, 1_000
 _LOAD, _STILL_MIN, _RISE_MIN, _TURN_MIN = 0.7, 5, 3, 5
@@ -105,7 +113,24 @@ def _play(name: str, minutes: int, run: FigureRun) -> History:
     return simulation.run()
 
 
-def run(run: FigureRun) -> FigureResult:
+@figure(
+    title="Latency under changing load, instant against disruptive",
+    claim="Disruptive migrations every five minutes leave nodes overloaded; every minute they are "
+    "better, and instant migration is ten times better still.",
+    workload="Six nodes of a core, loaded to 70 %; after five minutes the key groups of one node "
+    "get half as many rows again within three minutes, and five minutes later those of another. "
+    "60 key groups of 5 MB: the paper's 50,000 keys, of 100 bytes. The simulator has no slots of "
+    "windows: an instant migration is one at once of key groups without state.",
+    place=RunsOn.SIMULATED,
+    charts=(
+        Chart(x="minute", y="latency_s", by="system", x_label="minute",
+              y_label="mean latency (s)", log_y=True),
+    ),
+    mechanism="instant migration",
+    reason="Rows wait for the end of their epoch, which is a quarter of a second at least, "
+    "whatever migrates.",
+)  # fmt: skip
+def figure13(run: FigureRun) -> FigureResult:
     minutes = run.pick(20, 35)
     rows: list[Row] = []
     mean_s: dict[str, float] = {}
@@ -133,23 +158,3 @@ def run(run: FigureRun) -> FigureResult:
                      measure="latency, disruptive over instant migration"),
         ),
     )  # fmt: skip
-
-
-FIGURE = Figure(
-    title="Latency under changing load, instant against disruptive",
-    claim="Disruptive migrations every five minutes leave nodes overloaded; every minute they are "
-    "better, and instant migration is ten times better still.",
-    workload="Six nodes of a core, loaded to 70 %; after five minutes the key groups of one node "
-    "get half as many rows again within three minutes, and five minutes later those of another. "
-    "60 key groups of 5 MB: the paper's 50,000 keys, of 100 bytes. The simulator has no slots of "
-    "windows: an instant migration is one at once of key groups without state.",
-    place=RunsOn.SIMULATED,
-    run=run,
-    charts=(
-        Chart(x="minute", y="latency_s", by="system", x_label="minute",
-              y_label="mean latency (s)", log_y=True),
-    ),
-    mechanism="instant migration",
-    reason="Rows wait for the end of their epoch, which is a quarter of a second at least, "
-    "whatever migrates.",
-)  # fmt: skip

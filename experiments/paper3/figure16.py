@@ -6,21 +6,19 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 from experiments.paper3.checkout import use_benchmarks
 from godwit.cli.reproduce.figure import (
     Chart,
-    Figure,
     FigureResult,
+    FigureRun,
+    Row,
     RunsOn,
     at_least,
     at_most,
+    figure,
     rank_correlation,
 )
-
-if TYPE_CHECKING:
-    from godwit.cli.reproduce.figure import FigureRun, Row
 
 _FUSED = (0, 2, 3, 4)
 _EXECUTORS = 2
@@ -30,7 +28,26 @@ _NOTE = (
 )
 
 
-def run(run: FigureRun) -> FigureResult:
+@figure(
+    title="Completion time of the fast job with operators fused",
+    claim="Fusing all four operators improves the performance by more than a factor of three, as "
+    "serialising tuples between operators costs much more than what the operators do.",
+    workload="Four sums in a row over one key, 200,000 rows and as many keys an epoch (a million "
+    "in full), on two executors of a core each, processes of one machine; every operator sends "
+    "each key that an epoch touched to the next.",
+    place=RunsOn.SPARK,
+    charts=(
+        Chart(x="fused", y="epoch_ms", kind="bars", x_label="operators that are fused",
+              y_label="median time of an epoch (ms)"),
+    ),
+    mechanism="fusion",
+    reason="Rows cross an exchange in columns, not one by one, so that there is less to save: what "
+    "the operators do to their state is most of the time, also where the exchange crosses sockets "
+    "of two processes. The paper's simple job shows what an "
+    "exchange costs there: 512 s against 456 s for 18 million rows on six nodes are 19 µs a row on "
+    "a node.",
+)  # fmt: skip
+def figure16(run: FigureRun) -> FigureResult:
     use_benchmarks()
     from benchmarks.fusion import fast_job, in_turns, open_session
     from benchmarks.streaming.inputs import keyed_rows
@@ -66,25 +83,3 @@ def run(run: FigureRun) -> FigureResult:
             _NOTE.format(exchange_us, 1e3 * took[4] / rows),
         ),
     )  # fmt: skip
-
-
-FIGURE = Figure(
-    title="Completion time of the fast job with operators fused",
-    claim="Fusing all four operators improves the performance by more than a factor of three, as "
-    "serialising tuples between operators costs much more than what the operators do.",
-    workload="Four sums in a row over one key, 200,000 rows and as many keys an epoch (a million "
-    "in full), on two executors of a core each, processes of one machine; every operator sends "
-    "each key that an epoch touched to the next.",
-    place=RunsOn.SPARK,
-    run=run,
-    charts=(
-        Chart(x="fused", y="epoch_ms", kind="bars", x_label="operators that are fused",
-              y_label="median time of an epoch (ms)"),
-    ),
-    mechanism="fusion",
-    reason="Rows cross an exchange in columns, not one by one, so that there is less to save: what "
-    "the operators do to their state is most of the time, also where the exchange crosses sockets "
-    "of two processes. The paper's simple job shows what an "
-    "exchange costs there: 512 s against 456 s for 18 million rows on six nodes are 19 µs a row on "
-    "a node.",
-)  # fmt: skip

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from godwit.cli.reproduce.figure import Chart, Figure, FigureResult, RunsOn, at_least, at_most
+from godwit.cli.reproduce.figure import (
+    Chart,
+    FigureResult,
+    FigureRun,
+    Row,
+    RunsOn,
+    at_least,
+    at_most,
+    figure,
+)
 from godwit.operators.windows.closing import Pieces
 from godwit.operators.windows.event_time import EpochTime
 from godwit.operators.windows.grid import BEGINNING, END, PaneGrid, TimeWindow
 from godwit.operators.windows.kept import kept_spans
 from godwit.planning.windows import ConsolidationProblem, plan_consolidation
-
-if TYPE_CHECKING:
-    from godwit.cli.reproduce.figure import FigureRun, Row
 
 _LENGTHS = (5, 10, 15, 20)
 _EPOCHS = (1, 5, 10, 30, 60)
@@ -48,7 +52,20 @@ def consolidated(minutes: int, *kinds: tuple[int, int], stay: bool) -> float:
     return count / (hours - 1)
 
 
-def run(run: FigureRun) -> FigureResult:
+@figure(
+    title="Efficient consolidation of windows (section 6.1, figures 7 and 8)",
+    claim="Windows of 5, 10, 15 and 20 minutes from partials of a minute take 86 partial results "
+    "for one hour where windows are built from windows, and 240 where they are not.",
+    workload="The paper's, planned for the whole hour at once, and as lanes of a running stream "
+    "plan it, epoch by epoch.",
+    place=RunsOn.PLANNERS,
+    charts=(
+        Chart(x="windows", y="partials", by="way", kind="bars",
+              x_label="lengths of windows (minutes)", y_label="partials consolidated in an hour"),
+    ),
+    mechanism="building windows from windows",
+)  # fmt: skip
+def figure7(run: FigureRun) -> FigureResult:
     rows: list[Row] = []
     for lengths in (_LENGTHS[:2], _LENGTHS[:3], _LENGTHS):
         windows = tuple((first, first + n) for n in lengths for first in range(0, 60, n))
@@ -81,19 +98,3 @@ def run(run: FigureRun) -> FigureResult:
                     hopping[not run.off], 8.0),
         ),
     )  # fmt: skip
-
-
-FIGURE = Figure(
-    title="Efficient consolidation of windows (section 6.1, figures 7 and 8)",
-    claim="Windows of 5, 10, 15 and 20 minutes from partials of a minute take 86 partial results "
-    "for one hour where windows are built from windows, and 240 where they are not.",
-    workload="The paper's, planned for the whole hour at once, and as lanes of a running stream "
-    "plan it, epoch by epoch.",
-    place=RunsOn.PLANNERS,
-    run=run,
-    charts=(
-        Chart(x="windows", y="partials", by="way", kind="bars",
-              x_label="lengths of windows (minutes)", y_label="partials consolidated in an hour"),
-    ),
-    mechanism="building windows from windows",
-)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Random jobs of paper 3 §7, and the three scores of fusion on them."""
+"""Paper 3, figures 14 and 15: random jobs (§7), and the three scores of fusion on them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.cli.reproduce.figure import (
+    Chart,
+    FigureResult,
+    FigureRun,
+    Row,
+    RunsOn,
+    at_least,
+    at_most,
+    figure,
+    look_up,
+)
 from godwit.planning.fusion import FusionProblem, plan_fusion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.cli.reproduce.figure import FigureRun, Row
     from godwit.planning.fusion import Score
+
 
 OPERATORS = (50, 100, 150)
 SCORES: dict[str, Score] = {
@@ -82,5 +93,60 @@ def fuse(run: FigureRun) -> list[Row]:
 
 def ratios(rows: Sequence[Row], column: str, of: str, to: str) -> list[float]:
     """Ratio of two scores' figures for every number of operators."""
-    found = {(row["score"], row["operators"]): float(row[column]) for row in rows}
+    found = look_up(rows, "score", "operators", of=column)
     return [found[of, n] / max(found[to, n], 1e-9) for n in OPERATORS]
+
+
+@figure(
+    title="Number of components after fusion",
+    claim="The score that minimises communication forms the most components, the score by "
+    "attributes few.",
+    workload=WORKLOAD,
+    place=RunsOn.PLANNERS,
+    charts=(
+        Chart(x="operators", y="components", by="score", x_label="operators",
+              y_label="components, mean"),
+    ),
+    reason="COMM forms more components than PA, but the baseline leaves more than either: it grows "
+    "one component after the other, and a large one soon shares no attribute with its neighbours.",
+)  # fmt: skip
+def figure14(run: FigureRun) -> FigureResult:
+    rows = fuse(run)
+    return FigureResult(
+        rows=rows,
+        checks=(
+            at_least("COMM forms most components: smallest ratio to PA",
+                     min(ratios(rows, "components", "score = COMM", "score = PA")), 1.0,
+                     decisive=True),
+            at_least("COMM forms more than the baseline: smallest ratio",
+                     min(ratios(rows, "components", "score = COMM", "baseline")), 1.0),
+            at_most("PA forms fewer than the baseline: largest ratio",
+                    max(ratios(rows, "components", "score = PA", "baseline")), 1.0),
+        ),
+    )  # fmt: skip
+
+
+@figure(
+    title="Communication between components after fusion",
+    claim="The score that minimises communication leaves the least of it between components.",
+    workload=WORKLOAD,
+    place=RunsOn.PLANNERS,
+    charts=(
+        Chart(x="operators", y="between_percent", by="score", x_label="operators",
+              y_label="rows between components (%)"),
+    ),
+    mechanism="the score by communication (the baseline in its place)",
+)  # fmt: skip
+def figure15(run: FigureRun) -> FigureResult:
+    rows = fuse(run)
+    return FigureResult(
+        rows=rows,
+        checks=(
+            at_most("COMM leaves less between components than PA: largest ratio",
+                    max(ratios(rows, "between_percent", "score = COMM", "score = PA")), 0.999,
+                    decisive=True),
+            at_most("COMM leaves less than the baseline: largest ratio",
+                    max(ratios(rows, "between_percent", "score = COMM", "baseline")), 0.999,
+                    decisive=True),
+        ),
+    )  # fmt: skip

@@ -17,20 +17,22 @@ import numpy as np
 import godwit as gw
 from godwit.cli.reproduce.figure import (
     Chart,
-    Figure,
     FigureResult,
+    FigureRun,
+    Row,
     RunsOn,
     at_least,
     at_most,
+    figure,
     rank_correlation,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from godwit.cli.reproduce.figure import FigureRun, Row
     from godwit.model.assignment import Assignment
     from godwit.testing.flows import Run
+
 
 _KEYS, _MOVES = 64, 5
 _LINK_BYTES_PER_S = 1.25e8
@@ -84,7 +86,23 @@ def _reassign(stream: Run, places: tuple[tuple[int, int], ...]) -> tuple[float, 
     return 1e3 * median(took), sum(event.state_bytes for event in warmed) // _MOVES
 
 
-def run(run: FigureRun) -> FigureResult:
+@figure(
+    title="State size against the time of a reassignment",
+    claim="The time within a node is negligible, since state is shared within a process; between "
+    "nodes it grows with the state, as its transfer dominates.",
+    workload="One key group of 64 keys on two executors of two lanes; the real conductor, lanes, "
+    "stores and checkpoint in one process. CPU time, and for what is copied the paper's network of "
+    "1 Gbit/s.",
+    place=RunsOn.PROCESS,
+    charts=(
+        Chart(x="kib", y="ms", by="reassignment", x_label="state of the key group (KiB)",
+              y_label="time (ms)", log_x=True, log_y=True),
+    ),
+    mechanism="the local store that lanes of an executor share",
+    reason="This is part (b). Part (a), the synchronisation with upstream executors, has no "
+    "counterpart here, since key groups change place between two epochs.",
+)  # fmt: skip
+def figure12(run: FigureRun) -> FigureResult:
     sizes = run.pick((2**15, 2**20, 2**23, 2**25), (2**15, 2**19, 2**21, 2**23, 2**25, 2**26))
     rows: list[Row] = []
     took: dict[str, list[float]] = {name: [] for name in _PLACES}
@@ -118,22 +136,3 @@ def run(run: FigureRun) -> FigureResult:
         ),
         notes=("CPU times are medians on the machine at hand, background copies included",),
     )  # fmt: skip
-
-
-FIGURE = Figure(
-    title="State size against the time of a reassignment",
-    claim="The time within a node is negligible, since state is shared within a process; between "
-    "nodes it grows with the state, as its transfer dominates.",
-    workload="One key group of 64 keys on two executors of two lanes; the real conductor, lanes, "
-    "stores and checkpoint in one process. CPU time, and for what is copied the paper's network of "
-    "1 Gbit/s.",
-    place=RunsOn.PROCESS,
-    run=run,
-    charts=(
-        Chart(x="kib", y="ms", by="reassignment", x_label="state of the key group (KiB)",
-              y_label="time (ms)", log_x=True, log_y=True),
-    ),
-    mechanism="the local store that lanes of an executor share",
-    reason="This is part (b). Part (a), the synchronisation with upstream executors, has no "
-    "counterpart here, since key groups change place between two epochs.",
-)  # fmt: skip

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.cli.reproduce.figure import Chart, Figure, FigureResult, RunsOn, at_least
+from godwit.cli.reproduce.figure import Chart, FigureResult, FigureRun, RunsOn, at_least, figure
 from godwit.model.errors import GodwitError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from godwit.cli.reproduce.figure import FigureRun
     from godwit.planning.arrays import FloatArray
+
 
 _MINUTES, _STOCKS, _SHOWN = 60, 2_000, 5
 _ORDERS_PER_MIN = 8e6 / 60
@@ -64,7 +64,19 @@ def _measured(path: Path) -> dict[str, FloatArray]:
     return rates
 
 
-def run(run: FigureRun) -> FigureResult:
+@figure(
+    title="Arrival rates of the five most popular stocks",
+    claim="The rates of the most popular stocks fluctuate greatly and without a pattern.",
+    workload="Orders a minute, eight million an hour: 2,000 stocks, popular by Zipf's law of "
+    "exponent 0.5, whose rates walk at random; or those of --data. It shows a workload, no system.",
+    place=RunsOn.PROCESS,
+    charts=(
+        Chart(x="minute", y="orders_per_s", by="stock", x_label="minute",
+              y_label="orders a second"),
+    ),
+    mechanism="the random walk of the rates",
+)  # fmt: skip
+def figure18(run: FigureRun) -> FigureResult:
     path = None if run.data is None else run.data / "orders.parquet"
     there = path is not None and path.exists()
     rates = _measured(path) if path is not None and there else _generated(run)
@@ -85,18 +97,3 @@ def run(run: FigureRun) -> FigureResult:
         ),
         notes=() if there else (_NOTE,),
     )  # fmt: skip
-
-
-FIGURE = Figure(
-    title="Arrival rates of the five most popular stocks",
-    claim="The rates of the most popular stocks fluctuate greatly and without a pattern.",
-    workload="Orders a minute, eight million an hour: 2,000 stocks, popular by Zipf's law of "
-    "exponent 0.5, whose rates walk at random; or those of --data. It shows a workload, no system.",
-    place=RunsOn.PROCESS,
-    run=run,
-    charts=(
-        Chart(x="minute", y="orders_per_s", by="stock", x_label="minute",
-              y_label="orders a second"),
-    ),
-    mechanism="the random walk of the rates",
-)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Catalogue of the papers' figures: the scripts there are, and those that cannot be redrawn.
+"""Catalogue of the papers' figures: those that scripts define, and those that cannot be redrawn.
 
 Scripts lie in ``experiments`` beside the source, or within the installed package.  They are
 imported as the package ``experiments``, wherever it lies, so that they can import one another.
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _PACKAGE = "experiments"
 _KINDS = ("figure", "table")
+_FIGURES = re.compile(r"^@figure\(.*?^def (\w+)|^(figure\d+) = ", re.DOTALL | re.MULTILINE)
+"""Names of the figures in the text of a script, which is not imported for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,7 @@ class Entry:
     """A figure of the catalogue, with a script or with the reason why there is none."""
 
     name: str  # such as paper1/figure12
+    module: str = ""  # of the package of scripts, such as paper1.migrations
     reason: str = ""  # why it cannot be redrawn; empty: there is a script
     title: str = ""  # of one that cannot
 
@@ -56,12 +59,12 @@ class Entry:
     @property
     def script(self) -> Path:
         """Path of the script that makes the figure."""
-        return home() / f"{self.name}.py"
+        return home() / f"{self.module.replace('.', '/')}.py"
 
     def load(self) -> Figure:
-        """Import the figure's script, and return the figure that it defines."""
-        module = importlib.import_module(f"{_PACKAGE}.{self.name.replace('/', '.')}")
-        figure: Figure = module.FIGURE
+        """Import the figure's script, and return the figure."""
+        module = importlib.import_module(f"{_PACKAGE}.{self.module}")
+        figure: Figure = getattr(module, self.name.partition("/")[2])
         return figure
 
     @property
@@ -100,9 +103,9 @@ def entries() -> tuple[Entry, ...]:
             for missing, (title, reason) in paper.missing.items()
         ]
         found += [
-            Entry(name=f"{name}/{script.stem}")
+            Entry(name=f"{name}/{one or other}", module=f"{name}.{script.stem}")
             for script in (home() / name).glob("*.py")
-            if _defines_figure(script)
+            for one, other in _FIGURES.findall(script.read_text("utf-8"))
         ]
     return tuple(sorted(found, key=lambda entry: entry.order))
 
@@ -143,11 +146,6 @@ def _split(name: str) -> tuple[str, int]:
     """Return kind and number of a figure, from its name."""
     match = re.fullmatch(r"([a-z_]+?)_?(\d+)", name)
     return (match[1], int(match[2])) if match else (name, 0)
-
-
-def _defines_figure(script: Path) -> bool:
-    """Return whether a script makes a figure, and is no shared module; without importing it."""
-    return re.search(r"^FIGURE\b", script.read_text("utf-8"), re.MULTILINE) is not None
 
 
 def _scripts() -> ModuleType:

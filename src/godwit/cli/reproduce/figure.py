@@ -1,8 +1,9 @@
 """A figure of a paper as a value: its claim, how it is run, and checks that can fail.
 
-A script ``experiments/paper1/figure12.py`` has one `Figure`, named ``FIGURE``.  Its `run` gives
-rows (the data), and checks of the shape that the paper shows.  Every check compares two numbers, so
-that it can fail and the page can show by how much; *decisive* ones are what it is there for.
+A script of ``experiments/paper1`` has the figures of one experiment: functions named as the figures
+and decorated by `figure`.  Each returns rows (the data), and checks of the shape that the paper
+shows.  Every check compares two numbers, so that it can fail and the page can show by how much;
+*decisive* ones are what it is there for.
 
 Invariant: a verdict follows from the checks alone.
 """
@@ -10,10 +11,12 @@ Invariant: a verdict follows from the checks alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack
+from itertools import product
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
@@ -210,3 +213,38 @@ class Figure:
     mechanism: str = ""  # what ``--off`` switches off; empty: there is no such switch
     # where ours cannot be as the paper's, and why: shown beside the verdict
     reason: str = ""
+
+
+def figure(**about: Any) -> Callable[[Callable[[FigureRun], FigureResult]], Figure]:
+    """Return a decorator that makes a `Figure` of the function that runs it.
+
+    `about`: its other fields.
+    """
+    return lambda run: Figure(run=run, **about)
+
+
+def sweep(
+    run: FigureRun, measure: Callable[..., Mapping[str, float | str]], **values: Iterable[Any]
+) -> list[Row]:
+    """Measure every combination of values; the last of `values` changes fastest.
+
+    A row has the combination, and what `measure` returns for it.
+    """
+    rows: list[Row] = []
+    for combination in product(*values.values()):
+        at = dict(zip(values, combination, strict=True))
+        run.progress(", ".join(f"{name} {value}" for name, value in at.items()))
+        rows.append({**at, **measure(**at)})
+    return rows
+
+
+def look_up(rows: Iterable[Row], *keys: str, of: str) -> dict[Any, float]:
+    """Return a column of numbers (`of`) by the values of one or several other columns."""
+    key_of = itemgetter(*keys)
+    return {key_of(row): float(row[of]) for row in rows}
+
+
+def column_of(rows: Iterable[Row], name: str, **where: float | str) -> np.ndarray:
+    """Return a column of numbers, of the rows that have the values `where` in other columns."""
+    chosen = (row for row in rows if where.items() <= row.items())
+    return np.array([float(row[name]) for row in chosen])
