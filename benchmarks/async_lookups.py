@@ -8,12 +8,12 @@ The plain function sleeps, the asynchronous one lets other keys go on.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import time
 from typing import Any
 
 import pyarrow as pa
+from benchmarks.options import read_options
 
 import godwit as gw
 
@@ -34,12 +34,7 @@ def epoch_s(function: Any, lookups: int, **options: Any) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--lookups", type=int, default=10_000)
-    parser.add_argument("--wait-ms", type=float, default=5.0)
-    parser.add_argument("--capacity", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=2)
-    given = parser.parse_args()
+    given = read_options(__doc__, lookups=10_000, wait_ms=5.0, capacity=100, rounds=2)
     wait_s = given.wait_ms / 1e3
 
     def one_by_one(key: Any, _rows: Any, seen: Any) -> Any:

@@ -12,7 +12,6 @@ and while a thread plans: what planning holds Python's interpreter lock for, an 
 
 from __future__ import annotations
 
-import argparse
 import gc
 import tempfile
 import threading
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 from benchmarks.driver import OF_OTHERS, Driver, flow_of
+from benchmarks.options import read_options
 
 from godwit.adapt import Control
 from godwit.adapt.planner_thread import PlannerThread
@@ -43,6 +43,7 @@ from godwit.planning.preview import table
 from godwit.planning.registry import planner
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
     from godwit.adapt import Controller, EpochObserved
@@ -151,17 +152,16 @@ def driver_beside_planning(given: argparse.Namespace, epochs: int = 16) -> list[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    given = read_options(
+        __doc__,
+        seed=0,
+        executors=256,
+        operators=10,
+        key_groups=8192,
+        planner="milp",
+        zipf=0.5,
+        beside=False,
     )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--executors", type=int, default=256)
-    parser.add_argument("--operators", type=int, default=10)
-    parser.add_argument("--key-groups", type=int, default=8192)
-    parser.add_argument("--planner", default="milp")
-    parser.add_argument("--zipf", type=float, default=0.5)
-    parser.add_argument("--beside", action="store_true", help="epochs while a thread plans")
-    given = parser.parse_args()
     if given.beside:
         print(table(("milliseconds", ""), driver_beside_planning(given)))
         return

@@ -12,7 +12,6 @@ what it takes to unpack, is that of the one with most.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import pickle
 import tempfile
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from benchmarks.options import read_options
 from tests.oracles.one_process import run_stages
 
 from godwit.checkpoint.commit_log import CommitLog
@@ -47,6 +47,7 @@ from godwit.operators.compute import ComputeOperator
 from godwit.plan.compiled import CompiledFlow, Component, SourceInput
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
     from godwit.migration.commands import DropCopies, StartWarming
@@ -238,16 +239,13 @@ def measure(setting: str, arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--settings",
-        nargs="+",
-        default=["256x1x2", "256x1x256", "8192x1x256", "8192x10x2", "32768x1x2", "8192x10x256"],
+    arguments = read_options(
+        __doc__,
+        settings=["256x1x2", "256x1x256", "8192x1x256", "8192x10x2", "32768x1x2", "8192x10x256"],
+        rows=20_000,
+        keys=100_000,
+        epochs=9,
     )
-    parser.add_argument("--rows", type=int, default=20_000)
-    parser.add_argument("--keys", type=int, default=100_000)
-    parser.add_argument("--epochs", type=int, default=9)
-    arguments = parser.parse_args()
     first = None
     for setting in arguments.settings:
         parts = measure(setting, arguments)

@@ -3,12 +3,11 @@
 Both read the same file, in turns, on one core. Spark once to rows that nobody takes (``noop``),
 and once to Arrow batches in Python (``mapInArrow``), which is where Godwit's source ends.
 
-    ./run python benchmarks/file_source.py [--rows 2000000] [--rounds 5] [--without-spark]
+    python -m benchmarks.file_source [--rows 2000000] [--rounds 5] [--without-spark]
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from benchmarks.options import read_options
 
 import godwit as gw
 
@@ -78,11 +78,7 @@ def sparks_scan(path: Path) -> dict[str, Callable[[], int]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--without-spark", action="store_true")
-    options = parser.parse_args()
+    options = read_options(__doc__, rows=2_000_000, rounds=5, without_spark=False)
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "rows.parquet"
         write(path, options.rows)

@@ -18,17 +18,14 @@ their sockets; else all is in one process (``local[2]``).
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import shutil
-import tempfile
 from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.options import append_json, read_options, temporary_directory
 from benchmarks.streaming.inputs import keyed_rows
 from benchmarks.streaming.programs import epochs_of, session, stream
 
@@ -104,27 +101,25 @@ def open_session(executors: int, stack: ExitStack) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--keys", type=int, default=1_000_000)
-    parser.add_argument("--epochs", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--inputs", type=Path, default=Path("artifacts/inputs"))
-    parser.add_argument("--json", type=Path, default=Path("artifacts/fusion.jsonl"))
-    parser.add_argument("--contained", action="store_true")
-    parser.add_argument("--executors", type=int, default=0)
-    given = parser.parse_args()
+    given = read_options(
+        __doc__,
+        rows=1_000_000,
+        keys=1_000_000,
+        epochs=16,
+        rounds=3,
+        inputs=Path("artifacts/inputs"),
+        json=Path("artifacts/fusion.jsonl"),
+        contained=False,
+        executors=0,
+    )
     plans, job = (FUSED, fast_job) if not given.contained else ((0, 2), contained_job)
     source = keyed_rows(given.inputs, epochs=given.epochs, rows=given.rows, keys=given.keys)
     found: dict[int, list[dict[str, float]]] = {fused: [] for fused in plans}
     with ExitStack() as stack:
         spark = open_session(given.executors, stack)
         for turn, fused in in_turns(plans, given.rounds):
-            work = Path(tempfile.mkdtemp(prefix="godwit-bench-"))
-            try:
+            with temporary_directory() as work:
                 took = job(spark, source, fused, work)
-            finally:
-                shutil.rmtree(work, ignore_errors=True)
             if not turn:
                 continue
             found[fused].append(took)
@@ -143,9 +138,7 @@ def main() -> None:
                 f"none / {fused} fused, {what}: {median(ratios):.2f} "
                 f"({min(ratios):.2f} to {max(ratios):.2f})"
             )
-    given.json.parent.mkdir(parents=True, exist_ok=True)
-    with given.json.open("a") as out:
-        out.write(json.dumps({"fusion": vars(given) | {"found": found}}, default=str) + "\n")
+    append_json(given.json, {"fusion": vars(given) | {"found": found}})
 
 
 if __name__ == "__main__":

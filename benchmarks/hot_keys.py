@@ -9,7 +9,6 @@ lane the median over all epochs but the first; with hot keys split and not, in t
 
 from __future__ import annotations
 
-import argparse
 import pickle
 import tempfile
 import time
@@ -18,9 +17,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from benchmarks.lane_times import LaneTimes
+from benchmarks.options import read_options
 from tests.oracles.one_process import OneProcess, lane_operator
 
-from godwit.engine.lane.lane import LaneFlow, run_lane, shipments
+from godwit.engine.lane.lane import LaneFlow, shipments
 from godwit.engine.lane.wire import ship
 from godwit.operators import aggregates as gw
 from godwit.operators.compute import ComputeOperator
@@ -47,18 +48,11 @@ def batches(rng: np.random.Generator, kind: str, rows: int, share: float) -> lis
     return made
 
 
-class Lanes:
-    """Lanes of one operator, and what each spends.
-
-    Attributes
-    ----------
-    cpu_ms
-        CPU time of each lane task, an epoch each.
-    source_ms
-        CPU time of the source side, an epoch each.
-    """
+class Lanes(LaneTimes):
+    """Lanes of one operator, and what each spends."""
 
     def __init__(self, root: Path, kind: str, lanes: int, hot_keys: float) -> None:
+        super().__init__(warm_up=1)
         operator = ComputeOperator(
             name="sums",
             keys=pa.schema({"k": TYPES[kind]}),
@@ -67,8 +61,6 @@ class Lanes:
         )
         self.flow = LaneFlow(num_key_groups=KEY_GROUPS, operators=(lane_operator(operator),))
         self.run = OneProcess(self.flow, root, {"e": lanes}, hot_keys=hot_keys)
-        self.cpu_ms: list[list[float]] = []
-        self.source_ms: list[float] = []
 
     def epoch(self, rows: list[pa.RecordBatch]) -> None:
         """Run an epoch."""
@@ -79,27 +71,12 @@ class Lanes:
             for place, payload in ship(shipments(self.flow, told)[0], batch, (0, partition, 0)):
                 boxes[place].append(payload)
         self.source_ms.append((time.process_time() - cpu) * 1e3)
-        reports, spent = [], []
-        for place, box in enumerate(boxes):
-            cpu = time.process_time()
-            lane = run_lane(self.flow, told, 1, place, box)
-            try:
-                next(lane)
-            except StopIteration as end:
-                reports.append(end.value)
-            spent.append((time.process_time() - cpu) * 1e3)
-        self.cpu_ms.append(spent)
-        self.run.commit(told.epoch, reports)
+        self.run.commit(told.epoch, self.run_lanes(self.flow, told, boxes))
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=400_000)
-    parser.add_argument("--lanes", type=int, default=8)
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--shares", type=float, nargs="+", default=[0.3, 0.09, 0.04])
-    given = parser.parse_args()
+    given = read_options(__doc__, rows=400_000, lanes=8, epochs=6, shares=[0.3, 0.09, 0.04])
     print("| keys | share of one | split | busiest / mean | lanes ms | source side ms |")
     print("|---|---|---|---|---|---|")
     for kind in TYPES:
@@ -115,10 +92,10 @@ def main() -> None:
                     for lanes in ways.values():
                         lanes.epoch(rows)
             for way, lanes in ways.items():
-                of_lane = np.median(lanes.cpu_ms[1:], axis=0)
+                of_lane = np.median(lanes.epochs[1:], axis=0)
                 print(
                     f"| {kind} | {share:.0%} | {way} | {of_lane.max() / of_lane.mean():.2f} "
-                    f"| {of_lane.sum():.0f} | {np.median(lanes.source_ms[1:]):.0f} |"
+                    f"| {of_lane.sum():.0f} | {lanes.source_side_ms:.0f} |"
                 )
 
 

@@ -9,7 +9,6 @@ epochs (medians), so other programs on the machine disturb them little.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import tempfile
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from benchmarks.options import read_options
 from tests.oracles.one_process import OneProcess, Took, lane_operator
 
 from godwit.engine.lane.lane import LaneFlow
@@ -24,6 +24,7 @@ from godwit.operators import aggregates as gw
 from godwit.operators.compute import ComputeOperator
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from godwit.operators.aggregates.aggregate import Aggregate
@@ -79,16 +80,17 @@ def measure(flow: LaneFlow, arguments: argparse.Namespace) -> list[Took]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--key-groups", type=int, nargs="+", default=[256, 4096, 32768])
-    parser.add_argument("--rows", type=int, default=20_000)
-    parser.add_argument("--keys", type=int, default=100_000)
-    parser.add_argument("--operators", type=int, default=1)
-    parser.add_argument("--lanes", type=int, default=2)
-    parser.add_argument("--epochs", type=int, default=15)
-    parser.add_argument("--snapshots", type=int, default=0, help="budget in bytes an epoch")
-    parser.add_argument("--state", choices=sorted(AGGREGATES), default="aggregate")
-    arguments = parser.parse_args()
+    arguments = read_options(
+        __doc__,
+        key_groups=[256, 4096, 32768],
+        rows=20_000,
+        keys=100_000,
+        operators=1,
+        lanes=2,
+        epochs=15,
+        snapshots=0,
+        state=tuple(AGGREGATES),
+    )
     median = functools.partial(np.median)
     for num_key_groups in arguments.key_groups:
         took = measure(flow_of(num_key_groups, arguments.operators, arguments.state), arguments)

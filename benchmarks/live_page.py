@@ -11,7 +11,6 @@ memory of the page at the beginning and after the hour.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import time
@@ -21,6 +20,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from benchmarks.options import read_options
 from tests.support.checkpoints import write_checkpoint
 from tests.support.chromium import Browser, chromium
 from tests.support.journal_story import BEGAN_S, epoch
@@ -217,11 +217,7 @@ def _heap_mib(tab: Tab) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=3600)
-    parser.add_argument("--key-groups", type=int, default=8192)
-    parser.add_argument("--components", type=int, default=10)
-    args = parser.parse_args()
+    args = read_options(__doc__, epochs=3600, key_groups=8192, components=10)
     print(json.dumps(measure(args.epochs, args.components, args.key_groups), indent=2))
 
 

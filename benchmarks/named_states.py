@@ -8,7 +8,6 @@ milliseconds of lanes and bytes of changelog an epoch, of the second half.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from pathlib import Path
 from statistics import median
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from benchmarks.options import read_options
 from tests.oracles.one_process import Took
 from tests.support.fake_flow import FakeDataFrame
 from tests.support.timed_run import TimedRun
@@ -72,12 +72,7 @@ def batch(keys: int, items: Sequence[int]) -> pa.RecordBatch:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--keys", type=int, default=4)
-    parser.add_argument("--items", type=int, default=10_000)
-    parser.add_argument("--touched", type=int, default=10)
-    parser.add_argument("--epochs", type=int, default=20)
-    given = parser.parse_args()
+    given = read_options(__doc__, keys=4, items=10_000, touched=10, epochs=20)
     rng = np.random.default_rng(1)
     with tempfile.TemporaryDirectory() as root:
         runs = {name: Run(Path(root) / name, options) for name, options in OPTIONS.items()}

@@ -1,6 +1,6 @@
 """Speed of a lane's own work: hashing, grouping, aggregates, and Python per key.
 
-Run with ``python benchmarks/operators.py [rows]``; prints the CPU time of the best of several
+Run with ``python -m benchmarks.operators [rows]``; prints the CPU time of the best of several
 runs.
 """
 

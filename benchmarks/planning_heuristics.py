@@ -1,6 +1,6 @@
 """Time of the planners of papers 4 and 5: medians in milliseconds of processor time.
 
-python benchmarks/planning_heuristics.py
+python -m benchmarks.planning_heuristics
 """
 
 from __future__ import annotations

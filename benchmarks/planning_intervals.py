@@ -1,7 +1,7 @@
 """Time the planners of intervals: SSM, projected costs (exact and sampled), MTM against SSM.
 
-    python benchmarks/planning_intervals.py [ssm] [exact] [sampled] [future]
-    python benchmarks/planning_intervals.py largest --seconds 600
+    python -m benchmarks.planning_intervals [ssm] [exact] [sampled] [future]
+    python -m benchmarks.planning_intervals largest --seconds 600
 
 Medians of several runs, fixed seeds. ``largest`` finds how many partitionings can be solved exactly
 in the time given, on Spark with two cores: spaces grow until one takes a twentieth of it, and then

@@ -11,16 +11,16 @@ same states.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import tempfile
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from benchmarks.lane_times import LaneTimes
+from benchmarks.options import read_options
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.adapt.spreading import parts_for
@@ -55,10 +55,11 @@ def merge(state: dict[str, float], other: dict[str, float]) -> dict[str, float]:
     return {k: max(state.get(k, 0), other.get(k, 0)) for k in {*state, *other}} | {"rows": rows}
 
 
-class Way:
+class Way(LaneTimes):
     """One way of running the function: its lanes' CPU time by epoch."""
 
     def __init__(self, root: Path, lanes: int, *, spread: bool) -> None:
+        super().__init__(WARM_UP)
         flow = LogicalFlow("flow", 256)
         frame: Any = FakeDataFrame(SCHEMA)
         seen = (
@@ -74,7 +75,6 @@ class Way:
             executors={f"e{lane}": 1 for lane in range(lanes)},
             settings=Lanes(local_dir=str(root / "local")),
         )
-        self.lane_ms: list[list[float]] = []
         (self.hash,) = hash_undivided(pa.record_batch({"k": [HOT]})).tolist()
         if spread:
             assignment = self.run.view.components["p"].assignment
@@ -96,7 +96,7 @@ class Way:
         """Run an epoch; four source partitions."""
         given = lane_inputs(self.run.flow, {"rows": rows}, partitions=4)
         outcome = self.run.epoch(LocalRows(rows=given))
-        self.lane_ms.append(list(outcome.executor_cpu_ms.values()))
+        self.epochs.append(list(outcome.executor_cpu_ms.values()))
 
     @property
     def states(self) -> dict[int, dict[str, float]]:
@@ -107,24 +107,9 @@ class Way:
         assert {row["part"] for row in rows} == {None}
         return {row["k"]: json.loads(row["state"]) for row in rows}
 
-    @property
-    def busiest_ms(self) -> float:
-        """CPU time of the busiest lane, the median over epochs."""
-        return median(max(lanes) for lanes in self.lane_ms[WARM_UP:])
-
-    @property
-    def total_ms(self) -> float:
-        """CPU time of all lanes, the median over epochs."""
-        return median(sum(lanes) for lanes in self.lane_ms[WARM_UP:])
-
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--lanes", type=int, default=8)
-    parser.add_argument("--share", type=float, default=0.5)
-    parser.add_argument("--epochs", type=int, default=10)
-    given = parser.parse_args()
+    given = read_options(__doc__, rows=100_000, lanes=8, share=0.5, epochs=10)
     rng = np.random.default_rng(1)
     with tempfile.TemporaryDirectory() as directory:
         ways = {
@@ -144,7 +129,7 @@ def main() -> None:
         for way in ways.values():
             way.epoch(rows)
         assert ways["whole"].states == ways["parts"].states, "states are the same either way"
-        gathering_ms = sum(ways["parts"].lane_ms[-1]) - sum(ways["whole"].lane_ms[-1])
+        gathering_ms = sum(ways["parts"].epochs[-1]) - sum(ways["whole"].epochs[-1])
     print(
         f"{given.rows:,} rows an epoch, {given.share:.0%} of one key, {given.lanes} lanes; "
         f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"

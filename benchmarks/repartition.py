@@ -10,16 +10,13 @@ commit of the last epoch before and the beginning of the first after.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import shutil
-import tempfile
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pyarrow as pa
+from benchmarks.options import append_json, read_options, temporary_directory
 from benchmarks.streaming.programs import session
 
 EPOCHS, ROWS = 8, 20_000
@@ -111,21 +108,15 @@ def epochs_of(query: Any) -> list[Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--areas", type=int, default=10_000)
-    parser.add_argument("--users", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, default=Path("artifacts/repartition.jsonl"))
-    given = parser.parse_args()
+    given = read_options(
+        __doc__, areas=10_000, users=20, rounds=3, json=Path("artifacts/repartition.jsonl")
+    )
     spark = session()
     found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     for turn in range(given.rounds + 1):  # the first warms the session up
         for way in WAYS:
-            work = Path(tempfile.mkdtemp(prefix="godwit-bench-"))
-            try:
+            with temporary_directory() as work:
                 took = measured(spark, way, given.areas, given.users, work)
-            finally:
-                shutil.rmtree(work, ignore_errors=True)
             if turn:
                 found[way].append(took)
                 figures = ", ".join(f"{name} {value:.0f}" for name, value in took.items())
@@ -133,9 +124,7 @@ def main() -> None:
     for way, rounds in found.items():
         pauses = [took["pause_ms"] for took in rounds]
         print(f"{way}: pause {median(pauses):.0f} ms ({min(pauses):.0f} to {max(pauses):.0f})")
-    given.json.parent.mkdir(parents=True, exist_ok=True)
-    with given.json.open("a") as out:
-        out.write(json.dumps({"repartition": vars(given) | {"found": found}}, default=str) + "\n")
+    append_json(given.json, {"repartition": vars(given) | {"found": found}})
 
 
 if __name__ == "__main__":

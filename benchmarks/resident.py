@@ -12,25 +12,24 @@ ends of two epochs, which has what Spark or the loop of sources do about them to
 
 from __future__ import annotations
 
-import argparse
 import os
-import shutil
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from benchmarks.options import read_options, temporary_directory
 
 import godwit as gw
 from godwit.model.events import EpochCommitted, ResidentLanesStarted
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
 _SKIPPED = 10  # epochs at the beginning, in which lanes start and Python loads
@@ -132,17 +131,14 @@ def query_of(
 
 def main() -> None:
     """Measure, in turns, and print."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    for name, default in (("rounds", 3), ("epochs", 100), ("rows", 1000), ("cores", 3)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--source", choices=("own", "frames"), default="own")
-    options = parser.parse_args()
+    options = read_options(
+        __doc__, rounds=3, epochs=100, rows=1000, cores=3, source=("own", "frames")
+    )
     spark = session(options.cores)
     took: dict[tuple[str, bool], list[float]] = defaultdict(list)
     for turn in range(options.rounds + 1):
         for resident in (False, True):
-            directory = Path(tempfile.mkdtemp(prefix="godwit-resident-"))
-            try:
+            with temporary_directory() as directory:
                 measured = query_of(
                     spark,
                     directory,
@@ -151,8 +147,6 @@ def main() -> None:
                     epochs=options.epochs,
                     resident=resident,
                 )
-            finally:
-                shutil.rmtree(directory, ignore_errors=True)
             if turn:  # the first turn warms the JVM
                 for phase, times in measured.items():
                     took[phase, resident].extend(times)

@@ -5,14 +5,13 @@ touches some: find them and read their state, apply their changes.  Medians of e
 A dictionary does the same in a Python loop, in one process and without versions; LMDB, where it is
 installed, does it in one transaction an epoch that is not synced to disk.
 
-    python benchmarks/state_table.py [--epochs 60] [--key-groups 1] [--root DIRECTORY]
+    python -m benchmarks.state_table [--epochs 60] [--key-groups 1] [--root DIRECTORY]
 
 The keys are spread over so many key groups.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import struct
 import tempfile
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from benchmarks.options import read_options
 
 from godwit.store.changes import Changes
 from godwit.store.columns import StateSchema
@@ -144,11 +144,7 @@ def python_rows(touched: Touched) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=60)
-    parser.add_argument("--key-groups", type=int, default=1)
-    parser.add_argument("--root", type=Path, help="where tables are (default: a temporary place)")
-    arguments = parser.parse_args()
+    arguments = read_options(__doc__, epochs=60, key_groups=1, root=Path)
     has_lmdb = importlib.util.find_spec("lmdb") is not None
     print("us per key, and us per epoch where marked *")
     print(f"{'held':>8}{'touched':>9}", end="")

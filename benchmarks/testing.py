@@ -1,4 +1,4 @@
-"""Time of a test without Spark: `python benchmarks/testing.py`.
+"""Time of a test without Spark: `python -m benchmarks.testing`.
 
 Two figures: seconds from the start of a fresh Python to the first result, and for a thousand
 epochs of ten rows.

@@ -13,30 +13,22 @@ more.
 
 from __future__ import annotations
 
-import argparse
 import os
 import pickle
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from benchmarks.lane_times import LaneTimes
+from benchmarks.options import read_options
 from tests.support.meeting_flows import TIME, Feed, MeetingRun, S
 
 from godwit.adapt.spreading import parts_for
 from godwit.cluster.local.sources import lane_inputs
 from godwit.cluster.local.stages import ship_rows
-from godwit.engine.lane.lane import run_lane
 from godwit.operators.spreading import WHOLE, Grid, hash_undivided
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from godwit.engine.lane.messages import LaneReport
-    from godwit.engine.lane.wire import Blob
 
 COLUMNS = {"k": pa.int64(), "ts": TIME, "v": pa.float64()}
 HOT = 0
@@ -53,10 +45,11 @@ def rows_of(rng: np.random.Generator, count: int, share: float, epoch: int) -> p
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-class Way:
+class Way(LaneTimes):
     """One way of running the join: its lanes' CPU time by epoch."""
 
     def __init__(self, root: Path, lanes: int, *, spread: bool) -> None:
+        super().__init__(WARM_UP)
         feeds = {name: Feed(COLUMNS) for name in ("left", "right")}
         self.run = MeetingRun(
             lambda streams: (
@@ -74,8 +67,6 @@ class Way:
             executors={"e": lanes},
             num_key_groups=256,
         )
-        self.lane_ms: list[list[float]] = []
-        self.source_ms: list[float] = []
         self.pairs = 0
         if spread:
             (orders,) = self.run.times.spreading.values()
@@ -92,43 +83,12 @@ class Way:
         cpu = time.process_time()
         boxes = ship_rows(self.run.lanes, instruction, fed)
         self.source_ms.append((time.process_time() - cpu) * 1e3)
-        reports, spent = [], []
-        for place, box in enumerate(boxes):
-            cpu = time.process_time()
-            reports.append(report_of(run_lane(self.run.lanes, instruction, 1, place, box)))
-            spent.append((time.process_time() - cpu) * 1e3)
-        self.lane_ms.append(spent)
+        reports = self.run_lanes(self.run.lanes, instruction, boxes)
         self.pairs += sum(ref.rows for ref in lanes.commit(instruction.epoch, reports).outputs)
-
-    @property
-    def busiest_ms(self) -> float:
-        """CPU time of the busiest lane, the median over epochs."""
-        return median(max(lanes) for lanes in self.lane_ms[WARM_UP:])
-
-    @property
-    def total_ms(self) -> float:
-        """CPU time of all lanes, the median over epochs."""
-        return median(sum(lanes) for lanes in self.lane_ms[WARM_UP:])
-
-
-def report_of(lane: Generator[Blob, None, LaneReport]) -> LaneReport:
-    """Run a lane task that has nobody to send rows to."""
-    try:
-        next(lane)
-    except StopIteration as end:
-        report: LaneReport = end.value
-        return report
-    raise AssertionError
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=60_000)
-    parser.add_argument("--right", type=int, default=1_000)
-    parser.add_argument("--lanes", type=int, default=4)
-    parser.add_argument("--share", type=float, default=0.5)
-    parser.add_argument("--epochs", type=int, default=10)
-    given = parser.parse_args()
+    given = read_options(__doc__, rows=60_000, right=1_000, lanes=4, share=0.5, epochs=10)
     rng = np.random.default_rng(1)
     with tempfile.TemporaryDirectory() as directory:
         ways = {
@@ -150,7 +110,7 @@ def main() -> None:
         print(
             f"{name:8} busiest lane {way.busiest_ms:8.1f} ms, {way.busiest_ms / way.total_ms:5.1%} "
             f"of all lanes' {way.total_ms:8.1f} ms; source side "
-            f"{median(way.source_ms[WARM_UP:]):6.1f} ms; {rows_per_s:10,.0f} rows/s"
+            f"{way.source_side_ms:6.1f} ms; {rows_per_s:10,.0f} rows/s"
         )
     print(f"rows/s spread over whole: {ways['whole'].busiest_ms / ways['spread'].busiest_ms:.2f}")
 

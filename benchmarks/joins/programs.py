@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.streaming.programs import run_native, run_one_of, session
-from benchmarks.windows.programs import STORES, measured_flow, rows_of
+from benchmarks.streaming.programs import STORES, measured_flow, run_native, run_one_of, session
+from benchmarks.windows.programs import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from benchmarks.options import read_options
 from benchmarks.resident import session
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -396,21 +397,18 @@ def main() -> None:
     """Measure every mode, and print."""
     from tests.kafka_broker import running_broker
 
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    for name, default in (
-        ("seconds", 20),
-        ("warmup", 8),
-        ("cold", 90),
-        ("rate", 1000),
-        ("partitions", 2),
-        ("cores", 3),
-    ):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    names = [*FLOORS, *(mode.name for mode in MODES)]
-    parser.add_argument("--only", nargs="*", choices=names)
-    options = parser.parse_args()
+    options = read_options(
+        __doc__,
+        seconds=20,
+        warmup=8,
+        cold=90,
+        rate=1000,
+        partitions=2,
+        cores=3,
+        only=[*FLOORS, *(mode.name for mode in MODES)],
+    )
     import_module("godwit.sinks.kafka_sink").Producer = _TimedProducer  # type: ignore[attr-defined]
-    wanted = options.only or names
+    wanted = options.only
     with running_broker() as broker:
         for name, exactly_once in FLOORS.items():
             if name in wanted:

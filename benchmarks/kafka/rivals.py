@@ -13,7 +13,6 @@ Rivals give a dict for each row, decoded by orjson; Godwit gives Arrow columns o
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.kafka.source import fill
+from benchmarks.options import read_options
 
 _READERS = Path(__file__).with_name("readers.py")
 
@@ -60,11 +60,7 @@ def main() -> None:
     """Measure in turns, and print."""
     from tests.kafka_broker import running_broker
 
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    for name, default in (("rows", 400_000), ("readers", 2), ("rounds", 3), ("partitions", 2)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--rivals", help="the Python that has them; without it, Godwit alone")
-    options = parser.parse_args()
+    options = read_options(__doc__, rows=400_000, readers=2, rounds=3, partitions=2, rivals=str)
     readers = {"godwit": sys.executable}
     if options.rivals:
         readers |= dict.fromkeys(("bytewax", "quix"), options.rivals)

@@ -1,21 +1,18 @@
 """Rows a second that the Kafka source reads: JSON of about 100 bytes, decoded, by warm consumers.
 
-Run ``python benchmarks/kafka/source.py`` (``GODWIT_KAFKA=host:port`` for a cluster of your own).
+Run ``python -m benchmarks.kafka.source`` (``GODWIT_KAFKA=host:port`` for a cluster of your own).
 Each reader is a process, as an executor's Python worker is; what is measured begins when all have
 read once.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+from benchmarks.options import read_options
 
 import godwit as gw
 
@@ -54,12 +51,7 @@ def read(source: Any, splits: list[Any], rounds: int, start: Any, times: Any) ->
 def main() -> None:
     from tests.kafka_broker import running_broker
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--readers", type=int, default=2)
-    parser.add_argument("--partitions", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=4)
-    options = parser.parse_args()
+    options = read_options(__doc__, rows=1_000_000, readers=2, partitions=4, rounds=4)
     processes = multiprocessing.get_context("spawn")
     with running_broker() as broker:
         topic = broker.topic(options.partitions)

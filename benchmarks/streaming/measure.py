@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from benchmarks.options import temporary_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,9 +70,8 @@ def measure(
 ) -> Measurement:
     """Run a program of a module over an input, once the disk has nothing to do."""
     _let_disk_rest()
-    work = Path(tempfile.mkdtemp(prefix="godwit-bench-"))
-    log = work / "log.txt"
-    try:
+    with temporary_directory() as work:
+        log = work / "log.txt"
         with log.open("wb") as errors:
             process = subprocess.Popen(
                 [sys.executable, "-m", module, program, source, work],
@@ -97,8 +96,6 @@ def measure(
                     peak_bytes=sampler.peak_bytes,
                 )
         raise RuntimeError(f"{program} failed:\n{log.read_text(errors='replace')[-3000:]}")
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _let_disk_rest(timeout_s: float = 60.0) -> None:

@@ -12,7 +12,6 @@ Measured: the time in which the stream gives no output.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import time
@@ -20,9 +19,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.options import append_json, read_options
 from benchmarks.streaming.inputs import held_keys
 from benchmarks.streaming.own_process import in_a_process_of_its_own, until_epoch
-from benchmarks.streaming.programs import ROCKSDB, session, stream
+from benchmarks.streaming.programs import STORES, session, stream
 
 EPOCH_ROWS = 200_000
 EPOCHS = 60
@@ -87,12 +87,7 @@ def offline(source: Path, preload: int, work: Path) -> dict[str, Any]:
     """Stop, repartition, start: Spark's own way."""
     from pyspark.sql import functions as sf
 
-    spark = session(
-        **{
-            "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
-            "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        }
-    )
+    spark = session(**STORES["rocksdb"])
     checkpoint = str(work / "checkpoint")
     files = sorted(source.glob("*.parquet"))
     arriving = work / "in"
@@ -129,22 +124,21 @@ def offline(source: Path, preload: int, work: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keys", type=int, default=4_000_000)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--inputs", type=Path, default=Path("artifacts/inputs"))
-    parser.add_argument("--json", type=Path, default=Path("artifacts/migration.jsonl"))
-    parser.add_argument("--only", choices=["live", "offline"])
-    given = parser.parse_args()
+    given = read_options(
+        __doc__,
+        keys=4_000_000,
+        rounds=1,
+        inputs=Path("artifacts/inputs"),
+        json=Path("artifacts/migration.jsonl"),
+        only=["live", "offline"],
+    )
     source = held_keys(given.inputs, held=given.keys, touched=EPOCH_ROWS, epochs=EPOCHS).absolute()
     preload = -(-given.keys // 1_000_000)
-    given.json.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(given.rounds):
-        for name in [given.only] if given.only else ["live", "offline"]:
+        for name in given.only:
             result = in_a_process_of_its_own("migration", name, source, preload)
             print(name, json.dumps(result), flush=True)
-            with given.json.open("a") as out:
-                out.write(json.dumps({"keys": given.keys, name: result}) + "\n")
+            append_json(given.json, {"keys": given.keys, name: result})
 
 
 if __name__ == "__main__":

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.options import temporary_directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def until_epoch(query: Any, epoch: int, timeout_s: float = 600) -> None:
@@ -26,14 +28,13 @@ def until_epoch(query: Any, epoch: int, timeout_s: float = 600) -> None:
 
 def in_a_process_of_its_own(module: str, name: str, source: Path, preload: int) -> dict[str, Any]:
     """Call a function of a module beside this one, and return what it measured."""
-    work = Path(tempfile.mkdtemp(prefix="godwit-bench-"))
     program = (
         "import json, sys; from pathlib import Path\n"
         f"from benchmarks.streaming import {module}\n"
         "source, preload, work = Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])\n"
         f"print('MEASURED ' + json.dumps({module}.{name}(source, preload, work)))"
     )
-    try:
+    with temporary_directory() as work:
         done = subprocess.run(
             [sys.executable, "-c", program, source, str(preload), work],
             capture_output=True,
@@ -47,5 +48,3 @@ def in_a_process_of_its_own(module: str, name: str, source: Path, preload: int) 
                 result: dict[str, Any] = json.loads(line.removeprefix("MEASURED "))
                 return result
         raise RuntimeError(done.stderr[-3000:])
-    finally:
-        shutil.rmtree(work, ignore_errors=True)

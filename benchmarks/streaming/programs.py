@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,13 @@ os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ["PYSPARK_PYTHON"] = sys.executable
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+STORES = {
+    "memory": {},
+    "rocksdb": {
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    },
+}
 PARTITIONS = 4
 
 
@@ -50,13 +58,8 @@ def session(**conf: str) -> Any:
     return spark
 
 
-def stream(spark: Any, source: str) -> Any:
-    return (
-        spark.readStream.schema(SCHEMA)
-        .option("maxFilesPerTrigger", 1)
-        .option("latestFirst", False)
-        .parquet(source)
-    )
+def stream(spark: Any, source: str, schema: str = SCHEMA) -> Any:
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(source)
 
 
 def run_native(frame: Any, work: Path, mode: str = "update") -> list[dict[str, Any]]:
@@ -88,40 +91,47 @@ def native_aggregate(store: str) -> Callable[[str, Path], list[dict[str, Any]]]:
     def run(source: str, work: Path) -> list[dict[str, Any]]:
         from pyspark.sql import functions as sf
 
-        conf = {}
-        if store == "rocksdb":
-            conf = {
-                "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
-                "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-            }
-        spark = session(**conf)
-        frame = stream(spark, source).groupBy("key")
+        frame = stream(session(**STORES[store]), source).groupBy("key")
         return run_native(frame.agg(sf.count("*").alias("n"), sf.sum("v").alias("s")), work)
 
     return run
 
 
 def run_godwit(
-    work: Path,
     source: str,
-    build: Callable[[Any, Any], Any],
-    sink: Callable[[Any, Path], Any] = lambda gw, _: gw.sinks.noop(),
+    work: Path,
     *,
+    build: Callable[[Any, Any], Any],
+    sink: str = "noop",
+    schema: str = SCHEMA,
     num_key_groups: int = 256,
     lanes: int | None = None,
     own: bool = False,
-    **options: Any,
+    **timed: str,
 ) -> list[dict[str, Any]]:
-    """Run a flow over the files as a DataFrame, or as a source of Godwit's own."""
+    """Run a flow over the files as a DataFrame, or as a source of Godwit's own.
+
+    `sink`: the name of one; `timed`: options of the source about its event time.
+    """
     import godwit as gw
 
     spark = session(**({} if lanes is None else {"spark.default.parallelism": str(lanes)}))
     flow = gw.Flow("benchmark", num_key_groups=num_key_groups)
-    files = gw.sources.parquet(source, schema=SCHEMA, max_files_per_epoch=1) if own else None
-    rows = stream(spark, source) if files is None else files
-    result = build(gw, flow.source("rows", rows).key_by("key"))
-    flow.sink("out", result, sink(gw, work / "out"))
-    query = flow.start(checkpoint=work / "checkpoint", **options)
+    files = gw.sources.parquet(source, schema=schema, max_files_per_epoch=1) if own else None
+    rows = stream(spark, source, schema) if files is None else files
+    result = build(gw, flow.source("rows", rows, **timed).key_by("key"))
+    return measured_flow(flow, result, work, sink=sink, own=own)
+
+
+def measured_flow(
+    flow: Any, result: Any, work: Path, *, sink: str = "noop", own: bool = False
+) -> list[dict[str, Any]]:
+    """Run a flow over all its input, into a sink of that name."""
+    import godwit as gw
+
+    target = gw.sinks.noop() if sink == "noop" else getattr(gw.sinks, sink)(work / "out")
+    flow.sink("out", result, target)
+    query = flow.start(checkpoint=work / "checkpoint")
     query.processAllAvailable()
     noted = query.recentProgress if own else query._driver.spark_query.recentProgress  # noqa: SLF001  the same clock
     measured = epochs_of(noted)
@@ -129,8 +139,7 @@ def run_godwit(
     query.stop()
     for epoch in measured:
         of = detail.get(epoch["epoch"], {})
-        epoch["phases_ms"] = of.get("durationMs")
-        epoch["lane_ms"] = of.get("laneMs")
+        epoch["phases_ms"], epoch["lane_ms"] = of.get("durationMs"), of.get("laneMs")
     return measured
 
 
@@ -138,50 +147,13 @@ def sums(gw: Any, keyed: Any) -> Any:
     return keyed.compute(name="sums", n=gw.count(), s=gw.sum("v"))
 
 
-def godwit_aggregate(source: str, work: Path) -> list[dict[str, Any]]:
-    return run_godwit(work, source, sums)
-
-
-def godwit_own_aggregate(source: str, work: Path) -> list[dict[str, Any]]:
-    return run_godwit(work, source, sums, own=True)
-
-
-def godwit_over(**size: int) -> Callable[[str, Path], list[dict[str, Any]]]:
-    """Run the aggregate over so many key groups or lanes."""
-
-    def run(source: str, work: Path) -> list[dict[str, Any]]:
-        return run_godwit(work, source, sums, **size)
-
-    return run
-
-
-def godwit_into(sink: str) -> Callable[[str, Path], list[dict[str, Any]]]:
-    """Write to the sink of that name."""
-
-    def run(source: str, work: Path) -> list[dict[str, Any]]:
-        return run_godwit(work, source, sums, lambda gw, out: getattr(gw.sinks, sink)(out))
-
-    return run
-
-
-def godwit_process(source: str, work: Path, *, own: bool = False) -> list[dict[str, Any]]:
+def tallied(_: Any, keyed: Any) -> Any:
     def tally(key: Any, rows: Any, state: dict[str, Any]) -> list[tuple[Any, ...]]:
         state["n"] = state.get("n", 0) + len(rows)
         state["s"] = state.get("s", 0.0) + sum(rows.column("v"))
         return [(key[0], state["n"], state["s"])]
 
-    return run_godwit(
-        work,
-        source,
-        lambda _, keyed: keyed.process(
-            tally, name="tally", state=dict, output="key string, n long, s double"
-        ),
-        own=own,
-    )
-
-
-def godwit_own_process(source: str, work: Path) -> list[dict[str, Any]]:
-    return godwit_process(source, work, own=True)
+    return keyed.process(tally, name="tally", state=dict, output="key string, n long, s double")
 
 
 def transform_with_state(source: str, work: Path) -> list[dict[str, Any]]:
@@ -244,16 +216,19 @@ def apply_in_pandas_with_state(source: str, work: Path) -> list[dict[str, Any]]:
 PROGRAMS: dict[str, Callable[[str, Path], list[dict[str, Any]]]] = {
     "native-memory": native_aggregate("memory"),
     "native-rocksdb": native_aggregate("rocksdb"),
-    "godwit": godwit_aggregate,
-    "godwit-own": godwit_own_aggregate,
-    "godwit-own-process": godwit_own_process,
-    **{f"godwit-{n}-key-groups": godwit_over(num_key_groups=n) for n in (256, 4096, 32768)},
-    **{f"godwit-{n}-lanes": godwit_over(lanes=n) for n in (2, 8, 32, 128, 256)},
-    "godwit-parquet": godwit_into("parquet"),
-    "godwit-delta": godwit_into("delta"),
+    "godwit": partial(run_godwit, build=sums),
+    "godwit-own": partial(run_godwit, build=sums, own=True),
+    "godwit-own-process": partial(run_godwit, build=tallied, own=True),
+    **{
+        f"godwit-{n}-key-groups": partial(run_godwit, build=sums, num_key_groups=n)
+        for n in (256, 4096, 32768)
+    },
+    **{f"godwit-{n}-lanes": partial(run_godwit, build=sums, lanes=n) for n in (2, 8, 32, 128, 256)},
+    "godwit-parquet": partial(run_godwit, build=sums, sink="parquet"),
+    "godwit-delta": partial(run_godwit, build=sums, sink="delta"),
     "transform-with-state": transform_with_state,
     "apply-in-pandas": apply_in_pandas_with_state,
-    "godwit-process": godwit_process,
+    "godwit-process": partial(run_godwit, build=tallied),
 }
 
 

@@ -10,7 +10,6 @@ time; for either strategy from a stream of its own.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ from statistics import median
 
 import numpy as np
 import pyarrow as pa
+from benchmarks.options import read_options
 from tests.contract.windows_apart import S, WindowsApart
 
 from godwit.migration import Strategy
@@ -64,10 +64,7 @@ def pause_ms(directory: Path, strategy: Strategy, keys: int, rows: int) -> tuple
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--keys", type=int, nargs="+", default=[10_000, 100_000])
-    parser.add_argument("--rows", type=int, default=2_000)
-    given = parser.parse_args()
+    given = read_options(__doc__, keys=[10_000, 100_000], rows=2_000)
     print("| keys | state that would move | instant, ms | disruptive, ms |")
     print("|---|---|---|---|")
     for keys in given.keys:

@@ -9,7 +9,6 @@ disturb them little.
 
 from __future__ import annotations
 
-import argparse
 import cProfile
 import pstats
 import tempfile
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from benchmarks.options import read_options
 from benchmarks.windows.inputs import names_of, timed_batch
 from benchmarks.windows.programs import FOUR, sessions, timers, windows
 from tests.oracles.one_process import Took
@@ -28,6 +28,7 @@ from tests.support.window_flows import WindowedRun
 import godwit as gw
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable
 
 COLUMNS = pa.schema({"key": pa.string(), "ts": pa.timestamp("us", tz="UTC"), "v": pa.float64()})
@@ -74,14 +75,10 @@ def measure(flow: str, given: argparse.Namespace) -> list[Took]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("flow", nargs="+", choices=sorted(FLOWS))
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--keys", type=int, default=100_000)
-    parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--profile", action="store_true")
-    given = parser.parse_args()
-    for flow in given.flow:
+    given = read_options(
+        __doc__, sorted(FLOWS), rows=1_000_000, keys=100_000, epochs=12, profile=False
+    )
+    for flow in given.row:
         took = measure(flow, given)[given.epochs // 2 :]
         parts = {
             name: median(getattr(one, name) for one in took)

@@ -11,11 +11,12 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.streaming.programs import (
-    ROCKSDB,
-    epochs_of,
+    STORES,
+    run_godwit,
     run_native,
     run_one_of,
     session,
+    stream,
 )
 from benchmarks.windows.inputs import SCHEMA
 
@@ -25,17 +26,10 @@ if TYPE_CHECKING:
 
 FOUR = ("5 minutes", "10 minutes", "15 minutes", "20 minutes")
 GAP = "30 seconds"
-STORES = {
-    "memory": {},
-    "rocksdb": {
-        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    },
-}
 
 
 def rows_of(spark: Any, source: str) -> Any:
-    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(source)
+    return stream(spark, source, SCHEMA)
 
 
 def _in_windows(rows: Any, window: Any) -> Any:
@@ -101,37 +95,6 @@ def native_timers(source: str, work: Path) -> list[dict[str, Any]]:
     return run_native(frame, work, "append")
 
 
-def run_godwit(
-    source: str, work: Path, *, build: Callable[[Any, Any], Any], own: bool = False
-) -> list[dict[str, Any]]:
-    """Run a flow over the files as a DataFrame, or as a source of Godwit's own."""
-    import godwit as gw
-
-    spark = session()
-    flow = gw.Flow("benchmark", num_key_groups=256)
-    files = gw.sources.parquet(source, schema=SCHEMA, max_files_per_epoch=1) if own else None
-    rows = rows_of(spark, source) if files is None else files
-    stream = build(gw, flow.source("rows", rows, event_time="ts").key_by("key"))
-    return measured_flow(flow, stream, work, own=own)
-
-
-def measured_flow(flow: Any, stream: Any, work: Path, *, own: bool = False) -> list[dict[str, Any]]:
-    """Run a flow over all its input, for a stream whose rows nobody takes."""
-    import godwit as gw
-
-    flow.sink("out", stream, gw.sinks.noop())
-    query = flow.start(checkpoint=work / "checkpoint")
-    query.processAllAvailable()
-    noted = query.recentProgress if own else query._driver.spark_query.recentProgress  # noqa: SLF001  the same clock
-    measured = epochs_of(noted)
-    detail = {p["batchId"]: p for p in query.recentProgress}
-    query.stop()
-    for epoch in measured:
-        of = detail.get(epoch["epoch"], {})
-        epoch["phases_ms"], epoch["lane_ms"] = of.get("durationMs"), of.get("laneMs")
-    return measured
-
-
 def windows(gw: Any, keyed: Any, lengths: tuple[str, ...] = FOUR) -> Any:
     kinds = [gw.tumbling(length) for length in lengths]
     return keyed.window(*kinds, name="windows").compute(n=gw.count(), s=gw.sum("v"))
@@ -166,7 +129,9 @@ def timers(_: Any, keyed: Any) -> Any:
 
 PROGRAMS: dict[str, Callable[[str, Path], list[dict[str, Any]]]] = {
     **{
-        f"godwit-{own}{name}": partial(run_godwit, build=build, own=bool(own))
+        f"godwit-{own}{name}": partial(
+            run_godwit, build=build, own=bool(own), schema=SCHEMA, event_time="ts"
+        )
         for own in ("", "own-")
         for name, build in (
             ("four", windows),

@@ -9,7 +9,6 @@ the median of three before; copies in the background are not counted, as they ru
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from benchmarks.options import read_options
 from benchmarks.windows.instant import AT_ONCE, batch
 from tests.contract.windows_apart import S, WindowsApart
 
@@ -105,9 +105,7 @@ def spent_ms(directory: Path, keys: int, share: float, strategy: Strategy) -> fl
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--keys", type=int, nargs="+", default=[10_000, 100_000])
-    given = parser.parse_args()
+    given = read_options(__doc__, keys=[10_000, 100_000])
     print("| keys | split: pause, epochs | combine: pause, epochs |")
     print("|---|---|---|")
     for keys in given.keys:

@@ -9,7 +9,6 @@ and twice as the model chooses, beginning with either.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+from benchmarks.options import read_options
 from benchmarks.windows.inputs import names_of, timed_batch
 from benchmarks.windows.lane import AFTER_ALL_US, COLUMNS
 from tests.oracles.one_process import Took
@@ -26,6 +26,8 @@ import godwit as gw
 from godwit.adapt.windows import SharePanes
 
 if TYPE_CHECKING:
+    import argparse
+
     from godwit.adapt.policy import FlowEpoch
     from godwit.operators.windows.spec import Hopping
 
@@ -98,15 +100,12 @@ def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--keys", type=int, default=20_000)
-    parser.add_argument("--rows", type=int, default=20_000, help="a minute")
-    parser.add_argument("--minutes", type=int, default=120, help="of event time a run")
-    parser.add_argument("--cases", type=int, nargs="+", help="positions of those to run")
-    given = parser.parse_args()
+    given = read_options(
+        __doc__, keys=20_000, rows=20_000, minutes=120, cases=list(range(len(CASES)))
+    )
     print("| windows | minutes an epoch | shared | duplicated | chosen, beginning with either |")
     print("|---|---|---|---|---|")
-    for case in [CASES[number] for number in given.cases or range(len(CASES))]:
+    for case in [CASES[number] for number in given.cases]:
         took: dict[bool, list[float]] = {False: [], True: []}
         for way in (True, False, False, True):
             took[way].append(measure(case, given, first=way, chooses=False)[0])

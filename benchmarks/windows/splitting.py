@@ -11,7 +11,6 @@ Both forms run side by side, an epoch at a time in turns.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from benchmarks.options import read_options
 from tests.contract.flow import NUM_KEY_GROUPS
 from tests.contract.splitting import Decided
 from tests.contract.windows_apart import S, WindowsApart
@@ -165,12 +165,10 @@ def measure(case: Case) -> tuple[dict[WindowLayout, float], dict[WindowLayout, L
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--cases", type=int, nargs="+", help="positions of those to run")
-    given = parser.parse_args()
+    given = read_options(__doc__, cases=list(range(len(CASES))))
     print("| keys | windows | that migrate | split | combined | cheaper | split saves | taken |")
     print("|---|---|---|---|---|---|---|---|")
-    for case in [CASES[number] for number in given.cases or range(len(CASES))]:
+    for case in [CASES[number] for number in given.cases]:
         took, told = measure(case)
         cheaper = min(FORMS, key=lambda form: took[form])
         saves = [told[form].combined_ms - told[form].split_ms for form in FORMS]

@@ -1,0 +1,55 @@
+"""CPU time of lanes that run one after the other, as if each had a core of its own."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+from typing import TYPE_CHECKING
+
+from godwit.engine.lane.lane import run_lane
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.messages import EpochInstruction, LaneReport
+
+
+class LaneTimes:
+    """CPU milliseconds of each lane, by epoch; medians are without the first `warm_up` epochs."""
+
+    def __init__(self, warm_up: int) -> None:
+        self._warm_up = warm_up
+        self.epochs: list[list[float]] = []
+        self.source_ms: list[float] = []  # of the source side, an epoch each
+
+    @property
+    def busiest_ms(self) -> float:
+        """CPU time of the busiest lane, the median over epochs."""
+        return median(max(lanes) for lanes in self.epochs[self._warm_up :])
+
+    @property
+    def total_ms(self) -> float:
+        """CPU time of all lanes, the median over epochs."""
+        return median(sum(lanes) for lanes in self.epochs[self._warm_up :])
+
+    @property
+    def source_side_ms(self) -> float:
+        """CPU time of the source side, the median over epochs."""
+        return median(self.source_ms[self._warm_up :])
+
+    def run_lanes(
+        self, flow: LaneFlow, instruction: EpochInstruction, boxes: Sequence[Iterable[bytes]]
+    ) -> list[LaneReport]:
+        """Run the task of every lane, none of which sends rows to others; return the reports."""
+        reports, spent = [], []
+        for place, box in enumerate(boxes):
+            began = time.process_time()
+            lane = run_lane(flow, instruction, 1, place, box)
+            try:
+                next(lane)
+            except StopIteration as end:
+                reports.append(end.value)
+            spent.append((time.process_time() - began) * 1e3)
+        self.epochs.append(spent)
+        return reports
