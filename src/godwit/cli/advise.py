@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from godwit.cli.arguments import save_picture
 from godwit.cli.console import figures_table, tell, wide_console
 from godwit.cli.event_log import EventLogError, StageReader, open_event_log
 from godwit.cli.stage_advice import advise
-from godwit.model.errors import GodwitError
 from godwit.model.wording import counted, human_bytes, printable
 
 if TYPE_CHECKING:
@@ -57,7 +56,8 @@ def _run_advise(args: argparse.Namespace) -> int:
         raise _nothing_to_advise(args.path, reader, log.notes)
     notes = _notes_on_log(log, reader)
     if args.plot is not None:
-        _draw_stages(reader, stages, args.plot)
+        titled = [(printable(_stage_title(reader, stage)), stage) for stage in stages]
+        save_picture(lambda plots: plots.advice_figure(titled), args.plot)
     if args.json:
         print(json.dumps(_advice_json(reader, stages, notes), indent=2))
     else:
@@ -191,26 +191,3 @@ def _stage_title(reader: StageReader, stage: StageAdvice) -> str:
 def _range_text(low: int, high: int) -> str:
     """Return a range of whole numbers as text: ``3``, or ``3 to 5``."""
     return str(low) if low == high else f"{low} to {high}"
-
-
-def _draw_stages(reader: StageReader, stages: Sequence[StageAdvice], path: Path) -> None:
-    """Draw figures of stages, and write them to an image file."""
-    try:
-        from godwit.cli import plots  # noqa: PLC0415  matplotlib is slow to import
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("matplotlib"):
-            raise
-        raise GodwitError(
-            "--plot needs the package matplotlib, which is not installed.",
-            remedy="pip install 'godwit-streams[planning]'",
-        ) from None
-    titled = [(printable(_stage_title(reader, stage)), stage) for stage in stages]
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of characters that the font lacks
-            plots.save(plots.advice_figure(titled), path)
-    except (ValueError, OSError) as error:
-        raise GodwitError(
-            f"--plot {path} cannot be written: {error}.",
-            remedy="Give a file ending in .png, .svg or .pdf in a directory that exists.",
-            path=str(path),
-        ) from None

@@ -27,7 +27,7 @@ from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.edits import drop_operator, keep_position, remove_key, rename_operator
 from godwit.checkpoint.journal import read_tail
 from godwit.checkpoint.ownership import acquire_lease, break_lease, lease_owner
-from godwit.checkpoint.records import IDENTITY, padded
+from godwit.checkpoint.records import padded
 from godwit.checkpoint.spark_log import keep_offsets
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import (
@@ -38,9 +38,10 @@ from godwit.checkpoint.verification import (
     verify,
 )
 from godwit.cli.console import figures_table, tell, wide_console
+from godwit.cli.opening import CHECKPOINT_PATH, opened_checkpoint
 from godwit.cluster.spark.run.log_repair import plan_log_repair
 from godwit.columns.python_values import rows_as_tuples
-from godwit.model.errors import CheckpointError, GodwitError
+from godwit.model.errors import GodwitError
 from godwit.model.events import event_from_dict
 from godwit.model.wording import counted, human_bytes, printable
 from godwit.sinks.carried_files import carry_files
@@ -64,7 +65,6 @@ _WHEN = (
     "No query may be running on the checkpoint. It takes effect with the next epoch: until a run "
     "has committed one, nothing has changed."
 )
-_PATH = "a path, or a URI that pyarrow.fs opens (s3://, gs://, hdfs://)"
 
 
 def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +99,7 @@ def _add_looks_and_copies(action: Callable[..., argparse.ArgumentParser]) -> Non
         "whose it is, what can be read from it, how large it is",
         "Sum up a checkpoint from its records; state is not read. Exit status 0; 2 if it is no "
         "checkpoint.",
-        PATH=_PATH,
+        PATH=CHECKPOINT_PATH,
     )
     checked = action(
         "verify",
@@ -109,7 +109,7 @@ def _add_looks_and_copies(action: Callable[..., argparse.ArgumentParser]) -> Non
         "chains, key groups; Spark's log; and whether the targets of sinks on this machine go on "
         "from the checkpoint and have the files of an epoch yet to be delivered. Exit status 0 if "
         "it is whole, 1 if not, 2 if it is no checkpoint.",
-        PATH=_PATH,
+        PATH=CHECKPOINT_PATH,
     )
     for reading in (shown, checked):
         reading.add_argument("--json", action="store_true", help="print JSON instead of tables")
@@ -203,18 +203,6 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
         "query's process is surely dead. Exit status 0; 1 if it is held and left alone.",
         PATH="the checkpoint",
     ).add_argument("--force", action="store_true", help="take it from its owner")
-
-
-def opened_checkpoint(path: str) -> CheckpointStorage:
-    """Return the storage of a checkpoint; raise if the directory is none."""
-    storage = CheckpointStorage.open(path)
-    if all(entry.path != IDENTITY for entry in storage.list("")):
-        raise CheckpointError(
-            f"{path!r} is not a checkpoint of Godwit: it has no file {IDENTITY!r}.",
-            remedy="Give the directory that was given to flow.start(checkpoint=...).",
-            path=path,
-        )
-    return storage
 
 
 def _run_inspect(args: argparse.Namespace) -> int:

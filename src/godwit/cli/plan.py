@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from godwit.cli.arguments import save_picture
 from godwit.cli.plan_json import EXAMPLES, plain, problem_from_json, schema_of, solution_to_dict
 from godwit.model.errors import InvalidProblemError
 from godwit.model.wording import human_bytes
@@ -189,7 +190,7 @@ def _solve_with_planner(args: argparse.Namespace) -> int:
                 field="plot",
                 value=str(args.plot),
             )
-        _draw([shown], args.plot)
+        save_picture(lambda plots: plots.preview_figure(shown), args.plot)
     return 3 if str(getattr(solution, "status", "")) == "infeasible" else 0
 
 
@@ -226,7 +227,11 @@ def _run_compare(args: argparse.Namespace) -> int:
         for name, reason in refused:
             print(f"not {name}: {reason}")
     if args.plot:
-        _draw(shown, args.plot)
+        one = shown[0] if len(shown) == 1 else None
+        save_picture(
+            lambda plots: plots.preview_figure(one) if one else plots.compare_figure(shown),
+            args.plot,
+        )
     return 0
 
 
@@ -335,21 +340,5 @@ def _read_file(path: Path) -> bytes:
             f"{path} cannot be read: {error.strerror}.",
             remedy="Give the path of a file that exists.",
             field="path",
-            value=str(path),
-        ) from None
-
-
-def _draw(shown: Sequence[PlanPreview], path: Path) -> None:
-    """Draw previews of plans, and write them to an image file."""
-    from godwit.cli import plots  # noqa: PLC0415  matplotlib is slow to import
-
-    figure = plots.preview_figure(shown[0]) if len(shown) == 1 else plots.compare_figure(shown)
-    try:
-        plots.save(figure, path)
-    except (ValueError, OSError) as error:
-        raise InvalidProblemError(
-            f"--plot {path} cannot be written: {error}.",
-            remedy="Give a file ending in .png, .svg or .pdf in a directory that exists.",
-            field="plot",
             value=str(path),
         ) from None

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from godwit.cli.demo.recording import Mark, Recording, ScenarioRun
     from godwit.cli.stage_advice import StageAdvice
@@ -62,11 +61,6 @@ def compare_figure(previews: Sequence[PlanPreview]) -> Figure:
     axes.set_ylabel("load distance afterwards")
     axes.set_title("Plans side by side (crosses break a limit)")
     return figure
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure to a file, whose suffix chooses the format."""
-    figure.savefig(path, dpi=150)
 
 
 _PANELS = (

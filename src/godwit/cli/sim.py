@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, get_args
 from godwit.adapt import Control
 from godwit.adapt.scaling import utilisation
 from godwit.adapt.settings import Elasticity
+from godwit.cli.arguments import save_picture
 from godwit.cluster.simulated import Simulation, calibration, controlled_by
 from godwit.cluster.simulated.scenario import SCENARIOS, Size, scenario
 from godwit.model import events
@@ -125,10 +126,10 @@ def _run_sim(args: argparse.Namespace) -> int:
     else:
         _print_histories(runs, tell=args.events)
     if args.figure is not None:
-        from godwit.cli import plots  # noqa: PLC0415  matplotlib is slow to import
-
         title = f"{args.scenario}, {settings.planner_name}"
-        plots.histories_figure(runs, title=title).savefig(args.figure)
+        save_picture(
+            lambda plots: plots.histories_figure(runs, title=title), args.figure, "--figure"
+        )
     return 0
 
 

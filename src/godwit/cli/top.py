@@ -11,7 +11,6 @@ draws the figures needs no check of its own.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections import Counter, defaultdict
@@ -26,12 +25,11 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from godwit.checkpoint.framing import load_record
 from godwit.checkpoint.journal import JournalReader
-from godwit.checkpoint.records import IDENTITY, FlowIdentity
-from godwit.cli.checkpoint import opened_checkpoint
+from godwit.cli.arguments import bounded
 from godwit.cli.console import Symbols, symbols_for
-from godwit.model.errors import CheckpointError, GodwitError
+from godwit.cli.opening import add_checkpoint, flow_name, no_journal_error, opened_checkpoint
+from godwit.model.errors import GodwitError
 from godwit.model.events import DECISIONS
 from godwit.model.wording import counted, human_bytes, printable
 from godwit.web.entries import (
@@ -47,6 +45,7 @@ from godwit.web.entries import (
 from godwit.web.liveness import LIFECYCLE, Liveness
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from godwit.checkpoint.storage import CheckpointStorage
@@ -65,9 +64,7 @@ def add_top_arguments(parser: argparse.ArgumentParser) -> None:
         "the last moments of one that has ended. Ctrl-C ends it. Exit status 0; 2 if there is no "
         "checkpoint, or no journal yet."
     )
-    parser.add_argument(
-        "path", metavar="CHECKPOINT", help="a path, or a URI that pyarrow.fs opens (s3://, hdfs://)"
-    )
+    add_checkpoint(parser)
     parser.add_argument(
         "--once",
         action="store_true",
@@ -76,23 +73,12 @@ def add_top_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the figures once, as JSON")
     parser.add_argument(
         "--interval",
-        type=_parse_interval,
+        type=bounded(float, 0.1, 3600, "number of seconds"),
         default=1.0,
         metavar="SECONDS",
         help="time between two looks (default: %(default)s)",
     )
     parser.set_defaults(run=_run_top)
-
-
-def _parse_interval(text: str) -> float:
-    """Return the seconds of ``--interval``; raise if they are not valid."""
-    value = float(text)
-    if not 0.1 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 3600")
-    return value
-
-
-_parse_interval.__name__ = "number of seconds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +103,7 @@ class Viewer:
         now_s: Callable[[], float] = time.time,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._flow = load_record(storage, IDENTITY, FlowIdentity).name
+        self._flow = flow_name(storage)
         self._reader = JournalReader(storage)
         self._liveness = Liveness(storage, now_s=now_s, monotonic_s=monotonic_s)
 
@@ -135,11 +121,7 @@ def _run_top(args: argparse.Namespace) -> int:
     viewer = Viewer(opened_checkpoint(args.path))
     sight = viewer.look()
     if sight.figures.last_s is None:
-        raise CheckpointError(
-            f"The checkpoint {args.path!r} has no journal that can be read yet.",
-            remedy="A query writes it from its first second on: start one, and look again.",
-            path=args.path,
-        )
+        raise no_journal_error(args.path)
     if args.json:
         print(json.dumps(asdict(sight), indent=2))
         return 0

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import secrets
 import threading
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from godwit.checkpoint.framing import load_record
-from godwit.checkpoint.records import IDENTITY, FlowIdentity
-from godwit.cli.checkpoint import opened_checkpoint
-from godwit.model.errors import CheckpointError, GodwitError
+from godwit.cli.arguments import bounded
+from godwit.cli.opening import add_checkpoint, flow_name, no_journal_error, opened_checkpoint
+from godwit.model.errors import GodwitError
 from godwit.model.wording import human_bytes
 from godwit.web.live_page import PageFeed, PageServer, is_loopback
 from godwit.web.report import report_page
 from godwit.web.view import report_of
 
+if TYPE_CHECKING:
+    import argparse
+
 _VARIABLE: Final = "GODWIT_UI_TOKEN"
-_PATH: Final = "a path, or a URI that pyarrow.fs opens (s3://, hdfs://)"
 
 
 def add_ui_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,9 +32,12 @@ def add_ui_arguments(parser: argparse.ArgumentParser) -> None:
         "alone, unless --host says otherwise; then it needs a token, which is part of the address "
         "that is printed. Ctrl-C ends it."
     )
-    parser.add_argument("path", metavar="CHECKPOINT", help=_PATH)
+    add_checkpoint(parser)
     parser.add_argument(
-        "--port", type=_parse_port, default=8090, help="default: %(default)s; 0: any that is free"
+        "--port",
+        type=bounded(int, 0, 65535, "number of a port"),
+        default=8090,
+        help="default: %(default)s; 0: any that is free",
     )
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to open the port on (default: %(default)s)"
@@ -54,20 +57,9 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
         "Write what `godwit ui` shows of a run into one file, which any browser opens "
         "without a server. Exit status 0; 2 if there is no checkpoint, or no journal yet."
     )
-    parser.add_argument("path", metavar="CHECKPOINT", help=_PATH)
+    add_checkpoint(parser)
     parser.add_argument("-o", "--output", default="run.html", help="default: %(default)s")
     parser.set_defaults(run=_run_report)
-
-
-def _parse_port(text: str) -> int:
-    """Return the number of a port; raise if it is not valid."""
-    value = int(text)
-    if not 0 <= value < 2**16:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 65535")
-    return value
-
-
-_parse_port.__name__ = "number of a port"
 
 
 def _run_ui(args: argparse.Namespace) -> int:
@@ -76,8 +68,9 @@ def _run_ui(args: argparse.Namespace) -> int:
     token = args.token
     if not token and not is_loopback(args.host):
         token = secrets.token_urlsafe(24)
-    flow = load_record(storage, IDENTITY, FlowIdentity).name
-    server = PageServer(storage, flow=flow, host=args.host, port=args.port, token=token)
+    server = PageServer(
+        storage, flow=flow_name(storage), host=args.host, port=args.port, token=token
+    )
     try:
         print(f"The page of {args.path} is at {server.url_to_open} (Ctrl-C ends it)", flush=True)
         threading.Event().wait()
@@ -91,14 +84,10 @@ def _run_ui(args: argparse.Namespace) -> int:
 def _run_report(args: argparse.Namespace) -> int:
     """Write the report of a checkpoint's run to a file; return the exit status."""
     storage = opened_checkpoint(args.path)
-    feed = PageFeed(storage, flow=load_record(storage, IDENTITY, FlowIdentity).name)
+    feed = PageFeed(storage, flow=flow_name(storage))
     published = feed.look()
     if published.state.last_s is None:
-        raise CheckpointError(
-            f"The checkpoint {args.path!r} has no journal that can be read yet.",
-            remedy="A query writes it from its first second on: start one, and look again.",
-            path=args.path,
-        )
+        raise no_journal_error(args.path)
     page = report_page(report_of(published.state, flow=feed.flow, life=published.life))
     try:
         size = Path(args.output).write_text(page, encoding="utf-8")

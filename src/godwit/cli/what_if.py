@@ -9,10 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from godwit.checkpoint.framing import load_record
-from godwit.checkpoint.records import IDENTITY, FlowIdentity
-from godwit.cli.checkpoint import opened_checkpoint
+from godwit.cli.arguments import save_picture
 from godwit.cli.console import figures_table, tell, wide_console
+from godwit.cli.opening import add_checkpoint, flow_name, opened_checkpoint
 from godwit.cli.what_if_play import Accuracy, Answer, Question, accuracy, answers, fewest
 from godwit.cli.what_if_stream import measured_stream
 from godwit.model.durations import seconds
@@ -63,9 +62,7 @@ def add_what_if_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = _EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument(
-        "path", metavar="CHECKPOINT", help="a path, or a URI that pyarrow.fs opens (s3://, hdfs://)"
-    )
+    add_checkpoint(parser)
     parser.add_argument(
         "--executors",
         metavar="NUMBERS",
@@ -136,11 +133,11 @@ def _run_what_if(args: argparse.Namespace) -> int:
     )
     known = accuracy(stream, question, seed=args.seed)
     found = list(answers(stream, question, known, seed=args.seed))
-    flow = load_record(storage, IDENTITY, FlowIdentity).name
+    flow = flow_name(storage)
     if args.plot is not None:
-        from godwit.cli import plots  # noqa: PLC0415  matplotlib is slow to import
-
-        plots.save(plots.what_if_figure(found, target_s=target_s, title=flow), args.plot)
+        save_picture(
+            lambda plots: plots.what_if_figure(found, target_s=target_s, title=flow), args.plot
+        )
     if args.json:
         print(json.dumps(_plain(flow, stream, question, known, found), indent=2))
     else:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from godwit.cli.arguments import bounded, save_picture
 from godwit.cli.console import tell
 from godwit.cluster.spark.platform.local_cluster import LocalCluster
 from godwit.model.errors import GodwitError
@@ -71,7 +72,7 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--workers",
-        type=_at_least(3),
+        type=bounded(int, 3),
         default=3,
         metavar="N",
         help="Spark workers, with one executor process of one core each (default 3, at least 3: "
@@ -79,20 +80,20 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--days",
-        type=_at_least(8),
+        type=bounded(int, 8),
         default=365,
         metavar="N",
         help="days of the year to stream (default 365, at least 8)",
     )
     parser.add_argument(
         "--days-per-epoch",
-        type=_at_least(1),
+        type=bounded(int, 1),
         metavar="N",
         help="days that make one epoch (default: a week of the whole year, less of less)",
     )
     parser.add_argument(
         "--key-groups",
-        type=_at_least(6),
+        type=bounded(int, 6),
         default=96,
         metavar="N",
         help="key groups of each operator (default 96)",
@@ -106,7 +107,7 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seconds",
-        type=_at_least(15),
+        type=bounded(int, 15),
         default=60,
         metavar="N",
         help="of a scenario: for how long rows come in (default 60, at least 15)",
@@ -131,19 +132,6 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", type=Path, metavar="FILE", help="write everything that was measured to FILE"
     )
     parser.set_defaults(run=_run_demo)
-
-
-def _at_least(minimum: int) -> Any:
-    """Return a type for argparse: whole numbers from `minimum` on."""
-
-    def number(text: str) -> int:
-        value = int(text)
-        if value < minimum:
-            raise argparse.ArgumentTypeError(f"{value} is less than {minimum}")
-        return value
-
-    number.__name__ = "number"
-    return number
 
 
 def _run_demo(args: argparse.Namespace) -> int:
@@ -202,9 +190,7 @@ def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> i
                     import godwit.cluster.spark.query.runtime  # noqa: F401, PLC0415  as `start` does
 
                 outcome = story.play(settings, audience, days, cluster)
-    from godwit.cli.plots import epoch_figure, save  # noqa: PLC0415  matplotlib is slow as well
-
-    save(epoch_figure(outcome.recording), work_dir / "epochs.png")
+    save_picture(lambda plots: plots.epoch_figure(outcome.recording), work_dir / "epochs.png")
     if args.json is not None:
         args.json.write_text(json.dumps(_measurements_json(settings, outcome), indent=1) + "\n")
     _print_outcome(console, outcome)

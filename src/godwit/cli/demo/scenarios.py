@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import godwit as gw
+from godwit.cli.arguments import save_picture
 from godwit.cli.console import figures_table, tell, wide_console
 from godwit.cli.demo.recording import (
     Audience,
@@ -358,8 +359,6 @@ _RUNS = {"off": (False,), "on": (True,), "both": (False, True)}
 
 def play_both(args: argparse.Namespace, work_dir: Path, console: Console) -> int:
     """Run a scenario with and without controller, and print figures; return the exit status."""
-    from godwit.cli.plots import save, scenario_figure  # noqa: PLC0415  slow to import
-
     scenario = SCENARIOS[args.scenario]
     tell(console, f"{scenario.name}: {scenario.story}")
     runs = []
@@ -368,7 +367,8 @@ def play_both(args: argparse.Namespace, work_dir: Path, console: Console) -> int
         with audience_for(console, plain=args.plain) as audience:
             runs.append(_play(scenario, args.seconds, folder, audience, controlled=controlled))
     picture = work_dir / "scenario.png"
-    save(scenario_figure(runs, title=f"{scenario.name}: {scenario.story}"), picture)
+    title = f"{scenario.name}: {scenario.story}"
+    save_picture(lambda plots: plots.scenario_figure(runs, title=title), picture)
     if args.json is not None:
         measured = {
             "scenario": asdict(scenario),

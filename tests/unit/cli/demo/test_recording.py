@@ -10,7 +10,7 @@ from rich.console import Console
 
 from godwit.cli.console import BLOCKS
 from godwit.cli.demo.recording import LivePage, PlainLines, Recording
-from godwit.cli.plots import epoch_figure, label_rows, save
+from godwit.cli.plots import epoch_figure, label_rows
 from godwit.model import events
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_the_picture_shows_epoch_times_marks_and_every_key_group(
     assert [text.get_text() for text in above.texts] == ["executor e0 killed"]
     outlines = [np.asarray(path.vertices) for path in below.collections[-1].get_paths()]
     assert max(outline[:, 1].max() for outline in outlines) == 16
-    save(epoch_figure(recording), tmp_path / "epochs.png")
+    epoch_figure(recording).savefig(tmp_path / "epochs.png")
     assert (tmp_path / "epochs.png").read_bytes().startswith(b"\x89PNG")
 
 
