@@ -49,10 +49,7 @@ def values_of(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def words_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-    """Return the high (signed) and low 64-bit words of a decimal128 column.
-
-    Arbitrary where null.
-    """
+    """Return the high (signed) and low 64-bit words of a decimal128 column; null: arbitrary."""
     words = _view(array.buffers()[1], np.dtype(np.uint64), 2 * array.offset, 2 * len(array))
     return words[1::2].view(np.int64), words[::2]
 

@@ -128,10 +128,7 @@ def _parts_to_digest(array: pa.Array) -> Iterator[npt.NDArray[Any] | int]:
 def _as_words(
     values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None
 ) -> npt.NDArray[np.uint64]:
-    """Return values of up to 64 bits as unsigned integers, 0 where null.
-
-    `mask`: true where a value is not null.
-    """
+    """Return values of up to 64 bits as unsigned integers, 0 where null."""
     if values.dtype.kind == "f":
         values = values.view(f"u{values.dtype.itemsize}")
     words = values.astype(np.uint64) if values.itemsize < 8 else values.view(np.uint64)

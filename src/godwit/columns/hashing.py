@@ -167,10 +167,7 @@ def _hash_column(column: pa.Array, seeds: npt.NDArray[np.uint64]) -> npt.NDArray
 def _spans(
     column: pa.Array,
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return bytes, starts and lengths of the values of a string or binary column.
-
-    Nulls have length 0.
-    """
+    """Return bytes, starts and lengths of values of a text or binary column; nulls are empty."""
     dtype = column.type
     if pa.types.is_fixed_size_binary(dtype):
         starts = (np.arange(len(column), dtype=np.int64) + column.offset) * dtype.byte_width

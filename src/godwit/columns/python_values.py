@@ -67,10 +67,7 @@ def _has_regions(dtype: pa.DataType) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def zone_of(name: str) -> dt.tzinfo:
-    """Return the time zone that a Spark name denotes: a region, or an offset such as ``+02:00``.
-
-    Raises `ValueError` if Python does not know it.
-    """
+    """Return the time zone of a Spark name, such as ``+02:00``; `ValueError` if it is unknown."""
     if name in ("Z", UTC):
         return dt.UTC
     if (match := _FIXED.fullmatch(name)) is not None:

@@ -182,10 +182,7 @@ class TrackedComponent:
         self.retired.clear()
 
     def expire(self, run: RunState) -> None:
-        """Repeat orders for copies that failed or timed out.
-
-        After too many attempts, cancel them.
-        """
+        """Repeat orders for copies that failed or timed out; give up after too many attempts."""
         for g, transfer in sorted(self.transfers.items()):
             if transfer.warm or transfer.due > run.seconds:
                 continue
@@ -281,10 +278,7 @@ class TrackedComponent:
             )
 
     def switch(self, run: RunState) -> None:
-        """Switch key groups with warm copies, and begin a queued migration.
-
-        Called between epochs.
-        """
+        """Switch key groups with warm copies, and begin a queued migration, between epochs."""
         migration = self.migration
         ready, load = self._ready_transfers(run), set[int]()
         places = {g: self.transfers[g].destination for g in ready}
@@ -399,10 +393,7 @@ class TrackedComponent:
     def arranged(
         self, run: RunState, places: Mapping[int, str], *, align: bool = False
     ) -> Assignment:
-        """Return the next assignment, with some key groups moved (key group → executor).
-
-        `align`: see `arrange`.
-        """
+        """Return the next assignment, with key groups moved; see `arrange`."""
         migration = self.migration
         target = migration.request.target if migration and migration.opened else None
         listed = target.executors if target is not None else self.assignment.executors

@@ -123,10 +123,7 @@ class Conductor:
 
     @property
     def copies_bytes_per_s(self) -> tuple[float | None, float | None]:
-        """Recent throughput of copies from the checkpoint, and from peers.
-
-        ``None`` if not measured.
-        """
+        """Recent throughput of copies from the checkpoint and from peers, where measured."""
         return self._sources.bytes_per_s
 
     def foresee(
@@ -305,10 +302,7 @@ class Conductor:
         self._follow(self._protocol.warmed(order, warmed.reach))
 
     def warming_failed(self, order: StartWarming, reason: str) -> None:
-        """Record that an order to warm copies failed.
-
-        It is repeated, up to a maximum of attempts.
-        """
+        """Record that an order to warm copies failed; it is repeated a few times."""
         if order.component in self._view.components:
             self._follow(self._protocol.warming_failed(order, reason))
 

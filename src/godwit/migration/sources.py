@@ -193,10 +193,7 @@ class Sources:
 
 
 def _best_holder(order: StartWarming, key_group: int, copies: Copies, owner: str) -> str | None:
-    """Return the executor to copy from: the owner, else that with the freshest copy.
-
-    ``None`` if none has a copy.
-    """
+    """Return the executor to copy from: the owner, else that with the freshest copy, if any."""
     holders = [
         (-reach, name)
         for name in copies.holders(order.component, key_group)

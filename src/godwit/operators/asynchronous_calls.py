@@ -67,10 +67,7 @@ class AsyncCalls:
         return emitted, np.cumsum([len(key.rows) for key in finished]).tolist()
 
     async def _run_all_keys(self, work: KeysToCall, named: Mapping[str, Any]) -> list[_Finished]:
-        """Run the calls of all keys concurrently; the first error cancels the others.
-
-        `named`: keyword arguments of the functions. Returns the rows and times of each key.
-        """
+        """Run the calls of all keys concurrently; the first error cancels the others."""
         finished = [_Finished() for _ in work.keys]
         waiting = iter(range(len(finished)))
 
@@ -93,10 +90,7 @@ class AsyncCalls:
         return finished
 
     async def _run_key(self, work: KeysToCall, group: int, named: Mapping[str, Any]) -> list[Any]:
-        """Run all calls for key number `group`, with retries; return the emitted rows.
-
-        `named`: keyword arguments of the functions.
-        """
+        """Run all calls for key number `group`, with retries; return the emitted rows."""
         settings, of_key = self._settings, work.called[group]
         timers = list(of_key.timers)
         attempt = 1
@@ -125,10 +119,7 @@ class AsyncCalls:
     async def _attempt_key(
         self, work: KeysToCall, group: int, named: Mapping[str, Any]
     ) -> list[Any]:
-        """Run all calls for key number `group` once; return the emitted rows.
-
-        `named`: keyword arguments of the functions.
-        """
+        """Run all calls for key number `group` once; return the emitted rows."""
         emitted: list[Any] = []
         for call in self._calls.of_key(work, group):
             limit = asyncio.timeout(self._timeout_s)
@@ -163,10 +154,7 @@ class _Finished:
 
 
 async def _await_call(call: Call, key: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
-    """Call a user's function, plain or asynchronous; return the rows that it emits.
-
-    `named`: keyword arguments of the function.
-    """
+    """Call a user's function, plain or asynchronous; return the rows that it emits."""
     result = call.function(key, call.argument, call.state, **named)
     if hasattr(result, "__aiter__"):
         return [row async for row in result]

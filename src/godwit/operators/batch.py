@@ -91,7 +91,6 @@ class BatchProcess(KeyedOperator):
         self.frames, self._state, self._zone = frames, state, zone
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
-        """Return `count` rows of a new key's state columns, for entries of an earlier schema."""
         columns = []
         for column in self.schema.values:
             default = self._state.defaults.get(column.name)
@@ -185,10 +184,7 @@ class BatchProcess(KeyedOperator):
     def _positions_of_keys(
         self, returned: pa.RecordBatch, keys: pa.RecordBatch, groups: Groups
     ) -> npt.NDArray[np.int64]:
-        """Return the position in `keys` of each key that the function returned.
-
-        Refuses unknown and repeated keys.
-        """
+        """Return the position in `keys` of each returned key; refuse unknown and repeated keys."""
         every = pa.concat_batches([keys, returned])
         of = group_rows(hash_keys(every), every, 1).of_row
         place = np.full(int(of.max(initial=-1)) + 1, -1, np.int64)
@@ -225,11 +221,7 @@ class BatchProcess(KeyedOperator):
         values: pa.RecordBatch,
         removed: npt.NDArray[np.bool_],
     ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
-        """Add the dropped keys that have no new state; return positions of keys, and their states.
-
-        `positions`, `values`: keys with a new state, and these states. `removed`: mask of dropped
-        keys.
-        """
+        """Add the dropped keys that have no new state to the positions and states of keys."""
         others = removed.copy()
         others[positions] = False
         more = np.flatnonzero(others)
@@ -269,10 +261,7 @@ class BatchProcess(KeyedOperator):
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _cast(self, column: Any, column_field: pa.Field, what: str) -> pa.Array:
-        """Convert a returned column to its declared type; refuse values that do not fit.
-
-        `what`: name of the returned table, for errors.
-        """
+        """Convert a column of the table `what` to its declared type; refuse what does not fit."""
         whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         if isinstance(whole, pa.ChunkedArray):  # of no chunks
             whole = pa.nulls(0, whole.type)

@@ -92,10 +92,7 @@ class Broadcast:
         )
 
     def entries(self, rows: Sequence[pa.RecordBatch]) -> StateRows:
-        """Return one entry of state per key, with the key's newest row.
-
-        A row of nulls removes its key.
-        """
+        """Return one entry per key, with its newest row; a row of nulls removes its key."""
         batch = pa.concat_batches(rows)
         own = canonical_keys(batch.select(self.keys.names))
         names = [f"k{i}" for i in range(len(self.keys))]
@@ -212,7 +209,6 @@ class BroadcastOperator(KeyedOperator):
         return _null_hash(self.keys)
 
     def table_key_group(self, num_key_groups: int) -> int:
-        """Return the key group whose owner writes the broadcast tables."""
         return int(key_groups_of(np.array([self.null_hash]), num_key_groups)[0])
 
     def process(self, data: OperatorInput) -> OperatorOutput:
@@ -238,11 +234,9 @@ class BroadcastOperator(KeyedOperator):
 
     @property
     def has_timers(self) -> bool:
-        """True if the wrapped operator has timers, or state that expires."""
         return self.inner.has_timers
 
     def reads_all_keys(self, time: EpochTime) -> bool:
-        """Return whether the wrapped operator reads the state of keys without rows."""
         return self.inner.reads_all_keys(time)
 
     @property
@@ -251,7 +245,6 @@ class BroadcastOperator(KeyedOperator):
         return (*self.inner.states, *(StateId(self.name, b.state) for b in self.broadcasts))
 
     def schema_of(self, state: str) -> StateSchema:
-        """Return the key and state columns of a state of the wrapped operator, or of a table."""
         table = self._by_state.get(state)
         return self.inner.schema_of(state) if table is None else table.schema
 
@@ -266,24 +259,17 @@ class BroadcastOperator(KeyedOperator):
     def check_stored_state(
         self, state: str, stored: StateDescription, today: StateDescription
     ) -> None:
-        """Raise if stored state does not fit the wrapped operator or the broadcast table.
-
-        `stored`, `today`: descriptions of the state in the checkpoint and of the flow's.
-        """
+        """Raise if stored state does not fit the wrapped operator or the broadcast table."""
         if state in self._by_state:
             super().check_stored_state(state, _with_user_names(stored), _with_user_names(today))
         else:
             self.inner.check_stored_state(state, stored, today)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
-        """Return the upgrade of the wrapped operator's state columns; ``None`` if none is needed.
-
-        Broadcast tables never need one.
-        """
+        """Return the upgrade of the wrapped operator's state; tables never need one."""
         return None if state in self._by_state else self.inner.values_from(state, written)
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
-        """Return `count` rows of the state columns that entries of an earlier schema lack."""
         if state in self._by_state:
             return super().new_columns(state, count)
         return self.inner.new_columns(state, count)

@@ -265,17 +265,11 @@ class CalledKey:
     dropped: bool = False
 
     def restart(self, timers: list[int]) -> None:
-        """Reset the key to its state before the first call.
-
-        `timers`: its timers, in microseconds.
-        """
+        """Reset the key, with these timers, to its state before the first call."""
         self.timers, self.touched, self.dropped = list(timers), False, False
 
     def after_call(self, dropped: bool) -> None:
-        """Record the end of a call.
-
-        `dropped`: it dropped the key's state, and so the key's timers.
-        """
+        """Record the end of a call; one that dropped the key's state dropped its timers too."""
         self.dropped = dropped
         if dropped:
             self.timers.clear()
@@ -291,7 +285,8 @@ class KeysToCall:
     called: list[CalledKey]  # of each key; filled in
     now: int  # by the clock of the timers, until the key's rows have been processed
     until: int  # and after them: another time only at the end of the input
-    state_of: Callable[[int], Any]  # state of a key: first, and after it was dropped
+    state_of: Callable[[int], Any]  # state of a key
+    renewed: Callable[[int], Any]  # its state after a timer has dropped it, and there are rows
     done: Callable[[int], None] = lambda _: None  # called after the last call for a key
     # Gives a key the state back that it had before the epoch, so that it can be called anew.
     reset: Callable[[int], None] = lambda _: None
@@ -317,10 +312,7 @@ class Calls:
     clock: TimerClock | None  # what timers go by; None: there are none
 
     def run(self, work: KeysToCall, meter: Meter) -> tuple[list[Any], list[int]]:
-        """Call the functions for every key; `meter` measures the time per key group.
-
-        Returns the emitted rows, and their count after each key.
-        """
+        """Call the functions for every key; return emitted rows, and their count after each key."""
         emitted: list[Any] = []
         ends: list[int] = []
         begin = 0
@@ -335,17 +327,14 @@ class Calls:
         return emitted, ends
 
     def of_key(self, work: KeysToCall, group: int) -> Iterator[Call]:
-        """Yield the calls for key number `group` in order.
-
-        The caller completes each before the next.
-        """
+        """Yield the calls for key number `group` in order; each is completed before the next."""
         key, of_key, state = work.keys[group], work.called[group], work.state_of(group)
         timers = Timers(of_key.timers, work.now)
         yield from self._timer_calls(key, state, of_key, timers, work.now)
         first, last = work.starts[group], work.starts[group + 1]
         if first < last:
             if of_key.dropped:
-                state = work.state_of(group)
+                state = work.renewed(group)
             rows = (
                 KeyRows(work.columns, first, last)
                 if self.clock is None
@@ -387,10 +376,7 @@ class Calls:
     def _call_function(
         self, call: Call, key: tuple[Any, ...], named: Mapping[str, Any]
     ) -> list[Any]:
-        """Call a user's function, and return the emitted rows; an error names the key.
-
-        `named`: keyword arguments of the function.
-        """
+        """Call a user's function, and return the emitted rows; an error names the key."""
         try:
             result = call.function(key, call.argument, call.state, **named)
             return [] if result is None else list(result)
@@ -491,10 +477,7 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 def timer_times(clock: TimerClock | None, time: EpochTime) -> tuple[int, int]:
-    """Return the times up to which timers fire before a key's rows, and after them.
-
-    In microseconds.
-    """
+    """Return the times up to which timers fire before a key's rows, and after them."""
     if clock == "event":
         return time.until, time.timers_until
     return time.clock, time.clock

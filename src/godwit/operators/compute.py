@@ -112,20 +112,14 @@ class ComputeOperator(KeyedOperator):
         count: int,
         keys: Callable[[], pa.RecordBatch],  # asked for the keys of all states, to name one
     ) -> pa.RecordBatch:
-        """Aggregate raw rows into `count` partial states.
-
-        `of_row`: position of each row's state. `keys`: returns the states' keys, for errors.
-        """
+        """Aggregate raw rows into `count` partial states; `of_row`: the state of each row."""
         with _naming_key(lambda: keys().select(self.keys.names)):
             return self._side_by_side(
                 result.update(result.create(count), of_row, rows, None) for result in self._results
             )
 
     def as_partials(self, data: OperatorInput) -> StateRows:
-        """Return an epoch's rows as partial states.
-
-        Rows combined before the exchange are already.
-        """
+        """Return an epoch's rows as partial states, which combined rows are already."""
         rows = data.rows
         if data.is_partial:
             return rows
@@ -155,10 +149,7 @@ class ComputeOperator(KeyedOperator):
         return pa.concat_batches([states, merged]).take(pa.array(which))
 
     def _merged_in_rounds(self, states: pa.RecordBatch, starts: IntArray) -> pa.RecordBatch:
-        """Merge the states of each group, in rounds that each merge pairs of neighbours.
-
-        The result is that of `merge_in_order`.
-        """
+        """Merge the states of each group in rounds, each of which merges pairs of neighbours."""
         for left, right, paired in pairing(starts):
             merged = self.merge(states.take(pa.array(left[paired])), states.take(pa.array(right)))
             alone = np.flatnonzero(~paired)
@@ -177,7 +168,6 @@ class ComputeOperator(KeyedOperator):
 
     @property
     def commutative(self) -> bool:
-        """True if no aggregate depends on the order of rows."""
         return all(result.aggregate.commutative for result in self._results)
 
     @property
@@ -311,7 +301,6 @@ class ComputeOperator(KeyedOperator):
         return partial(_upgrade_results, upgrades) if upgrades else None
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
-        """Return `count` initial states of aggregates that entries of an earlier schema lack."""
         return self._side_by_side(result.create(count) for result in self._results)
 
     def _merge_naming_key(
@@ -329,10 +318,7 @@ class ComputeOperator(KeyedOperator):
 
 
 def _same_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Return a mask of rows that are equal in both batches; null equals null.
-
-    If a column has a nested type, no row counts as equal.
-    """
+    """Return a mask of equal rows; null equals null, nested values never count as equal."""
     same = np.ones(left.num_rows, np.bool_)
     for one, other in zip(left.columns, right.columns, strict=True):
         if pa.types.is_nested(one.type):
@@ -347,10 +333,7 @@ def _upgrade_results(
     upgrades: Mapping[tuple[str, ...], StateUpgrade],  # by names of an aggregate's columns
     values: pa.RecordBatch,
 ) -> pa.RecordBatch:
-    """Return state columns in which those of some aggregates are upgraded.
-
-    `upgrades`: names of an aggregate's state columns → upgrade.
-    """
+    """Return state columns in which those of some aggregates are upgraded."""
     for names, upgrade in upgrades.items():
         upgraded = upgrade(values.select(list(names)))
         for name, column in zip(names, upgraded.columns, strict=True):
@@ -397,10 +380,7 @@ class _Result:
                 yield f"{where}its state column {name!r} was {types.get(name)} and is {dtype}"
 
     def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
-        """Return the upgrade of states that a stored aggregate wrote.
-
-        ``None`` if none is needed.
-        """
+        """Return the upgrade of states that a stored aggregate wrote; ``None`` if it has none."""
         if not isinstance(self.aggregate, BuiltIn):
             return None
         return self.aggregate.upgrade_from(stored.type[self.name]["aggregate"])
@@ -416,20 +396,14 @@ class _Result:
         rows: pa.RecordBatch,
         keys: pa.RecordBatch | None,
     ) -> pa.RecordBatch:
-        """Return the states with rows added; errors name one of the `keys`.
-
-        `of_row`: position of each row's state.
-        """
+        """Return the states with rows added; `of_row`: position of each row's state."""
         columns = [rows.column(name) for name in self.columns]
         return self._call_aggregate("update", states.num_rows, keys, states, of_row, *columns)
 
     def merge(
         self, left: pa.RecordBatch, right: pa.RecordBatch, keys: pa.RecordBatch | None
     ) -> pa.RecordBatch:
-        """Merge two batches of states row by row; `left` has the states of the earlier rows.
-
-        Errors name one of the `keys`.
-        """
+        """Merge two batches of states row by row; `left` has the states of the earlier rows."""
         return self._call_aggregate("merge", left.num_rows, keys, left, right)
 
     def finish(self, states: pa.RecordBatch, keys: pa.RecordBatch) -> pa.Array:
@@ -439,10 +413,7 @@ class _Result:
     def _call_aggregate(
         self, method: str, count: int, keys: pa.RecordBatch | None, *arguments: Any
     ) -> Any:
-        """Call a method of the aggregate by name, and check that it returns `count` rows.
-
-        Errors name one of the `keys`.
-        """
+        """Call a method of the aggregate, and check its `count` rows; errors name one of `keys`."""
         try:
             result = getattr(self.aggregate, method)(*arguments)
         except SumOverflowError as error:

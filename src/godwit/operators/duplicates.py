@@ -160,10 +160,7 @@ class DropDuplicatesWithin(EventTimeOperator):
         state: StateView,
         closed: int,
     ) -> tuple[IntArray, IntArray]:
-        """Look up stored rows in the panes of new rows, and in neighbouring panes.
-
-        Returns the key number and the event time of each.
-        """
+        """Return key number and time of stored rows in the panes of new rows, or beside them."""
         width = self.grid.width_us
         near = (panes[:, None] + np.array([-width, 0, width])).ravel()
         of = np.repeat(groups.of_row, 3)

@@ -77,10 +77,7 @@ class Emitted:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _fields_of_instances(self, row_class: RowClass) -> Sequence[Sequence[Any]]:
-        """Return the values of every field of emitted instances; refuse rows of another class.
-
-        `row_class`: the class of rows that the user declared.
-        """
+        """Return the values of every field of emitted instances; refuse rows of another class."""
         name = row_class.cls.__qualname__
         other = row_class.first_other(self.rows)
         if other is not None:
@@ -208,10 +205,7 @@ def _first_misfit(field: pa.Field, values: Sequence[Any], error: Exception) -> t
 
 
 def _first_fraction(values: Sequence[Any], dtype: pa.DataType) -> int | None:
-    """Return the position of the first value with a fraction that integers of `dtype` would lose.
-
-    ``None`` if there is none. (Arrow would truncate it without an error.)
-    """
+    """Return the position of the first value whose fraction Arrow would drop; ``None``: no such."""
     if not _has_integers(dtype) or set(map(type, values)) <= {int, type(None)}:
         return None
     return next((i for i, value in enumerate(values) if _loses_fraction(value, dtype)), None)

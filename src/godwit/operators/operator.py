@@ -82,10 +82,7 @@ class StateView(Protocol):
     def find(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
-        """Look up entries by their key columns, and `key_groups` of these keys.
-
-        Returns a mask of the keys that have an entry, and the entries' state columns.
-        """
+        """Return a mask of the keys that have an entry, and the state columns of all."""
 
     def scan(self, entry_range: EntryRange | None = None) -> StateRows:
         """Return a copy of all entries, or of a range of event time, in arbitrary order."""
@@ -98,10 +95,7 @@ class StateView(Protocol):
         """
 
     def min_after(self, column: int, after: int) -> int:
-        """Return the smallest value above `after` in a column of integers, given by position.
-
-        Key columns count first.
-        """
+        """Return the smallest value above `after` in a column of integers (keys count first)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -134,10 +128,7 @@ class OperatorInput:
         return self.states[STATE]
 
     def grouped(self, num_hashed: int) -> tuple[Groups, pa.RecordBatch]:
-        """Group the rows by entry; return the groups, and the key columns of each entry.
-
-        The rows' hashes are of the first `num_hashed` key columns.
-        """
+        """Group the rows by entry, hashed by `num_hashed` key columns; return groups and keys."""
         rows, groups = self.rows, None
         if len(rows.hashes) >= _MANY_ROWS:
             groups = group_repeating_rows(
@@ -212,10 +203,7 @@ def changed_by_key(
     values: pa.RecordBatch,
     removed: npt.NDArray[np.bool_] | None = None,
 ) -> dict[str, Changed]:
-    """Return n entries as changes of the operator's only state, ordered by key group.
-
-    `key`: shape ``(n,)``: the group of each entry. `removed`: mask of entries to delete.
-    """
+    """Return n entries, of the groups `key`, as changes of the operator's only state."""
     if not len(key):
         return {}
     removed = removed if removed is not None and removed.any() else None
@@ -314,10 +302,7 @@ class KeyedOperator(ABC):
         return BEGINNING
 
     def combine(self, groups: Groups, keys: pa.RecordBatch, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Aggregate raw rows into one partial state per group.
-
-        Only if the operator is `mergeable`.
-        """
+        """Aggregate raw rows into one partial state per group, if the operator is `mergeable`."""
         raise NotImplementedError
 
     @property
@@ -337,10 +322,7 @@ class KeyedOperator(ABC):
     # -- time ----------------------------------------------------------------------------------
 
     def closes(self, time: EpochTime) -> bool:  # noqa: ARG002
-        """Return whether the operator may emit rows in this epoch because time passed.
-
-        Timers are not counted.
-        """
+        """Return whether rows may be emitted in this epoch because time passed, without timers."""
         return False
 
     @property
@@ -385,20 +367,12 @@ class KeyedOperator(ABC):
 
     @property
     def shared_windows(self) -> tuple[PaneGrid, bool | None] | None:
-        """Panes of the windows, and the user's choice to share them.
-
-        ``None`` if panes cannot be shared.
-
-        The choice is ``None`` if the user made none.
-        """
+        """Panes of windows that can be shared, and the user's choice to share them, if any."""
         return None
 
     @property
     def kept_mark(self) -> int | None:
-        """Fingerprint of the closed windows that are retained for later ones.
-
-        ``None``: none are.
-        """
+        """Fingerprint of the closed windows that are retained for later ones, if any are."""
         return None
 
     def table_key_group(self, num_key_groups: int) -> int:
@@ -407,10 +381,7 @@ class KeyedOperator(ABC):
 
     @property
     def keys(self) -> pa.Schema:
-        """Key columns: the first columns of an entry's identity.
-
-        A row's hash is computed from them.
-        """
+        """Key columns: the first columns of an entry's identity, of which a row's hash is."""
         return self.schema.keys
 
     @property
@@ -436,10 +407,7 @@ class KeyedOperator(ABC):
         return tuple(keys[own.index(name)] for name in self.partition_by) or tuple(keys)
 
     def hash_of(self, rows: pa.RecordBatch, num_key_groups: int) -> npt.NDArray[np.int64]:
-        """Hash rows by their `hash_columns`.
-
-        Key groups follow from the hashes by `key_groups_of`.
-        """
+        """Hash rows by their `hash_columns`; `key_groups_of` gives the hashes' key groups."""
         keys = rows.select(self.hash_columns.names)
         if not self.partition_by:
             return hash_keys(keys)
@@ -474,10 +442,7 @@ class KeyedOperator(ABC):
         return {of.state: self.describe_state(of.state) for of in self.states}
 
     def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
-        """Return the upgrade of the operator's only state, stored as `stored`.
-
-        ``None`` if it fits.
-        """
+        """Return the upgrade of the operator's only state from `stored`; ``None`` if it fits."""
         return self.upgrade_state_from(STATE, WrittenState.of(stored))
 
     def upgrade_state_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
@@ -508,17 +473,11 @@ class KeyedOperator(ABC):
         stored: StateDescription,
         today: StateDescription,
     ) -> None:
-        """Raise if stored state does not fit the operator's; see `check_compatible`.
-
-        `stored`, `today`: descriptions of the state in the checkpoint and of the operator's.
-        """
+        """Raise if stored state does not fit today's; see `check_compatible`."""
         check_compatible(f"operator {self.name!r}", stored, today, operator=self.name)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:  # noqa: ARG002
-        """Return the upgrade of state columns stored as `written`; ``None`` if none is needed.
-
-        Raises if the columns cannot be upgraded.
-        """
+        """Return the upgrade of values stored as `written`, if any; raise if they do not fit."""
         return None
 
     def prior_or_new(self, known: npt.NDArray[np.bool_], prior: pa.RecordBatch) -> pa.RecordBatch:

@@ -47,10 +47,7 @@ def order_by(*ranks: IntArray) -> IntArray:
 
 
 def rows_by_group(groups: IntArray, count: int) -> tuple[IntArray, IntArray]:
-    """Order rows by group, then arrival; return their positions, and the start of each group.
-
-    Rows of group g are ``order[starts[g]:starts[g + 1]]``.
-    """
+    """Order rows by group, then arrival; group g is ``order[starts[g]:starts[g + 1]]``."""
     return order_by(groups), starts_of(groups, count)
 
 
@@ -110,10 +107,7 @@ def pairing(starts: IntArray) -> Iterator[tuple[IntArray, IntArray, npt.NDArray[
 
 
 def descending_ranks(column: pa.Array) -> IntArray:
-    """Return the rank of each value, 0 for the largest.
-
-    Equal values share a rank, NaN is largest.
-    """
+    """Return the rank of each value, 0 for the largest; equal values share one, NaN is largest."""
     if pa.types.is_floating(column.type):
         column = canonical_floats(column)
     if numpy_type(column.type) is None:

@@ -7,29 +7,38 @@ entries as the last epoch left them, and the lanes of the parts remove them, by 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
-from godwit.columns.arrays import values_of
+from godwit.checkpoint.evolution import columns_of
+from godwit.checkpoint.records import StateId
+from godwit.columns.arrays import mask_of, values_of
 from godwit.model.errors import UserFunctionError
 from godwit.model.frames import function_failed
 from godwit.model.key_groups import key_groups_of
 from godwit.model.naming import function_name
-from godwit.operators.operator import STATE, KeyedOperator
+from godwit.operators.calls import without_garbage_collection
+from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
 from godwit.operators.ordering import order_by
-from godwit.operators.spreading import PART, hash_undivided
+from godwit.operators.spreading import MAX_PARTS, PART, hash_undivided
 from godwit.operators.windows.event_time import NO_ARRIVALS
+from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
     from godwit.checkpoint.entries import StateRows
+    from godwit.checkpoint.evolution import StateDescription, StateUpgrade, WrittenState
     from godwit.operators.operator import Changed, OperatorInput
+    from godwit.operators.states.stored import Entries
     from godwit.operators.windows.event_time import Arrivals, EpochTime
 
 PART_FIELD: Final = pa.field(PART, pa.int32())
@@ -39,7 +48,97 @@ PARTS: Final = "parts"
 
 
 class DividesHotKeys(KeyedOperator):
-    """Base of operators whose hot keys have parts that are merged when keys leave them."""
+    """Base of operators whose hot keys have parts that are merged when keys leave them.
+
+    Before an operator with a `process_keys`, it makes two states of each of that operator's: one of
+    whole keys, and one of parts.
+    """
+
+    def __init__(self, *, keys: pa.Schema, **options: Any) -> None:
+        super().__init__(keys=pa.schema([*keys, PART_FIELD]), **options)  # type: ignore[call-arg]
+        self._own, self.max_parts = keys, MAX_PARTS
+        self._whole_of = {part_state_of(of.state): of.state for of in super().states}
+        self.part_states = tuple(self._whole_of)
+
+    @abstractmethod
+    def merge_left(
+        self,
+        merging: Mapping[str, StateRows],  # state → entries of parts, by the parts' numbers
+        of_entries: Mapping[str, list[int]],  # state → number of the key of each entry
+        *states: Any,  # of the keys, as `process_keys` has them
+    ) -> None:
+        """Merge the states of parts that keys leave into the states of the keys."""
+
+    process_keys: Callable[..., OperatorOutput]
+
+    @property
+    def keys(self) -> pa.Schema:
+        """Key columns that the user named, without the internal column for parts of a hot key."""
+        return self._own
+
+    @property
+    def states(self) -> tuple[StateId, ...]:
+        """States of whole keys, then those of parts."""
+        return (*super().states, *(StateId(self.name, state) for state in self.part_states))
+
+    def schema_of(self, state: str) -> StateSchema:
+        """Return the key and state columns of a state of whole keys, or of parts."""
+        schema = super().schema_of(self._whole_of.get(state, state))
+        if state in self._whole_of:
+            return schema
+        keys = pa.schema([field for field in schema.keys if field.name != PART])
+        return StateSchema(keys=keys, values=schema.values)
+
+    def describe_state(self, state: str = STATE) -> StateDescription:
+        """Describe a state of whole keys, or of parts, for the checkpoint."""
+        described = super().describe_state(self._whole_of.get(state, state))
+        if state not in self._whole_of:
+            return described
+        entries = (*columns_of([PART_FIELD]), *described.entries)
+        return msgspec.structs.replace(described, entries=entries)
+
+    def check_stored_state(
+        self, state: str, stored: StateDescription, today: StateDescription
+    ) -> None:
+        """Raise if stored state does not fit; the states of parts are checked as those of keys."""
+        part = columns_of([PART_FIELD])
+        if stored.entries[:1] == today.entries[:1] == part:
+            stored, today = (
+                msgspec.structs.replace(one, entries=one.entries[1:]) for one in (stored, today)
+            )
+        super().check_stored_state(self._whole_of.get(state, state), stored, today)
+
+    def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
+        """Return the upgrade of values, which is the same for whole keys and for parts."""
+        return super().values_from(self._whole_of.get(state, state), written)
+
+    @without_garbage_collection()
+    def process(self, data: OperatorInput) -> OperatorOutput:
+        """Merge the states of parts that keys give up, then process the keys and parts."""
+        merging: dict[str, StateRows] = {}
+        removed: dict[str, StateRows] = {}
+        for state, rows in data.left_parts.items():
+            home, here = entries_left(data, rows, self.keys.names)
+            merging[self._whole_of[state]], removed[state] = rows.take(home), rows.take(here)
+        whole = [whole_of(rows, self.schema.keys) for rows in merging.values()]
+        groups, identities, of_entries = data.grouped_with(len(self.hash_columns), whole)
+        output = OperatorOutput()
+        if groups.count:
+            prepare = None
+            if any(of_entries):
+                of_state = dict(zip(merging, of_entries, strict=True))
+                prepare = partial(self.merge_left, merging, of_state)
+            states = {
+                of: _WholeAndParts(data.states[of], data.states[parts])
+                for parts, of in self._whole_of.items()
+            }
+            output = self.process_keys(data, groups, identities, states=states, prepare=prepare)
+        changed: dict[str, Changed] = {}
+        for state, entries in output.changed.items():
+            changed |= _split_changes(state, *entries)
+        for state, rows in removed.items():
+            changed = with_removed(changed, state, rows, data.num_key_groups)
+        return replace(output, changed=changed)
 
     @property
     def hash_columns(self) -> pa.Schema:
@@ -47,10 +146,7 @@ class DividesHotKeys(KeyedOperator):
         return self.schema.keys
 
     def needs_state(self, time: EpochTime) -> bool:
-        """Return whether the epoch must fail if state of a key group is missing.
-
-        It must if it merges parts of hot keys: rows cannot wait for state then.
-        """
+        """Return whether state must be there: rows cannot wait while parts are merged."""
         merges = time.spreads is not None and bool(time.spreads.former_parts)
         return super().needs_state(time) or merges
 
@@ -64,10 +160,7 @@ class DividesHotKeys(KeyedOperator):
         time: EpochTime,
         input_number: int = 0,  # noqa: ARG002
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
-        """Assign rows of hot keys to parts by the rows' hash; other rows go to the undivided key.
-
-        Returns the rows with their part; no left-out rows; and their event times.
-        """
+        """Assign rows of hot keys to parts by the rows' hash; others go to the undivided key."""
         return in_parts(rows, self.keys.names, time), None, NO_ARRIVALS
 
 
@@ -144,10 +237,7 @@ def call_merge(
     key: tuple[Any, ...],
     **named: str,  # the state's name, of an operator with named states
 ) -> Any:
-    """Merge two states of a key by the user's function, and return the result; errors name the key.
-
-    `named`: further fields of the error.
-    """
+    """Merge two states of a key by the user's function; errors name the key."""
     try:
         merged = merge(*states)
     except BaseException as error:
@@ -163,3 +253,59 @@ def call_merge(
             **named,
         )
     return merged
+
+
+class _WholeAndParts:
+    """Entries of whole keys in one state, and those of parts in another."""
+
+    def __init__(self, whole: Entries, parts: Entries) -> None:
+        self._whole, self._parts = whole, parts
+
+    def find(
+        self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
+    ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
+        """Look up entries by key columns and part; see `Entries.find`.
+
+        Entries of whole keys are in one state, those of parts in another.
+        """
+        whole, parts = _split_by_part(keys)
+        if not len(parts):
+            return self._whole.find(_without_part(keys), key_groups)
+        if not len(whole):
+            return self._parts.find(keys, key_groups)
+        known_whole, of_whole = self._whole.find(
+            _without_part(keys.take(pa.array(whole))), key_groups[whole]
+        )
+        known_parts, of_parts = self._parts.find(keys.take(pa.array(parts)), key_groups[parts])
+        back = np.argsort(np.concatenate([whole, parts]), kind="stable")
+        values = pa.concat_batches([of_whole, of_parts]).take(pa.array(back))
+        return np.concatenate([known_whole, known_parts])[back], values
+
+
+def _split_by_part(keys: pa.RecordBatch) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Return the positions of entries of whole keys, and of entries of parts."""
+    mask = mask_of(keys.column(PART))
+    is_part = np.ones(keys.num_rows, np.bool_) if mask is None else mask
+    return np.flatnonzero(~is_part), np.flatnonzero(is_part)
+
+
+def _without_part(keys: pa.RecordBatch) -> pa.RecordBatch:
+    """Return key columns without the column for the part."""
+    return keys.select([name for name in keys.schema.names if name != PART])
+
+
+def _split_changes(
+    state: str, rows: StateRows, key_groups: npt.NDArray[np.int32]
+) -> dict[str, Changed]:
+    """Split changes into those of the state of whole keys and those of the state of parts."""
+    changed: dict[str, Changed] = {}
+    whole, parts = _split_by_part(rows.keys)
+    if len(whole):
+        of_whole = rows.take(whole)
+        changed[state] = (
+            replace(of_whole, keys=_without_part(of_whole.keys)),
+            key_groups[whole],
+        )
+    if len(parts):
+        changed[part_state_of(state)] = rows.take(parts), key_groups[parts]
+    return changed

@@ -17,13 +17,13 @@ Source: what ``transformWithState`` of Spark 4 has (timers per key of one time m
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from godwit.checkpoint.entries import StateRows
 from godwit.checkpoint.evolution import StateDescription, columns_of
 from godwit.columns.arrays import blob_bytes, boundaries_of, values_of
 from godwit.columns.python_values import UTC, KeyRows, rows_as_tuples
@@ -35,7 +35,6 @@ from godwit.operators.calls import (
     Calls,
     KeysToCall,
     Meter,
-    check_arguments,
     columns_of_rows,
     timer_times,
     without_garbage_collection,
@@ -67,12 +66,50 @@ if TYPE_CHECKING:
     from godwit.operators.asynchronous import Async
     from godwit.operators.calls import TimerClock
     from godwit.operators.operator import Changed, OperatorInput
+    from godwit.operators.states.stored import Entries
     from godwit.operators.windows.event_time import EpochTime
     from godwit.values.records import RowClass
 
 _TIMERS: Final = "timers"
 _DUE: Final = "due"
 _EXPIRES: Final = "expires"
+
+
+class DueColumn(NamedTuple):
+    """A column of a state with the times at which entries are due."""
+
+    state: str
+    column: int  # position in an entry, key columns first
+    until: int  # entries are due up to and including this time, in microseconds
+    by_event: bool = False  # whether it is event time; else it is the driver's clock
+
+    def due_at(self, time: int) -> Due:
+        """Return a time of the column as the time at which the operator is next due."""
+        return Due(event=time) if self.by_event else Due(clock=time)
+
+
+def due_timers(state: str, column: int, clock: TimerClock, time: EpochTime) -> DueColumn:
+    """Return the column, at position `column` of entries, that has every key's earliest timer."""
+    return DueColumn(state, column, timer_times(clock, time)[1], by_event=clock == "event")
+
+
+def next_due(
+    columns: Iterable[DueColumn], data: OperatorInput, changed: Mapping[str, Changed]
+) -> Due:
+    """Return the next time at which a timer or expiry is due.
+
+    If the epoch scanned all entries it is exact; else only `changed` entries count.
+    """
+    earliest = Due()
+    for due in columns:
+        if data.time.due:
+            earliest |= due.due_at(data.states[due.state].min_after(due.column, due.until))
+        if due.state in changed:
+            rows, _ = changed[due.state]
+            times = values_of(rows.values.column(due.column - len(rows.keys.schema)))
+            times = times if rows.removed is None else times[~rows.removed]
+            earliest |= due.due_at(int(times.min(initial=END)))
+    return earliest
 
 
 class ProcessOperator(KeyedOperator):
@@ -92,59 +129,157 @@ class ProcessOperator(KeyedOperator):
         codec: str = "msgpack",  # or ``"pickle"`` by name
         state_classes: Mapping[str, type] | Sequence[type] = (),  # besides those that it mentions
         state_upgrade: Callable[[Any], Any] | None = None,  # from an old state, as plain values
+        clock: TimerClock | None = None,  # what timers go by; None: there are none
+        on_timer: Callable[..., Iterable[Any] | None] | None = None,  # ``(key, timer, state)``
+        ttl_us: int | None = None,  # untouched for so long by the driver's clock, state is deleted
+        asynchronous: Async | None = None,  # of functions that are
+        tables: Collection[str] = (),  # what functions get by name
         zone: str = UTC,  # the session's, of datetimes without one that the function returns
-        checked: bool = False,  # whether the arguments of the function are checked elsewhere
         row_class: RowClass | None = None,  # of the rows that the function gets
         output_class: RowClass | None = None,  # of those that it returns
     ) -> None:
-        if not checked:
-            check_arguments(name, function)
+        calls = Calls(name, function, on_timer, clock)
+        self._calls = caller_for(calls, asynchronous, state="state", tables=tables)
+        # Whether there are calls for rows alone, which cost less.
+        self._by_rows = not (clock or ttl_us or asynchronous or tables)
         self.name, self.inputs, self.output, self.function = name, inputs, output, function
-        self.schema = StateSchema(keys=keys, values=pa.schema({"state": pa.large_binary()}))
+        self.clock, self._ttl_us, self.repeatable = clock, ttl_us, asynchronous is None
+        values = [pa.field(STATE, pa.large_binary())]
+        if clock is not None:
+            values += [pa.field(_TIMERS, pa.large_binary()), pa.field(_DUE, pa.int64())]
+        if ttl_us is not None:
+            values.append(pa.field(_EXPIRES, pa.int64()))
+        self.schema = StateSchema(keys=keys, values=pa.schema(values))
         self.zone, self._state_type, self._state_upgrade = zone, state_type, state_upgrade
         self.row_class, self.output_class = row_class, output_class
         self._codec = make_codec(name, codec, state_type, state_classes)
         self._is_immutable = is_immutable(make_state(name, state_type))
 
+    @property
+    def has_timers(self) -> bool:
+        """True if the operator has timers, or state that expires."""
+        return self.clock is not None or self._ttl_us is not None
+
+    def _due_columns(self, time: EpochTime) -> list[DueColumn]:
+        """Return the state columns with the times of timers and of expiry."""
+        first, names = len(self.schema.keys), self.schema.values.names
+        columns = []
+        if self.clock is not None:
+            columns.append(due_timers(STATE, first + names.index(_DUE), self.clock, time))
+        if self._ttl_us is not None:
+            columns.append(DueColumn(STATE, first + names.index(_EXPIRES), time.clock))
+        return columns
+
     @without_garbage_collection()
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Call the user's function for every key that has rows."""
-        if not len(data.rows.hashes):
+        """Call the functions for every key with rows, due timers or expired state."""
+        due = self._due_columns(data.time)
+        if data.time.due and due:
+            parts = [EntryRange(column=of.column, end=of.until + 1) for of in due]
+            entries = [data.state.scan(part) for part in parts]
+            groups, keys, _ = data.grouped_with(len(self.keys), entries)
+        elif len(data.rows.hashes):
+            groups, keys = data.grouped(len(self.keys))
+        else:
             return OperatorOutput()
-        groups, key_columns = data.grouped(len(self.keys))
-        known, prior = data.state.find(key_columns, groups.key_groups)
-        keys = rows_as_tuples(key_columns)
+        output = OperatorOutput()
+        if groups.count:
+            output = self.process_keys(data, groups, keys, states=data.states)
+        return replace(output, next_due=next_due(due, data, output.changed))
+
+    def process_keys(
+        self,
+        data: OperatorInput,
+        groups: Groups,
+        identities: pa.RecordBatch,  # of the groups
+        *,
+        states: Mapping[str, Entries],
+        # called with the keys' states, a mask of those that are not new, and the keys
+        prepare: Callable[[list[Any], npt.NDArray[np.bool_], list[tuple[Any, ...]]], None]
+        | None = None,
+    ) -> OperatorOutput:
+        """Call the functions for every key; `prepare` may change the keys' states before."""
+        time = data.time
+        in_store, prior = states[STATE].find(identities, groups.key_groups)
+        keys = rows_as_tuples(identities.select(self.keys.names))
         meter = Meter(groups.key_groups)
-        states = self._decode_states(known, prior.column(0), keys)
+        known, column = in_store, dict(zip(self.schema.values.names, prior.columns, strict=True))
+        if self._ttl_us is not None:
+            known = known & (values_of(column[_EXPIRES]) > time.clock)
+        of_keys = self._decode_states(known, prior.column(0), keys)
         columns = columns_of_rows(self, data.rows, groups, keys)
         meter.add_by_bytes(prior.column(0))
-        emitted, ends, removed = self._call_for_keys(columns, groups, keys, states, meter)
+        if prepare is not None:
+            prepare(of_keys, known, keys)
+        starts, called = groups.starts.tolist(), list[CalledKey]()
+        if self._by_rows:
+            emitted, ends, removed = self._call_by_rows(columns, starts, keys, of_keys, meter)
+        else:
+            called = [CalledKey(timers) for timers in timers_of(column.get(_TIMERS), in_store)]
+
+            def renewed(group: int) -> Any:
+                """Return a new state of a key whose state was dropped."""
+                new = self._state_type()
+                of_keys[group] = State(new) if self._is_immutable else new
+                return of_keys[group]
+
+            def reset(group: int) -> None:
+                """Restore a key's state and timers before its calls are repeated."""
+                one = slice(group, group + 1)
+                blobs = prior.column(0).slice(group, 1)
+                of_keys[one] = self._decode_states(known[one], blobs, keys[one])
+
+            now, until = timer_times(self.clock, time)
+            work = KeysToCall(
+                keys=keys,
+                columns=columns,
+                starts=starts,
+                called=called,
+                now=now,
+                until=until,
+                state_of=of_keys.__getitem__,
+                renewed=renewed,
+                reset=reset,
+                named=data.named,
+            )
+            emitted, ends = self._calls.run(work, meter)
+            removed = [
+                i
+                for i, key in enumerate(called)
+                if key.dropped or not (key.touched or key.timers or known[i])
+            ]
         output = emitted_batch(self, emitted, ends, keys)
         if self._is_immutable:
-            states = [state.value for state in states]
+            of_keys = [state.value for state in of_keys]
         meter.skip()
-        blobs, dropped = self._encode_states(states, removed, keys)
-        written = pa.RecordBatch.from_arrays([blobs], schema=self.schema.values)
+        blobs, dropped = self._encode_states(of_keys, removed, keys)
+        written = [blobs]
+        if self.clock is not None:
+            written += packed_timers([key.timers for key in called])
+        if self._ttl_us is not None:
+            touched = np.array([key.touched for key in called], np.bool_)
+            expires = np.where(in_store, values_of(column[_EXPIRES]), END)
+            written.append(pa.array(np.where(touched, time.clock + self._ttl_us, expires)))
         meter.add_by_bytes(blobs)
         return OperatorOutput.of_groups(
             groups,
-            key_columns,
-            written,
+            identities,
+            pa.RecordBatch.from_arrays(written, schema=self.schema.values),
             removed=dropped,
             output=output,
             cpu_ms=meter.cpu_ms,
             busy_ms=meter.busy_ms,
         )
 
-    def _call_for_keys(
+    def _call_by_rows(
         self,
         columns: Columns,
-        groups: Groups,
+        starts: list[int],
         keys: list[tuple[Any, ...]],
         states: list[Any],
         meter: Meter,
     ) -> tuple[list[Any], list[int], list[int]]:
-        """Call the user's function for keys with rows.
+        """Call the user's function for keys with rows, where there is nothing else to call.
 
         Returns the emitted rows, their count after each key, and positions of keys to delete.
         """
@@ -152,7 +287,6 @@ class ProcessOperator(KeyedOperator):
         emitted: list[Any] = []
         ends: list[int] = []
         removed: list[int] = []
-        starts = groups.starts.tolist()
         group = begin = 0
         try:
             for end in meter.ends:
@@ -176,26 +310,23 @@ class ProcessOperator(KeyedOperator):
         return emitted, ends, removed
 
     def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
-        """Describe the state's type and codec for the checkpoint."""
-        return StateDescription(
+        """Describe the state's type and codec, and the clock of its timers, for the checkpoint."""
+        described = StateDescription(
             columns=columns_of(self.schema.values),
             codec=self._codec.name,
             type=self._codec.describe(),
         )
+        if self.clock is None:
+            return described
+        return msgspec.structs.replace(described, means={"clock of timers": self.clock})
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:  # noqa: ARG002
-        """Return the upgrade of states of a former type.
-
-        Other changes go through ``state_upgrade``.
-
-        ``None`` if none is needed.
-        """
+        """Return the upgrade of states of a former type; ``None`` if none is needed."""
         return upgrade_between(
             self.name, written, self.describe_state(), self._codec, self._state_upgrade
         )
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
-        """Return `count` rows of empty state columns, for entries of an earlier schema."""
         return blank_columns(self.schema.values, count)
 
     def _decode_states(
@@ -225,11 +356,6 @@ class ProcessOperator(KeyedOperator):
             new = self._state_type
             states = [next(read) if old else new() for old in known.tolist()]
         return [State(state) for state in states] if self._is_immutable else states
-
-    def _new_state(self) -> Any:
-        """Return a new state, made by the user's state type, for a key that has none."""
-        new = self._state_type()
-        return State(new) if self._is_immutable else new
 
     def _encode_states(
         self, states: list[Any], removed: list[int], keys: list[tuple[Any, ...]]
@@ -262,181 +388,6 @@ class ProcessOperator(KeyedOperator):
             kept_blobs = dict(zip(kept, blobs, strict=True))
             blobs = [kept_blobs.get(group, b"") for group in range(len(keys))]
         return pa.array(blobs, pa.large_binary()), dropped
-
-
-class DueColumn(NamedTuple):
-    """A column of a state with the times at which entries are due."""
-
-    state: str
-    column: int  # position in an entry, key columns first
-    until: int  # entries are due up to and including this time, in microseconds
-    by_event: bool = False  # whether it is event time; else it is the driver's clock
-
-    def due_at(self, time: int) -> Due:
-        """Return a time of the column as the time at which the operator is next due."""
-        return Due(event=time) if self.by_event else Due(clock=time)
-
-
-def due_timers(state: str, column: int, clock: TimerClock, time: EpochTime) -> DueColumn:
-    """Return the column of state `state` that has the earliest timer of every key.
-
-    `column`: its position, key columns counted first.
-    """
-    return DueColumn(state, column, timer_times(clock, time)[1], by_event=clock == "event")
-
-
-def next_due(
-    columns: Iterable[DueColumn], data: OperatorInput, changed: Mapping[str, Changed]
-) -> Due:
-    """Return the next time at which a timer or expiry is due.
-
-    If the epoch scanned all entries it is exact; else only `changed` entries count.
-    """
-    earliest = Due()
-    for due in columns:
-        if data.time.due:
-            earliest |= due.due_at(data.states[due.state].min_after(due.column, due.until))
-        if due.state in changed:
-            rows, _ = changed[due.state]
-            times = values_of(rows.values.column(due.column - len(rows.keys.schema)))
-            times = times if rows.removed is None else times[~rows.removed]
-            earliest |= due.due_at(int(times.min(initial=END)))
-    return earliest
-
-
-class TimedProcess(ProcessOperator):
-    """A user's function with timers, state that expires, tables, or calls that are awaited."""
-
-    def __init__(
-        self,
-        *,
-        clock: TimerClock | None,  # what timers go by; None: there are none
-        on_timer: Callable[..., Iterable[Any] | None] | None,  # ``on_timer(key, timer, state)``
-        ttl_us: int | None,  # state is forgotten after this long by the driver's clock, untouched
-        asynchronous: Async | None = None,  # of functions that are
-        tables: Collection[str] = (),  # what functions get by name
-        **options: Any,  # of `ProcessOperator`
-    ) -> None:
-        super().__init__(**options, checked=True)
-        self.clock, self._ttl_us, self.repeatable = clock, ttl_us, asynchronous is None
-        self._calls = caller_for(
-            Calls(self.name, self.function, on_timer, clock),
-            asynchronous,
-            state="state",
-            tables=tables,
-        )
-        values = list(self.schema.values)
-        if clock is not None:
-            values += [pa.field(_TIMERS, pa.large_binary()), pa.field(_DUE, pa.int64())]
-        if ttl_us is not None:
-            values.append(pa.field(_EXPIRES, pa.int64()))
-        self.schema = StateSchema(keys=self.schema.keys, values=pa.schema(values))
-
-    @property
-    def has_timers(self) -> bool:
-        """True: the operator has timers, or state that expires."""
-        return self.clock is not None or self._ttl_us is not None
-
-    def _due_columns(self, time: EpochTime) -> list[DueColumn]:
-        """Return the state columns with the times of timers and of expiry."""
-        first, names = len(self.schema.keys), self.schema.values.names
-        columns = []
-        if self.clock is not None:
-            columns.append(due_timers(STATE, first + names.index(_DUE), self.clock, time))
-        if self._ttl_us is not None:
-            columns.append(DueColumn(STATE, first + names.index(_EXPIRES), time.clock))
-        return columns
-
-    def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
-        """Describe the state, and say whether timers go by event time or processing time."""
-        described = super().describe_state()
-        if self.clock is None:
-            return described
-        return msgspec.structs.replace(described, means={"clock of timers": self.clock})
-
-    @without_garbage_collection()
-    def process(self, data: OperatorInput) -> OperatorOutput:
-        """Call the functions for every key with rows, due timers or expired state."""
-        time = data.time
-        due = self._due_columns(time)
-        entries = [
-            data.state.scan(EntryRange(column=of.column, end=of.until + 1))
-            for of in (due if time.due else ())
-        ]
-        groups, key_columns, _ = data.grouped_with(len(self.keys), entries)
-        if not groups.count:
-            return OperatorOutput(next_due=next_due(due, data, {}))
-        in_store, prior = data.state.find(key_columns, groups.key_groups)
-        keys = rows_as_tuples(key_columns)
-        meter = Meter(groups.key_groups)
-        known, expires = in_store, None
-        column = dict(zip(self.schema.values.names, prior.columns, strict=True))
-        if self._ttl_us is not None:
-            expires = np.where(known, values_of(column[_EXPIRES]), END)
-            known = known & (expires > time.clock)
-        states = self._decode_states(known, prior.column(0), keys)
-        columns_read = columns_of_rows(self, data.rows, groups, keys)
-        meter.add_by_bytes(prior.column(0))
-        called = [CalledKey(timers) for timers in timers_of(column.get(_TIMERS), in_store)]
-        begun: set[int] = set()
-
-        def state_of(group: int) -> Any:
-            """Decode the state of a key when its first call needs it."""
-            if group in begun:  # its state was dropped by a timer, and there are rows
-                states[group] = self._new_state()
-            begun.add(group)
-            return states[group]
-
-        def reset(group: int) -> None:
-            """Restore a key's state and timers before its calls are repeated."""
-            begun.discard(group)
-            one = slice(group, group + 1)
-            states[one] = self._decode_states(
-                known[one], prior.column(0).slice(group, 1), keys[one]
-            )
-
-        now, until = timer_times(self.clock, time)
-        work = KeysToCall(
-            keys=keys,
-            columns=columns_read,
-            starts=groups.starts.tolist(),
-            called=called,
-            now=now,
-            until=until,
-            state_of=state_of,
-            reset=reset,
-            named=data.named,
-        )
-        emitted, ends = self._calls.run(work, meter)
-        output = emitted_batch(self, emitted, ends, keys)
-        if self._is_immutable:
-            states = [state.value for state in states]
-        meter.skip()
-        removed = [
-            i
-            for i, key in enumerate(called)
-            if key.dropped or not (key.touched or key.timers or known[i])
-        ]
-        blobs, dropped = self._encode_states(states, removed, keys)
-        columns = [blobs]
-        if self.clock is not None:
-            columns += packed_timers([key.timers for key in called])
-        if expires is not None and self._ttl_us is not None:
-            touched = np.array([key.touched for key in called], np.bool_)
-            again = time.clock + self._ttl_us
-            columns.append(pa.array(np.where(touched, again, expires)))
-        meter.add_by_bytes(blobs)
-        written = pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
-        rows = StateRows(hashes=groups.hashes, keys=key_columns, values=written, removed=dropped)
-        changed = {STATE: (rows, groups.key_groups)}
-        return OperatorOutput(
-            output=output,
-            groups=groups,
-            changed=changed,
-            next_due=next_due(due, data, changed),
-            cpu_ms=meter.cpu_ms,
-            busy_ms=meter.busy_ms,
-        )
 
 
 def timers_of(blobs: pa.Array | None, known: npt.NDArray[np.bool_]) -> list[list[int]]:

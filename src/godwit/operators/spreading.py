@@ -157,10 +157,7 @@ class Spreads:
         return Spreads(keys={**self.keys, key_hash: changed})
 
     def expired_at(self, closed: int) -> Spreads:
-        """Return the hot keys without former grids whose rows can match no new row.
-
-        `closed`: watermark.
-        """
+        """Return the hot keys without former grids whose rows no new row can match by `closed`."""
         keys = {}
         for key_hash, of in self.keys.items():
             grids = (*(g for g in of.grids[:-1] if g.over > closed), of.grid)
@@ -229,10 +226,7 @@ class EvenSpread:
     def route_rows(
         self, hashes: IntArray, side: int, rows: pa.RecordBatch
     ) -> tuple[IntArray, npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-        """Divide the rows of every key evenly among all parts.
-
-        Returns are those of `Spreads.route_rows`.
-        """
+        """Divide the rows of every key evenly among all parts; see `Spreads.route_rows`."""
         grid = Grid(rows=self.parts, columns=1, parts=tuple(range(self.parts)))
         values = np.zeros(len(hashes), np.uint64) if side else _hashes_of_values(rows)
         targets = grid.parts_of_rows(side, values)
@@ -289,12 +283,7 @@ def measure_work(
     named: npt.NDArray[np.bool_] | None = None,  # shape ``(n,)``: keys to name, in place of these
     hash_of: Callable[[pa.RecordBatch], IntArray] = hash_undivided,
 ) -> OperatorWork:
-    """Return a lane's work: in total, and of keys with at least 5 % of it or divided into parts.
-
-    `keys`: key columns. `is_part`, `left`, `right`, `pairs`: of each key, if it is divided, and its
-    numbers of rows of each side and of joined pairs. `at`: row of each key in `keys`, if not the
-    same. `named`: mask of keys to return instead.
-    """
+    """Return a lane's work: in total, and of keys with at least 5 % of it or divided into parts."""
     each = left + right + pairs
     total = int(each.sum())
     if not total:

@@ -14,7 +14,7 @@ from godwit.operators.joins.interval import IntervalJoin
 from godwit.operators.joins.newest import NewestJoin
 from godwit.operators.joins.sides import JoinOperator, JoinSide
 from godwit.operators.merged import MergedProcess
-from godwit.operators.process import ProcessOperator, TimedProcess
+from godwit.operators.process import ProcessOperator
 from godwit.operators.states.merged import MergedStates
 from godwit.operators.states.operator import ProcessOfStates
 from godwit.operators.windows.compute import WindowedCompute
@@ -77,25 +77,20 @@ def keyed_operator(
         "row_class": node.row_class,
         "output_class": node.output_class,
     }
+    timed: dict[str, Any] = {
+        "clock": node.timers,
+        "on_timer": node.on_timer,
+        "asynchronous": node.asynchronous,
+        "tables": tuple(node.tables),
+    }
     if any(declared.merge is not None for declared in node.states.values()):
         return MergedStates(states=node.states, **options)
     if node.states:
-        return ProcessOfStates(
-            states=node.states,
-            clock=node.timers,
-            on_timer=node.on_timer,
-            asynchronous=node.asynchronous,
-            tables=tuple(node.tables),
-            **options,
-        )
+        return ProcessOfStates(states=node.states, **timed, **options)
     options |= {"state_type": node.state_type, "state_upgrade": node.state_upgrade}
-    named = node.asynchronous is not None or bool(node.tables)
     if node.merge is not None:
         return MergedProcess(merge=node.merge, **options)
-    if node.timers is None and node.ttl_us is None and not named:
-        return ProcessOperator(**options)
-    options |= {"asynchronous": node.asynchronous, "tables": tuple(node.tables)}
-    return TimedProcess(clock=node.timers, on_timer=node.on_timer, ttl_us=node.ttl_us, **options)
+    return ProcessOperator(ttl_us=node.ttl_us, **timed, **options)
 
 
 def check_storable(

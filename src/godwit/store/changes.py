@@ -99,10 +99,7 @@ class Changes:
         )
 
     def without(self, gone: EntryRange | None) -> Changes:
-        """Return the changes without entries whose event time is in a range.
-
-        ``None``: all of them.
-        """
+        """Return the changes without entries whose event time is in a range, if any is given."""
         if gone is None:
             return self
         rows = gone.rest.positions(self.keys)
@@ -117,10 +114,7 @@ class Changes:
         ends: npt.NDArray[np.int64],
         epochs: npt.NDArray[np.int64],
     ) -> Changes:
-        """Return changes that consist of the given rows.
-
-        `ends`, `epochs`: end of each key group's rows, and its version after the change.
-        """
+        """Return changes of the given rows, which end for each key group at `ends`."""
         which = pa.array(rows)
         return Changes(
             key_groups=key_groups,
@@ -133,10 +127,7 @@ class Changes:
         )
 
     def encode(self, image: TableImage) -> tuple[Upserts, Upserts | None]:
-        """Encode the changes for a table.
-
-        Return rows to write, and rows to remove (``None`` if none).
-        """
+        """Encode the changes as rows to write, and rows to remove (``None`` if none)."""
         upserts = Upserts(
             hashes=self.hashes,
             key_groups=np.repeat(self.key_groups.astype(np.uint16), _rows_per_key_group(self.ends)),

@@ -156,10 +156,7 @@ class Column(ABC):
 
     @abstractmethod
     def gather(self, rows: Rows) -> Encoded:
-        """Copy the values of the given rows of the table.
-
-        Raises `IndexError` if a row, or the bytes of its value, are not within the column.
-        """
+        """Copy the values of rows; `IndexError` if one, or its bytes, are not in the column."""
 
     @abstractmethod
     def equal(self, rows: Rows, encoded: Encoded) -> npt.NDArray[np.bool_]:
@@ -293,7 +290,6 @@ class _FixedColumn(Column):
         return Encoded(values, nulls)
 
     def decode(self, encoded: Encoded) -> pa.Array:
-        """Build an Arrow array from the stored integers."""
         values = encoded.values
         count = len(values)
         if self._is_boolean:
@@ -303,24 +299,20 @@ class _FixedColumn(Column):
         )
 
     def gather(self, rows: Rows) -> Encoded:
-        """Copy the stored integers of the given rows."""
         return Encoded(self._data.take(rows, axis=0), self._nulls_of(rows))
 
     def equal(self, rows: Rows, encoded: Encoded) -> npt.NDArray[np.bool_]:
-        """Return a mask: where the value of row ``rows[i]`` equals encoded value i."""
         same: npt.NDArray[np.bool_] = np.equal(self._data.take(rows, axis=0), encoded.values)
         if same.ndim > 1:
             same = np.logical_and.reduce(same, axis=1)
         return self._with_nulls_equal(same, rows, encoded)
 
     def append(self, first: int, encoded: Encoded) -> None:
-        """Write values to new rows, from row `first` on."""
         rows = slice(first, first + len(encoded.values))
         self._data[rows] = encoded.values
         self._put_nulls(rows, encoded)
 
     def put(self, rows: Rows, encoded: Encoded) -> None:
-        """Overwrite the values of the given rows."""
         self._data[rows] = encoded.values
         self._put_nulls(rows, encoded)
 
@@ -382,7 +374,6 @@ class _VariableColumn(Column):
         return pa.Array.from_buffers(self.dtype, len(values), buffers, offset=values.offset)
 
     def gather(self, rows: Rows) -> Encoded:
-        """Copy the values of the given rows from the column's bytes."""
         return Encoded(self._copy_entries(rows), self._nulls_of(rows))
 
     def _copy_entries(self, rows: Rows) -> pa.Array:
@@ -404,7 +395,6 @@ class _VariableColumn(Column):
         return self._refs.take(rows).astype(np.int64)
 
     def equal(self, rows: Rows, encoded: Encoded) -> npt.NDArray[np.bool_]:
-        """Return a mask: where the value of row ``rows[i]`` equals encoded value i."""
         stored = self._copy_entries(rows)
         if stored.equals(encoded.values):  # one pass over bytes; by far the most frequent answer
             same = np.ones(len(rows), np.bool_)
@@ -413,7 +403,6 @@ class _VariableColumn(Column):
         return self._with_nulls_equal(same, rows, encoded)
 
     def append(self, first: int, encoded: Encoded) -> None:
-        """Append values for new rows, from row `first` on."""
         self._append_entries(first, encoded)
         self._put_nulls(slice(first, first + len(encoded.values)), encoded)
 
@@ -445,23 +434,19 @@ class _VariableColumn(Column):
         self._words[LIVE] += count
 
     def lengths(self, rows: Rows) -> Rows:
-        """Return the byte length of the value of each row."""
         entries = self._entries_of(rows)
         lengths: Rows = self._offsets[1:].take(entries).view(np.int64)
         return lengths - self._offsets.take(entries).view(np.int64)
 
     def release(self, rows: Rows) -> None:
-        """Count the bytes of values of removed rows as garbage."""
         self._words[LIVE] -= int(self.lengths(rows).sum())
         if self._refs is not None:
             self._refs[rows] = 0
 
     def revive(self, rows: Rows) -> None:
-        """Count the bytes of values of removed rows as live again."""
         self._words[LIVE] += int(self.lengths(rows).sum())
 
     def clear(self, rows: int) -> None:
-        """Remove the values of all rows."""
         self._words[ENTRIES] = self._words[HEAP] = self._words[LIVE] = 0
         if self._refs is not None:
             self._refs[:rows] = 0

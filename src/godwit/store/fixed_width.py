@@ -93,10 +93,7 @@ def values_differ(
 
 
 def words_in(width: int) -> Iterator[tuple[int, str]]:
-    """Yield offset and NumPy type of integers that cover `width` bytes.
-
-    The last two may overlap.
-    """
+    """Yield offset and NumPy type of integers that cover `width` bytes; the last may overlap."""
     size = next(size for size in (8, 4, 2, 1) if size <= width)
     for at in range(0, width - size + 1, size):
         yield at, f"<u{size}"

@@ -182,10 +182,7 @@ class TableImage:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Numbers of rewrites, rows and index slots.
-
-        A `search` is valid while they are unchanged.
-        """
+        """Numbers of rewrites, rows and index slots; a `search` is valid while they stay."""
         return self.rewritten, self.used, self.slots
 
     @property
@@ -331,10 +328,7 @@ class TableImage:
                 self._account(upserts.key_groups, 0, [None if after is None else after - before])
 
     def _account(self, key_groups: KeyGroups, keys: int, sizes: list[Rows | None]) -> None:
-        """Add rows to the totals of their key groups.
-
-        `keys`: 1, 0 or -1 for each row. `sizes`: bytes of each column's values.
-        """
+        """Add 1, 0 or -1 to the keys, and the bytes of columns, of each row's key group."""
         if keys:
             np.add.at(self.num_keys, key_groups, keys)
         for lengths in sizes:
@@ -405,10 +399,7 @@ class KeyHasher:
         self._secret = secret
 
     def hash(self, keys: Sequence[Encoded], count: int) -> UInt64Array:
-        """Return the hashes of `count` keys, shape ``(count,)``, computed column by column.
-
-        Every bit depends on all bits of the key.
-        """
+        """Return the hashes of `count` keys; every bit depends on all bits of the key."""
         hashes = np.full(count, self._multipliers(0, 1)[0], np.uint64)
         for first in range(0, count, _BLOCK):
             block = slice(first, first + _BLOCK)
@@ -424,10 +415,7 @@ class KeyHasher:
         return hashes
 
     def _multipliers(self, column: int, words: int) -> UInt64Array:
-        """Return secret multipliers of column number `column`: one, and two for each 64-bit word.
-
-        `words`: number of words.
-        """
+        """Return secret multipliers of a column: one, and two for each 64-bit word."""
         count = max(_FEW_WORDS, 1 << (words - 1).bit_length())
         return _multipliers(self._secret, column, count)
 

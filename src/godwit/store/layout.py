@@ -104,10 +104,7 @@ class Layout:
         return np.ndarray((slots,), np.uint64, memory, self.index + 8 * slots)
 
     def arrays(self, memory: Any, column: int) -> list[np.ndarray[Any, Any]]:
-        """Return the arrays of column number `column` over `memory`.
-
-        -1: those of the table itself.
-        """
+        """Return the arrays of a column over `memory`; of column -1: those of the table itself."""
         return [
             np.ndarray(
                 _section_shape(array.section, self.capacity, column),
@@ -202,10 +199,7 @@ def write_header(
 
 
 def read_room(head: memoryview, columns: int) -> Capacity:
-    """Read from a table's header the capacity that blocks are allocated for.
-
-    `columns`: number of columns.
-    """
+    """Read from a table's header the capacity that blocks are allocated for."""
     return _read_capacity(head.tolist(), _ROOM, _COLUMN_ROOM, columns)
 
 

@@ -87,10 +87,7 @@ class LocalState:
         versions: npt.NDArray[np.int64],
         tables: npt.NDArray[np.int32],
     ) -> None:
-        """Update `versions` and `tables` for key groups whose newest version is in a table.
-
-        `number`: of the table. `which`: mask of the key groups to update.
-        """
+        """Update `versions` and `tables` of key groups whose newest version is in one table."""
         at = np.flatnonzero(which)
         present = self._open_table(number).refresh(key_groups[at])
         newer = present > versions[at]
@@ -233,10 +230,7 @@ class LocalState:
     def _tables_to_change(
         self, changes: Changes, homes: npt.NDArray[np.int32]
     ) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:
-        """Yield the number of each table that changes, and a mask of its key groups that do.
-
-        `homes`: table number for a key group that is in none yet.
-        """
+        """Yield the number of each table that changes, and a mask of its key groups that do."""
         tables = self._table_of[changes.key_groups]
         tables = np.where(tables < 0, homes[changes.key_groups], tables)
         for number in np.flatnonzero(np.bincount(tables)).tolist():
@@ -314,10 +308,7 @@ class LocalStore:
         self._states: dict[str, LocalState] = {}
 
     def state(self, operator: str, schema: StateSchema, num_key_groups: int) -> LocalState:
-        """Return an operator's state on this executor.
-
-        A table that is damaged, or has another schema, is discarded when it is opened.
-        """
+        """Return an operator's state here; damaged tables, or of another schema, are discarded."""
         state = self._states.get(operator)
         if state is None or (state.schema, state.num_key_groups) != (schema, num_key_groups):
             path = self.root / _file_name(operator)

@@ -170,10 +170,7 @@ class StateTable:
         return rows if part is None else part.rows_of(image, rows)
 
     def _guarded(self, work: Callable[[], _T]) -> _T:
-        """Return the result of `work` on the mapped file.
-
-        Raises if the file was damaged or rewritten meanwhile.
-        """
+        """Return the result of `work`; raise if the file was damaged or rewritten meanwhile."""
         file, cause = self._file, None
         before = 0 if file is None else file.image.rewritten
         try:
@@ -199,10 +196,7 @@ class StateTable:
         ) from cause
 
     def refresh(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
-        """Map the current file, drop damaged parts, and return the versions of key groups.
-
-        -1 for a key group that the table does not hold.
-        """
+        """Map the current file, drop damaged parts, and return key groups' versions (-1: none)."""
         if not self._map_file() or self._image.marks[key_groups].any():
             with self._lock():  # whoever writes may be alive
                 self._drop_unfinished()
@@ -233,10 +227,7 @@ class StateTable:
         return _decoded(values, encoded, self.schema.values)
 
     def scan(self, key_groups: KeyGroups, entry_range: EntryRange | None = None) -> Changes:
-        """Copy the entries of key groups (ascending): all, or a range of event time.
-
-        Older keys first.
-        """
+        """Copy the entries of key groups (ascending), or of a range of event time; older first."""
         image, schema = self._image, self.schema
         rows = self._guarded(lambda: image.gather(self._rows_in(image, key_groups, entry_range)))
         rows = rows.take(np.argsort(rows.key_groups, kind="stable"))
@@ -363,10 +354,7 @@ class StateTable:
             self._guarded(lambda: self._write_guarded(changes, whole=whole))
 
     def _write_guarded(self, changes: Changes, *, whole: bool) -> None:
-        """Apply changes in place, or in a larger copy of the file if there is no room.
-
-        `whole`: the changes replace all entries of their key groups.
-        """
+        """Apply changes in place, or in a larger copy of the file if there is no room."""
         image = self._image
         upserts, removals = changes.encode(image)
         if self._file is not None and self._write_in_place(
@@ -444,10 +432,7 @@ class StateTable:
     def _copy_live(
         self, upserts: Upserts, fresh: Upserts | None, left: KeyGroups | None = None
     ) -> TableFile:
-        """Copy live rows to a new file, which has room for `upserts`.
-
-        Key groups `left` are left out.
-        """
+        """Copy live rows, but for key groups `left`, to a new file with room for `upserts`."""
         source = self._image
         room = room_for(source, upserts, fresh)
         new = create_file(
@@ -750,10 +735,7 @@ def _is_sufficient(room: Capacity, needed: Capacity, *, spare_rows: int = 0) -> 
 
 
 def _check_limit(needed: int, limit: int, what: str) -> None:
-    """Raise `StateEncodingError` if `needed` exceeds `limit`.
-
-    `what`: the thing counted, as text.
-    """
+    """Raise `StateEncodingError` if the `needed` number of `what` exceeds `limit`."""
     if needed > limit:
         raise StateEncodingError(
             f"One lane's table would hold {needed} {what}; the local store holds at most {limit}.",

@@ -117,10 +117,7 @@ class _Comparison:
         return True
 
     def _fits_one_of(self, old: Any, news: list[Any]) -> bool:
-        """Return whether type `old` fits one of the types `news`.
-
-        Record only the changes to that one.
-        """
+        """Return whether type `old` fits one of `news`; record only the changes to that one."""
         for new in sorted(news, key=lambda node: node != old):
             trial = _Comparison.__new__(_Comparison)
             trial._old, trial._new = self._old, self._new  # noqa: SLF001 - one of this class
@@ -134,10 +131,7 @@ class _Comparison:
         return False
 
     def _classes_fit(self, old_name: str, new_name: str, path: str) -> bool:
-        """Return whether both classes are of one kind, such as enumerations.
-
-        Record changed fields.
-        """
+        """Return whether both classes are of one kind; record changed fields."""
         if (old_name, new_name) in self._seen:
             return True
         self._seen.add((old_name, new_name))
@@ -246,10 +240,7 @@ def read_plain(blob: bytes | memoryview, description: dict[str, Any]) -> Any:
 def drop_fields(
     blob: bytes | memoryview, description: dict[str, Any], gone: Mapping[str, frozenset[str]]
 ) -> bytes:
-    """Remove fields from an encoded state.
-
-    `description`: of the state's type. `gone`: class name → names of the fields to remove.
-    """
+    """Remove fields, by name of their class, from an encoded state of the described type."""
     if description["form"] == "tagged" or blob[0] in EXTENSION_MARKERS:
         return without_fields(blob, gone)
     value = msgspec.msgpack.decode(blob)
@@ -260,11 +251,7 @@ def drop_fields(
 def _drop_from_value(
     value: Any, node: Any, classes: dict[str, Any], gone: Mapping[str, Any]
 ) -> None:
-    """Remove fields from a decoded value in place, in every record that its type has.
-
-    `node`: description of the type. `classes`: descriptions of the classes in it. `gone`: class
-    name → names of the fields to remove.
-    """
+    """Remove fields from a decoded value in place, in every record that its type has."""
     if isinstance(node, str) or value is None or node["kind"] == "literal":
         return
     if node["kind"] == "union":
@@ -465,10 +452,7 @@ class PythonStateUpgrade:
         return written
 
     def _read(self, row: int, blob: bytes) -> Any:
-        """Decode an old state, by the present codec or by the user's upgrade function.
-
-        `row`: its number, for errors.
-        """
+        """Decode an old state, by the present codec or by the user's upgrade function."""
         if self.function is None:
             return self.reader.decode([memoryview(blob)])[0]
         is_pickle = "class" in self.stored  # which was asked for by name

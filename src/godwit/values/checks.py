@@ -309,10 +309,7 @@ class TypeChecker:
         return self._first_misfit(enumerate(value), ((item, node["of"]) for item in value))
 
     def _first_misfit(self, places: Any, pairs: Any) -> tuple[str, Any, Any] | None:
-        """Return path, value and type of the first (value, type) pair that does not fit.
-
-        `places`: the paths of the pairs.
-        """
+        """Return path, value and type of the first (value, type) pair that does not fit."""
         for (place, _), (item, node) in zip(places, pairs, strict=True):
             if (mismatch := self.misfit(item, node)) is not None:
                 return f"[{place}]{mismatch[0]}", *mismatch[1:]

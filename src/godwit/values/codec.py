@@ -259,10 +259,7 @@ class MsgpackCodec:
         return {**self._described.schema, "form": "native" if self._native else "tagged"}
 
     def with_names(self, renamed: Mapping[str, str]) -> MsgpackCodec:
-        """Return a codec that also reads classes by former names.
-
-        `renamed`: old name → new name.
-        """
+        """Return a codec that also reads classes by former names (old name → new name)."""
         classes = self._described.classes
         former = {old: classes[new] for old, new in renamed.items()}
         described = dataclasses.replace(self._described, classes={**former, **classes})
@@ -379,10 +376,7 @@ def _join_blobs(blobs: Sequence[bytes | memoryview]) -> bytes:
 
 
 def make_state(operator: str, state_type: Any) -> Any:
-    """Return the state of a new key.
-
-    Raises `InvalidFlowError` if the type cannot be called without arguments.
-    """
+    """Return the state of a new key; refuse a type that cannot be called without arguments."""
     try:
         return state_type()
     except Exception as error:

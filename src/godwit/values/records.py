@@ -194,10 +194,7 @@ class RowClass:
     # -- instances as columns -------------------------------------------------------------------
 
     def first_other(self, rows: Sequence[Any]) -> int | None:
-        """Return the position of the first row that is no instance of the class.
-
-        ``None`` if all are.
-        """
+        """Return the position of the first row that is no instance of the class, if any."""
         if all(issubclass(kind, self.cls) for kind in set(map(type, rows))):
             return None
         return next(i for i, row in enumerate(rows) if not isinstance(row, self.cls))

@@ -164,10 +164,7 @@ class TaggedValues:
         return handler(value)
 
     def _tagged(self, code: int, lowered: Any) -> msgspec.msgpack.Ext:
-        """Return a msgpack extension with a code.
-
-        `lowered`: its content, which msgpack can encode.
-        """
+        """Return a msgpack extension of a code, with content that msgpack can encode."""
         return msgspec.msgpack.Ext(code, self._encode(lowered))
 
     def _list(self, value: list[Any]) -> list[Any]:
@@ -214,10 +211,7 @@ class TaggedValues:
         return self._tagged(_DEFAULTDICT, [name, *self._keys_and_values(value)])
 
     def _member(self, name: str, value: enum.Enum) -> msgspec.msgpack.Ext:
-        """Return a member of an enumeration as a tagged name and value.
-
-        `name`: the enumeration's.
-        """
+        """Return a member of the enumeration `name` as a tagged name and value."""
         member = None if isinstance(value, enum.Flag) else value.name
         return self._tagged(_MEMBER, [name, member, self._to_msgpack(value.value)])
 
@@ -366,10 +360,7 @@ def _dict_of_pairs(parts: list[Any]) -> dict[Any, Any]:
 
 
 def _dict_if_possible(parts: list[Any]) -> Any:
-    """Return a dict of alternating keys and values; a list of pairs if keys are unhashable.
-
-    Decoded records are unhashable.
-    """
+    """Return a dict of alternating keys and values; pairs if keys, as records, are unhashable."""
     try:
         return _dict_of_pairs(parts)
     except TypeError:

@@ -1,10 +1,12 @@
-"""``process(..., merge=)``: what is refused, what parts see, and what becomes of them when the flow
-changes."""
+"""``process`` with merged parts of hot keys, of one state (``merge=``) or of several named ones.
+
+What is refused, what parts see, how they are merged, and what becomes of them when flows change.
+"""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,16 +18,11 @@ import godwit as gw
 from godwit.adapt.policy import FlowEpoch, ManualOverrides
 from godwit.adapt.spreading import SpreadHotKeys
 from godwit.api.flow import LogicalFlow
-from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
-from godwit.cluster.local.run import LocalRows, LocalRun
-from godwit.cluster.local.sources import lane_inputs
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
 from godwit.engine.event_time import EventTimes
-from godwit.engine.settings import Lanes
-from godwit.engine.state_view import view_state
 from godwit.migration import ComponentView, EpochOutcome
 from godwit.model.assignment import even_assignment
 from godwit.model.errors import (
@@ -37,19 +34,21 @@ from godwit.model.errors import (
 )
 from godwit.model.key_groups import KeyGroupLoad
 from godwit.model.key_work import KeyWork, OperatorWork
-from godwit.operators.merged import MergedProcess
 from godwit.operators.spreading import WHOLE, Grid, HotKey, Spreads, hash_undivided, work_by_time
 from godwit.operators.windows.event_time import EpochTime
-from godwit.plan.explain import explain
 from godwit.plan.grouping import regrouped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
+    from godwit.plan.compiled import CompiledFlow
+
+COLUMNS = "k string, v bigint"
+OUTPUT = "k string, n bigint"
 SCHEMA = pa.schema({"k": pa.string(), "v": pa.int64()})
-HOT, COLD = hash_undivided(pa.record_batch({"k": ["hot", "cold"]})).tolist()
-GRID = Grid(rows=2, columns=1, parts=(5, 6))
+HASH = int(hash_undivided(pa.record_batch({"k": ["hot"]}))[0])
+HOT: list[dict[str, Any]] = [{"k": "hot", "v": n % 10} for n in range(60)]
+KINDS = pytest.mark.parametrize("named", [False, True], ids=["one state", "named states"])
 
 
 def count(key: tuple[str], rows: Any, state: Any) -> list[tuple[str, int]]:
@@ -57,69 +56,150 @@ def count(key: tuple[str], rows: Any, state: Any) -> list[tuple[str, int]]:
     return [(key[0], state.value)]
 
 
-def add(state: int, other: int) -> int:
-    return state + other
+def count_by_name(key: tuple[str], rows: Any, states: Any) -> list[tuple[str, int]]:
+    return count(key, rows, states.state)
 
 
-def declared(merge: Callable[..., Any] | None = add, **options: Any) -> LogicalFlow:
-    flow = LogicalFlow("flow", 16)
-    frame: Any = FakeDataFrame(SCHEMA)
-    options = {"function": count, "state": int, "output": "k string, n bigint", **options}
-    counts = flow.source("rows", frame).key_by("k").process(merge=merge, name="p", **options)
-    flow.sink("out", counts, FakeSink())
+def note(key: tuple[str], rows: Any, states: Any) -> list[tuple[str, int]]:
+    states.total.value += sum(row.v for row in rows)
+    states.last.extend(row.v for row in rows)
+    for row in rows:
+        states.times[row.v] = states.times.get(row.v, 0) + 1
+    return [(key[0], states.total.value)]
+
+
+def states_of(**changed: Any) -> dict[str, Any]:
+    return {
+        "total": gw.ValueState(int, merge=add),
+        "last": gw.ListState(int, merge=lambda some, others: sorted([*some, *others])[-5:]),
+        "times": gw.MapState(int, int, merge=add),
+    } | changed
+
+
+def flow_of(function: Any = note, **options: Any) -> gw.Flow:
+    flow = gw.Flow("flow", num_key_groups=16)
+    keyed = flow.source("rows", gw.testing.stream(COLUMNS)).key_by("k")
+    if not options.keys() & {"states", "state"}:
+        options["states"] = states_of()
+    processed = keyed.process(function, output=OUTPUT, name="p", **options)
+    flow.sink("out", processed, gw.sinks.memory())
     return flow
 
 
-def merged() -> MergedProcess:
-    flow = declared()
-    operator = flow.compile(resolver(flow)).operator("p")
-    assert isinstance(operator, MergedProcess)
-    return operator
+def counting(*, named: bool, merge: Any = add, **options: Any) -> gw.Flow:
+    """A flow that counts rows per key, in one state or in a named one."""
+    if named:
+        return flow_of(count_by_name, states={"state": gw.ValueState(int, merge=merge)}, **options)
+    return flow_of(count, state=int, merge=merge, **options)
+
+
+def compiled() -> CompiledFlow:
+    flow = LogicalFlow("flow", 16)
+    frame: Any = FakeDataFrame(SCHEMA)
+    keyed = flow.source("rows", frame).key_by("k")
+    flow.sink("totals", keyed.compute(total=gw.sum("v"), name="totals"), FakeSink())
+    counts = keyed.process(count, state=int, output=OUTPUT, merge=add, name="p")
+    flow.sink("out", counts, FakeSink())
+    return flow.compile(resolver(flow))
+
+
+def epoch(run: Any, **rows: int) -> dict[tuple[str, int | None], int]:
+    """Run an epoch of so many rows of each key; return key and part → count in the state."""
+    given = [{"k": key, "v": n} for key, number in rows.items() for n in range(number)]
+    run.epoch({"rows": given})
+    return counts_of(run)
+
+
+def counts_of(run: Any) -> dict[tuple[str, int | None], int]:
+    found = run.state("p", state="state").to_pylist()
+    return {(row["k"], row.get("part")): int(row["state"]) for row in found}
 
 
 # -- what is declared
 
 
-def test_what_belongs_to_a_whole_key_is_refused_beside_merge() -> None:
-    for options in (
-        {"ttl": "1 hour"},
-        {"timers": "processing", "on_timer": lambda *_: None},
+@pytest.mark.parametrize(
+    "options", [{"ttl": "1 hour"}, {"timers": "processing", "on_timer": lambda *_: None}]
+)
+def test_what_belongs_to_a_whole_key_is_refused_beside_merge(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidFlowError, match=rf"has merge=, .* and {next(iter(options))}="):
+        counting(named=False, **options)
+
+
+def test_what_belongs_to_a_whole_key_is_refused_beside_merged_states() -> None:
+    with pytest.raises(InvalidFlowError, match=r"has merge=, .* and timers="):
+        flow_of(timers="processing", on_timer=lambda *_: None)
+    states = states_of(total=gw.ValueState(int, ttl="1 hour", merge=add))
+    with pytest.raises(InvalidFlowError, match="State 'total' of operator 'p' has merge= and ttl="):
+        flow_of(states=states)
+    with pytest.raises(InvalidFlowError, match=r"both states= and merge=.*say it in the decl"):
+        flow_of(merge=add)
+
+
+def test_all_states_are_merged_or_none() -> None:
+    with pytest.raises(InvalidFlowError, match="State 'last' of operator 'p' has no merge="):
+        flow_of(states=states_of(last=gw.ListState(int)))
+
+
+@pytest.mark.parametrize(
+    ("merge", "told", "told_of_state"),
+    [
+        ("sum", "merge='sum', which cannot be called", "State 'state' of operator 'p' was given "),
+        (lambda one: one, r"cannot be called as merge\(", r"\(value, other\)"),
+    ],
+)
+def test_a_merge_that_cannot_be_called_with_two_states_is_refused(
+    merge: Any, told: str, told_of_state: str
+) -> None:
+    with pytest.raises(InvalidFlowError, match=told):
+        counting(named=False, merge=merge)
+    with pytest.raises(InvalidFlowError, match=told_of_state):
+        counting(named=True, merge=merge)
+
+
+def test_names_of_states_of_parts_are_taken() -> None:
+    states = states_of(parts_total=gw.ValueState(int, merge=add))
+    with pytest.raises(
+        InvalidFlowError, match="a state named 'parts_total', a name that merge= needs"
     ):
-        with pytest.raises(InvalidFlowError, match=rf"has merge=, .* and {next(iter(options))}="):
-            declared(**options)
+        flow_of(states=states)
 
 
-def test_a_merge_that_cannot_be_called_with_two_states_is_refused() -> None:
-    wrong: Any = "sum"
-    with pytest.raises(InvalidFlowError, match="merge='sum', which cannot be called"):
-        declared(wrong)
-    with pytest.raises(InvalidFlowError, match=r"cannot be called as merge\(state, other\)"):
-        declared(lambda one: one)
-
-
-def test_explain_says_by_what_parts_are_merged() -> None:
-    flow = declared()
-    told = explain(flow.compile(resolver(flow)))
-    assert "hot keys in parts, merged by add" in told
-    assert "__godwit" not in told
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        (False, "hot keys in parts, merged by add"),
+        (True, "state (value of int, parts merged by add"),
+    ],
+)
+def test_explain_says_by_what_parts_are_merged(
+    named: bool, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counting(named=named).explain()
+    text = " ".join(capsys.readouterr().out.split())
+    assert told in text
+    assert "__godwit" not in text
 
 
 def test_it_shares_no_component_with_operators_whose_rows_stay_in_their_lane() -> None:
-    flow = declared()
-    compiled = flow.compile(resolver(flow))
-    assert [c.name for c in compiled.components] == ["p"]
-    operator = compiled.operator("p")
+    flow = compiled()
+    assert sorted(c.name for c in flow.components) == ["p", "totals"]
+    operator = flow.operator("p")
     assert operator.keys.names == operator.user_keys.names == ["k"]
     assert operator.hash_columns.names == ["k", "__godwit_part"]
+    with pytest.raises(InvalidPlanError, match="leave spread= or merge= out"):
+        flow.with_plan(regrouped(flow, {"both": ["totals", "p"]}))
 
 
 # -- rows on their way
 
 
 def test_rows_of_hot_keys_are_dealt_by_their_values_and_others_stay() -> None:
+    operator = compiled().operator("p")
     rows = pa.record_batch({"k": ["hot", "cold"] * 50, "v": list(range(100))})
-    spreads = Spreads(keys={HOT: HotKey(key="", grids=(WHOLE, GRID))})
-    arranged, left_out, _ = merged().arrange(rows, EpochTime(spreads=spreads))
+    grid = Grid(rows=2, columns=1, parts=(5, 6))
+    spreads = Spreads(keys={HASH: HotKey(key="", grids=(WHOLE, grid))})
+    arranged, left_out, _ = operator.arrange(rows, EpochTime(spreads=spreads))
     assert left_out is None
     assert arranged.schema.names == ["k", "__godwit_part", "v"]
     parts = arranged.column(1).to_pylist()
@@ -127,137 +207,172 @@ def test_rows_of_hot_keys_are_dealt_by_their_values_and_others_stay() -> None:
     assert set(parts[::2]) == {5, 6}
     assert 10 < parts.count(5) < 40
     turned = rows.take(pa.array(range(99, -1, -1)))
-    again = merged().arrange(turned, EpochTime(spreads=spreads))[0]
+    again = operator.arrange(turned, EpochTime(spreads=spreads))[0]
     assert again.column(1).to_pylist() == parts[::-1]
 
 
-# -- a checkpoint and flows that change
+# -- how states are merged
 
 
-class Story:
-    """A flow in one process, on one checkpoint."""
-
-    def __init__(self, root: Path) -> None:
-        self.storage = CheckpointStorage.open(str(root / "checkpoint"))
-        self.root = root
-        self.run: LocalRun
-
-    def start(self, flow: LogicalFlow) -> LocalRun:
-        self.run = LocalRun(
-            flow.compile(resolver(flow)),
-            self.storage,
-            executors={"a": 2, "b": 1},
-            settings=Lanes(local_dir=str(self.root / "local")),
-        )
-        return self.run
-
-    def epoch(self, **rows: int) -> None:
-        """Run an epoch of so many rows of each key."""
-        keys = [key for key, number in rows.items() for _ in range(number)]
-        table = pa.table({"k": keys, "v": pa.array(range(len(keys)), pa.int64())})
-        given = lane_inputs(self.run.flow, {"rows": table}, partitions=2)
-        self.run.epoch(LocalRows(rows=given))
-
-    def order(self, grid: Grid) -> None:
-        assert self.run.epochs.times.spreading["p"].order(HOT, '["hot"]', grid)
-
-    def state(self) -> dict[tuple[str, int | None], int]:
-        """Key and part → its count."""
-        view = view_state(self.storage, "p", None, None)
-        cache = BatchCache(self.storage)
-        return {
-            (row["k"], row.get("part")): json.loads(row["state"])
-            for chain in view.chains
-            for row in view.read(chain, cache).to_pylist()
-        }
-
-
+@KINDS
 def test_merge_comes_and_goes_with_state_there_but_not_while_a_key_has_parts(
+    tmp_path: Path, named: bool
+) -> None:
+    where = str(tmp_path / "checkpoint")
+    with_merge, without = counting(named=named), counting(named=named, merge=None)
+    options: dict[str, Any] = {"executors": 2, "checkpoint": where}
+    with gw.testing.cluster(without, **options) as run:
+        assert epoch(run, hot=10, cold=3) == {("hot", None): 10, ("cold", None): 3}
+    with gw.testing.cluster(with_merge, **options) as run:
+        run.spread("p", "hot", left=2)
+        state = epoch(run, hot=40, cold=3)
+        assert (state.pop(("hot", None)), state.pop(("cold", None))) == (10, 6)
+        assert (len(state), sum(state.values())) == (2, 40)
+    with (
+        pytest.raises(CheckpointMismatchError, match=r"state of .*hot.* in several parts"),
+        gw.testing.cluster(without, **options),
+    ):
+        pass
+    with gw.testing.cluster(with_merge, **options) as run:
+        assert sum(epoch(run, hot=4).values()) == 54 + 6
+        run.gather("p", "hot")
+        assert epoch(run, cold=1) == {("hot", None): 54, ("cold", None): 7}
+    assert not verify(CheckpointStorage.open(where)).findings
+    with gw.testing.cluster(without, **options) as run:
+        assert epoch(run, hot=1) == {("hot", None): 55, ("cold", None): 7}
+
+
+@KINDS
+def test_parts_that_are_exchanged_for_others_are_merged(named: bool) -> None:
+    with gw.testing.cluster(counting(named=named), executors=2) as run:
+        run.spread("p", "hot", left=2)
+        before = epoch(run, hot=40)
+        assert len(before) == 2
+        run.spread("p", "hot", left=3)
+        state = epoch(run, hot=30)
+        assert state.pop(("hot", None)) == 40  # the first state that it ever had is one of a part
+        assert not state.keys() & before.keys()
+        assert (len(state), sum(state.values())) == (3, 30)
+
+
+def test_each_state_is_merged_by_its_own_function() -> None:
+    with gw.testing.cluster(flow_of(), executors=2) as run:
+        run.epoch({"rows": HOT[:20]})
+        run.spread("p", "hot", left=3)
+        run.epoch({"rows": HOT})
+        parts = {row["part"] for row in run.state("p", state="total").to_pylist()}
+        assert len(parts) == 4
+        run.gather("p", "hot")
+        run.epoch({"rows": [{"k": "cold", "v": 0}]})
+        whole = {"k": "hot", "part": None}
+
+        def of_hot(state: str) -> list[dict[str, Any]]:
+            rows = run.state("p", state=state).to_pylist()
+            return [row for row in rows if row.items() >= whole.items()]
+
+        (total,) = of_hot("total")
+        every = [row["v"] for row in [*HOT[:20], *HOT]]
+        assert int(total["state"]) == sum(every)
+        times = {row["item"]: int(row["state"]) for row in of_hot("times")}
+        assert times == {value: every.count(value) for value in set(every)}
+        (last,) = of_hot("last")
+        assert last["state"] == "[9,9,9,9,9]"
+        run.epoch({"rows": HOT[:1]})  # the key goes on with what was merged
+        (total,) = of_hot("total")
+        assert int(total["state"]) == sum(every) + HOT[0]["v"]
+
+
+def test_items_and_values_that_one_of_two_has_are_as_they_are() -> None:
+    def apart(key: tuple[str], rows: Any, states: Any) -> None:
+        for row in rows:
+            states.times[row.v] = [row.v]
+            if row.v == 7:
+                states.total.value = 7
+
+    def refuse(_one: Any, _other: Any) -> Any:
+        raise AssertionError("nothing is in both")
+
+    states = {
+        "times": gw.MapState(int, list[int], merge=refuse),
+        "total": gw.ValueState(int, merge=refuse),
+    }
+    rows = [{"k": "hot", "v": n} for n in range(10)]
+    with gw.testing.cluster(flow_of(apart, states=states), executors=2) as run:
+        run.epoch({"rows": [{"k": "hot", "v": 100}]})
+        run.spread("p", "hot", left=3)
+        run.epoch({"rows": rows})
+        run.gather("p", "hot")
+        run.epoch({"rows": [{"k": "cold", "v": 0}]})
+        rows = [row for row in run.state("p", state="times").to_pylist() if row["k"] == "hot"]
+        assert {row["item"]: row["state"] for row in rows} == {
+            n: f"[{n}]" for n in [*range(10), 100]
+        }
+        assert [row["state"] for row in run.state("p", state="total").to_pylist()] == ["7"]
+
+
+def no(_state: Any, _other: Any) -> Any:
+    raise ValueError("no")
+
+
+def much(_state: Any, _other: Any) -> Any:
+    return "much"
+
+
+def nothing(_state: Any, _other: Any) -> Any:
+    return None
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("merge", "error", "told"),
+    [
+        (no, UserFunctionError, r"'no' of operator 'p' raised ValueError for key \('hot',\): no"),
+        (nothing, UserFunctionError, r"^nothing, given as merge= of .*returned nothing for.*'hot'"),
+        (much, StateEncodingError, r"much.*merge=.* returned.*|merge= of operator 'p', returned a"),
+    ],
+)
+def test_a_merge_that_fails_or_returns_something_else_is_blamed_for_it(
+    named: bool, merge: Any, error: type[gw.errors.GodwitError], told: str
+) -> None:
+    with gw.testing.cluster(counting(named=named, merge=merge), executors=2) as run:
+        epoch(run, hot=5)
+        run.spread("p", "hot", left=2)
+        epoch(run, hot=40)
+        run.gather("p", "hot")
+        with pytest.raises(error, match=told) as caught:
+            epoch(run, hot=1)
+        assert "'hot'" in str(caught.value)
+        assert sum(counts_of(run).values()) == 45
+
+
+@pytest.mark.parametrize(("state", "returned"), [("last", 5), ("times", 0.5)])
+def test_a_merge_of_lists_or_items_that_returns_something_else_is_blamed_for_it(
+    state: str, returned: Any
+) -> None:
+    declared = replace(states_of()[state], merge=lambda _one, _other: returned)
+    states = states_of(**{state: declared})
+    with gw.testing.cluster(flow_of(states=states), executors=2) as run:
+        run.epoch({"rows": HOT})
+        run.spread("p", "hot", left=2)
+        run.epoch({"rows": HOT})
+        run.gather("p", "hot")
+        told = "item .*merge=. returned" if state == "times" else "merge=. returned"
+        with pytest.raises(StateEncodingError, match=told) as caught:
+            run.epoch({"rows": HOT})
+        assert "'hot'" in str(caught.value)
+        assert "lambda" in str(caught.value)
+
+
+def test_parts_of_a_single_state_are_those_of_the_named_state_that_it_becomes(
     tmp_path: Path,
 ) -> None:
-    story = Story(tmp_path)
-    story.start(declared(None))
-    story.epoch(hot=10, cold=3)
-    story.start(declared())
-    story.order(GRID)
-    story.epoch(hot=40, cold=3)
-    state = story.state()
-    assert state["hot", None] == 10
-    assert state["hot", 5] + state["hot", 6] == 40
-    assert state["cold", None] == 6
-    with pytest.raises(CheckpointMismatchError, match=r"state of .*hot.* in several parts"):
-        story.start(declared(None))
-    story.start(declared())
-    story.epoch(hot=4)
-    assert sum(n for (key, _), n in story.state().items() if key == "hot") == 54
-    story.order(WHOLE)
-    story.epoch(cold=1)
-    assert story.state() == {("hot", None): 54, ("cold", None): 7}
-    assert not verify(story.storage).findings
-    story.start(declared(None))
-    story.epoch(hot=1)
-    assert story.state() == {("hot", None): 55, ("cold", None): 7}
-
-
-def test_parts_that_are_exchanged_for_others_are_merged(tmp_path: Path) -> None:
-    story = Story(tmp_path)
-    story.start(declared())
-    story.order(GRID)
-    story.epoch(hot=40)
-    story.order(Grid(rows=3, columns=1, parts=(7, 8, 9)))
-    story.epoch(hot=30)
-    state = story.state()
-    assert state.pop(("hot", None)) == 40  # the first state that it ever had is one of a part
-    assert set(state) == {("hot", 7), ("hot", 8), ("hot", 9)}
-    assert sum(state.values()) == 30
-
-
-def test_a_merge_that_fails_or_returns_nothing_fails_the_epoch_and_names_the_key(
-    tmp_path: Path,
-) -> None:
-    story = Story(tmp_path)
-
-    def fail(_state: int, _other: int) -> int:
-        reason = "no"
-        raise ValueError(reason)
-
-    for wrong, told in ((fail, "no"), (lambda _state, _other: None, "returned nothing")):
-        story = Story(tmp_path / told.replace(" ", "-"))
-        story.start(declared(wrong))
-        story.epoch(hot=5)
-        story.order(GRID)
-        story.epoch(hot=40)
-        story.order(WHOLE)
-        with pytest.raises(UserFunctionError, match=told) as caught:
-            story.epoch(hot=1)
-        assert "hot" in str(caught.value)
-        assert sum(story.state().values()) == 45
-
-
-def test_a_merge_that_returns_another_type_is_blamed_for_it(tmp_path: Path) -> None:
-    story = Story(tmp_path)
-    story.start(declared(lambda _state, _other: "much"))
-    story.epoch(hot=5)
-    story.order(GRID)
-    story.epoch(hot=40)
-    story.order(WHOLE)
-    with pytest.raises(StateEncodingError, match=r"merge= of operator 'p', returned a str"):
-        story.epoch(hot=1)
-    assert sum(story.state().values()) == 45
-
-
-def test_a_component_with_others_is_refused() -> None:
-    flow = LogicalFlow("flow", 16)
-    frame: Any = FakeDataFrame(SCHEMA)
-    keyed = flow.source("rows", frame).key_by("k")
-    totals = keyed.compute(total=gw.sum("v"), name="totals")
-    output = "k string, n bigint"
-    counts = keyed.process(count, state=int, output=output, merge=add, name="p")
-    flow.sink("totals", totals, FakeSink())
-    flow.sink("counts", counts, FakeSink())
-    compiled = flow.compile(resolver(flow))
-    with pytest.raises(InvalidPlanError, match="leave spread= or merge= out"):
-        compiled.with_plan(regrouped(compiled, {"both": ["totals", "p"]}))
+    options: dict[str, Any] = {"executors": 2, "checkpoint": str(tmp_path / "checkpoint")}
+    with gw.testing.cluster(counting(named=False), **options) as run:
+        run.spread("p", "hot", left=2)
+        assert len(epoch(run, hot=60)) == 2
+    with gw.testing.cluster(counting(named=True), **options) as run:
+        run.gather("p", "hot")
+        assert epoch(run, hot=60) == {("hot", None): 120}
 
 
 # -- what lanes measure
@@ -282,19 +397,18 @@ def test_the_time_of_a_key_group_is_shared_among_its_keys_by_rows() -> None:
 
 
 def test_a_hot_key_of_a_function_gets_parts_where_time_says_so() -> None:
-    flow = declared()
-    compiled = flow.compile(resolver(flow))
-    orders = EventTimes(compiled, None).spreading
+    flow = compiled()
+    orders = EventTimes(flow, None).spreading
     policy = SpreadHotKeys(
         orders,
         gw.Spreading(epochs=1, confirm=1),
         overrides=ManualOverrides(announce=lambda *_, **__: None),
     )
     plan = ComponentView(assignment=even_assignment(16, ["a", "b"], [2, 2]))
-    hot = KeyWork(hash=HOT, key='["hot"]', left=60_000, right=0, pairs=0)
+    hot = KeyWork(hash=HASH, key='["hot"]', left=60_000, right=0, pairs=0)
     work = {"p": OperatorWork(total=100_000, keys=(hot,))}
     outcome = EpochOutcome(epoch=0, batch=0, rows_in=10, key_work=work)
-    policy.observe(FlowEpoch(outcome=outcome, flow=compiled, plans={"p": plan}))
+    policy.observe(FlowEpoch(outcome=outcome, flow=flow, plans={"p": plan}))
     (proposal,) = policy.propose(0.0)
     grid = proposal.change.grid
     assert (proposal.change.key, grid.columns) == ('["hot"]', 1)
@@ -306,24 +420,9 @@ def test_a_hot_key_of_a_function_gets_parts_where_time_says_so() -> None:
 # -- in users' tests
 
 
-def test_a_user_tries_a_merge_without_spark() -> None:
-    flow = gw.Flow("flow", num_key_groups=16)
-    rows = flow.source("rows", gw.testing.stream("k string, v bigint"))
-    counts = rows.key_by("k").process(
-        count, state=int, output="k string, n bigint", merge=add, name="p"
-    )
-    flow.sink("out", counts, gw.sinks.memory())
-    given = [{"k": "hot", "v": n} for n in range(30)]
-    with gw.testing.cluster(flow, executors=2) as run:
-        run.spread("p", "hot", left=3)
-        run.epoch({"rows": given})
-        state = run.state("p").to_pylist()
-        assert len({row["part"] for row in state}) == 3
-        assert sum(int(row["state"]) for row in state) == 30
+def test_a_user_spreads_a_key_only_where_parts_are_declared() -> None:
+    with gw.testing.cluster(counting(named=False), executors=2) as run:
         with pytest.raises(InvalidPlanError, match="no process with merge="):
             run.spread("q", "hot", left=3)
         with pytest.raises(InvalidPlanError, match="right=2 parts, and is no join"):
             run.spread("p", "hot", left=1, right=2)
-        run.gather("p", "hot")
-        run.epoch({"rows": given})
-        assert [(row["part"], row["state"]) for row in run.state("p").to_pylist()] == [(None, "60")]

@@ -176,11 +176,12 @@ class BuiltIn(BoundAggregate):
         """Return the plain values that identify the aggregate in the checkpoint."""
         return dict(self.identity)
 
-    def upgrade_from(self, stored: Mapping[str, Any]) -> StateUpgrade | None:  # noqa: ARG002
-        """Return the function that upgrades states stored by the aggregate described in `stored`.
+    def create(self, count: int) -> pa.RecordBatch:
+        """Return `count` states of nulls, with which most aggregates begin."""
+        return self.states(*(pa.nulls(count, field.type) for field in self.state))
 
-        ``None`` if such states cannot be upgraded.
-        """
+    def upgrade_from(self, stored: Mapping[str, Any]) -> StateUpgrade | None:  # noqa: ARG002
+        """Return the upgrade of states that another version wrote; ``None`` if there is none."""
         return None
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:

@@ -84,10 +84,7 @@ class _BuiltIn:
         return f"gw.{self.name}({', '.join([*map(repr, self.columns[:1]), *self.shown])})"
 
     def bind(self, inputs: pa.Schema) -> BoundAggregate:
-        """Return the aggregate bound to its columns in `inputs`.
-
-        Refuse types that it cannot take.
-        """
+        """Return the aggregate bound to its columns; refuse types that it cannot take."""
         arguments = ", ".join(repr(column) for column in self.columns)
         call = f"{self.name}({arguments})"
         fields = [pa.field(name, column_type(inputs, name, call)) for name in self.columns]
@@ -691,10 +688,7 @@ def approx_median(column: str, *, error: float = 0.01, where: str | None = None)
 
 
 def kept_rows(*columns: str) -> Aggregate:
-    """Collect whole rows in order of arrival, for functions over sessions.
-
-    Internal: users get rows by `process`.
-    """
+    """Collect whole rows in order of arrival, for functions over sessions; not for users."""
     return _built_in("kept_rows", columns, bind_row_collector, _ORDERED, None)
 
 
@@ -733,10 +727,7 @@ def _extreme_by(name: str, column: str, by: str, where: str | None, *, largest: 
 def _percentile(
     name: str, column: str, percentage: float, error: float, where: str | None, *shown: str
 ) -> Aggregate:
-    """Return the aggregate of an approximate percentile.
-
-    `shown`: its arguments as text, for errors.
-    """
+    """Return the aggregate of an approximate percentile; `shown`: its arguments, for its repr."""
     for option, value, low, high in (
         ("percentage", percentage, 0, 1),
         ("error", error, 0.001, 0.25),

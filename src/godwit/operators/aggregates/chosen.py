@@ -31,10 +31,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 def bind_extreme(column: pa.Field, *, largest: bool) -> BoundAggregate | None:
-    """Bind ``max`` (`largest`) or ``min`` to a column.
-
-    ``None`` if it cannot take the column's type.
-    """
+    """Bind ``max`` (`largest`) or ``min`` to a column; ``None`` if it cannot take its type."""
     dtype = column.type
     if not can_be_state(dtype):
         return None
@@ -55,10 +52,6 @@ class _Extreme(BuiltIn):
     idempotent = True
     largest: bool
 
-    def create(self, count: int) -> pa.RecordBatch:
-        """Return the initial states of `count` keys: nulls."""
-        return self.states(pa.nulls(count, self.output))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PrimitiveExtreme(_Extreme):
@@ -67,7 +60,6 @@ class _PrimitiveExtreme(_Extreme):
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Return the states with rows included: the largest (or smallest) value of each group."""
         values, mask = _comparable(columns[0]), mask_of(columns[0])
         if mask is not None:
             groups, values = groups[mask], values[mask]
@@ -78,7 +70,6 @@ class _PrimitiveExtreme(_Extreme):
         return self._to_state(extremes, seen)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the larger (or smaller) value of each pair of states."""
         extremes, seen = self._identity_where_null(left.column(0))
         others, others_seen = self._identity_where_null(right.column(0))
         with np.errstate(invalid="ignore"):
@@ -106,10 +97,7 @@ class _PrimitiveExtreme(_Extreme):
         return values, mask.copy()
 
     def _to_state(self, values: npt.NDArray[Any], seen: BoolArray) -> pa.RecordBatch:
-        """Build states from values.
-
-        `seen`: mask of the states that have a value, null in the others.
-        """
+        """Build states from values, null where `seen` is false."""
         return self.states(column_of(values, None if seen.all() else seen, self.output))
 
 
@@ -139,7 +127,6 @@ class _ComparedExtreme(_Extreme):
         return self._better(states.column(0), found)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the larger (or smaller) value of each pair of states."""
         return self._better(left.column(0), right.column(0))
 
     def _is_more_extreme(self, challengers: pa.Array, holders: pa.Array) -> pa.Array:
@@ -162,10 +149,7 @@ def _comparable(column: pa.Array) -> npt.NDArray[Any]:
 def bind_extreme_by(
     column: pa.Field, by: pa.Field | None = None, *, largest: bool
 ) -> BoundAggregate | None:
-    """Bind ``max_by`` (`largest`) or ``min_by`` to a column, and the column `by` to order by.
-
-    ``None`` if the aggregate cannot take their types.
-    """
+    """Bind ``max_by`` (`largest`) or ``min_by``; ``None`` if it cannot take the columns' types."""
     by = column if by is None else by
     if not (can_be_state(column.type) and can_be_state(by.type)):
         return None
@@ -186,10 +170,6 @@ class _ExtremeBy(BuiltIn):
     """``max_by`` (`largest`) or ``min_by``; the state is the value and what it is ordered by."""
 
     largest: bool
-
-    def create(self, count: int) -> pa.RecordBatch:
-        """Return the initial states of `count` keys: nulls."""
-        return self.states(*(pa.nulls(count, field.type) for field in self.state))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
@@ -255,7 +235,6 @@ class _Position(BuiltIn):
     ignore_nulls: bool
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return the initial states of `count` keys, which have seen no row."""
         return self._to_state(pa.nulls(count, self.output), np.zeros(count, np.bool_))
 
     def update(

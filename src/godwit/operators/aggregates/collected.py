@@ -66,10 +66,7 @@ def bind_values(column: pa.Field, *, name: str, limit: int | None = None) -> Bou
 
 
 def bind_top_k(column: pa.Field, by: pa.Field | None = None, *, k: int) -> BoundAggregate | None:
-    """Bind ``top_k`` to a column, and the column `by` to order by; `k`: maximum number of rows.
-
-    ``None`` if it cannot take the columns' types.
-    """
+    """Bind ``top_k`` to a column, ordered by `by`; ``None`` if it cannot take their types."""
     fields = [column] if by is None else [column, by]
     if not all(can_be_state(f.type) for f in fields):
         return None
@@ -123,13 +120,9 @@ class PackedRows(BuiltIn):
     def rows_to_keep(
         self, groups: IntArray, columns: list[pa.Array], count: int
     ) -> tuple[IntArray, IntArray]:
-        """Choose the rows that states keep.
-
-        Return their positions by group, and each group's start.
-        """
+        """Return the positions of the rows that states keep, by group, and each group's start."""
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return the initial states of `count` keys: no rows."""
         return self.states(pack_nothing(count, self.layout))
 
     def update(
@@ -144,7 +137,6 @@ class PackedRows(BuiltIn):
         return self._pack_kept(states.num_rows, self._rows(states), (groups, rows))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Concatenate the rows of each pair of states, and drop rows that states do not keep."""
         return self._pack_kept(left.num_rows, self._rows(left), self._rows(right))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
@@ -157,17 +149,11 @@ class PackedRows(BuiltIn):
         return pa.ListArray.from_arrays(offsets, values, type=self.output)
 
     def _rows(self, states: pa.RecordBatch) -> tuple[IntArray, list[pa.Array]]:
-        """Unpack states.
-
-        Return the group (the state's position) of each row, and the rows' columns.
-        """
+        """Unpack states; return the state's position of each row, and the rows' columns."""
         return unpack_rows(states.column(0), self.layout)
 
     def _pack_kept(self, count: int, *parts: tuple[IntArray, list[pa.Array]]) -> pa.RecordBatch:
-        """Concatenate rows in order of arrival, and pack those to keep into `count` states.
-
-        `parts`: the group of each row, and the rows' columns.
-        """
+        """Pack the rows to keep of `parts` (group of each row, columns) into `count` states."""
         groups = np.concatenate([part[0] for part in parts])
         columns = [
             pa.concat_arrays(pieces) for pieces in zip(*(part[1] for part in parts), strict=True)
@@ -188,7 +174,6 @@ class _CollectList(PackedRows):
         columns: list[pa.Array],  # noqa: ARG002
         count: int,
     ) -> tuple[IntArray, IntArray]:
-        """Return the positions of the first `limit` rows of each group, and each group's start."""
         return first_of_each(*rows_by_group(groups, count), self.limit)
 
 
@@ -209,10 +194,7 @@ class _CollectSet(PackedRows):
     def rows_to_keep(
         self, groups: IntArray, columns: list[pa.Array], count: int
     ) -> tuple[IntArray, IntArray]:
-        """Keep one row of each of the first `limit` distinct values of a group.
-
-        Returns the rows' positions by group, and each group's start.
-        """
+        """Keep one row of each of the first `limit` distinct values of a group."""
         codes = columns[0].dictionary_encode().indices.to_numpy().astype(np.int64)
         rows = np.sort(_first_per_code(groups, codes))  # back in order of arrival
         order, starts = first_of_each(*rows_by_group(groups[rows], count), self.limit)
@@ -227,17 +209,13 @@ class _CountDistinct(_CollectSet):
     idempotent = True
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the number of distinct values of each state."""
         starts, _ = unpack(states.column(0), self.layout)
         return pa.array(np.diff(starts), pa.int64())
 
     def rows_to_keep(
         self, groups: IntArray, columns: list[pa.Array], count: int
     ) -> tuple[IntArray, IntArray]:
-        """Keep one row of each distinct value of a group, in order of values.
-
-        Returns the rows' positions by group, and each group's start.
-        """
+        """Keep one row of each distinct value of a group, in order of values."""
         rows = _first_per_code(groups, descending_ranks(columns[0]))
         return rows, starts_of(groups[rows], count)
 
@@ -250,10 +228,7 @@ class _TopK(PackedRows):
     def rows_to_keep(
         self, groups: IntArray, columns: list[pa.Array], count: int
     ) -> tuple[IntArray, IntArray]:
-        """Keep the `limit` rows of each group with the largest values.
-
-        Returns the rows' positions by group, and each group's start.
-        """
+        """Keep the `limit` rows of each group with the largest values."""
         order = order_by(groups, descending_ranks(columns[-1]))
         return first_of_each(order, starts_of(groups, count), self.limit)
 
@@ -281,7 +256,6 @@ class _Rows(PackedRows):
         columns: list[pa.Array],  # noqa: ARG002
         count: int,
     ) -> tuple[IntArray, IntArray]:
-        """Keep all rows; return their positions by group, and each group's start."""
         return rows_by_group(groups, count)
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
@@ -294,10 +268,7 @@ def _upgrade_rows(
     layout: Mapping[str, PackedColumn],  # today's columns, in another order, or more
     values: pa.RecordBatch,
 ) -> pa.RecordBatch:
-    """Convert packed rows, stored with the columns `written`, to the columns in `layout`.
-
-    New columns are null.
-    """
+    """Convert packed rows to the columns in `layout`; new columns are null."""
     starts, arrays = unpack(values.column(0), tuple(layout[name] for name in written))
     columns = dict(zip(written, arrays, strict=True))
     count = int(starts[-1])

@@ -72,10 +72,7 @@ class Condition(ABC):
 
     @abstractmethod
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
-        """Evaluate the condition for every row.
-
-        Return booleans, null where SQL's result is unknown.
-        """
+        """Return a boolean for every row, null where SQL's result is unknown."""
 
     def operands(self) -> tuple[Condition, ...]:
         """Return the operands of the condition, which are conditions, columns and literals."""
@@ -93,7 +90,6 @@ class _Column(Condition):
         return f"`{self.name}`"
 
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
-        """Return the values of the column."""
         return rows[self.name]
 
 
@@ -109,7 +105,6 @@ class _Literal(Condition):
         return str(self.value).lower()
 
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
-        """Return the literal once for every row."""
         length = len(next(iter(rows.values())))
         return pa.repeat(pa.scalar(self.value), length)
 
@@ -158,10 +153,7 @@ class _Comparison(Condition):
         return f"({self.left} {self.sign} {self.right})"
 
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
-        """Compare the operands for every row.
-
-        A literal is converted to the other operand's type.
-        """
+        """Compare the operands; a literal is converted to the other operand's type."""
         left, right = self.left, self.right
         one = None if isinstance(left, _Literal) else left.evaluate(rows)
         other = None if isinstance(right, _Literal) else right.evaluate(rows)
@@ -173,10 +165,7 @@ class _Comparison(Condition):
 
 
 def _compared(sign: str, left: pa.Array | pa.Scalar, right: pa.Array | pa.Scalar) -> pa.Array:
-    """Compare two operands by the operator `sign`, as Spark does.
-
-    NaN equals NaN, and is larger than any number.
-    """
+    """Compare two operands as Spark does: NaN equals NaN, and is larger than any number."""
     if _type_family(left.type) != _type_family(right.type):
         raise ValueError(sign)
     left, right = (v.cast(pa.decimal128(20)) if v.type == pa.uint64() else v for v in (left, right))
@@ -212,7 +201,6 @@ class _IsNull(Condition):
         return f"({self.operand} is null)"
 
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
-        """Return a mask of the rows in which the operand is null."""
         return self.operand.evaluate(rows).is_null()
 
 
@@ -226,7 +214,6 @@ class _Not(Condition):
         return f"(not {self.operand})"
 
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
-        """Evaluate the condition, and negate the result; null stays null."""
         return pc.invert(_truth(self.operand, rows))
 
 
@@ -242,7 +229,6 @@ class _Both(Condition):
         return f"({self.left} {self.word} {self.right})"
 
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
-        """Join the results of both conditions by ``and`` or ``or``, in SQL's three-valued logic."""
         join = pc.and_kleene if self.word == "and" else pc.or_kleene
         return join(_truth(self.left, rows), _truth(self.right, rows))
 
@@ -442,10 +428,7 @@ class _Parser:
         return self.refuse(f"{token!r} is not expected")
 
     def _peek(self) -> str:
-        """Return the next token in lower case without consuming it.
-
-        Empty for literals and columns.
-        """
+        """Return the next token in lower case; empty for literals and columns."""
         kind, token = self.tokens[0]
         return token.lower() if kind in ("word", "sign") else ""
 
@@ -518,22 +501,18 @@ class _Filtered(BuiltIn):
 
     @property
     def commutative(self) -> bool:
-        """True if the filtered aggregate does not depend on the order of rows."""
         return self.aggregate.commutative
 
     @property
     def idempotent(self) -> bool:
-        """True if the filtered aggregate does not change when a row is added twice."""
         return self.aggregate.idempotent
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return the initial states of `count` keys, as the filtered aggregate makes them."""
         return self.aggregate.create(count)
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Return the states with each group's rows added for which the condition is true."""
         holds = self.condition.evaluate(dict(zip(self.columns, columns, strict=True)))
         rows = np.flatnonzero(values_of(holds.fill_null(False)))
         taken = columns[: self.own]
@@ -543,15 +522,12 @@ class _Filtered(BuiltIn):
         return self.aggregate.update(states, groups, *taken)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Merge states pair by pair, as the filtered aggregate does."""
         return self.aggregate.merge(left, right)
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the filtered aggregate's result for each state."""
         return self.aggregate.finish(states)
 
     def upgrade_from(self, stored: Mapping[str, Any]) -> StateUpgrade | None:
-        """Return the filtered aggregate's upgrade of stored states with the same condition."""
         if stored.get("where") != self.identity["where"] or not isinstance(self.aggregate, BuiltIn):
             return None
         return self.aggregate.upgrade_from(

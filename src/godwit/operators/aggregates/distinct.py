@@ -90,7 +90,6 @@ class _ApproxDistinct(BuiltIn):
         return 1 << self.precision
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return the initial states of `count` keys: empty sketches."""
         return self.states(binary_column(np.empty(0, np.uint8), np.zeros(count + 1, np.int64)))
 
     def update(
@@ -114,7 +113,6 @@ class _ApproxDistinct(BuiltIn):
         return self._union(left.num_rows, [self._read(left), self._read(right)])
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the estimated number of distinct values of each sketch."""
         sketches = self._read(states)
         held = np.bincount(sketches.groups, minlength=states.num_rows)
         fine = float(1 << _FINE)
@@ -205,10 +203,7 @@ def _bit_length(values: IntArray) -> IntArray:
 
 
 def _deduplicated(groups: IntArray, entries: IntArray) -> tuple[IntArray, IntArray]:
-    """Keep the entry with the largest rank of every group and register.
-
-    Returns the groups and the entries, ordered by both.
-    """
+    """Keep the largest rank of every group and register; return groups and entries, ordered."""
     packed = (groups << 32) | entries
     packed.sort()
     last = np.ones(len(packed), np.bool_)
@@ -218,10 +213,7 @@ def _deduplicated(groups: IntArray, entries: IntArray) -> tuple[IntArray, IntArr
 
 
 def _estimates(registers: ByteArray, precision: int) -> npt.NDArray[np.float64]:
-    """Return the number of distinct values of each dense sketch by Ertl's estimator.
-
-    Algorithm 6 of the paper.
-    """
+    """Return the number of distinct values of each dense sketch (Ertl's paper, algorithm 6)."""
     size = 1 << precision
     top = 64 - precision + 1  # the largest rank
     rows = np.repeat(np.arange(len(registers)), size)
@@ -235,10 +227,7 @@ def _estimates(registers: ByteArray, precision: int) -> npt.NDArray[np.float64]:
 
 
 def _sigma(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return Ertl's sigma of each x below 1: x plus the sum of x**(2**k) * 2**(k - 1).
-
-    For k = 1, 2, ....
-    """
+    """Return Ertl's sigma of each x < 1: x plus the sum of x**(2**k) * 2**(k - 1), k = 1, 2, ..."""
     total, power, factor = x.copy(), x, 1.0
     while True:
         power = power * power

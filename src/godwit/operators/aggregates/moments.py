@@ -52,7 +52,6 @@ class _Moments(BuiltIn):
     root: bool
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return the initial states of `count` keys: moments of no values."""
         return self._to_states((np.zeros(count, np.int64), np.zeros(count), np.zeros(count)))
 
     def update(
@@ -69,7 +68,6 @@ class _Moments(BuiltIn):
         return self._to_states(_merged(_from_states(states), _moments(groups, values, len(states))))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Merge the two moments of each pair of states."""
         return self._to_states(_merged(_from_states(left), _from_states(right)))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:

@@ -85,10 +85,7 @@ def pack_nothing(count: int, layout: tuple[PackedColumn, ...]) -> pa.Array:
 
 
 def unpack(blobs: pa.Array, layout: tuple[PackedColumn, ...]) -> tuple[IntArray, list[pa.Array]]:
-    """Unpack the rows of G binary values that `pack` returned.
-
-    Returns where each key's rows start, shape ``(G + 1,)``, and the rows' columns.
-    """
+    """Unpack what `pack` returned: where each key's rows start, and the rows' columns."""
     boundaries = boundaries_of(blobs).astype(np.int64)
     data = blob_bytes(blobs)
     at, ends = boundaries[:-1].copy(), boundaries[1:]
@@ -125,10 +122,7 @@ def unpack(blobs: pa.Array, layout: tuple[PackedColumn, ...]) -> tuple[IntArray,
 def unpack_rows(
     blobs: pa.Array, layout: tuple[PackedColumn, ...]
 ) -> tuple[IntArray, list[pa.Array]]:
-    """Unpack the rows of binary values.
-
-    Return the position of each row's value, and the columns.
-    """
+    """Unpack what `pack` returned: the position of each row's value, and the rows' columns."""
     starts, columns = unpack(blobs, layout)
     return np.repeat(np.arange(len(blobs)), np.diff(starts)), columns
 
@@ -175,7 +169,7 @@ def _fixed_bytes(column: pa.Array) -> tuple[ByteArray, int]:
 
 
 def _fixed(data: ByteArray, mask: BoolArray | None, dtype: pa.DataType) -> pa.Array:
-    """Build a column of fixed-width type from the bytes of its values; `mask`: true where null."""
+    """Build a column of fixed-width type from the bytes of its values; `mask`: false where null."""
     primitive = numpy_type(dtype)
     if primitive is not None:
         return column_of(data.view(primitive), mask, dtype)
@@ -186,10 +180,7 @@ def _fixed(data: ByteArray, mask: BoolArray | None, dtype: pa.DataType) -> pa.Ar
 def _variable(
     data: ByteArray, offsets: IntArray, mask: BoolArray | None, dtype: pa.DataType
 ) -> pa.Array:
-    """Build a column of text or binary values from their bytes and offsets.
-
-    `mask`: true where null.
-    """
+    """Build a column of text or binary from bytes and offsets; `mask`: false where null."""
     wide = pa.types.is_large_string(dtype) or pa.types.is_large_binary(dtype)
     narrowed = offsets if wide else offsets.astype(np.int32)
     buffers = [bitmap_of(mask), pa.py_buffer(narrowed), pa.py_buffer(data)]

@@ -78,7 +78,6 @@ class _Percentile(BuiltIn):
     error: float
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return the initial states of `count` keys: empty sketches."""
         return self.states(pack_nothing(count, _LAYOUT))
 
     def update(
@@ -93,7 +92,6 @@ class _Percentile(BuiltIn):
         return self._union(states.num_rows, [self._read(states), rows])
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Add up the buckets of the two sketches of each pair of states."""
         return self._union(left.num_rows, [self._read(left), self._read(right)])
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
@@ -148,10 +146,7 @@ class _Percentile(BuiltIn):
     def _union(
         self, count: int, parts: list[tuple[IntArray, IntArray, IntArray]]
     ) -> pa.RecordBatch:
-        """Add up the counts of equal buckets per group, and pack them into `count` states.
-
-        `parts`: group, bucket and count of entries, as `_read` returns them.
-        """
+        """Add up counts of equal buckets per group, as `_read` returns them, in `count` states."""
         groups, buckets, counts = (np.concatenate(c) for c in zip(*parts, strict=True))
         order = order_by(groups, buckets + _INFINITE)
         groups, buckets, counts = groups[order], buckets[order], counts[order]

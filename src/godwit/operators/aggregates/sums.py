@@ -143,18 +143,12 @@ class _Sum(BuiltIn):
 
     commutative = True
 
-    def create(self, count: int) -> pa.RecordBatch:
-        """Return the initial states of `count` keys: null sums."""
-        return self.states(pa.nulls(count, self.state.field(0).type))
-
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Add rows' values to the sums of their groups."""
         return self.states(_add_to_sums(states.column(0), groups, columns[0]))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Add up the two sums of each pair of states."""
         return self.states(_add_pairwise(left.column(0), right.column(0)))
 
 
@@ -165,7 +159,6 @@ class _Mean(BuiltIn):
     commutative = True
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return the initial states of `count` keys: null sums, and counts of 0."""
         counts = column_of(np.zeros(count, np.int64), None, pa.int64())
         return self.states(pa.nulls(count, self.state.field(0).type), counts)
 
@@ -182,7 +175,6 @@ class _Mean(BuiltIn):
         )
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Add up the sums and the counts of each pair of states."""
         return self._to_states(
             _add_pairwise(left.column(0), right.column(0)),
             values_of(left.column(1)) + values_of(right.column(1)),
@@ -259,20 +251,17 @@ class _Count(BuiltIn):
     commutative = True
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return the initial states of `count` keys: 0."""
         return self._to_states(np.zeros(count, np.int64))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Add the number of rows, or of non-null values, to the count of each group."""
         mask = mask_of(columns[0]) if columns else None
         seen = groups if mask is None else groups[mask]
         counts = np.bincount(seen, minlength=states.num_rows)
         return self._to_states(values_of(states.column(0)) + counts)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Add up the two counts of each pair of states."""
         return self._to_states(values_of(left.column(0)) + values_of(right.column(0)))
 
     def _to_states(self, counts: IntArray) -> pa.RecordBatch:
@@ -313,7 +302,7 @@ def _is_outside(carried: Limbs, low: int, high: int) -> BoolArray:
 
 
 def _decimal_of(carried: Limbs, mask: BoolArray | None, dtype: pa.DataType) -> pa.Array:
-    """Build a decimal column from limbs of 128-bit integers; `mask`: true where null."""
+    """Build a decimal column from limbs of 128-bit integers; `mask`: false where null."""
     words = np.empty((carried.shape[1], 2), np.uint64)
     unsigned = carried.view(np.uint64)
     words[:, 0] = unsigned[0] | (unsigned[1] << _HALF)

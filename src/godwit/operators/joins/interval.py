@@ -98,10 +98,7 @@ class IntervalJoin(JoinOperator):
         return {**super().means, **interval}
 
     def parts_expire_at(self, newest: int) -> int:
-        """Return the watermark at which no row so far can be matched any more.
-
-        `newest`: maximum event time of the rows so far.
-        """
+        """Return the watermark at which no row so far can be matched any more."""
         return BEGINNING if newest == BEGINNING else newest + int(self.reach_us.max()) + 1
 
     def closes(self, time: EpochTime) -> bool:
@@ -181,11 +178,7 @@ class IntervalJoin(JoinOperator):
         distinct: pa.RecordBatch,
         left: IntArray,  # rows of the left in all pairs
     ) -> OperatorWork:
-        """Return the numbers of rows and pairs of the epoch per key, to find hot keys.
-
-        `kept`: number of rows that are stored, which come before the probes. `left`: the left row
-        of each pair.
-        """
+        """Return the numbers of rows and pairs of the epoch per key, to find hot keys."""
         count = distinct.num_rows
         key, side = rows.key[:kept], rows.side[:kept]
         left_rows, right_rows = (
@@ -278,20 +271,14 @@ class IntervalJoin(JoinOperator):
         matched: Bools,
         time: EpochTime,
     ) -> Bools:
-        """Return a mask of the rows to emit in this epoch without a match.
-
-        `sides`, `moments`: side and event time of each row. `matched`: mask of rows with a match.
-        """
+        """Return a mask of the rows to emit in this epoch without a match."""
         until = moments + self.reach_us[sides]
         wanted = np.array([self.emits_unmatched(LEFT), self.emits_unmatched(RIGHT)])[sides]
         over: Bools = wanted & ~matched & (until >= time.closed) & (until < time.until)
         return over
 
     def _unmatched_in_buckets(self, entries: StateRows, key: IntArray) -> _Bucketed:
-        """Convert state entries of unmatched rows to rows in buckets.
-
-        `key`: number of each one's key.
-        """
+        """Convert entries of unmatched rows, with their keys' numbers, to rows in buckets."""
         return _Bucketed(
             key=key,
             side=self.sides_of(entries.keys),
@@ -370,10 +357,7 @@ class _Bucketed:
         return replace(self, number=number)
 
     def sizes_after(self, loaded: int) -> IntArray:
-        """Return each bucket's number of rows once the rows from position `loaded` on are added.
-
-        The number stands at the bucket's first row; it is 0 at the others.
-        """
+        """Return each bucket's size with the rows from position `loaded` on, at its first row."""
         bucket = _number_distinct(self.key, self.side, self.bucket)
         added = np.bincount(bucket[loaded:], minlength=int(bucket.max(initial=-1)) + 1)
         counts = self.rows.copy()

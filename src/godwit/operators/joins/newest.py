@@ -140,10 +140,7 @@ class NewestJoin(JoinOperator):
         key_groups: npt.NDArray[np.int32],
         state: StateView,
     ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
-        """Join rows whose time the watermark has passed.
-
-        Returns the positions of the right rows to keep in the state, and the output.
-        """
+        """Join due rows; return the positions of right rows to keep, and the output."""
         sides, numbers = self.sides_of(due.keys), self.numbers_of(due.keys)
         moments = event_times_of(due.values)
         keyed = without_null(distinct)[key]
@@ -186,10 +183,7 @@ class NewestJoin(JoinOperator):
         )
 
     def _expired_right_rows(self, state: StateView, before: int) -> StateRows:
-        """Return stored right rows that are too old for any future left row.
-
-        `before`: time limit.
-        """
+        """Return stored right rows older than `before`, too old for any future left row."""
         column = len(self.schema.keys) + len(self.marks_of_state)
         old = state.scan(EntryRange(column=column, end=before))
         stale = old.take(np.flatnonzero(self.sides_of(old.keys) == _STAYS))

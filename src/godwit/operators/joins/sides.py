@@ -151,10 +151,7 @@ class JoinOperator(EventTimeOperator):
     def arrange(
         self, rows: pa.RecordBatch, time: EpochTime, input_number: int = 0
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
-        """Assign rows to panes, split off late rows, and divide rows of hot keys among parts.
-
-        Returns the accepted rows, the left-out rows (``None`` if none), and their event times.
-        """
+        """Assign rows to panes, split off late rows, and divide rows of hot keys among parts."""
         rows, left_out, arrivals = super().arrange(rows, time, input_number)
         if self.spread and rows.num_rows:
             rows = self._divide_among_parts(rows, time, self._side_of(input_number))
@@ -163,10 +160,7 @@ class JoinOperator(EventTimeOperator):
     def _divide_among_parts(
         self, rows: pa.RecordBatch, time: EpochTime, side: int
     ) -> pa.RecordBatch:
-        """Return a copy of each row for every part it goes to.
-
-        Probes, not kept there, get number -1.
-        """
+        """Return a copy of each row for every part it goes to; a probe has number `PROBE`."""
         routing = self.routing(time)
         if routing is None:
             return rows
@@ -235,10 +229,7 @@ class JoinOperator(EventTimeOperator):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.keys)
 
     def to_state(self, rows: pa.RecordBatch, *marks: pa.Array) -> pa.RecordBatch:
-        """Convert rows of both sides' columns to state columns.
-
-        `marks`: columns that go before them.
-        """
+        """Convert rows of both sides' columns to state columns, which begin with `marks`."""
         return pa.RecordBatch.from_arrays([*marks, *rows.columns], schema=self.schema.values)
 
     def from_state(self, state: pa.RecordBatch) -> pa.RecordBatch:
@@ -283,8 +274,5 @@ def event_times_of(rows: pa.RecordBatch) -> IntArray:
 
 
 def _null_if_negative(positions: IntArray) -> pa.Array:
-    """Return positions as an Arrow array for ``take``.
-
-    -1, which stands for no row, becomes null.
-    """
+    """Return positions for Arrow's ``take``; -1, which stands for no row, becomes null."""
     return pa.array(positions, mask=positions < 0)

@@ -245,10 +245,7 @@ def _check_name(operator: str, name: object) -> None:
 
 
 def ttl_us_of(declared: Declared, where: str) -> int | None:
-    """Return the time-to-live of a state in microseconds; ``None`` if it has none.
-
-    `where`: the operator and state, for errors.
-    """
+    """Return the time-to-live of a state in microseconds; ``None`` if it has none."""
     if declared.ttl is None:
         return None
     return microseconds(declared.ttl, f"The time-to-live of {where[0].lower()}{where[1:]}", least=1)

@@ -181,26 +181,20 @@ class _List:
 class ListCells(Cells):
     """Lists of all keys of a lane in one epoch, with their changes."""
 
+    cached: dict[int, _List]
     handle = ListOfKey
 
     def start(self, num_keys: int) -> None:
-        """Create the caches for an epoch of `num_keys` keys; nothing is read yet."""
         self._heads, self._last, self._all = (LookAhead(num_keys) for _ in range(3))
         self._looked_up: dict[int, _List] = {}
-        self._lists: dict[int, _List] = {}
 
     def sweep(self, expired: Expired) -> None:
-        """Mark pages for deletion whose elements have all expired."""
         if expired:
             self._read_heads(np.unique([group for group, _ in expired]))
-            self._lists.update(self._looked_up)
+            self.cached.update(self._looked_up)
             self._looked_up = {}
             for group, (page,) in expired:
-                self._lists[group].swept.add(page)
-
-    def discard(self, group: int) -> None:
-        """Discard the cached list of key number `group`, with changes that are not written."""
-        self._lists.pop(group, None)
+                self.cached[group].swept.add(page)
 
     def _read_heads(self, key_numbers: Any) -> None:
         """Read the head entries of the lists of keys, given by number, in one look-up."""
@@ -213,13 +207,13 @@ class ListCells(Cells):
 
     def _prefetched_list(self, group: int) -> _List:
         """Return the list of key number `group`; the next keys' lists are read at the same time."""
-        of_key = self._lists.get(group)
+        of_key = self.cached.get(group)
         if of_key is None:
             if group not in self._looked_up:
                 ahead = self._heads.keys(group)
                 self._read_heads(np.arange(ahead.start, ahead.stop))
             self._heads.record_use()
-            of_key = self._lists[group] = self._looked_up.pop(group)
+            of_key = self.cached[group] = self._looked_up.pop(group)
         return of_key
 
     def _load_pages(self, group: int, *, everything: bool) -> None:
@@ -230,7 +224,7 @@ class ListCells(Cells):
         key_numbers: list[int] = []
         pages: list[int] = []
         for key in ahead.keys(group):
-            of_key = self._lists.get(key) or self._looked_up.get(key)
+            of_key = self.cached.get(key) or self._looked_up.get(key)
             if of_key is None or (key_numbers and len(key_numbers) > _MOST_PAGES):
                 break
             missing = self._unread_pages(of_key, everything=everything)
@@ -247,7 +241,7 @@ class ListCells(Cells):
             )
         )
         for row, (key, page) in enumerate(zip(key_numbers, pages, strict=True)):
-            of_key = self._lists.get(key) or self._looked_up[key]
+            of_key = self.cached.get(key) or self._looked_up[key]
             if not looked.known[row]:
                 of_key.pages[page] = _Page()
                 continue
@@ -323,7 +317,6 @@ class ListCells(Cells):
         self.extend(group, elements)
 
     def drop(self, group: int) -> None:
-        """Remove all elements of the list of key number `group`."""
         of_key = self._prefetched_list(group)
         of_key.first = of_key.after = 0
         of_key.pages = {}
@@ -334,7 +327,7 @@ class ListCells(Cells):
         """Return the entries that the epoch changed: pages of lists, and their head entries."""
         written = self.new_written()
         pages: list[tuple[int, int, _Page]] = []
-        for group, of_key in self._lists.items():
+        for group, of_key in self.cached.items():
             self._drop_swept(of_key)
             for number in range(*of_key.was[:2]):
                 if not of_key.first <= number < of_key.after or number in of_key.gone:
@@ -360,10 +353,7 @@ class ListCells(Cells):
         return written
 
     def _expiry_columns(self, moments: list[int], expires: int) -> tuple[Any, ...]:
-        """Return the columns of expiry times of a page; none if the list has no time-to-live.
-
-        `moments`: expiry times of the elements. `expires`: the latest of them.
-        """
+        """Return a page's columns of expiry times; none if the list has no time-to-live."""
         packed = b""
         if any(moment < END for moment in moments):
             packed = np.array(moments, "<i8").tobytes()
@@ -389,10 +379,7 @@ def _may_differ(page: _Page) -> bool:
 
 
 def stored_list(*, upgrade: Callable[[Any], Any] | None, **options: Any) -> StoredState:
-    """Return the layout of a list as state entries: numbered pages, and a head.
-
-    `options`: further fields of `StoredState`.
-    """
+    """Return the layout of a list as state entries: numbered pages, and a head."""
     return StoredState(
         cells=ListCells,
         apart=[pa.field(PAGE, pa.int64())],

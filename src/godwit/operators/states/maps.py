@@ -171,25 +171,19 @@ class MapCells(Cells):
     """Maps of all keys of a lane in one epoch, with their changes."""
 
     stored: StoredMap
+    cached: dict[int, _Map]
     handle = MapOfKey
 
     def start(self, num_keys: int) -> None:
-        """Create the caches for an epoch of `num_keys` keys; nothing is read yet."""
         self._listings = _Listings(self)
-        self._maps: dict[int, _Map] = {}
         self._ahead, self._whole, self._singles = (LookAhead(num_keys) for _ in range(3))
         self._single: set[Any] = set()
         self._tries = _MOST_TRIES
         self._used = -1
 
     def sweep(self, expired: Expired) -> None:
-        """Mark items for deletion that have expired."""
         for group, (_, *parts) in expired:
             self._cached_map(group).items[self.stored.item(parts)] = _Item(b"", there=True)
-
-    def discard(self, group: int) -> None:
-        """Discard the cached items of key number `group`, with changes that are not written."""
-        self._maps.pop(group, None)
 
     # -- what a function does ------------------------------------------------------------------
 
@@ -213,7 +207,7 @@ class MapCells(Cells):
         """Set the value of the item with the key `item`, in the map of a key."""
         found = self._find_item(key_number, item)
         if not found.visible:
-            self._maps[key_number].added.append(item)
+            self.cached[key_number].added.append(item)
         found.value, found.changed, found.visible = value, True, True
 
     def remove(self, key_number: int, item: Any) -> None:
@@ -234,7 +228,6 @@ class MapCells(Cells):
         return [item for item in every if self._find_item(key_number, item).visible]
 
     def drop(self, group: int) -> None:
-        """Remove all items of the map of key number `group`."""
         for item in self.items(group):
             self.remove(group, item)
 
@@ -248,9 +241,9 @@ class MapCells(Cells):
 
     def _cached_map(self, group: int) -> _Map:
         """Return the cached part of the map of key number `group`."""
-        of_key = self._maps.get(group)
+        of_key = self.cached.get(group)
         if of_key is None:
-            of_key = self._maps[group] = _Map()
+            of_key = self.cached[group] = _Map()
         return of_key
 
     def _find_item(self, key_number: int, item: Any) -> _Item:
@@ -306,7 +299,7 @@ class MapCells(Cells):
         groups = [g for g in self._whole.keys(group) if self._cached_map(g).listed is None]
         missing: list[tuple[int, Any]] = []
         for of_group, listed in zip(groups, self._listings.read(groups), strict=True):
-            of_key = self._maps[of_group]
+            of_key = self.cached[of_group]
             of_key.listed = listed
             missing += [(of_group, item) for item in listed if item not in of_key.items]
         took = self._look_up_items([g for g, _ in missing], [item for _, item in missing])
@@ -376,7 +369,7 @@ class MapCells(Cells):
         written = self.new_written()
         maybe: list[tuple[int, Any, _Item]] = []
         grown: list[_Grown] = []
-        for group, of_key in self._maps.items():
+        for group, of_key in self.cached.items():
             more = 0
             for item, cell in of_key.items.items():
                 more += cell.visible - cell.there
@@ -403,7 +396,7 @@ class MapCells(Cells):
     def _existing_items(self, key_number: int, items: list[Any]) -> list[Any]:
         """Return those of `items` that exist, even if they are expired and not deleted yet."""
         self.expect(key_number, items)
-        of_key = self._maps[key_number]
+        of_key = self.cached[key_number]
         cells = [of_key.items.get(item) or of_key.ahead[item] for item in items]
         return [
             item
@@ -454,11 +447,7 @@ class _Listings:
         written: Written,
         kept: Callable[[int, list[Any]], list[Any]],
     ) -> None:
-        """Write the listings (items in insertion order) of maps whose items changed.
-
-        `kept`: returns those items of a key that still exist. `written`: changes, which are added
-        to.
-        """
+        """Write the listings of maps that changed; `kept` returns those items that still exist."""
         for one, (there, listed) in zip(
             grown, self._read_heads([one.group for one in grown]), strict=True
         ):
@@ -501,10 +490,7 @@ class _Listings:
         return items
 
     def _put_pages(self, one: _Grown, first: int, items: list[Any], written: Written) -> None:
-        """Write a listing of items from page number `first` on, and delete pages after its end.
-
-        `one`: the changed map.
-        """
+        """Write a listing of items from page number `first` on; delete pages after its end."""
         for begin in range(0, len(items), _PAGE_ITEMS):
             packed = msgspec.msgpack.encode(items[begin : begin + _PAGE_ITEMS])
             self._put_page(one.group, first + begin // _PAGE_ITEMS, packed, written)

@@ -204,7 +204,6 @@ class ProcessOfStates(KeyedOperator):
         return tuple(StateId(self.name, state) for state in (*timers, *sorted(self.stored)))
 
     def schema_of(self, state: str) -> StateSchema:
-        """Return the key and state columns of a declared state, or of the timers."""
         return self._timers if state == TIMERS else self.stored[state].schema
 
     def describe_state(self, state: str = TIMERS) -> StateDescription:
@@ -220,10 +219,7 @@ class ProcessOfStates(KeyedOperator):
     def check_stored_state(
         self, state: str, stored: StateDescription, today: StateDescription
     ) -> None:
-        """Refuse a stored state of another kind, or timers of another clock.
-
-        `stored`, `today`: descriptions of the state in the checkpoint and of the declared one.
-        """
+        """Refuse a stored state of another kind, or timers of another clock."""
         if state == TIMERS:
             super().check_stored_state(state, stored, today)
         else:
@@ -234,14 +230,12 @@ class ProcessOfStates(KeyedOperator):
         return None if state == TIMERS else self.stored[state].values_from(written)
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
-        """Return `count` rows of a new key's state columns, for entries of an earlier schema."""
         return blank_columns(self.schema_of(state).values, count)
 
     # -- time ----------------------------------------------------------------------------------
 
     @property
     def has_timers(self) -> bool:
-        """True if the operator has timers, or a state that expires."""
         return self.clock is not None or any(s.ttl_us is not None for s in self.stored.values())
 
     def _due_columns(self, time: EpochTime) -> list[DueColumn]:
@@ -274,9 +268,9 @@ class ProcessOfStates(KeyedOperator):
             columns_apart = [column.to_pylist() for column in apart]
             parts = zip(*columns_apart, strict=True) if apart else [()] * len(of)
             expired[state] = list(zip(of, parts, strict=True))
-        return self._call_for_keys(data, groups, keys, states=data.states, expired=expired)
+        return self.process_keys(data, groups, keys, states=data.states, expired=expired)
 
-    def _call_for_keys(
+    def process_keys(
         self,
         data: OperatorInput,
         groups: Groups,
@@ -287,11 +281,7 @@ class ProcessOfStates(KeyedOperator):
         # called before the function is
         prepare: Callable[[LaneKeys, Mapping[str, Cells]], None] | None = None,
     ) -> OperatorOutput:
-        """Call the function for every key with rows or due timers.
-
-        `expired`: state → entries that have expired. `prepare`: called with the keys and their
-        states before the function is.
-        """
+        """Call the function for every key with rows or due timers."""
         time = data.time
         meter = Meter(groups.key_groups)
         tuples = rows_as_tuples(keys.select(self.keys.names))
@@ -314,13 +304,10 @@ class ProcessOfStates(KeyedOperator):
         of_keys = [States(cells, group, key, self.name) for group, key in enumerate(lane.tuples)]
         called = [CalledKey(timers) for timers in self._timers_of(lane, data.states)]
         before = [list(key.timers) for key in called]
-        begun: set[int] = set()
 
-        def state_of(group: int) -> States:
-            """Return the states of a key for its calls."""
-            if group in begun:  # dropped by a timer, and there are rows
-                of_keys[group]._drop_all()  # noqa: SLF001 - for operators alone
-            begun.add(group)
+        def renewed(group: int) -> States:
+            """Return the states of a key after they were dropped."""
+            of_keys[group]._drop_all()  # noqa: SLF001 - for operators alone
             return of_keys[group]
 
         def done(group: int) -> None:
@@ -331,7 +318,6 @@ class ProcessOfStates(KeyedOperator):
 
         def reset(group: int) -> None:
             """Restore a key's states and timers before its calls are repeated."""
-            begun.discard(group)
             of_keys[group]._close()  # noqa: SLF001 - as above
             for of_state in cells.values():
                 of_state.reset(group)
@@ -345,7 +331,8 @@ class ProcessOfStates(KeyedOperator):
             called=called,
             now=now,
             until=until,
-            state_of=state_of,
+            state_of=of_keys.__getitem__,
+            renewed=renewed,
             done=done,
             reset=reset,
             named=data.named,
@@ -382,10 +369,7 @@ class ProcessOfStates(KeyedOperator):
     def _timers_written(
         self, lane: LaneKeys, timers: list[list[int]], differ: npt.NDArray[np.int64]
     ) -> Changed:
-        """Return the entries to write for timers that changed.
-
-        `differ`: numbers of the keys whose timers changed.
-        """
+        """Return the entries to write for keys, given by number, whose timers differ."""
         removed = np.array([not of_key for of_key in timers], np.bool_)
         rows = StateRows(
             hashes=lane.hashes[differ],

@@ -236,19 +236,13 @@ class Written:
     values: list[tuple[Any, ...] | None] = field(default_factory=list)
 
     def put(self, group: int, apart: tuple[Any, ...], *values: Any) -> None:
-        """Add an entry to write, for key number `group`.
-
-        `apart`: values of the columns that tell entries of a key apart. `values`: state columns.
-        """
+        """Add an entry to write, of a key number and the columns that tell its entries apart."""
         self.groups.append(group)
         self.apart.append(apart)
         self.values.append(values)
 
     def remove(self, group: int, apart: tuple[Any, ...]) -> None:
-        """Add an entry to delete, of key number `group`.
-
-        `apart`: values of the columns that tell entries of a key apart.
-        """
+        """Add an entry to delete, of a key number and the columns that tell its entries apart."""
         self.groups.append(group)
         self.apart.append(apart)
         self.values.append(None)
@@ -309,6 +303,7 @@ class Cells(ABC):
         self.stored, self.lane, self._state, self._expired = stored, lane, state, expired
         # When what is written now expires.
         self._again = END if stored.ttl_us is None else lane.clock + stored.ttl_us
+        self.cached: dict[int, Any] = {}  # key number → its state, as read and as changed
         self.start(len(lane.tuples))
         self.sweep(expired)
 
@@ -322,12 +317,8 @@ class Cells(ABC):
 
     def reset(self, group: int) -> None:
         """Reset the state of key number `group` to its value before the epoch."""
-        self.discard(group)
+        self.cached.pop(group, None)
         self.sweep([entry for entry in self._expired if entry[0] == group])
-
-    @abstractmethod
-    def discard(self, group: int) -> None:
-        """Discard the cached state of key number `group`, with changes that are not written."""
 
     @abstractmethod
     def sweep(self, expired: Expired) -> None:

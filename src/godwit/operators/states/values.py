@@ -98,30 +98,24 @@ class ValueCells(Cells):
     """Values of all keys of a lane in one epoch, with their changes."""
 
     stored: StoredValue
+    cached: dict[int, _Cell]
     handle = ValueOfKey
 
     def start(self, num_keys: int) -> None:
-        """Create the caches for an epoch of `num_keys` keys; nothing is read yet."""
         self._ahead = LookAhead(num_keys)
         self._looked_up: dict[int, _Cell] = {}
-        self._cells: dict[int, _Cell] = {}
 
     def sweep(self, expired: Expired) -> None:
-        """Mark values for deletion that have expired."""
-        self._cells.update((group, _Cell(b"", there=True)) for group, _ in expired)
-
-    def discard(self, group: int) -> None:
-        """Discard the cached value of key number `group`, with changes that are not written."""
-        self._cells.pop(group, None)
+        self.cached.update((group, _Cell(b"", there=True)) for group, _ in expired)
 
     def _prefetched_cell(self, group: int) -> _Cell:
         """Return the cached value of key number `group`; the next keys' values are read with it."""
-        cell = self._cells.get(group)
+        cell = self.cached.get(group)
         if cell is None:
             if group not in self._looked_up:
                 self._look_up_with_prefetch(group)
             self._ahead.record_use()
-            cell = self._cells[group] = self._looked_up.pop(group)
+            cell = self.cached[group] = self._looked_up.pop(group)
         return cell
 
     def _look_up_with_prefetch(self, group: int) -> None:
@@ -163,15 +157,13 @@ class ValueCells(Cells):
         cell.value, cell.was_set, cell.is_new = value, True, False
 
     def drop(self, group: int) -> None:
-        """Remove the value of key number `group`."""
         cell = self._prefetched_cell(group)
         cell.value, cell.was_set, cell.is_new = _NONE, False, False
 
     def written(self) -> Written:
-        """Return the changed values of the epoch."""
         written = self.new_written()
         maybe: list[int] = []
-        for group, cell in self._cells.items():
+        for group, cell in self.cached.items():
             if cell.value is _NONE:
                 if cell.there:
                     written.remove(group, ())
@@ -179,12 +171,12 @@ class ValueCells(Cells):
                 maybe.append(group)
             elif cell.is_new and cell.there:
                 written.remove(group, ())  # it had expired, and the new one was only looked at
-        values = [self._cells[group].value for group in maybe]
+        values = [self.cached[group].value for group in maybe]
         blobs = self.stored.encoded(values, lambda index: self.key_text(maybe[index]))
         again = () if self.stored.ttl_us is None else (self._again,)
-        new = self._initial_value() if any(self._cells[group].is_new for group in maybe) else b""
+        new = self._initial_value() if any(self.cached[group].is_new for group in maybe) else b""
         for group, blob in zip(maybe, blobs, strict=True):
-            cell = self._cells[group]
+            cell = self.cached[group]
             if cell.was_set or blob != (new if cell.is_new else cell.before):
                 written.put(group, (), blob, *again)
             elif cell.is_new and cell.there:

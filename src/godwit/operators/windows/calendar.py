@@ -129,10 +129,7 @@ def check_zone(zone: str) -> None:
 
 
 def calendar_length(value: Duration, what: str, *, least: int) -> tuple[CalendarUnit, int]:
-    """Return the unit and the number of a length in whole days or months; refuse other lengths.
-
-    `what`: the setting's name, for errors. `least`: the minimum number.
-    """
+    """Return unit and number of a length in whole days or months; refuse other lengths."""
     length: tuple[CalendarUnit, int] | None = None
     if isinstance(value, dt.timedelta) and not value % dt.timedelta(days=1):
         length = "day", value.days
@@ -181,7 +178,6 @@ class CalendarGrid(PaneGrid):
         return cls(windows=windows, width_us=width_us, calendar=calendar)
 
     def instants(self, bounds: Instants) -> Instants:
-        """Convert bounds of windows, in days or months, to instants in microseconds."""
         different, of = np.unique(bounds, return_inverse=True)
         begins = [self.calendar.start_of(number) for number in (different // UNIT_US).tolist()]
         return np.array(begins, np.int64)[of]
@@ -191,38 +187,31 @@ class CalendarGrid(PaneGrid):
         return PaneGrid.panes(self, self.calendar.numbers_of(times) * UNIT_US)
 
     def first_open(self, closed: int) -> int:
-        """Return the first pane that a window ending after `closed` needs."""
         return PaneGrid.first_open(self, self._last_boundary(closed))
 
     def closing(self, closed: int, until: int) -> tuple[int, int]:
-        """Return first pane, and end of the last, of windows that end in ``(closed, until]``."""
         return PaneGrid.closing(self, self._last_boundary(closed), self._last_boundary(until))
 
     def closes(self, closed: int, until: int) -> bool:
-        """Return whether any window ends in ``(closed, until]``."""
         return PaneGrid.closes(self, self._last_boundary(closed), self._last_boundary(until))
 
     def windows_of(self, panes: Instants, closed: int, until: int) -> WindowsOfPanes:
-        """Return the windows that contain each pane and end in ``(closed, until]``."""
         return PaneGrid.windows_of(
             self, panes, self._last_boundary(closed), self._last_boundary(until)
         )
 
     def windows_over(self, panes: Instants, closed: int, until: int) -> tuple[Instants, Instants]:
-        """Return start and end of each distinct window of `windows_of`, ordered by kind."""
         return PaneGrid.windows_over(
             self, panes, self._last_boundary(closed), self._last_boundary(until)
         )
 
     def is_late(self, times: Instants, closed: int) -> npt.NDArray[np.bool_]:
-        """Return a mask of event times whose windows all end at `closed` or before."""
         first = self.first_open(closed)
         opens = first if abs(first) >= END else self.calendar.start_of(first // UNIT_US)
         late: npt.NDArray[np.bool_] = times < opens
         return late
 
     def end_of(self, moment: int) -> int:
-        """Return the end, as an instant, of the last window that contains an event time."""
         end = PaneGrid.end_of(self, self._last_boundary(moment))
         return self.calendar.start_of(end // UNIT_US)
 

@@ -56,10 +56,7 @@ class KeyedStates:
     def merged_with(
         self, later: KeyedStates, merge: Callable[[pa.RecordBatch, pa.RecordBatch], pa.RecordBatch]
     ) -> KeyedStates:
-        """Return these states merged with later states; keys may be in either or both.
-
-        `merge`: merges two batches of states row by row, the earlier ones first.
-        """
+        """Return these states merged with `later` ones; keys may be in either or both."""
         count, at = len(self.keys), np.searchsorted(self.keys, later.keys)
         if np.array_equal(self.keys, later.keys):
             return KeyedStates(keys=self.keys, states=merge(self.states, later.states))
@@ -328,10 +325,7 @@ def _window_of_panes(panes: IntArray, start: int, end: int) -> ClosingWindow:
 
 
 def _number_times(moments: IntArray, width: int) -> tuple[IntArray, npt.NDArray[np.integer]]:
-    """Return the distinct times, ascending, and the index of each.
-
-    Times are multiples of `width`.
-    """
+    """Return the distinct ones of times that are multiples of `width`, and the index of each."""
     if not len(moments):
         return moments, moments
     least = int(moments.min())

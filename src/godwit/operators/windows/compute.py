@@ -50,7 +50,6 @@ from godwit.store.changes import EntryRange
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from godwit.checkpoint.evolution import StateDescription
     from godwit.columns.groups import Groups
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.operator import Changed, OperatorInput, StateView
@@ -69,7 +68,7 @@ of a window that was built of panes, and stays."""
 SPAN_TYPE: Final = pa.int64()
 
 
-class WindowedCompute(ComputeOperator, EventTimeOperator):
+class WindowedCompute(EventTimeOperator, ComputeOperator):
     """Operator of aggregates per key and window."""
 
     kind = "windowed compute"
@@ -129,27 +128,14 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
 
     @property
     def kept_mark(self) -> int | None:
-        """Fingerprint of the closed windows that are retained for later ones.
-
-        ``None``: none are.
-        """
         return None if self.kept is None else self.kept.mark
 
     @property
     def shared_windows(self) -> tuple[PaneGrid, bool | None] | None:
-        """Panes of the windows, and the user's choice to share them.
-
-        ``None`` if panes cannot be shared.
-
-        The choice is ``None`` if the user made none.
-        """
         return (self.grid, self.share) if self.may_duplicate and self.commutative else None
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Update the partial states of keys and panes.
-
-        Emit windows that close, or (update) changed.
-        """
+        """Update partial states of keys and panes; emit windows that close or (update) changed."""
         work, time = WindowWork(), data.time
         open_after = time.closed - self.lateness_us
         groups, changed, output, closing_ms = None, None, None, 0.0
@@ -174,10 +160,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         )
 
     def _updated(self, data: OperatorInput, work: WindowWork) -> tuple[Groups, StateRows]:
-        """Update the partial states of keys and panes (or windows) that have rows.
-
-        Returns the groups of rows, and the changed entries. `work` counts keys and time.
-        """
+        """Update the partial states of keys and panes (or windows) that have rows."""
         position = self.pane_position
         if self.may_duplicate and data.time.duplicated:
             partials = self.as_partials(data)
@@ -207,10 +190,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         return groups, StateRows(hashes=groups.hashes, keys=keys, values=state)
 
     def _group_rows(self, data: OperatorInput) -> tuple[Groups, pa.RecordBatch, pa.RecordBatch]:
-        """Group an epoch's rows by key and pane.
-
-        Returns the groups, their keys, and the rows; or one partial state per group, if combined.
-        """
+        """Group rows by key and pane; return groups, keys, and rows (or a partial per group)."""
         groups, keys = data.grouped(self.pane_position)
         rows = data.rows.values
         return groups, keys, self.merge_partials(groups, rows) if data.is_partial else rows
@@ -231,10 +211,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def _copy_to_windows(
         self, partials: StateRows, windows: WindowsOfPanes, spans: npt.NDArray[np.int64]
     ) -> StateRows:
-        """Copy partial states of panes to the windows that contain them.
-
-        `spans` identify the windows' kinds in the entries.
-        """
+        """Copy partial states of panes to the windows, of these spans, that contain them."""
         position = self.pane_position
         own = partials.keys.select(list(range(position))).take(pa.array(windows.pane))
         starts = column_of(windows.start, None, partials.keys.column(position).type)
@@ -260,10 +237,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def _close_windows(
         self, data: OperatorInput, changed: StateRows | None, work: WindowWork
     ) -> tuple[pa.RecordBatch, StateRows | None]:
-        """Return the output of the windows that close, and the closed windows to retain.
-
-        `changed`: entries changed in this epoch, which replace stored ones.
-        """
+        """Return the output of the windows that close, and the closed windows to retain."""
         kept, time = self.kept, data.time
         if kept is None or time.kept_since == END:
             with work.timing("scan"):
@@ -330,10 +304,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def close(
         self, entries: StateRows, changed: StateRows | None, time: EpochTime, work: WindowWork
     ) -> pa.RecordBatch:
-        """Return the output of the windows that close in the epoch.
-
-        `changed`: entries changed in the epoch, which replace those of `entries`.
-        """
+        """Return the output of windows that close; `changed` entries replace those of `entries`."""
         entries = entries if changed is None else entries.followed_by(changed)
         pieces = self.pieces(entries, time)
         return self._build_windows(entries, *pieces, work, repeats=changed is not None)[0]
@@ -350,10 +321,8 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     ) -> tuple[pa.RecordBatch, StateRows | None]:
         """Merge entries into windows; return the output of those that close, and those to retain.
 
-        `piece_of`: piece of each entry. `repeats`: a key may have several entries in a piece.
-        `steps`: the plan, if there is one. Entries are unordered; they are ordered by piece and key
-        once. If every window is one piece, as with windows that do not overlap, even that is not
-        needed.
+        Entries are unordered; they are ordered by piece and key once. If every window is one piece,
+        as with windows that do not overlap, even that is not needed.
         """
         cpu = cpu_clock.process_time()
         windows, count = pieces.to_build, pieces.count
@@ -430,18 +399,11 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def _updated_output(
         self, groups: Groups, changed: StateRows, state: StateView, after: int, until: int
     ) -> pa.RecordBatch:
-        """Return the output of open windows whose panes changed (update mode).
-
-        `after`, `until`: the windows end in ``(after, until]``.
-        """
+        """Return the output of windows in ``(after, until]`` whose panes changed (update mode)."""
         others, touched = changed, np.ones(len(changed.hashes), np.bool_)
         if self.grid.panes_per_window > 1:
             others, touched = self._with_neighbours(groups, changed, state, after)
         return self._merge_open_windows(others, after, until, touched)
-
-    def describe_state(self, state: str = STATE) -> StateDescription:
-        """Describe the partials and windows for the checkpoint."""
-        return self.with_windows(super().describe_state(state))
 
     @property
     def means(self) -> dict[str, Any]:

@@ -63,10 +63,7 @@ class KeptSpans:
 
     @property
     def mark(self) -> int:
-        """Fingerprint of the kinds of retained windows.
-
-        State with another fingerprint is not used.
-        """
+        """Fingerprint of the kinds of retained windows; state with another one is not used."""
         kinds = [(w.length_us, w.every_us, w.offset_us) for w in self.grid.windows]
         return zlib.crc32(repr((kinds, self.needed_us)).encode())
 
@@ -168,10 +165,7 @@ def _includes_kind(kind: TimeWindow, other: TimeWindow) -> bool:
 
 
 def _aligned_blocks(grid: PaneGrid) -> Iterator[tuple[TimeWindow, int]]:
-    """Yield kinds of windows that are blocks of steps of overlapping windows.
-
-    With each, how long it is needed after its end.
-    """
+    """Yield blocks of steps of overlapping windows, as kinds, and how long each is needed."""
     for window in grid.windows:
         steps, rest = divmod(window.length_us, window.every_us)
         if rest or steps < 2:
@@ -189,10 +183,7 @@ def _aligned_blocks(grid: PaneGrid) -> Iterator[tuple[TimeWindow, int]]:
 
 
 def _reused_parts(grid: PaneGrid) -> Iterator[tuple[TimeWindow, int]]:
-    """Yield kinds of windows that are parts of the cheapest plan of a later window.
-
-    With each, how long it is needed after its end.
-    """
+    """Yield parts of the cheapest plan of later windows, as kinds, and how long each is needed."""
     windows = [w for w in grid.windows if w.length_us < _FEWEST_STEPS * w.every_us]
     if not windows:
         return

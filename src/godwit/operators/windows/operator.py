@@ -57,10 +57,7 @@ class EventTimeOperator(KeyedOperator):
         return pa.schema(list(self.schema.keys)[: self.schema.keys.get_field_index(PANE)])
 
     def unique_keys_of_windows(self, lengths: int) -> tuple[tuple[str, ...], ...]:
-        """Return the sets of output columns that identify a window of a key.
-
-        `lengths`: number of different window lengths; if it is 1, either bound is enough.
-        """
+        """Return the output columns that identify a window: of one length, either bound will do."""
         own = tuple(self.keys.names)
         both = (*own, WINDOW_START, WINDOW_END)
         return (both, (*own, WINDOW_START), (*own, WINDOW_END)) if lengths == 1 else (both,)
@@ -82,13 +79,9 @@ class EventTimeOperator(KeyedOperator):
         ]
 
     def describe_state(self, state: str = STATE) -> StateDescription:
-        """Describe the state's columns and their meaning for the checkpoint."""
-        return self.with_windows(super().describe_state(state))
-
-    def with_windows(self, described: StateDescription) -> StateDescription:
-        """Return a state's description with identity columns, windows and meaning added."""
+        """Describe a state, with its identity columns, windows and meaning, for the checkpoint."""
         return msgspec.structs.replace(
-            described,
+            super().describe_state(state),
             entries=columns_of(list(self.schema.keys)[len(self.keys) :]),
             windows=self.described_windows,
             means=self.means,
@@ -109,10 +102,7 @@ class EventTimeOperator(KeyedOperator):
     def arrange(
         self, rows: pa.RecordBatch, time: EpochTime, input_number: int = 0
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
-        """Assign rows to panes, and split off rows that are late, too far ahead or without time.
-
-        Returns the accepted rows, the left-out rows (``None`` if none), and their event times.
-        """
+        """Assign rows to panes, and split off rows that are late, too far ahead or without time."""
         column = rows.column(self.time.column)
         times, mask = values_of(column) - int(self.time.is_end), mask_of(column)
         untimed = np.zeros(len(times), np.bool_) if mask is None else ~mask
@@ -181,10 +171,7 @@ class EventTimeOperator(KeyedOperator):
         return self.grid.closing(time.closed, time.until)
 
     def emitted_by(self, moment: int) -> int:
-        """Return the end of the last window that contains an event time.
-
-        Its rows are emitted then.
-        """
+        """Return the end of the last window that contains an event time."""
         return self.grid.end_of(moment)
 
     def last_emitted(self, newest: int) -> int:
@@ -234,10 +221,7 @@ def number_rows(rows: StateRows, column: str, epoch: int) -> StateRows:
 
 
 def first_needed_pane(described: StateDescription, closed: int) -> int | None:
-    """Return the first pane of windows that end after `closed`, both in microseconds.
-
-    `described`: description of the state in the checkpoint. ``None`` for state without panes.
-    """
+    """Return the first pane of windows that end after `closed`; ``None``: there are no panes."""
     panes = [window for window in described.windows or () if "length_us" in window]
     if not panes:
         return None
@@ -251,18 +235,12 @@ def first_needed_pane(described: StateDescription, closed: int) -> int | None:
 
 
 def window_bounds(time: pa.DataType) -> list[pa.Field]:
-    """Return the fields of the output columns for a window's start and end.
-
-    `time`: type of the event-time column.
-    """
+    """Return the fields for a window's start and end; `time`: type of the event-time column."""
     return [pa.field(WINDOW_START, time), pa.field(WINDOW_END, time)]
 
 
 def output_schema(name: str, bounds: list[pa.Field], results: list[pa.Field]) -> pa.Schema:
-    """Return the columns of an operator's output: window bounds, then results.
-
-    Raises if a name is repeated. `name`: the operator's name.
-    """
+    """Return the columns of an operator's output, bounds before results; refuse repeated names."""
     output = pa.schema([*bounds, *results])
     check_column_names(output.names, f"The output of operator {name!r}")
     return output

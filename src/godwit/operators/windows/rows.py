@@ -145,7 +145,6 @@ class RowWindowsOperator(KeyedOperator):
         return tuple(StateId(self.name, state) for state in names)
 
     def schema_of(self, state: str) -> StateSchema:
-        """Return the key and state columns of open panes, or of full panes."""
         return self._panes if state == _PANES else self.schema
 
     def describe_state(self, state: str = STATE) -> StateDescription:
@@ -162,11 +161,9 @@ class RowWindowsOperator(KeyedOperator):
         )
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
-        """Return the upgrade of aggregates; see `ComputeOperator.values_from`."""
         return self._compute.values_from(state, written)
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
-        """Return `count` initial states of aggregates that entries of an earlier schema lack."""
         created = self._compute.new_columns(state, count)
         return created if state == _PANES else self._open_state(np.zeros(count, np.int64), created)
 
@@ -310,10 +307,7 @@ class RowWindowsOperator(KeyedOperator):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
 
     def _pane_keys(self, keys: pa.RecordBatch, key: IntArray, pane: IntArray) -> pa.RecordBatch:
-        """Return the key columns of entries of full panes.
-
-        `key`: position of each pane's key in `keys`.
-        """
+        """Return the key columns of entries of full panes, of the keys at positions `key`."""
         slot = column_of(pane % (self._panes_per_window - 1), None, pa.int64())
         columns = [*keys.take(pa.array(key)).columns, slot]
         return pa.RecordBatch.from_arrays(columns, schema=self._panes.keys)

@@ -31,7 +31,7 @@ from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.aggregates import max as greatest
 from godwit.operators.aggregates import min as least
 from godwit.operators.compute import ComputeOperator
-from godwit.operators.operator import STATE, OperatorOutput, changed_by_key
+from godwit.operators.operator import OperatorOutput, changed_by_key
 from godwit.operators.ordering import order_by, rows_by_group, starts_run
 from godwit.operators.windows.grid import BEGINNING, END
 from godwit.operators.windows.operator import (
@@ -46,7 +46,6 @@ from godwit.store.fixed_width import take_rows
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.checkpoint.evolution import StateDescription
     from godwit.columns.groups import Groups
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.operator import OperatorInput, StateView
@@ -58,7 +57,7 @@ _LAST: Final = f"{RESERVED_PREFIX}_last"
 IntArray = npt.NDArray[np.int64]
 
 
-class SessionCompute(ComputeOperator, EventTimeOperator):
+class SessionCompute(EventTimeOperator, ComputeOperator):
     """Operator of aggregates per key and session."""
 
     kind = "session compute"
@@ -166,10 +165,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         over: StateRows | None,  # sessions that are over
         count: int,
     ) -> tuple[StateRows, IntArray, IntArray]:
-        """Return the stored sessions of all keys, the key of each, and the slot of each.
-
-        `over`: stored sessions that close. `count`: number of slots in use.
-        """
+        """Return the stored sessions of all keys, the key of each, and the slot of each."""
         entries, values, of_key, slots = [], [], [], []
         first = np.zeros(groups.count, np.int64)
         if over is not None:
@@ -217,12 +213,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         time: EpochTime,
         raw: bool,
     ) -> OperatorOutput:
-        """Merge sessions that are at most the gap apart; emit those that close, and store the rest.
-
-        `stored`, `arrived`: sessions in the state, and rows of the epoch. `key`: key number of
-        each. `slots`: number that tells each stored session apart from others of its key. `raw`:
-        `arrived` has raw rows, not partial states.
-        """
+        """Merge sessions that are at most the gap apart; emit those that close, store the rest."""
         ends = [self.time.column] * 2 if raw else [_FIRST, _LAST]
         firsts, lasts = (
             np.concatenate(
@@ -273,10 +264,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
     def _session_states(
         self, stored: pa.RecordBatch, rows: StateRows, session: IntArray, count: int
     ) -> pa.RecordBatch:
-        """Return the states of `count` sessions, from stored sessions and new rows.
-
-        `session`: session number of each stored session, then of each row.
-        """
+        """Return states of stored sessions and new rows, whose numbers are in `session`."""
         of_stored, of_row = session[: stored.num_rows], session[stored.num_rows :]
         with_rows = np.bincount(of_row, minlength=count) > 0
         number = (np.cumsum(with_rows) - 1)[of_row]
@@ -313,10 +301,6 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
     def described_windows(self) -> list[dict[str, Any]]:
         """The session gap as plain values for the checkpoint."""
         return [{"gap_us": self.gap_us}]
-
-    def describe_state(self, state: str = STATE) -> StateDescription:
-        """Describe sessions and their columns for the checkpoint."""
-        return self.with_windows(super().describe_state(state))
 
     def _starts_session(
         self, key: IntArray, first: IntArray, last: IntArray

@@ -58,10 +58,7 @@ class Slots:
         return Slots(active=self.active, since=self.since, over=over)
 
     def recorded(self) -> list[tuple[int, int, int, int]]:
-        """Return the slots as a commit record stores them.
-
-        Key groups that only used the first are left out.
-        """
+        """Return the slots for a commit record, but for key groups that only used the first."""
         used = np.flatnonzero((self.active != 0) | (self.over > BEGINNING))
         columns = (used, self.active[used], self.since[used], self.over[used])
         return list(zip(*(column.tolist() for column in columns), strict=True))

@@ -105,10 +105,7 @@ def tumbling(
     >>> str(gw.tumbling("1 month", zone="Europe/Berlin"))
     'tumbling 1 month in Europe/Berlin'
     """
-    if zone is not None:
-        return _calendar_windows(length, length, start, zone)
-    size = microseconds(length, "The length of a window", least=1)
-    return Hopping(window=_checked_window(size, size, start))
+    return _hopping(length, length, start, zone)
 
 
 @user_call
@@ -140,12 +137,7 @@ def hopping(
     >>> str(gw.hopping("6 hours", every="1 hour"))
     'hopping 6 hours every 1 hour'
     """
-    if zone is not None:
-        return _calendar_windows(length, every, start, zone)
-    size = microseconds(length, "The length of a window", least=1)
-    step = microseconds(every, "The frequency of a window (every=)", least=1)
-    _insist_on_no_gaps(Hopping(window=TimeWindow(length_us=size, every_us=step)))
-    return Hopping(window=_checked_window(size, step, start))
+    return _hopping(length, every, start, zone)
 
 
 @user_call
@@ -206,6 +198,18 @@ def grid_of(specs: Sequence[Hopping], where: str) -> PaneGrid:
     return grid
 
 
+def _hopping(length: Duration, every: Duration, start: Duration, zone: str | None) -> Hopping:
+    """Return windows of fixed length, or of whole days or months of a time zone."""
+    if zone is not None:
+        return _calendar_windows(length, every, start, zone)
+    size = microseconds(length, "The length of a window", least=1)
+    step = microseconds(every, "The frequency of a window (every=)", least=1)
+    first = microseconds(start, "The start of windows", least=0)
+    spec = Hopping(window=TimeWindow(length_us=size, every_us=step, offset_us=first))
+    _check_windows(spec, start, duration_text(step))
+    return spec
+
+
 def _calendar_windows(length: Duration, every: Duration, start: Duration, zone: str) -> Hopping:
     """Return windows of whole days or months, one every `every`; raise if units are mixed."""
     check_zone(zone)
@@ -224,8 +228,7 @@ def _calendar_windows(length: Duration, every: Duration, start: Duration, zone: 
         ),
         calendar=Calendar(unit=unit, zone=zone),
     )
-    _insist_on_no_gaps(spec)
-    _check_start(first, step, start, str(every))
+    _check_windows(spec, start, str(every))
     return spec
 
 
@@ -237,33 +240,17 @@ def _mixed_units_error(length: Duration, other: Duration) -> InvalidFlowError:
     )
 
 
-def _insist_on_no_gaps(spec: Hopping) -> None:
-    """Raise `InvalidFlowError` if the interval between windows exceeds their length."""
-    if spec.window.every_us > spec.window.length_us:
+def _check_windows(spec: Hopping, start: Duration, every: str) -> None:
+    """Raise `InvalidFlowError` if windows leave gaps, or start later than `every` allows."""
+    window = spec.window
+    if window.every_us > window.length_us:
         raise InvalidFlowError(
             f"Windows of {str(spec).removeprefix('hopping ')} leave gaps, and rows in them would "
             "be lost.",
             remedy="Give every= at most the length of the windows.",
         )
-
-
-def _checked_window(length_us: int, every_us: int, start: Duration) -> TimeWindow:
-    """Return the window of a length that begins every `every_us`.
-
-    Raise if a number is not valid.
-    """
-    offset = microseconds(start, "The start of windows", least=0)
-    _check_start(offset, every_us, start, duration_text(every_us))
-    return TimeWindow(length_us=length_us, every_us=every_us, offset_us=offset)
-
-
-def _check_start(offset: int, every: int, start: Duration, every_text: str) -> None:
-    """Raise if the offset of windows is not less than their interval; both have the same unit.
-
-    `start`, `every_text`: both as the user gave them, for errors.
-    """
-    if offset >= every:
+    if window.offset_us >= window.every_us:
         raise InvalidFlowError(
-            f"The start of windows is {start!r}, but they begin every {every_text} anyway.",
+            f"The start of windows is {start!r}, but they begin every {every} anyway.",
             remedy="Give a start that is shorter than that.",
         )

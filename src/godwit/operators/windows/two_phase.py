@@ -72,7 +72,6 @@ class ComputePart(WindowedCompute):
 
     @property
     def two_phase(self) -> TwoPhase:
-        """Role in the two-phase aggregate: one of the two slots of the compute part."""
         return _role_of_part(self, self.part_of or self.name, self.slot)
 
     def close(
@@ -82,10 +81,7 @@ class ComputePart(WindowedCompute):
         time: EpochTime,
         work: WindowWork,  # noqa: ARG002 - the other half merges
     ) -> pa.RecordBatch:
-        """Return the partial states of windows that close, one per key and pane.
-
-        `entries`: stored ones. `changed`: those changed in this epoch, which replace stored ones.
-        """
+        """Return the partial states of windows that close, one per key and pane."""
         if changed is not None:
             entries = _newest_entries(entries.followed_by(changed), len(self.keys))
         pieces, piece_of = self.pieces(entries, time)
@@ -119,7 +115,6 @@ class ConsolidatePart(EventTimeOperator):
 
     @property
     def two_phase(self) -> TwoPhase:
-        """Role in the two-phase aggregate: it consolidates the partials of both slots."""
         return _role_of_part(self, self.part_of, None)
 
     def unify_columns(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:
@@ -180,11 +175,7 @@ class ConsolidatePart(EventTimeOperator):
 
 
 def _role_of_part(part: EventTimeOperator, first: str, slot: int | None) -> TwoPhase:
-    """Return an operator's role in a two-phase aggregate.
-
-    `first`: name of the operator of its first slot. `slot`: of this operator; ``None`` for the
-    phase that consolidates.
-    """
+    """Return an operator's role; `first`: name of that of its first slot; `slot`: its own."""
     return TwoPhase(
         first=first,
         second=second_slots(first),
@@ -195,10 +186,7 @@ def _role_of_part(part: EventTimeOperator, first: str, slot: int | None) -> TwoP
 
 
 def _newest_entries(entries: StateRows, num_hashed: int) -> StateRows:
-    """Return entries without those that a later entry of the same identity replaces.
-
-    `num_hashed`: number of key columns that the hash covers.
-    """
+    """Return entries without those that a later entry of the same identity replaces."""
     groups = group_rows(entries.hashes, entries.keys, 1, num_hashed)
     if groups.count == len(entries.hashes):
         return entries
