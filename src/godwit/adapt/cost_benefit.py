@@ -149,14 +149,12 @@ def select_moves(
     alone: bool = True,
     # whether all moves are made or none, since half of a plan by ranges leaves none
     whole: bool = False,
-    must: bool = False,  # whether they are made whatever they gain
+    must: bool = False,  # moves need not gain more than they cost
 ) -> SelectedMoves:
     """Return the moves of a plan that are worth making, within the budget.
 
     If a plan exceeds the budget, only its first moves are made; the rest is planned again next
-    time. If the problem requires intervals, all moves are made or none. `held_bytes`: state that
-    executors have copies of already. `alone`: nothing is spent yet, so one move may exceed the
-    budget. `whole`: select all moves or none. `must`: moves need not gain more than they cost.
+    time. If the problem requires intervals, all moves are made or none.
     """
     expands = problem.state_bytes * 0.0 if held_bytes is None else held_bytes - problem.state_bytes
     plan = _Plan(problem=problem, planned=planned, terms=terms, expands=expands, variance=variance)

@@ -179,7 +179,7 @@ class Judge:
         reason: str,
         measured: float | None,
     ) -> None:
-        """Announce the verdict on a scaling decision."""
+        """Announce the verdict on a scaling decision; `measured`: the figure now, if known."""
         self._announce(
             events.DecisionJudged,
             before=decision.before,
@@ -286,7 +286,7 @@ class BalanceJudge:
         reason: str,
         measured: float | None,
     ) -> None:
-        """Announce the verdict on the moves of components."""
+        """Announce the verdict on the moves of components; `measured`: load distance, if known."""
         del self._decided[components]
         self._announce(
             events.RebalancingJudged,

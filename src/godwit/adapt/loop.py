@@ -171,7 +171,7 @@ class Controller:
 
     @property
     def memory(self) -> ControllerMemory:
-        """Measurements and decisions that the controller of the next run continues from."""
+        """Measurements and decisions that the controller of the query's next run continues from."""
         now_s, (scaled, scaled_s) = self._clock.now_s(), self._resizing.last
         return ControllerMemory(
             overrides={w: now_s + left for w, left in self._overrides.seconds_left(now_s).items()},

@@ -124,11 +124,11 @@ def _match_intervals(problem: Problem, cuts: IntArray) -> IntArray:
 
 
 def _why_anew(
-    known: _Path,
+    known: _Path,  # the sequence as planned
     path: _Path | None,  # what is left of it
     wanted: tuple[int, ...],
     problem: Problem,
-    variance: FloatArray | None,
+    variance: FloatArray | None,  # of key groups' loads; ``None``: these are exact
 ) -> str:
     """Return the reason to plan the rest of a sequence again; empty if it is still valid.
 

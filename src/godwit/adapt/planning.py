@@ -72,13 +72,9 @@ def measured_problem(
     # component → loads of past periods, oldest first, as many for each
     history: Mapping[str, Sequence[FloatArray]] | None = None,
     topology: Topology,  # who sends to whom
-    seconds_per_byte: float = 0.0,  # what moving state costs, for planners that mind
+    seconds_per_byte: float = 0.0,  # CPU time of sending state
 ) -> MeasuredProblem:
-    """Return the planning problem of some components, from a period's measurements.
-
-    `history`: component → load of key groups in past periods. `seconds_per_byte`: CPU time of
-    sending.
-    """
+    """Return the planning problem of some components, from a period's measurements."""
     period_s, seen = statistics.covered_s, statistics.components
     parts = {
         name: seen.get(name) or _no_statistics(view.components[name].assignment)
@@ -607,7 +603,7 @@ class Planning:
 
         A low limit is tried first, since a planner uses all moves that it may. Twice the moves
         needed to remove load above the mean usually suffice. If the problems are large, only one
-        limit is tried.
+        limit is tried. ``None`` is no limit.
         """
         known, most = self._settings.registered, problem.limits.max_moves
         if self._any_gain or known is None or "max_moves" in known.refuses:
@@ -636,7 +632,10 @@ class Planning:
         return tuple(itertools.compress(numbers, changes))
 
     def _try_plan(self, problem: Problem, *, targets: tuple[int, ...] = ()) -> Solution | None:
-        """Return the planner's solution; ``None`` if it fails, which is announced."""
+        """Return the planner's solution; ``None`` if it fails, which is announced once per reason.
+
+        `targets`: executors after each of the migrations to plan; empty: only the next one.
+        """
         settings, options = self._settings, self._planner_options(problem)
         if targets:
             options = {"sample": SAMPLE} | options | {"targets": targets}
@@ -702,7 +701,10 @@ class Planning:
         *,
         lead_s: float = 0.0,
     ) -> ScalingSituation:
-        """Return load and executors, as they will be after the plans, for a scaling model."""
+        """Return load and executors, as they will be after the plans, for a scaling model.
+
+        `lead_s`: seconds until a decision takes effect, to forecast by.
+        """
         settings, demand = self._settings, period.demand
         stays = sorted(view.executors.keys() - view.draining)
         cores = [view.executors[name] for name in stays]
@@ -847,7 +849,7 @@ def _stage_loads(
 def _queueing_stations(
     period: PeriodStatistics, speeds: Mapping[str, float], demand: float
 ) -> dict[str, Station]:
-    """Return component → arrival and service rates, for the queueing model."""
+    """Return component → arrival rate (times `demand`) and service rate, for the queueing model."""
     stations = {}
     for name, component in period.components.items():
         rows, busy_s = float(component.rows.sum()), float(component.standard_s(speeds).sum())

@@ -250,12 +250,12 @@ class Rebalancing:
         name: str,
         places: dict[int, str],
         sources: list[str],
-        busy: dict[str, FloatArray],  # what lanes have to do, see `spread_over_lanes`
+        busy: dict[str, FloatArray],
     ) -> str:
         """Request the moves of component `name`; return the migration's id, empty if outdated.
 
-        `places`: key group → executor. `sources`: present executor of each. `busy`: load of lanes,
-        which is added to.
+        `places`: key group → executor. `sources`: present executor of each. `busy`: load of lanes
+        (see `spread_over_lanes`), to which the moved load is added.
         """
         # As it is by now: what turns to its other slot has changed the places of that component.
         view = self._migrations.view

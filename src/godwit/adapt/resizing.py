@@ -160,13 +160,10 @@ class Pace:
         situation: ScalingSituation,
         pool: PoolView,
         *,
-        paced: bool,
-        steady: bool = False,  # whether what is measured is of a stream at rest
+        paced: bool,  # the answer is an estimate, subject to hysteresis
+        steady: bool = False,  # the load was steady
     ) -> ScalingStep:
-        """Return the decision that follows from a scaling model's answer; called once a period.
-
-        `paced`: the answer is an estimate, subject to hysteresis. `steady`: the load was steady.
-        """
+        """Return the decision that follows from a scaling model's answer; called once a period."""
         have, self._steady = situation.executors, steady
         coming = have + pool.pending
         lost, self._had = coming < self._had, coming
@@ -584,12 +581,9 @@ class Resizing:
         reason: str,
         numbers: Mapping[str, float],
         *,
-        about: str = "",  # what stays the same where figures in the reason change
+        about: str = "",  # the reason without its figures; empty: the reason itself
     ) -> None:
-        """Announce that a number of executors is not possible, once per reason.
-
-        `about`: subject for which reasons are told apart.
-        """
+        """Announce that a number of executors is not possible, once per reason."""
         about = about or reason
         if about != self._refused:
             self._refused = about

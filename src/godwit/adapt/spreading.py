@@ -263,20 +263,16 @@ def _sides(work: KeyWork | None, grid: Grid) -> SidesOfKey:
 
 
 def parts_for(
-    key_hash: int,
+    key_hash: int,  # see `key_group_of_part`
     count: int,
     *,
-    taken: Grid,  # parts that the key has now
+    taken: Grid,  # the present grid, whose parts are in use
     assignment: Assignment,  # of the operator's component
-    cpu_ms: Mapping[int, float],  # key group → what it has to do, of those that have anything
-    share: float = 1.0,  # of all that, what the key's parts will have
+    cpu_ms: Mapping[int, float],  # key group → load; those without any are left out
+    share: float = 1.0,  # share of all that load in the key's parts
     hashes_whole: bool = True,  # see `KeyedOperator.hashes_whole`
 ) -> tuple[int, ...]:
-    """Choose `count` parts for a key, on different lanes with the least load.
-
-    `taken`: the present grid, whose parts are in use. `cpu_ms`: load of each key group. `share`:
-    share of the key's work per part.
-    """
+    """Choose `count` parts for a key, on different lanes with the least load."""
     if count == 1:
         return WHOLE.parts
     width = max(assignment.lanes)

@@ -135,7 +135,7 @@ class StreamSummary:
 
 
 def _read_assignment(places: Mapping[str, Any]) -> Assignment:
-    """Read the assignment of a component from the journal's plain values."""
+    """Read a component's assignment from its plain values in the journal (`places`), or raise."""
     lanes = [int(count) for count in places["lanes"]]
     if not 0 < sum(lanes) <= _PLACES:
         raise ValueError

@@ -460,7 +460,7 @@ def check_merge_of_states(
 
 
 def _check_divisible(name: str, others: Mapping[str, object]) -> None:
-    """Raise for options that concern all rows of a key (name → value) together with ``merge=``."""
+    """Raise if ``merge=`` is given with options for all rows of a key; `others`: these, by name."""
     given = [other for other, value in others.items() if value]
     if given:
         raise InvalidFlowError(
@@ -472,7 +472,10 @@ def _check_divisible(name: str, others: Mapping[str, object]) -> None:
 
 
 def check_table_names(name: str, broadcast: object, example: str) -> None:
-    """Raise if ``broadcast=`` is no mapping whose names can be names of states."""
+    """Raise if ``broadcast=`` is no mapping whose names can be names of states.
+
+    `example`: names and streams as text, for the error.
+    """
     if not isinstance(broadcast, Mapping) or not all(
         isinstance(table, str) and re.fullmatch("[a-z_][a-z0-9_]*", table) for table in broadcast
     ):

@@ -611,7 +611,8 @@ def choose_snapshots(
     larger, so that it is not postponed for ever; a budget of 0 chooses nothing. `growth`: ratio of
     changelog to snapshot at which a snapshot is due. `segment_overhead_bytes`: fixed cost of
     opening a segment, in bytes that could be read in the same time. Returns key groups by
-    descending ratio; ties in order of key groups.
+    descending ratio; ties in order of key groups. `min_changelog_bytes`: less changelog is left as
+    it is.
     """
     chosen_from = np.zeros(chains.num_key_groups, np.bool_)
     chosen_from[key_groups] = True

@@ -305,6 +305,7 @@ def check_compatible(
     """Raise `CheckpointMismatchError` if stored state does not fit the description of today's.
 
     `subject`: the state's owner, as text. `problems`: further differences, found by the caller.
+    `context`: further context of the error.
     """
     every = [*problems, *changed_meaning(stored, today)]
     if (stored.codec == "arrow") != (today.codec == "arrow"):
@@ -691,7 +692,10 @@ def _changed_sinks(today: FlowVersion, stored: FlowVersion) -> Iterator[str]:
 def _lost_generated_names(
     today: FlowVersion, stored: FlowVersion, added: Sequence[str], removed: Sequence[str]
 ) -> Iterator[str]:
-    """Yield a problem for each operator whose generated name changed: it would lose its state."""
+    """Yield a problem for each two of `added` and `removed` operators that may be the same one.
+
+    Their generated names differ, so it would lose its state.
+    """
     for name in added:
         operator = today.operators[name]
         for old in removed:
@@ -740,7 +744,7 @@ def _swapped_again(today: FlowVersion, stored: FlowVersion, new: str, old: str) 
 
     ``formerly=`` is the same as after the first swap, so origins are compared: one that equals the
     stored origin of its ``formerly`` name shows a swap, unless another equals that of its own name.
-    Changed code shows nothing.
+    Changed code shows nothing. `new`, `old`: name and ``formerly=`` of one.
     """
     cycle = [new]
     while old != new:

@@ -245,7 +245,8 @@ def read_last(
 
     If the journal cannot be read, a warning is logged and the history is lost.
 
-    `decode`: returns the value of an entry; may raise, or return ``None`` to skip it.
+    `count`: number of entries, of all kinds, to look through. `decode`: returns the value of an
+    entry; may raise, or return ``None`` to skip it.
     """
     values: list[_T] = []
     fault: object = None

@@ -127,7 +127,8 @@ def reorder_offsets(entry: bytes, old: Sequence[int], new: Sequence[int]) -> byt
 def files_read(names: Iterable[str], last: int, interval: int = DEFAULT_INTERVAL) -> list[str]:
     """Return the names of a source log's files that Spark reads at a start, ascending by entries.
 
-    `last`: the last entry that must be there; later ones are read as well.
+    `last`: the last entry that must be there; later ones are read as well. Spark merges entries
+    into one file every `interval`.
     """
     names = frozenset(names)
     numbers = (int(n.removesuffix(_MERGED)) for n in names if _ENTRY.fullmatch(n))
@@ -469,7 +470,8 @@ def _read_source_log(
 ) -> dict[str, bytes]:
     """Return path → content of the log of Spark's source `number`, up to entry `end`.
 
-    Works while Spark compacts the log.
+    Works while Spark compacts the log. `end`: ``None``: none is needed. `interval`: see
+    `files_read`.
     """
     files: dict[str, bytes] = {}
     for _ in range(_ATTEMPTS):

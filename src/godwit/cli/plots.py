@@ -205,7 +205,8 @@ def _draw_marks(
 ) -> int:
     """Draw a line for each mark through all panels; return the number of rows of labels.
 
-    `row_height`: of a row of labels, as a share of the uppermost panel's height.
+    `row_height`: of a row of labels, as a share of the uppermost panel's height. `begin_s`,
+    `span_s`: time axis.
     """
     rows = label_rows([((mark.at_s - begin_s) / span_s, mark.label) for mark in marks])
     for (row, is_left), mark in zip(rows, marks, strict=True):

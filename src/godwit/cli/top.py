@@ -569,7 +569,7 @@ def _draw_executors(figures: RunFigures, width: int, room: int, symbols: Symbols
 def _draw_executor(
     executor: ExecutorFigures, busiest_ms: float, name_width: int, width: int, symbols: Symbols
 ) -> Text:
-    """Return the line about one executor: name, share of the time, bar of its load."""
+    """Return an executor's line: name (`name_width` cells), share, bar relative to `busiest_ms`."""
     name = Text(symbols.plain(executor.name))
     name.truncate(name_width, overflow="crop", pad=True)
     index = executor.busy_ms / max(executor.lanes, 1)

@@ -182,7 +182,10 @@ def accuracy(stream: MeasuredStream, question: Question, *, seed: int) -> Accura
 
 
 def _earlier(misses: Sequence[float]) -> tuple[float, str]:
-    """Return the error of earlier predictions, and a text of which these were."""
+    """Return the error of earlier predictions, and a text of which these were.
+
+    `misses`: logarithms of measured over predicted latencies.
+    """
     if len(misses) >= _JUDGED:
         deviation = float(np.sqrt(np.mean(np.square(misses))))
         return deviation, f"{len(misses)} decisions of this stream that were judged"

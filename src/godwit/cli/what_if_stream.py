@@ -250,7 +250,8 @@ def _parts(
 def _since_change(summaries: Sequence[StreamSummary], *, last_s: float, most: int) -> EpochColumns:
     """Return the last epochs with today's executors, without the first of these.
 
-    The effects of a change of executors are over by then. `most`: maximum number of epochs.
+    The effects of a change of executors are over by then. `last_s`, `most`: maximum age, to the
+    last one, and number of epochs.
     """
     at = len(summaries) - 1
     while at > 0 and summaries[at - 1].lanes == summaries[-1].lanes:
@@ -312,7 +313,10 @@ def _least_squares(columns: list[FloatArray], values: FloatArray) -> FloatArray:
 def _components(
     loads: Sequence[LoadSummary], summaries: Sequence[StreamSummary], per_touch_ms: float
 ) -> tuple[SimulatedComponent, ...]:
-    """Return components with the loads of the last summaries, in the order of the topology."""
+    """Return components with the last summaries' loads, in the order of the topology.
+
+    `per_touch_ms`: part of a key group's time in an epoch that does not depend on its rows.
+    """
     known = {summary.epoch: summary for summary in summaries}
     pairs = [(load, known[load.epoch]) for load in loads if load.epoch in known][-_LOADS:]
     topology = summaries[-1].topology

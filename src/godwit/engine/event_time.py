@@ -328,7 +328,7 @@ class EventTimes:
         """Return the minimum event-time progress of an operator's inputs.
 
         ``None`` if an input has no event time. `emitted`: operator → progress of its output.
-        `drained`: idle watermarks. `waiting`: operators with waiting rows.
+        `drained`: idle watermarks.
         """
         fronts = []
         for of in self._flow.inputs_of(operator):

@@ -85,13 +85,9 @@ def operator_instruction(
     always_load: bool,
     time: EpochTime = NO_TIME,  # event time of the operator in this epoch
     tables: Sequence[StateInstruction] = (),  # that every lane has whole
-    left_parts: Sequence[KeyGroupChain] = (),  # of parts that keys leave
+    left_parts: Sequence[KeyGroupChain] = (),  # of parts that hot keys leave, to be merged
 ) -> OperatorInstruction:
-    """Return the instruction for one operator's lanes in the next epoch.
-
-    `always_load`: load the state of all key groups, and not only of those with rows. `left_parts`:
-    chains of parts of hot keys to merge.
-    """
+    """Return the instruction for one operator's lanes in the next epoch."""
     assignment = plan.assignment
     num_key_groups = assignment.num_key_groups
     index = {(place.executor, place.lane): i for i, place in enumerate(places)}
@@ -125,7 +121,7 @@ def operator_instruction(
 def state_instruction(
     *,
     state: StateId,
-    recorded_as: StateId,  # its names as of the committed version
+    recorded_as: StateId,  # its id as of the committed version
     chains: Chains,  # what leads to the committed version of every key group
     # shape ``(num_key_groups,)``: version that is held where it is to be brought forward
     floor: IntArray,
@@ -133,11 +129,7 @@ def state_instruction(
     needed: npt.NDArray[np.bool_],
     to_snapshot: Sequence[int] = (),  # key groups of which a snapshot is due
 ) -> StateInstruction:
-    """Return the instruction by which lanes bring one state up to the committed version.
-
-    `recorded_as`: the state's id in the checkpoint. `floor`: version of each key group's copy.
-    `needed`: mask of key groups to bring up to date.
-    """
+    """Return the instruction by which lanes bring one state up to the committed version."""
     segments, others = chains.segments_since(state, floor, needed)
     snapshots = {g: chain.snapshot for g, chain in others.items() if chain.snapshot is not None}
     floor = floor.copy()

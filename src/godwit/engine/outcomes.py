@@ -73,14 +73,11 @@ def build_commit_record(
     *,
     run_id: str,
     batch: BatchRef | None,  # the micro-batch that the epoch covers, if any
-    before: BatchRef | None,  # the last one that was covered before
+    before: BatchRef | None,  # the last micro-batch that was covered before
     times: Times,  # event time as the epoch leaves it
     sinks: Mapping[str, SinkRecord] | None = None,  # what the sinks are, where there are any
 ) -> CommitRecord:
-    """Return the commit record of an epoch, from its lanes' reports.
-
-    `batch`, `before`: the epoch's batch, and the last one before it.
-    """
+    """Return the commit record of an epoch, from its lanes' reports."""
     ordered = sorted(reports, key=lambda r: (r.level, r.place))
     consumed: dict[str, list[int]] = {}
     for report in _operator_reports(ordered):
@@ -121,7 +118,7 @@ def build_outcome(
     copies: Copies,  # who held what before
     counting: Mapping[tuple[str, int], str],  # see `counted_inputs`
 ) -> EpochOutcome:
-    """Return the outcome of a committed epoch; `copies`: copies on executors before it."""
+    """Return the outcome of a committed epoch."""
     versions: dict[str, dict[StateId, list[PerKeyGroup]]] = {}
     loads: dict[str, list[KeyGroupLoad]] = {c.name: [] for c in flow.components}
     waited: dict[str, list[int]] = {}

@@ -100,7 +100,8 @@ def _read_repartitioned(
 ) -> Iterator[tuple[int, StateRows]]:
     """Yield each key group of a state with its entries, as present columns place them.
 
-    A key group that had entries and now has none is yielded empty.
+    A key group that had entries and now has none is yielded empty. State larger than `max_bytes` is
+    read in several passes.
     """
     chains = log.chains
     every = [chains.chain(state, g) for g in range(chains.num_key_groups)]

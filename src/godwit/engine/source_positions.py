@@ -350,7 +350,7 @@ class SourcePositions:
         return self._batch_up_to(ends, splits) if ends else None
 
     def _plan_round(self, parallelism: int) -> tuple[dict[str, Position], list[NumberedSplit]]:
-        """Return positions and splits of all rows that wait in loops."""
+        """Return positions and splits (up to `parallelism` a loop) of rows that wait in loops."""
         ends: dict[str, Position] = {}
         splits: list[NumberedSplit] = []
         for name in self._rounds:

@@ -164,6 +164,7 @@ def _layouts_without_flow(
     """Return layouts for reading states without the flow: all columns ever written, as written.
 
     Columns that a flow version did not have, or that were dropped since, are null there.
+    `num_keys`: of the first columns, which are the key.
     """
     written: dict[StateId, dict[int, WrittenState]] = {}
     schemas: list[tuple[int, WrittenState, pa.Schema]] = []

@@ -186,13 +186,10 @@ def function_failed(
     key: tuple[object, ...] | None,  # ``None``: it is called for many at once
     error: BaseException,
     *,
-    attempts: int = 1,  # after how many it was given up
-    of: str = "",  # what it was called for, in place of a key
+    attempts: int = 1,  # number of calls
+    of: str = "",  # what it was called for, in place of a key, such as a state
 ) -> UserFunctionError:
-    """Return the error that a user's function of an operator raised `error`.
-
-    `attempts`: number of calls. `of`: the state that the function belongs to, if any.
-    """
+    """Return the error that a user's function of an operator raised `error`."""
     text = user_traceback(error)
     called_for = of if key is None else f"key {key!r}"
     if not text:

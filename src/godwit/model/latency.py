@@ -52,13 +52,10 @@ class LatencyHistogram:
         cls,
         ages_us: npt.NDArray[np.int64],
         *,
-        rows: int | None = None,  # that these stand for; ``None``: for themselves
+        rows: int | None = None,  # of which these are a sample; ``None``: these are all
         max_us: int = 0,  # greatest age of the rows, where these may lack it
     ) -> Self:
-        """Return the histogram of rows with these ages in microseconds.
-
-        `rows`: number of rows, if `ages_us` is a sample. `max_us`: known maximum.
-        """
+        """Return the histogram of rows with these ages in microseconds."""
         if not len(ages_us):
             return cls()
         each = 1.0 if rows is None else rows / len(ages_us)

@@ -498,12 +498,12 @@ def check_arguments(
     called: str = "function(key, rows, state)",
     *,
     named: Iterable[str] = (),  # what it gets by name beside them
-    awaited: bool = False,  # whether it may be asynchronous
+    awaited: bool = False,  # the function may be an ``async def``
     number: int = 3,  # of arguments
 ) -> None:
     """Raise if a user's function does not accept `number` arguments and the keywords `named`.
 
-    `called`: the call as text, for errors. `awaited`: the function may be an ``async def``.
+    `called`: the call as text, for errors.
     """
     name = function_name(function)
     if not awaited and is_asynchronous(function):

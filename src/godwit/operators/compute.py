@@ -110,7 +110,7 @@ class ComputeOperator(KeyedOperator):
         rows: pa.RecordBatch,
         of_row: IntArray,
         count: int,
-        keys: Callable[[], pa.RecordBatch],  # asked for the keys of all states, to name one
+        keys: Callable[[], pa.RecordBatch],  # returns the states' keys, for errors
     ) -> pa.RecordBatch:
         """Aggregate raw rows into `count` partial states; `of_row`: the state of each row."""
         with _naming_key(lambda: keys().select(self.keys.names)):
@@ -330,7 +330,7 @@ def _same_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> npt.NDArray[np.bo
 
 
 def _upgrade_results(
-    upgrades: Mapping[tuple[str, ...], StateUpgrade],  # by names of an aggregate's columns
+    upgrades: Mapping[tuple[str, ...], StateUpgrade],  # by names of an aggregate's state columns
     values: pa.RecordBatch,
 ) -> pa.RecordBatch:
     """Return state columns in which those of some aggregates are upgraded."""

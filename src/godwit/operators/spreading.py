@@ -239,8 +239,9 @@ def key_group_of_part(
 ) -> npt.NDArray[np.int32]:
     """Return the key group of each part of a key.
 
-    A row's hash is that of its key columns and, as one more column, the number of its part. Without
-    `hashes_whole`, part 0 (the undivided key) is null there, which leaves the hash as it is.
+    `key_hash`: of the key without a part. A row's hash is that of its key columns and, as one more
+    column, the number of its part. Without `hashes_whole`, part 0 (the undivided key) is null
+    there, which leaves the hash as it is.
     """
     seeds = np.full(len(parts), key_hash, np.int64).view(np.uint64)
     hashes = hash_int32(parts.astype(np.int32), seeds).view(np.int64)
@@ -275,11 +276,11 @@ _MIN_TIME_US: Final = 10_000  # of a lane in an epoch; below it no key is named
 def measure_work(
     keys: pa.RecordBatch,  # n rows: key columns of each key and part, without the part
     is_part: npt.NDArray[np.bool_],  # shape ``(n,)``: whether the key is spread
-    left: IntArray,  # shape ``(n,)``, like those that follow; see `KeyWork`
+    left: IntArray,  # shape ``(n,)``, as the next two: rows of the left; see `KeyWork`
     right: IntArray,
     pairs: IntArray,
     *,
-    at: IntArray | None = None,  # shape ``(n,)``: row of each key in `own`, where it has others
+    at: IntArray | None = None,  # shape ``(n,)``: row of each key in `keys`; ``None``: the same
     named: npt.NDArray[np.bool_] | None = None,  # shape ``(n,)``: keys to name, in place of these
     hash_of: Callable[[pa.RecordBatch], IntArray] = hash_undivided,
 ) -> OperatorWork:

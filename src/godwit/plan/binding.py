@@ -220,7 +220,7 @@ def join_operator(
 def _check_same_keys(
     node: JoinNode, keys: pa.Schema, origin: str, right: tuple[pa.Schema, str]
 ) -> None:
-    """Refuse a join whose key columns differ in number or types."""
+    """Refuse a join whose key columns differ in number or types; `origin`: the left, for errors."""
     others = [right[0].field(key) for key in node.right_keys]
     if len(keys) != len(others):
         raise InvalidFlowError(
@@ -251,7 +251,7 @@ def _right_columns(
 ) -> pa.Schema:
     """Return the right stream's columns, renamed by a suffix where the left has the same name.
 
-    `taken`: the left stream's columns.
+    `taken`: the left stream's columns. `origin`, `other`: left and right, for errors.
     """
     names = {field.name.lower() for field in taken}
     both = [field.name for field in columns if field.name.lower() in names]

@@ -537,7 +537,7 @@ def _partition(operator: KeyedOperator, node: OperatorNode) -> None:
 def _keys_of(
     operator: str, keys: tuple[str, ...], schema: pa.Schema, origin: str
 ) -> list[pa.Field]:
-    """Return the key columns of an operator; refuse types that cannot be keys."""
+    """Return an operator's key columns; refuse other types. `origin`: its input, for errors."""
     found = [
         _checked_column(schema, key, f"Operator {operator!r} is keyed by", origin) for key in keys
     ]

@@ -140,7 +140,7 @@ def _node_id(node: SourceNode | OperatorNode, loops: set[str]) -> tuple[str, str
 def _arrange_rows(boxes: list[Box], edges: list[Edge]) -> dict[tuple[str, str], int]:
     """Return node → row in its column.
 
-    Nodes are ordered by the rows of the nodes that they read.
+    In a column, nodes are ordered by the rows of the nodes that they read.
     """
     places: dict[tuple[str, str], int] = {}
     for column in sorted({box.column for box in boxes}):

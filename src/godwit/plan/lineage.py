@@ -205,7 +205,7 @@ def _waiting_layout(operator: KeyedOperator, before: str, log: CommitLog | None)
 def _former_rows(
     operator: KeyedOperator, before: str, waiting: Iterable[SegmentRef], log: CommitLog
 ) -> dict[int, Former]:
-    """Return flow version → layout of waiting rows of it, if that differs; raise if one misfits."""
+    """Return flow version → layout of waiting rows, where another; raise if one does not fit."""
     found = {}
     today = columns_of(operator.waiting_schema)
     states = operator.describe_states()

@@ -37,10 +37,7 @@ def feedbacks_of(
     columns: StreamColumns,
     timed: Collection[str],  # sources whose event time some operator uses
 ) -> Iterator[Feedback]:
-    """Yield the feedback edges of a flow; raise if a loop is not closed or not valid.
-
-    `timed`: sources whose event time is needed.
-    """
+    """Yield the feedback edges of a flow; raise if a loop is not closed or not valid."""
     ends = {edge.loop.name for edge in flow.feedbacks}
     for source in flow.sources:
         if isinstance(source.own, FeedbackSource) and source.name not in ends:

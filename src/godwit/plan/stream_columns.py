@@ -118,7 +118,7 @@ class StreamColumns:
         return tuple(bound)
 
     def _source_columns(self, feed: SourceNode, maps: SourceMaps, origin: str) -> pa.Schema:
-        """Return a source's columns after `maps`, cached; raise if they cannot be found."""
+        """Return a source's columns after `maps`, cached, or raise; `origin`: for errors."""
         if (feed.name, maps) in self.of_sources:
             return self.of_sources[feed.name, maps]
         try:

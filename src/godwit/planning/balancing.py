@@ -106,7 +106,7 @@ def _choose_givers(
     load_range: tuple[float, float],
     giving: Literal["range", "mean"],
 ) -> tuple[IntArray, IntArray]:
-    """Return the assignment, and the key groups that executors give away (phases 1 and 2)."""
+    """Return the assignment, and what those outside of `load_range` give away (phases 1 and 2)."""
     (low, high), weight, speed = load_range, problem.weight, problem.speed
     assignment = problem.current.copy()
     staying = np.zeros(problem.num_executors, np.bool_)
@@ -135,7 +135,7 @@ def _choose_givers(
 def _assign_given(problem: Problem, assignment: IntArray, moved: IntArray, used: IntArray) -> None:
     """Assign key groups that were given away, heaviest first, to the least loaded (phase 3).
 
-    Changes `assignment` in place.
+    `used`: executors that may have key groups. Changes `assignment` in place.
     """
     speed, weight = problem.speed[used], problem.weight
     left = np.ones(len(assignment), np.bool_)
@@ -301,7 +301,8 @@ def _next_split(
 ) -> tuple[int, IndexArray, IndexArray]:
     """Return the substream to split by (-1: none), and which of its set leave, and which stay.
 
-    `bar`: covariance that a substream must reach to leave.
+    `bar`: covariance that a substream must reach to leave. `centred`: loads minus their means. Sets
+    to 0 the `contribution` of substreams that no other would leave with.
     """
     while True:
         k = int(contribution.argmax())
@@ -339,7 +340,8 @@ def _covariances_between(
 ) -> tuple[FloatArray, FloatArray]:
     """Return, for the members of two sets, the sums of their covariances with the other set.
 
-    Only covariances of at least `bar` count.
+    Only covariances of at least `bar` count. `rows`, `columns`: members of the one and of the
+    other.
     """
     left, right = _tiles(centred[rows]), _tiles(centred[columns])
     of_rows, of_columns = np.zeros(left.shape[:2]), np.zeros(right.shape[:2])

@@ -341,8 +341,9 @@ def make_solution(
     """Return the solution of a planner: optimal, feasible, or infeasible if it breaks limits.
 
     `optimal` claims a proof that nothing within the limits is better. Broken limits are appended to
-    `reason`. `split`: the keys that the plan splits, if it does. Raises `InvalidPlanError` if the
-    assignment is illegal: a fault of the planner, not of its input.
+    `reason`. `objective`, `bound`, `details`: see `Solution`. `split`: the keys that the plan
+    splits, if it does. Raises `InvalidPlanError` if the assignment is illegal: a fault of the
+    planner, not of its input.
     """
     illegal = illegalities(problem, assignment)
     if illegal:

@@ -84,14 +84,13 @@ def choose_shape(key: SidesOfKey, *, max_parts: int, goal: float) -> tuple[int, 
 
 def place_parts(
     candidates: npt.NDArray[np.int64],  # shape ``(n,)``: the place that each part would have
-    load: npt.NDArray[np.float64],  # shape ``(places,)``: what each place has to do already
+    load: npt.NDArray[np.float64],  # shape ``(places,)``: present load of each place
     count: int,
-    share: float,  # what a part adds to it
+    share: float,  # load of one part
 ) -> list[int]:
     """Choose `count` of the candidates as places of a hot key's parts, the least loaded first.
 
-    They are on different executors and lanes; `load`: present load of each place; `share`: load of
-    one part. Returns positions in `candidates`.
+    They are on different executors and lanes. Returns positions in `candidates`.
 
     Examples
     --------

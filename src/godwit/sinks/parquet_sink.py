@@ -109,7 +109,10 @@ class ParquetLaneWriter:
     fold_case: bool = False
 
     def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
-        """Write files of a lane under ``_staging``; ``None`` if the rows are too few for files."""
+        """Write files of a lane under ``_staging``; ``None`` if the rows are too few for files.
+
+        Also ``None`` if the directory is another sink's by now.
+        """
         parts = partitions_worth_files(
             rows, self.schema, self.partition_by, self.lane_bytes, fold_case=self.fold_case
         )

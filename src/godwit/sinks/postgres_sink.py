@@ -215,7 +215,7 @@ class DeliveredEpochs:
         target: str | None = None,
         oid: int | None = None,
     ) -> None:
-        """Record a point as the last epoch of a table, whatever was recorded before."""
+        """Record a point as a table's last epoch (default: ours), whatever was recorded before."""
         connection.execute(self._record_statement(_RECORD, point, target, oid))
 
     def record_once(self, connection: Connection, point: HistoryPoint) -> tuple[bool, int]:

@@ -213,7 +213,10 @@ def _invalid_values(values: pa.Array) -> npt.NDArray[np.int64]:
 def _nested_arrays(
     values: pa.Array, parents: npt.NDArray[np.int64] | None = None
 ) -> Iterator[tuple[pa.Array, npt.NDArray[np.int64] | None]]:
-    """Yield an array and those nested in it, each with the outer row of each of its values."""
+    """Yield an array and those nested in it, each with its values' outer rows.
+
+    ``None``: each value is a row.
+    """
     dtype = values.type
     if pa.types.is_dictionary(dtype):
         yield from _nested_arrays(values.dictionary_decode(), parents)

@@ -202,7 +202,7 @@ def _to_arrow_schema(text: str) -> pa.Schema:
 def _to_arrow_type(schema: Any, known: dict[str, Any], where: str, within: tuple[str, ...]) -> Any:
     """Convert a parsed Avro type to Arrow's; `within`: enclosing records, to refuse recursion.
 
-    `where`: the field's path, for errors.
+    `where`: the field's path, for errors. `known`: named types so far, which is added to.
     """
     if isinstance(schema, list):
         others = [part for part in schema if part != "null"]

@@ -355,7 +355,10 @@ class FileSource(Source):
     def _cut_range(
         self, piece: FileRange, layouts: dict[File, FileLayout | None], target: float
     ) -> Iterator[tuple[FileRange, float]]:
-        """Yield parts of a range of about `target` bytes, each with its size in bytes."""
+        """Yield parts of about `target` bytes of a range, each with its size in bytes.
+
+        The range is left whole if `layouts` lacks its file.
+        """
         file = piece.file
         if file not in layouts:
             yield piece, file.size
@@ -370,15 +373,12 @@ class FileSource(Source):
 
     def _make_split(
         self,
-        group: list[tuple[FileRange, float]],
+        group: list[tuple[FileRange, float]],  # with sizes in bytes
         layouts: dict[File, FileLayout | None],
         *,
-        few: bool,  # whether rows are worth counting, so that the driver may read them
+        few: bool,  # the split has few rows, so counting these exactly is worth reading the file
     ) -> Split:
-        """Return a split of ranges; adjacent ranges of one file become one range.
-
-        `few`: the split has few rows, so counting these exactly is worth reading the file.
-        """
+        """Return a split of ranges; adjacent ranges of one file become one range."""
         pieces: list[FileRange] = []
         for part, _ in group:
             if pieces and pieces[-1].file == part.file and pieces[-1].stop == part.start:

@@ -349,12 +349,11 @@ class KafkaSource(Source):
         limit: int | None,
         until: Position | None,
         *,
-        fetched: bool = False,  # what is fetched is enough
+        fetched: bool = False,  # do not ask the cluster if messages have been fetched already
     ) -> Position:
         """Return the offsets up to which an epoch that begins at `position` may read.
 
-        `limit`: maximum rows; ``None``: no maximum. `until`: offsets not to exceed. `fetched`: do
-        not ask the cluster if messages have been fetched already.
+        `limit`: maximum rows; ``None``: no maximum. `until`: offsets not to exceed.
         """
         with self._translating_errors("cannot tell how far it reaches"):
             self._check_topics(position)

@@ -176,7 +176,7 @@ class _TextFormat(FileFormat):
 
 
 def _next_line_start(stream: Any, offset: int, size: int) -> int:
-    """Return the offset of the first line that begins at `offset` or later."""
+    """Return the offset of the first line that begins at `offset` or later; `size`: of the file."""
     if offset <= 0 or offset >= size:
         return min(max(offset, 0), size)
     at = offset - 1
@@ -446,14 +446,13 @@ class CsvFormat(_TextFormat):
     def _parse_csv(
         self,
         text: bytes,
-        names: list[str] | None,  # None: the first line has them
+        names: list[str] | None,  # of the columns in the text; ``None``: in its first line
         types: dict[str, pa.DataType],
         columns: list[str] | None,
     ) -> pa.Table:
         """Return lines of CSV as a table, parsed by Arrow.
 
-        `names`: of the columns in the text; ``None``: in its first line. `columns`: those to
-        return.
+        `types`: by column. `columns`: those to return.
         """
         return pacsv.read_csv(
             io.BytesIO(text),

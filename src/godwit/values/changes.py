@@ -175,7 +175,7 @@ class _Comparison:
 def _mentioned_classes(
     node: Any, classes: dict[str, Any], names: set[str] | None = None
 ) -> set[str]:
-    """Return the names of the classes that a type refers to, directly or through other classes."""
+    """Return, or add to `names`, the classes that a type refers to, directly or through others."""
     names = set() if names is None else names
     if isinstance(node, str) or node["kind"] == "literal":
         return names

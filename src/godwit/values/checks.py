@@ -213,7 +213,7 @@ def _attributes(record: Any) -> set[str]:
 
 
 def failing_path(value: Any, fails: Callable[[Any], bool]) -> tuple[str, Any]:
-    """Return path and value of the innermost part of a value for which `fails` returns true."""
+    """Return path and value of the innermost failing part; path ``""`` if no part fails."""
     path = ""
     for _ in range(_DEEPEST):
         failing = next(

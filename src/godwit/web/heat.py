@@ -129,7 +129,7 @@ def heat_of(
 def _component_heat(
     placement: PlacesOfGroups, load: KeyGroupLoad | None, epochs: int, warming: Mapping[int, str]
 ) -> dict[str, Any]:
-    """Return the heat map of one component, as `heat_of` describes it."""
+    """Return the heat map of a component, as `heat_of` does; `load`: of all `epochs` together."""
     size = len(placement.lane_of)
     busy_ms, flags = np.zeros(size), np.zeros(size, np.uint8)
     if load is not None:

@@ -145,13 +145,10 @@ def distribute_rows(
         tuple[UpstreamFeed, ComponentWork]
     ],  # each with what the component upstream did
     assignment: Assignment,  # where the receiver's key groups are
-    share: FloatArray,  # shape ``(m,)``: where its keys are
+    share: FloatArray,  # shape ``(m,)``: share of each key group in the receiver's rows
     rng: np.random.Generator,  # draws what is left of a row, and where rows go that are not paired
 ) -> Routed:
-    """Draw how the rows of upstream components go to a component's key groups.
-
-    `share`: share of each key group in the rows.
-    """
+    """Draw how the rows of upstream components go to a component's key groups."""
     m, rows = assignment.num_key_groups, np.zeros(assignment.num_key_groups, np.int64)
     size, crossed_rows = np.zeros(m), np.zeros(m)
     sent_bytes, received_bytes = np.zeros((2, len(assignment.executors)))
@@ -291,8 +288,7 @@ def exchange_ms(
     """Return the milliseconds of a level's exchange: those of the busiest link.
 
     The cores of all executors read equal shares of the source. `parts`: work of each component of
-    the level. `cores`: executor → number of cores. `row_bytes`: size of a source row. `links`:
-    executor → bytes per second, up and down each.
+    the level. `cores`: executor → number of cores.
     """
     sent, received = dict.fromkeys(links, 0.0), dict.fromkeys(links, 0.0)
     total = sum(cores.values())
@@ -434,9 +430,7 @@ class SimulatedFlow:
     ) -> EpochWork:
         """Return the work of each component in one attempt at an epoch, and its duration.
 
-        `plans`: component → how it runs. `copies`: where lanes expect state to be. `speeds`,
-        `cores`: executor → speed of each core, number of cores. `links`: executor → bytes per
-        second, up and down each.
+        `plans`: component → how it runs.
         """
         costs, works = self._costs, dict[str, ComponentWork]()
         usable = sum(cores[name] * speeds[name] for name in cores)

@@ -109,7 +109,7 @@ class Holdings:
 
         Returns the bytes of changelog and of snapshots written. The keys of a new phase are new to
         the state unless an earlier phase had them, which, since shifts are random, is equally
-        likely for each. `known`: expected number of keys seen in the phase.
+        likely for each.
         """
         if number != self._phase:
             self._phase, self._before = number, self.keys.copy()

@@ -414,7 +414,8 @@ class Simulation:
     ) -> tuple[FloatArray, FloatArray]:
         """Return the expected load of each executor, and the capacity of those that do not drain.
 
-        Draining executors come last in the first array, and are not in the second.
+        Draining executors come last in the first array, and are not in the second. `phase`: number
+        of the phase of keys.
         """
         view, expected = self.conductor.view, self.flow.expected_ms(rows, phase)
         names = sorted(self.executors.alive.keys() & view.executors.keys())

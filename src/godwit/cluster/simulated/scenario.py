@@ -121,7 +121,7 @@ def _scenario(
 ) -> Scenario:
     """Return a scenario; without `components`, its flow has one of the usual cost.
 
-    `cluster`: further fields of the scenario.
+    `shifts_s`: when keys change. `cluster`: further fields of the scenario.
     """
     work = SimulatedComponent(
         name="work", key_groups=size.key_groups, row_ms=_ROW_MS, key_bytes=10_000

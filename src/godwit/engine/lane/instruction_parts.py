@@ -174,14 +174,11 @@ def _split_by_executor(
 
 def _split_state_by_executor(
     state: StateInstruction,
-    owner: npt.NDArray[np.int64],  # of each key group
-    order: npt.NDArray[np.int64],  # key groups by owner
-    ends: Sequence[int],  # where those of an owner begin in it, and end
+    owner: npt.NDArray[np.int64],  # executor number of each key group
+    order: npt.NDArray[np.int64],  # key groups ordered by owner
+    ends: Sequence[int],  # where each owner's key groups begin in `order`, and end
 ) -> list[_Chains]:
-    """Return the chains of a state's instruction for each executor.
-
-    `owner`: executor number of each key group. `order`, `ends`: key groups ordered by executor.
-    """
+    """Return the chains of a state's instruction for each executor."""
     executors = len(ends) - 1
     segments = _segments_by_executor(state.segments, owner, executors)
     snapshots: list[dict[int, SnapshotRef]] = [{} for _ in range(executors)]

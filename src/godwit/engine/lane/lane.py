@@ -439,13 +439,12 @@ class _Lane:
         instruction: OperatorInstruction,
         store: LocalStore,
         touched: npt.NDArray[np.bool_],  # key groups that rows arrived for
-        here: npt.NDArray[np.bool_],  # key groups of the lane that are not suspended
+        here: npt.NDArray[np.bool_],  # mask of the lane's key groups that are not suspended
     ) -> tuple[dict[StateId, Hydration], npt.NDArray[np.bool_]]:
         """Bring the states of touched key groups up to date.
 
-        Returns each state's copies, and a mask of key groups that are not up to date. `here`: mask
-        of the lane's key groups. Invariant: a key group is processed only if all of the operator's
-        states of it are up to date.
+        Returns each state's copies, and a mask of key groups that are not up to date. Invariant: a
+        key group is processed only if all of the operator's states of it are up to date.
         """
         operator, num_key_groups = member.operator, len(instruction.places)
         gone = operator.expired_entries(instruction.time.closed)
@@ -473,13 +472,10 @@ class _Lane:
         self,
         operator: KeyedOperator,
         instruction: OperatorInstruction,
-        hydrations: Mapping[StateId, Hydration],
-        warm: npt.NDArray[np.bool_],  # key groups of the lane whose states are here
+        hydrations: Mapping[StateId, Hydration],  # of the operator's states
+        warm: npt.NDArray[np.bool_],  # mask of key groups of the lane that are up to date
     ) -> None:
-        """Write the requested snapshots of key groups, without entries of closed panes.
-
-        `warm`: mask of key groups that are up to date.
-        """
+        """Write the requested snapshots of key groups, without entries of closed panes."""
         gone = operator.expired_entries(instruction.time.closed)
         for state in instruction.states:
             key_groups = np.flatnonzero(

@@ -30,14 +30,14 @@ def stage_output(
     rows: pa.Table,
     files: LaneFiles,
     *,
-    where: str,  # where the rows come from, for errors
+    where: str,  # the operator, for errors
     epoch: int,
-    place: int,
+    place: int,  # number of the lane, for names of files
 ) -> None:
     """Stage rows for a sink, without those that its target cannot take.
 
-    `where`: the operator, for errors. Raises `SinkError`, with the first row's key, if there are
-    such rows and no sink for rejected rows.
+    Raises `SinkError`, with the first row's key, if there are such rows and no sink for rejected
+    rows.
     """
     if rows.num_rows == 0:
         return

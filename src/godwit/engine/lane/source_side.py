@@ -211,7 +211,7 @@ def ship_input(
 ) -> Iterator[Blob]:
     """Yield payloads with rows for the operator that reads them, by lane.
 
-    Rows are combined per key if that saves work. `partition`, `chunk`: numbers of the rows' origin.
+    Rows are combined per key if that saves work.
     """
     number = lane_input.number
     if lane_input.time is not None:

@@ -147,7 +147,7 @@ def ship_unreadable(
     shipment: Shipment,  # of any operator: any of its lanes will do
     source: str,
     rows: pa.RecordBatch,
-    origin: tuple[int, int, int, int],
+    origin: tuple[int, int, int, int],  # the sender (see `Header`)
     *,
     keep: bool,  # whether a sink gets them; they are counted anyway
 ) -> Iterator[Blob]:
@@ -209,10 +209,10 @@ class Shipment:
 def ship_arrivals(
     shipment: Shipment,
     arrivals: Arrivals,
-    origin: tuple[int, int, int, int],
+    origin: tuple[int, int, int, int],  # the sender (see `Header`)
     *,
     rows: int = 0,  # rows that no other payload counts
-    number: int = 0,  # of the operator's input that they came by
+    number: int = 0,  # number of the operator's input that they came by
 ) -> Iterator[Blob]:
     """Yield a payload with a report of sent rows' event times, to any lane of the operator."""
     header = _HEADER.pack(ARRIVALS, shipment.level, shipment.index, *origin, rows, number)
@@ -231,12 +231,11 @@ def ship(
     # their share of the payloads in bytes
     tally: npt.NDArray[np.float64] | None = None,
     *,
-    number: int = 0,  # of the operator's input that the rows come by
+    number: int = 0,  # number of the operator's input that the rows come by
 ) -> Iterator[Blob]:
     """Yield payloads of rows by place; combined per key if that saves work.
 
-    `origin`: numbers that order payloads. `tally`: rows per place, which is added to. `number`: of
-    the operator's input. Rows of a broadcast table go to all places.
+    Rows of a broadcast table go to all places.
     """
     if number in shipment.operator.broadcast_inputs:
         yield from _ship_to_all(shipment, columns, origin, number)
@@ -391,7 +390,7 @@ def check_keys_stay_in_lane(
     upstream: UpstreamInput,
     columns: pa.RecordBatch,
     shipment: Shipment,
-    place: int,
+    place: int,  # of this lane
 ) -> None:
     """Raise `EpochFailedError` if a user's function gave a row a key that belongs to another lane.
 

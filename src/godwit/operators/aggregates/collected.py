@@ -46,7 +46,10 @@ IntArray = npt.NDArray[np.int64]
 
 
 def bind_values(column: pa.Field, *, name: str, limit: int | None = None) -> BoundAggregate | None:
-    """Bind the collecting aggregate `name`; ``None`` if it cannot take the column's type."""
+    """Bind the collecting aggregate `name`; ``None`` if it cannot take the column's type.
+
+    `limit`: maximum number of values of a key.
+    """
     if not can_be_state(column.type):
         return None
     bound = {} if limit is None else {"limit": limit}

@@ -176,7 +176,7 @@ class IntervalJoin(JoinOperator):
         rows: _Bucketed,  # of state and new, and behind the first `kept` the probes
         kept: int,
         distinct: pa.RecordBatch,
-        left: IntArray,  # rows of the left in all pairs
+        left: IntArray,  # the left row of each pair
     ) -> OperatorWork:
         """Return the numbers of rows and pairs of the epoch per key, to find hot keys."""
         count = distinct.num_rows

@@ -160,7 +160,7 @@ class Pieces:
         return first if end - first == 1 else self.ready.get(window.panes)
 
     def _piece_numbers(self, groups: Sequence[_SpanGroup], count: int) -> npt.NDArray[np.integer]:
-        """Return the piece number of each of `count` entries, which are grouped by span."""
+        """Return the piece of each of `count` entries, grouped by span; `self.count`: none."""
         piece_of = np.full(count, self.count)
         for group in groups:
             numbers = group.number
@@ -194,7 +194,7 @@ class Pieces:
         return {step.window: step for step in plan.steps}
 
     def pieces_read(self, steps: Mapping[tuple[int, int], ConsolidationStep]) -> set[int]:
-        """Return the numbers of the pieces that a plan reads."""
+        """Return the numbers of the pieces that windows are built from, with steps of `plan`."""
         parts = [part for step in steps.values() for part in step.parts]
         parts += [w.panes for w in self.to_build if w.panes not in steps]
         read = {window.own for window in self.windows if window.own is not None}

@@ -196,7 +196,7 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
         return groups, keys, self.merge_partials(groups, rows) if data.is_partial else rows
 
     def _add_to_retained(self, data: OperatorInput, kept: KeptSpans) -> OperatorInput:
-        """Return the input with late rows added to retained closed windows that contain them."""
+        """Return the input with copies of late rows for retained windows that contain them."""
         panes, time = values_of(data.rows.keys.column(self.pane_position)), data.time
         if int(panes.min()) >= time.closed:
             return data
@@ -316,7 +316,7 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
         piece_of: npt.NDArray[np.integer],  # shape ``(n,)``: the piece of each entry
         work: WindowWork,
         *,
-        repeats: bool,  # whether some entries are there twice; the later one counts
+        repeats: bool,  # a key may have several entries in a piece; the last one counts
         steps: Steps | None = None,  # as planned before the entries were read; ``None``: by them
     ) -> tuple[pa.RecordBatch, StateRows | None]:
         """Merge entries into windows; return the output of those that close, and those to retain.

@@ -153,7 +153,7 @@ class PaneGrid:
     def _of_kind(
         self, kind: int, window: TimeWindow, panes: Moments, closed: int, until: int
     ) -> tuple[Moments, Moments, Moments, Moments]:
-        """Pairs of panes and windows of one kind: pane, kind, start and end."""
+        """Return pairs of panes and open windows that close by `until`: pane, kind, start, end."""
         every, length = window.every_us, window.length_us
         last = (panes - window.offset_us) // every * every + window.offset_us
         first = last - (length - (panes - last) - self.width_us) // every * every

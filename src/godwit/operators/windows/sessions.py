@@ -162,7 +162,7 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
         groups: Groups,
         keys: pa.RecordBatch,  # of arrived rows, `count` of them, and of `over`
         state: StateView,
-        over: StateRows | None,  # sessions that are over
+        over: StateRows | None,  # stored sessions that close
         count: int,
     ) -> tuple[StateRows, IntArray, IntArray]:
         """Return the stored sessions of all keys, the key of each, and the slot of each."""
@@ -208,8 +208,8 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
         *,
         stored: StateRows,
         arrived: StateRows,  # partial states, or rows where `raw`
-        key: IntArray,  # of each part: first of the stored ones
-        slots: IntArray,  # of those
+        key: IntArray,  # key number of each session: first of the stored ones
+        slots: IntArray,  # what tells stored sessions of one key apart
         time: EpochTime,
         raw: bool,
     ) -> OperatorOutput:

@@ -158,6 +158,7 @@ def _ways_to_meet(
 
     `one`, `other`: unit, and whether it is a single key group. They are collocated on the
     partition's executor if one of them is a single key group, otherwise on the less loaded one.
+    `index`: load index per executor. `home`: executor of each unit.
     """
     (a, a_is_partition), (b, b_is_partition) = one, other
     b_goes, a_goes = (b, a), (a, b)
@@ -318,7 +319,8 @@ def _best_step(
     """Return the (unit, executor) moves that gain most traffic, and the gain; 0 if none do.
 
     Pairs of executors are searched in descending order of an upper bound of their gain.
-    `with_executor`: traffic of each unit with each executor.
+    `with_executor`: traffic of each unit with each executor. `limit`: see
+    `Placement.permits_moves`. `go_on`: returns whether there is time.
     """
     place, stays = placement.place, placement.model.stays
     gain = with_executor - with_executor[np.arange(len(place)), place][:, None]
@@ -494,7 +496,8 @@ class _Search:
         """Yield attempts under weaker and weaker constraints.
 
         In turn: `pairs` pairs, half of them, smaller partitions, none. Combinations of units and
-        pins that were tried already are skipped.
+        pins that were tried already are skipped. `share`: load of a partition, in percent of the
+        mean; `step` less each time.
         """
         while share > 0:
             unit_of = _partition_sets(self.problem, self.scored, self.graph, share)
@@ -585,7 +588,7 @@ def _partition_sets(
 def _split_set(
     problem: Problem, graph: KeyGroupGraph, members: IndexArray, share: float
 ) -> list[IndexArray]:
-    """Split a set of key groups until each part has little load and little state to migrate."""
+    """Split key groups into parts of at most `share` percent of the mean load and little state."""
     if len(members) == 1:
         return [members]
     limits, weight = problem.limits, problem.weight

@@ -105,7 +105,7 @@ def _is_within_budget(
     available: IntArray,
     distance: float,
 ) -> bool:
-    """Return whether the budget lets every executor come within `distance` of the mean."""
+    """Return whether by `checks` all executors can come within `distance` of the mean."""
     # A hair's width of slack: rounding must never make the bound too high.
     excess = load - (mean + distance) * speed * (1 + 1e-12)
     missing = np.zeros_like(load)
@@ -469,7 +469,7 @@ def plan_milp(
 def _plan_problem(
     problem: Problem, *, limits: SolverLimits, least_gain: float, gap: float
 ) -> Solution:
-    """Return the plan for all executors that are not draining, with each key group as a unit."""
+    """Return the plan for all executors that are not draining; `least_gain`, `gap`: in percent."""
     model = build_model(problem, single_units(problem))
     least = load_distance_bound(problem)
     result = allocate_units(
@@ -576,7 +576,8 @@ def _evacuate(
 
     Tries to take as many key groups off draining executors as the budget has moves, then half as
     many, and so on, and takes the first plan that is nearly as balanced. Returns the better search,
-    and whether its plan gives up balance.
+    and whether its plan gives up balance. `start`: placement to begin from. `enough`: distance to
+    stop at.
     """
     waiting = int((~model.stays[search.place]).sum())
     already = int((~model.stays[start]).sum()) - waiting
@@ -636,7 +637,7 @@ def _search_neighbourhoods(
     deadline: float,
     least: float,
 ) -> tuple[IntArray, int]:
-    """Improve a placement until a limit ends the search; return it, and the number of rounds."""
+    """Improve `place` until a limit or the bound `least` is met; return it, and the rounds done."""
     failures, rounds = 0, 0
     best = place
     while rounds < limits.rounds and failures < limits.patience:

@@ -199,7 +199,10 @@ def _check_sequence(problem: Problem, targets: Sequence[int], taus: Sequence[flo
 def _layers(
     problem: Problem, targets: Sequence[int], last_cuts: list[IntArray], sample: int | None
 ) -> tuple[list[IntArray], bool]:
-    """Return the partitionings of every step but the last, and whether these are all of them."""
+    """Return the partitionings of every step but the last, and whether these are all of them.
+
+    `sample`: most partitionings a step.
+    """
     most = MAX_PARTITIONINGS if sample is None else min(sample, MAX_PARTITIONINGS)
     steps = list(zip(last_cuts[:-1], targets[:-1], strict=True))
     if sample is None or all(count_partitionings(last_cut, n) <= most for last_cut, n in steps):

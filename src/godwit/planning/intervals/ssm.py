@@ -283,7 +283,7 @@ class _Gains:
 def _read_intervals(
     line: Line, best: FloatArray, parts: int, cache: list[_Gains] | None
 ) -> list[tuple[int, int, int]]:
-    """Return the intervals (x, y, keeper) of the best plan, left to right, from table `best`."""
+    """Return the best plan's intervals (x, y, keeper) by table `best`; `cache`: gains by block."""
     m = len(line.last_cut) - 1
     cuts, x, used, k, block = [], 0, 0, parts, 0
     while x < m:

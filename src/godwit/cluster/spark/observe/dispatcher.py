@@ -203,7 +203,7 @@ class EventDispatcher:
             self._queue_record(lambda: self._record_entry(kind, values))
 
     def record_samples(self, kind: str, ask: Callable[[], Mapping[str, Any] | None]) -> None:
-        """Call `ask` about once a second; record its result if it changed and is not ``None``."""
+        """Call `ask` about once a second; record a new result as `kind`, unless it is ``None``."""
 
         def sample() -> bool:
             """Add the sampled function on the recorders' thread."""

@@ -125,13 +125,12 @@ class LaneJob:
     def run(
         self,
         instruction: EpochInstruction,
-        payloads: Mapping[int, Sequence[bytes]],  # place → payloads
+        payloads: Mapping[int, Sequence[bytes]],  # lane number → payloads
         given_up: Callable[[], str],  # see `send_work`
     ) -> list[LaneReport] | None:
         """Run all levels of an epoch, and return the reports; ``None`` if a lane has refused.
 
-        `payloads`: by lane number. `given_up`: see `send_work`. Raises `LaneLostError`; the job has
-        to be ended then.
+        Raises `LaneLostError`; the job has to be ended then.
         """
         attempt, parts = next(self._attempts), InstructionParts.of(instruction)
         places = instruction.places

@@ -132,12 +132,9 @@ class ControllerThread:
         self,
         epoch: EpochObserved,
         batch: BatchRef | None = None,  # the epoch's micro-batch
-        rows: int = 0,  # that this has
+        rows: int = 0,  # of the micro-batch
     ) -> None:
-        """Queue an epoch's outcome for the controller; returns at once.
-
-        `batch`, `rows`: the epoch's micro-batch, and its rows.
-        """
+        """Queue an epoch's outcome for the controller; returns at once."""
         self._tasks.put(lambda: self._controller.observe(self._with_backlog(epoch, batch, rows)))
 
     def epoch_delivered(self, latency: LatencyHistogram) -> None:

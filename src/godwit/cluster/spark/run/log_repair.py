@@ -201,7 +201,7 @@ class _LogPlan:
         return counted
 
     def _check_history(self, directory: str, last: int) -> None:
-        """Add steps for damaged entries of earlier epochs that Spark reads at a start."""
+        """Add steps for damaged log entries up to `last` that Spark reads at a start."""
         names = {path.rpartition("/")[2]: path for path in self._entries_of(directory).values()}
         known = {step.path for step in self.steps}
         for name in files_read(names, last, self.interval):
@@ -233,7 +233,7 @@ class _LogPlan:
         return None if content is None else content.splitlines()[1:]
 
     def _check_source(self, name: str, lines: list[bytes]) -> None:
-        """Add steps for one entry of a source's log, whose file may be a compacted one."""
+        """Add steps unless an entry of a source's log, maybe in a compacted file, has `lines`."""
         directory, _, number = name.rpartition("/")
         entry = int(number)
         log = self._entries_of(directory)
@@ -313,7 +313,7 @@ class _LogPlan:
         return bool(sums == beside[8:])
 
     def _plan_rewrite(self, path: str, current: bytes | None, content: bytes) -> None:
-        """Add a step that writes a log file again, unless its content is right."""
+        """Add a step that writes a log file again; `current`: what it has, ``None`` if torn."""
         if not content:
             self._plan_impossible(path, "It is gone, and the record does not carry it.")
             return

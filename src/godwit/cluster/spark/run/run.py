@@ -437,7 +437,7 @@ def open_run(
 def _opened(
     flow: CompiledFlow,
     storage: CheckpointStorage,
-    rows_of: Callable[[Recovery, CommitLog], BatchRows],
+    rows_of: Callable[[Recovery, CommitLog], BatchRows],  # returns the epochs' source of rows
     options: Options,
     spark: SparkSession,
     *,
@@ -530,14 +530,13 @@ def _open_parts(
     run_id: str,
     dispatcher: EventDispatcher,
     gate: EpochGate,
-    closing: dict[str, Callable[[], object]],  # gets each part as it is opened
+    closing: dict[str, Callable[[], object]],  # gets a function per part, once it is open
     past: list[events.Event],
     before: RunParts | None,
 ) -> RunParts:
     """Open all parts of a run, whose sources are open.
 
-    `closing`: gets a function for each part that is open. `past`: events until now. `before`:
-    closed parts, whose work these go on with.
+    `past`: events until now. `before`: closed parts, whose work these go on with.
     """
     flow = recovery.flow
     cluster = _open_cluster(

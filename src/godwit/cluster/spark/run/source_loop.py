@@ -450,7 +450,8 @@ class SourceLoop:
         """Run an epoch with rows, and call `Source.committed` after its commit.
 
         Returns false without one if the state was repartitioned since: what waits in loops has
-        another position then, and the batch is to be planned again.
+        another position then, and the batch is to be planned again. `asked_us`: time of the poll
+        that found the rows.
         """
         batch = replace(planned, look=self._figures.observe(planned, asked_us))
         outdated = False

@@ -228,15 +228,15 @@ class EpochGate:
     @contextmanager
     def epoch(
         self,
-        stopped: Callable[[], bool] = lambda: False,  # the query was stopped in another way
+        stopped: Callable[[], bool] = lambda: False,
         *,
-        broken_off: Callable[[], bool] = lambda: False,  # in the middle, in another way than here
+        broken_off: Callable[[], bool] = lambda: False,
     ) -> Iterator[None]:
         """Context in which one epoch runs at a time; an error inside fails the query.
 
-        `stopped`, `broken_off`: return whether Spark's query is being stopped, while the epoch
-        cannot begin yet, and whether the running epoch is to be aborted. Raises `GateClosedError`
-        if the gate is closed, or closes while waiting for other epochs.
+        Raises `GateClosedError` if the gate is closed, or closes while waiting for other epochs.
+        `stopped`: returns whether Spark is stopping the query. `broken_off`: returns whether it
+        cancels the epoch's jobs, whose errors do not fail the query then.
         """
         try:
             with self.between_epochs(stopped):

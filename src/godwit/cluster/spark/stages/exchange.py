@@ -278,10 +278,7 @@ def run_beside(
     run_task: Callable[[int], Iterable[Any]],  # called with a task's number
     spark: SparkContext,
 ) -> PythonStage:
-    """Return the stage of tasks over an RDD's partitions, and `tasks` further ones without input.
-
-    `run`, `run_task`: functions of the former and of the latter.
-    """
+    """Return the stage of tasks over an RDD's partitions, and of `tasks` ones without input."""
     first: int = partitions.getNumPartitions()
 
     def one(index: int, partition: Iterator[bytes]) -> Iterator[Any]:

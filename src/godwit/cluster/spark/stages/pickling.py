@@ -115,7 +115,7 @@ class _Later:
 
 
 def _struct_recipe(cls: Any, attributes: dict[str, Any]) -> tuple[Any, ...]:
-    """Return how to make a msgspec struct class of the main script, for `pickle`."""
+    """Return how to make a msgspec struct class of the main script, from its `attributes`."""
     own = [name for name in inspect.get_annotations(cls) if name in _fields(cls)]
     config = cls.__struct_config__
     options = {name: getattr(config, name) for name in _STRUCT_OPTIONS}

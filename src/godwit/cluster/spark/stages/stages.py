@@ -176,7 +176,7 @@ def run_stages(
     """Run the stages of one epoch, and return the lanes' reports.
 
     `waiting`: lanes that wait for work, if any; they run an epoch whose rows are on the driver, or
-    one without rows. `by_files`: payloads between lanes of one executor may go through files.
+    one without rows.
     """
     arrived: dict[int, list[bytes]] = {}
     if source is not None and source.is_here:  # the source side and its exchange, done here
@@ -197,7 +197,7 @@ def run_stages(
 
 def _run_jobs(
     source: EpochRows | None,
-    arrived: Mapping[int, Sequence[bytes]],  # place → payloads of rows that are here
+    arrived: Mapping[int, Sequence[bytes]],  # lane number → payloads of rows that are on the driver
     program: Shipped[Program],
     instruction: EpochInstruction,
     spark: SparkContext,
@@ -206,7 +206,7 @@ def _run_jobs(
 ) -> list[LaneReport]:
     """Run an epoch's stages as Spark jobs; return reports, or raise `FilesLostError`.
 
-    `arrived`: payloads by lane number. See `run_stages`.
+    See `run_stages`.
     """
     locations = [place.location for place in instruction.places]
     places = len(locations)

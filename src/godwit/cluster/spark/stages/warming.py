@@ -76,6 +76,7 @@ def warm_copies(
     """Bring copies on an executor up to date; block, and return key group → version.
 
     Raises `MigrationError` if Spark ran the job on another executor, or the job failed.
+    `committed`: last committed epoch.
     """
     shipped = pickling.dumps(layout)  # what upgrades old state may be of the main script
 
