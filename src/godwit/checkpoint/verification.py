@@ -191,7 +191,8 @@ class _Verification:
     ) -> tuple[int, int] | None:
         """Replay the records from the first manifest needed.
 
-        Returns the first and the last retained epoch; ``None`` if there are none.
+        Returns the first and the last retained epoch; ``None`` if there are none. `commits`,
+        `manifests`: by epoch; ``None``: cannot be read.
         """
         last = max([*commits, *manifests], default=-1)
         if last < 0:

@@ -180,7 +180,7 @@ class StageAdvice:
         self._note_batch(run.batch, comparison)
 
     def _note_batch(self, batch: int, comparison: WhatIf) -> None:
-        """Add a micro-batch to the picture, and to the worst ones if it is one."""
+        """Add a micro-batch to those to draw, and to the worst ones if it is among them."""
         self.drawn.append(
             Batches(
                 first=batch,

@@ -104,7 +104,7 @@ class Recovery:
         }
 
     def times(self, latest: CommitRecord | None) -> Times | None:
-        """Return the event times after the last epoch, by present names."""
+        """Return event times after the last epoch, by present names; ``None`` without epochs."""
         if latest is None:
             return None
         slots = {  # of operators that are gone too, which may come back

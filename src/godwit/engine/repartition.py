@@ -167,7 +167,7 @@ def checked_columns(flow: CompiledFlow, asked: Any) -> dict[str, tuple[str, ...]
 
 
 def check_can_repartition(operator: KeyedOperator, log: CommitLog) -> None:
-    """Raise while waiting rows, slots or divided hot keys depend on the key groups."""
+    """Raise if the operator has divided hot keys, waiting rows, or slots of key groups."""
     name, latest = operator.name, log.latest
     if PART in operator.hash_columns.names:
         raise CheckpointError(

@@ -91,7 +91,7 @@ class UserNames:
         return replace(event, **changed)
 
     def _with_user_names(self, field: str, value: Any) -> Any:
-        """Return the value of an event's field, with users' names in place of engine names."""
+        """Return an event's value of `field`, with users' names in place of engine names."""
         if field in _ONE and isinstance(value, str):
             return self[value]
         if field == "what" and isinstance(value, str) and " of " in value:

@@ -236,7 +236,7 @@ class DeliveredEpochs:
         target: str | None = None,
         oid: int | None = None,
     ) -> sql.Composed:
-        """Return the statement that records an epoch for a table."""
+        """Return `statement`, which records an epoch for a table (default: ours), filled in."""
         return self._format_statement(
             statement,
             self._schema,

@@ -417,7 +417,8 @@ class CsvFormat(_TextFormat):
     ) -> pa.Table:
         """Return lines of CSV as a table.
 
-        Raise for line breaks in values if files may be cut there.
+        `names`: columns of the text. `types`: of these. `columns`: those to return. Raises for line
+        breaks in values if files may be cut there.
         """
         quote = self._parse["quote_char"]
         has_breaks = self._parse["newlines_in_values"]
@@ -447,13 +448,10 @@ class CsvFormat(_TextFormat):
         self,
         text: bytes,
         names: list[str] | None,  # of the columns in the text; ``None``: in its first line
-        types: dict[str, pa.DataType],
-        columns: list[str] | None,
+        types: dict[str, pa.DataType],  # column → type
+        columns: list[str] | None,  # those to return; ``None``: all
     ) -> pa.Table:
-        """Return lines of CSV as a table, parsed by Arrow.
-
-        `types`: by column. `columns`: those to return.
-        """
+        """Return lines of CSV as a table, parsed by Arrow."""
         return pacsv.read_csv(
             io.BytesIO(text),
             pacsv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),

@@ -272,7 +272,7 @@ def _drop_from_value(
 
 
 def _possible_members(value: Any, nodes: list[Any], classes: dict[str, Any]) -> list[Any]:
-    """Return the union members that a decoded value may belong to: by kind, or by a tag."""
+    """Return those of a union's `nodes` that a decoded value may belong to: by kind, or tag."""
     kinds = [node for node in nodes if isinstance(node, dict) and node["kind"] != "literal"]
     if isinstance(value, list):
         return [node for node in kinds if node["kind"] != "class" and "key" not in node]
@@ -286,7 +286,7 @@ def _possible_members(value: Any, nodes: list[Any], classes: dict[str, Any]) -> 
 
 
 def _as_node(value: Any, type_node: Any, classes: dict[str, Any]) -> Any:
-    """Return the Python value that a decoded msgpack value of a type stands for."""
+    """Return the Python value of a decoded msgpack value; `classes`: name → description."""
     if isinstance(type_node, str):
         return _FROM_TEXT[type_node](value) if type_node in _FROM_TEXT else value
     kind = type_node["kind"]
@@ -318,7 +318,7 @@ def _as_node(value: Any, type_node: Any, classes: dict[str, Any]) -> Any:
 
 
 def _as_union_member(value: Any, nodes: list[Any], classes: dict[str, Any]) -> Any:
-    """Return the Python value of a decoded value of a union, by the member that it belongs to."""
+    """Return the Python value of a decoded value of a union, by the one of `nodes` that fits."""
     if value is None:
         return None
     rest = [node for node in nodes if node != "none"]
