@@ -3,7 +3,7 @@
 Small programs go to HiGHS whole and come back proved.  Larger ones are solved by local search,
 again and again after taking some moves back, and now and then by HiGHS on a few executors around
 the worst one, for as long as the limits allow; a combinatorial bound says how far from the optimum
-they can be.
+they can be.  Where SciPy, which has HiGHS, is not installed, local search plans alone.
 
 Invariant: nothing ever moves onto a draining executor, and plans made one after another on the same
 loads empty it: a plan that hardly balances takes at least one key group off, budget permitting (the
@@ -13,14 +13,15 @@ the last per cent of balance.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import sparse
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from godwit.planning import metrics
 from godwit.planning.allocation.model import (
@@ -35,10 +36,17 @@ from godwit.planning.allocation.search import AllocationSearch
 from godwit.planning.arrays import wrong_value
 from godwit.planning.solution import make_solution
 
+HAS_SOLVER = find_spec("scipy") is not None
+if HAS_SOLVER:
+    from scipy import sparse
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
 if TYPE_CHECKING:
     from godwit.planning.arrays import BoolArray, Clock, FloatArray, IndexArray, IntArray
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
+
+_logger = logging.getLogger(__name__)
 
 _PRECISION = 1e-9
 """Share of the mean to which the bound is found; plans are compared to a millionth of it."""
@@ -529,7 +537,9 @@ def allocate_units(
     over_and_under = sum(model.over_under(start))
     if over_and_under - least / model.scale <= least_gain and model.within_room(start):
         place, done = start, True
-    if not done and (program_size(model) <= _WHOLE_PROGRAM or not within_room):
+    if not HAS_SOLVER:
+        _warn_without_solver()
+    if HAS_SOLVER and not done and (program_size(model) <= _WHOLE_PROGRAM or not within_room):
         floor = max(least, enough) / model.scale
         result = solve_allocation(
             model,
@@ -566,6 +576,15 @@ def allocate_units(
         infeasible=infeasible,
         rounds=rounds,
         forced=forced,
+    )
+
+
+@cache
+def _warn_without_solver() -> None:
+    """Log, once in a process, that plans are not proved optimal."""
+    _logger.warning(
+        "SciPy is not installed: the planner 'milp' plans by local search, and does not prove its "
+        "plans optimal. For the exact solver: pip install 'godwit-streams[planning]'"
     )
 
 
@@ -646,7 +665,7 @@ def _search_neighbourhoods(
         if left <= 0.01 or d - least / model.scale <= _CLOSE_ENOUGH:
             break
         rounds += 1
-        if rounds % _SHAKES:
+        if rounds % _SHAKES or not HAS_SOLVER:
             search = AllocationSearch(model, place)
             search.shake(limits.rng)
             search.improve()

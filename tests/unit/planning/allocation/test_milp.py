@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -278,3 +280,34 @@ def test_other_executors_are_kept_where_the_busiest_cannot_be() -> None:
     solution = plan_milp(asked)
     assert solution.status is Status.FEASIBLE
     assert len(set(solution.assignment.tolist())) == 2
+
+
+_WITHOUT_SCIPY = """
+import logging
+import sys
+
+logging.basicConfig(format="%(message)s")
+sys.modules["scipy"] = None  # as where it is not installed
+import numpy as np
+
+from godwit.planning import Problem, planner
+
+problem = Problem(
+    executors=("a", "b", "c"),
+    load=np.tile([4.0, 3.0, 2.0, 1.0], 6),
+    state_bytes=np.ones(24),
+    current=np.repeat(np.arange(3), 8).astype(np.int32),
+    draining=np.array([False, False, True]),
+)
+for _ in range(2):
+    solution = planner("milp")(problem, gap=1.0)
+print(np.bincount(solution.assignment, weights=problem.load[:, 0], minlength=3).tolist())
+"""
+
+
+def test_without_scipy_plans_come_from_local_search_and_are_announced_once() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_SCIPY], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.strip() == "[30.0, 30.0, 0.0]"
+    assert ran.stderr.count("godwit-streams[planning]") == 1
