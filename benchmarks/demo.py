@@ -44,15 +44,7 @@ def measure(options: list[str]) -> dict[str, Any]:
 
 
 def figures_of(measured: dict[str, Any], began_s: float) -> dict[str, Any]:
-    """Make figures of what the demo recorded.
-
-    Parameters
-    ----------
-    measured
-        The file that ``--json`` wrote.
-    began_s
-        When the command was started.
-    """
+    """Make figures of what ``--json`` wrote; `began_s`: when the command was started."""
     told = measured["events"]
     first_s = next(e["at_s"] for e in told if e["kind"] == "EpochCommitted")
     found: dict[str, Any] = {"first_epoch_s": first_s - began_s}

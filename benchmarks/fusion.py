@@ -36,11 +36,8 @@ FUSED = (0, 2, 3, 4)
 def fast_job(spark: Any, source: Path, fused: int, work: Path) -> dict[str, float]:
     """Run all epochs with the first `fused` operators in one component.
 
-    Returns
-    -------
-    dict
-        Median milliseconds of an epoch (Spark's ``triggerExecution``), of its stages, and of what
-        its lanes did, the sum over lanes and levels.
+    Returns median milliseconds of an epoch (Spark's ``triggerExecution``), of its stages, and of
+    what its lanes did, the sum over lanes and levels.
     """
     import godwit as gw
 

@@ -49,13 +49,7 @@ def rows_of(areas: int, users: int, first: int, count: int) -> pa.Table:
 
 
 def measured(spark: Any, way: str, areas: int, users: int, work: Path) -> dict[str, float]:
-    """Change the columns in one way.
-
-    Returns
-    -------
-    dict
-        Milliseconds of the pause, of its first epoch, and of the median epoch before and after.
-    """
+    """Change the columns; return milliseconds of the pause, and of epochs after and before."""
     import godwit as gw
 
     source = gw.sources.memory("area long, user long, v long", max_rows_per_epoch=areas * users)

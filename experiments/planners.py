@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from experiments.drawing import figure
 from godwit.adapt import Control
 from godwit.adapt.settings import Budget, Search, Worth
 from godwit.cluster.simulated import Simulation, controlled_by
@@ -92,12 +92,15 @@ def main() -> None:
     head = ("planner", "", "load distance", "plans", "moves", "state a plan", "a period",
             "delay, mean s", "99 % s")  # fmt: skip
     print(table(head, rows, left=2))
-    with figure(given.figure, size=(7, 4)) as axes:
-        for name in ("nobody", "milp", "elb", "flux", "universal_hashing"):
-            history = runs[name]
-            axes.plot(history.column("ended_s"), history.column("load_distance"), label=name)
-        axes.set(xlabel="virtual time (s)", ylabel="load distance", ylim=(0, None))
-        axes.legend(fontsize=8)
+    picture = Figure(figsize=(7, 4), layout="constrained")
+    axes = picture.subplots()
+    for name in ("nobody", "milp", "elb", "flux", "universal_hashing"):
+        history = runs[name]
+        axes.plot(history.column("ended_s"), history.column("load_distance"), label=name)
+    axes.set(xlabel="virtual time (s)", ylabel="load distance", ylim=(0, None))
+    axes.legend(fontsize=8)
+    given.figure.parent.mkdir(parents=True, exist_ok=True)
+    picture.savefig(given.figure, dpi=120)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import import_module
@@ -41,6 +40,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from benchmarks.options import read_options
 from benchmarks.resident import session
+from benchmarks.streaming.measure import family_of
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import godwit as gw
@@ -275,27 +275,16 @@ class Traffic:
 def cpu_s(pids: dict[str, int | None]) -> dict[str, float]:
     """Return the CPU time of processes and their children, of each of these names, in seconds."""
     ticks_s = os.sysconf("SC_CLK_TCK")
-    used: dict[int, float] = {}
-    children: defaultdict[int, list[int]] = defaultdict(list)
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
-            continue
-        pid = int(stat.parent.name)
-        children[int(fields[1])].append(pid)
-        used[pid] = (int(fields[11]) + int(fields[12])) / ticks_s
-    named = {pid: name for name, pid in pids.items() if pid is not None}
-    total = dict.fromkeys(named.values(), 0.0)
-
-    def add(pid: int, name: str) -> None:
-        total[name] += used.get(pid, 0.0)
-        for child in children[pid]:
-            if child not in named:
-                add(child, name)
-
-    for pid, name in named.items():
-        add(pid, name)
+    families = {name: {*family_of(pid)} for name, pid in pids.items() if pid is not None}
+    total = dict.fromkeys(families, 0.0)
+    for name, family in families.items():
+        # Those with a name of their own do not count towards their parent.
+        others = (families[n] for n in families if n != name and pids[n] in family)
+        own = family.difference(*others)
+        for pid in own:
+            with suppress(OSError):  # it has ended
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                total[name] += (int(fields[11]) + int(fields[12])) / ticks_s
     return total
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -26,21 +27,11 @@ _DIRTY_BYTES = 16 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Times of one run of a program.
+    """Times of one run of a program."""
 
-    Attributes
-    ----------
-    program
-        Its name.
-    epochs
-        One entry an epoch: epoch, rows, ms and more.
-    peak_bytes
-        Peak of the memory of all its processes together (proportional set size).
-    """
-
-    program: str
-    epochs: list[dict[str, Any]]
-    peak_bytes: int
+    program: str  # its name
+    epochs: list[dict[str, Any]]  # one entry an epoch: epoch, rows, ms and more
+    peak_bytes: int  # memory of all its processes together (proportional set size)
 
     def epoch_ms(self, *, skip: int) -> float:
         """Median time of an epoch, without the first `skip`; of fewer epochs the last one's."""
@@ -126,27 +117,23 @@ class _Sampler(threading.Thread):
 
     def run(self) -> None:
         while not self._done.wait(1.0):
-            self.peak_bytes = max(self.peak_bytes, sum(map(_pss, _family(self._pid))))
+            self.peak_bytes = max(self.peak_bytes, sum(map(_pss, family_of(self._pid))))
 
     def stop(self) -> None:
         self._done.set()
         self.join()
 
 
-def _family(pid: int) -> list[int]:
+def family_of(pid: int) -> list[int]:
+    """Return the numbers of a process and all its descendants."""
     children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rsplit(") ", 1)[1].split()[1])
-            except (OSError, IndexError):
-                continue
-            children.setdefault(parent, []).append(int(entry.name))
-    found, todo = [], [pid]
-    while todo:
-        one = todo.pop()
-        found.append(one)
-        todo += children.get(one, [])
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, IndexError):  # it has ended
+            parent = int(stat.read_text().rpartition(") ")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found = [pid]
+    for one in found:
+        found += children.get(one, [])
     return found
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 import godwit.cluster.simulated
 from experiments.calibration.runs import RUNS, RealRun
-from experiments.drawing import figure
 from godwit.cluster.simulated import (
     CostModel,
     Keys,
@@ -165,21 +165,22 @@ def _simulated_ms(run: RealRun, costs: CostModel) -> float:
 def draw(kept: Mapping[str, Any], path: Path) -> None:
     """Draw simulated epochs over measured ones, of a calibration as it is kept."""
     runs = kept["runs"]
-    with figure(path, size=(5, 5)) as axes:
-        for fitted, label, marker in ((True, "fitted", "o"), (False, "held out", "s")):
-            which = [run for run in runs if run["fitted"] is fitted]
-            axes.loglog(
-                [run["measured_ms"] for run in which],
-                [run["simulated_ms"] for run in which],
-                marker,
-                label=label,
-            )
-        measured = [run["measured_ms"] for run in runs]
-        ends = [0.8 * min(measured), 1.25 * max(measured)]
-        axes.loglog(ends, ends, color="0.6", linewidth=1)
-        axes.fill_between(
-            ends, np.multiply(ends, 0.8), np.multiply(ends, 1.2), color="0.9", zorder=0
+    picture = Figure(figsize=(5, 5), layout="constrained")
+    axes = picture.subplots()
+    for fitted, label, marker in ((True, "fitted", "o"), (False, "held out", "s")):
+        which = [run for run in runs if run["fitted"] is fitted]
+        axes.loglog(
+            [run["measured_ms"] for run in which],
+            [run["simulated_ms"] for run in which],
+            marker,
+            label=label,
         )
-        axes.set(xlabel="measured epoch (ms)", ylabel="simulated epoch (ms)")
-        axes.set_title("Epochs, real and simulated; grey: within 20 %", fontsize=10)
-        axes.legend()
+    measured = [run["measured_ms"] for run in runs]
+    ends = [0.8 * min(measured), 1.25 * max(measured)]
+    axes.loglog(ends, ends, color="0.6", linewidth=1)
+    axes.fill_between(ends, np.multiply(ends, 0.8), np.multiply(ends, 1.2), color="0.9", zorder=0)
+    axes.set(xlabel="measured epoch (ms)", ylabel="simulated epoch (ms)")
+    axes.set_title("Epochs, real and simulated; grey: within 20 %", fontsize=10)
+    axes.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture.savefig(path, dpi=120)

@@ -15,21 +15,14 @@ EXECUTORS = ("local-0", "local-1")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealRun:
-    """One stream: every epoch has `rows` rows of `keys` keys with Zipf exponent `zipf`.
-
-    Attributes
-    ----------
-    lopsided
-        Share of the key groups on the first of the two executors.
-    fits
-        Whether parameters are fitted to it; if not, it is what they are held against.
-    """
+    """One stream: every epoch has `rows` rows of `keys` keys with Zipf exponent `zipf`."""
 
     rows: int
     keys: int
     key_groups: int
     zipf: float = 0.0
-    lopsided: float = 0.5
+    lopsided: float = 0.5  # share of the key groups on the first of the two executors
+    # whether parameters are fitted to it; if not, it is what they are held against
     fits: bool = True
 
     @property

@@ -377,47 +377,6 @@ class Problem:
             )
 
 
-def problem_of(
-    assignment: Assignment,
-    *,
-    load: FloatArray,
-    state_bytes: FloatArray,
-    resources: tuple[str, ...] = ("cpu",),
-    traffic: Traffic = NO_TRAFFIC,
-    history: FloatArray | None = None,
-    draining: Collection[str] = (),
-    limits: Limits | None = None,
-) -> Problem:
-    """Return the planning problem of one component, from its assignment and measurements.
-
-    An executor's capacity is its number of lanes. Executors keep their order, and those without key
-    groups stay in the problem, so a plan may use them. Raises `InvalidProblemError`, for example if
-    an executor to drain does not exist.
-
-    Examples
-    --------
-    >>> from godwit.model.assignment import even_assignment
-    >>> running = even_assignment(4, ["a", "b"], [2, 1])
-    >>> problem = problem_of(running, load=np.ones(4), state_bytes=np.zeros(4), draining=["b"])
-    >>> problem.capacity[:, 0].tolist(), problem.available.tolist()
-    ([2.0, 1.0], [0])
-    """
-    lanes = np.asarray(assignment.lanes, np.int32)
-    return Problem(
-        executors=assignment.executors,
-        load=load,
-        state_bytes=state_bytes,
-        current=assignment.executor_of,
-        resources=resources,
-        capacity=lanes.astype(np.float64),
-        cores=lanes,
-        draining=_draining_mask(draining, assignment.executors),
-        limits=limits or Limits(),
-        traffic=traffic,
-        history=np.empty((0, 0)) if history is None else history,
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ComponentFacts:
     """Assignment, loads and state sizes of one component."""
@@ -434,10 +393,11 @@ def joint_problem(
     draining: Collection[str] = (),
     limits: Limits | None = None,
 ) -> Problem:
-    """Return one planning problem of several components, whose traffic can then be collocated.
+    """Return the planning problem of one or several components, whose traffic can be collocated.
 
     Key groups are numbered through, component after component; `Problem.operators` are the
-    components. An executor's capacity is the most lanes that a component has there.
+    components. Executors without key groups are in the problem, so a plan may use them. An
+    executor's capacity is the most lanes that a component has there.
 
     All components have loads of the same windows. `pairs`: (sender, receiver) → rows between their
     key groups; others are left out, since they cost the same wherever these are. `draining`: names

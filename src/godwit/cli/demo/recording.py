@@ -53,20 +53,20 @@ class Comparison:
         return not self.differences
 
 
-def newest_rows(delivered: pa.Table, keys: Sequence[str], *, epoch: str = "epoch") -> pa.Table:
-    """Return the newest row of every key; the column `epoch` has the epoch that wrote a row.
+def newest_rows(delivered: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return the newest row of every key; the column ``epoch`` has the epoch that wrote a row.
 
     Raises `ValueError` if one epoch delivered a key twice, so that "newest" would be ambiguous.
     """
-    ordered = delivered.sort_by(epoch)
+    ordered = delivered.sort_by("epoch")
     last: dict[Key, tuple[int, int]] = {}
-    columns = [ordered[name].to_pylist() for name in (*keys, epoch)]
+    columns = [ordered[name].to_pylist() for name in (*keys, "epoch")]
     for row, (*key, number) in enumerate(zip(*columns, strict=True)):
         seen = last.get(tuple(key))
         if seen is not None and seen[0] == number:
             raise ValueError(f"epoch {number} delivered key {tuple(key)} twice")
         last[tuple(key)] = (number, row)
-    return ordered.take([row for _, row in last.values()]).drop_columns([epoch])
+    return ordered.take([row for _, row in last.values()]).drop_columns(["epoch"])
 
 
 def compare(what: str, streamed: pa.Table, batch: pa.Table, keys: Sequence[str]) -> Comparison:

@@ -29,7 +29,7 @@ from godwit.plan.explain import UserNames
 from godwit.planning import Limits, Solution
 from godwit.planning import planner as planner_named
 from godwit.planning.preview import preview
-from godwit.planning.problem import ComponentFacts, joint_problem, problem_of
+from godwit.planning.problem import ComponentFacts, joint_problem
 from godwit.planning.solution import (
     ExecutablePlan,
     executable_plan,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.run.controller import ControllerThread
     from godwit.engine.loop import SharedConductor
     from godwit.migration import EndMigration
+    from godwit.model.key_groups import KeyGroupPairs
     from godwit.planning import Problem
     from godwit.planning.copy_routes import CopyRoute
     from godwit.planning.preview import PlanPreview
@@ -581,36 +582,27 @@ class QueryPlacement:
         >>> query.placement.problem("by_plane").executors
         ('local-0', 'local-1')
         """
-        if component is None and len(self._internal_assignments) > 1:
-            labels = self._labels
-            every = {name: self._facts(name) for name in self._internal_assignments}
-            windows = min(len(facts.load) for facts in every.values())
+        names = [*self._internal_assignments]
+        if component is not None or len(names) == 1:
+            names = [self._internal_name(component)]
+        every = {name: self._facts(name) for name in names}
+        windows = min(len(facts.load) for facts in every.values())
+        pairs: Mapping[tuple[str, str], KeyGroupPairs] = {}
+        if len(names) > 1:
             with self._conducting.locked() as conductor:
                 pairs = conductor.recent_load.mean_pairs()
-            joint = joint_problem(
-                {
-                    name: replace(facts, load=facts.load[len(facts.load) - windows :])
-                    for name, facts in every.items()
-                },
-                pairs,
-                draining=self.draining.intersection(
-                    *(facts.assignment.executors for facts in every.values())
-                ),
-                limits=limits,
-            )
-            return replace(joint, operators=tuple(labels[name] for name in joint.operators))
-        name = self._internal_name(component)
-        facts = self._facts(name)
-        places, history = facts.assignment, facts.load
-        problem = problem_of(
-            places,
-            load=history.mean(axis=0) if len(history) else np.zeros(places.num_key_groups),
-            state_bytes=facts.state_bytes,
-            history=history if len(history) else None,
-            draining=self.draining & set(places.executors),
+        problem = joint_problem(
+            {
+                name: replace(facts, load=facts.load[len(facts.load) - windows :])
+                for name, facts in every.items()
+            },
+            pairs,
+            draining=self.draining.intersection(
+                *(facts.assignment.executors for facts in every.values())
+            ),
             limits=limits,
         )
-        return replace(problem, operators=(self._labels[name],))
+        return replace(problem, operators=tuple(self._labels[name] for name in names))
 
     def _facts(self, component: str) -> ComponentFacts:
         """Measured loads and state sizes of a component, for a planner's problem."""

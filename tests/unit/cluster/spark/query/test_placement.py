@@ -16,7 +16,7 @@ from godwit.migration import Bounds, Strategy
 from godwit.model.assignment import even_assignment
 from godwit.model.errors import InvalidPlanError
 from godwit.planning import planner
-from godwit.planning.problem import ComponentFacts, joint_problem, problem_of
+from godwit.planning.problem import ComponentFacts, joint_problem
 
 
 def test_moves_come_back_as_plain_numbers_and_names() -> None:
@@ -65,8 +65,10 @@ def test_a_plan_leads_to_an_assignment_whatever_it_is_given_as() -> None:
     moved, order = resolve_plan({0: "b"}, places)
     assert (moved.executor(0), order) == ("b", ())
     assert resolve_plan(moved, places) == (moved, ())
-    problem = problem_of(places, load=np.array([9.0, 1, 1, 1]), state_bytes=np.ones(4))
-    solution = planner("milp")(problem)
+    facts = ComponentFacts(
+        assignment=places, load=np.array([[9.0, 1, 1, 1]]), state_bytes=np.ones(4)
+    )
+    solution = planner("milp")(joint_problem({"one": facts}, {}))
     target, order = resolve_plan(solution, places)
     assert target.executor_of.tolist() == solution.assignment.tolist()
     assert order == tuple(move.key_group for move in solution.moves)
