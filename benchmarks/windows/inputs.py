@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+from benchmarks.streaming.inputs import made_once, names_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
-
-__all__ = ["EPOCH_US", "SCHEMA", "names_of", "timed_batch", "timed_rows"]
 
 SCHEMA = "key string, ts timestamp, v double"
 EPOCH_US = 300_000_000
@@ -21,25 +20,13 @@ _TIME = pa.timestamp("us", tz="UTC")
 
 def timed_rows(directory: Path, *, epochs: int, rows: int, keys: int) -> Path:
     """Files of `rows` rows each; keys are drawn evenly, or each comes once if there are as many."""
-    target = directory / f"timed-{keys}-{rows}x{epochs}"
-    if target.exists():
-        return target
-    rng = np.random.default_rng(1)
-    names = names_of(keys)
-    staging = target.with_suffix(".making")
-    staging.mkdir(parents=True)
-    for epoch in range(epochs):
-        table = pa.Table.from_batches([timed_batch(rng, names, epoch, rows)])
-        # Two row groups: one for each core.
-        path = staging / f"part-{epoch:05d}.parquet"
-        pq.write_table(table, path, row_group_size=-(-rows // 2))
-    staging.rename(target)
-    return target
 
+    def tables() -> Iterator[pa.Table]:
+        rng, names = np.random.default_rng(1), names_of(np.arange(keys))
+        for epoch in range(epochs):
+            yield pa.Table.from_batches([timed_batch(rng, names, epoch, rows)])
 
-def names_of(keys: int) -> pa.Array:
-    """Give so many keys."""
-    return pa.array(np.char.add("user", np.char.zfill(np.arange(keys).astype(str), 8)))
+    return made_once(directory / f"timed-{keys}-{rows}x{epochs}", tables())
 
 
 def timed_batch(

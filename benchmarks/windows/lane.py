@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 from benchmarks.options import read_options
-from benchmarks.windows.inputs import names_of, timed_batch
+from benchmarks.streaming.inputs import names_of
+from benchmarks.windows.inputs import timed_batch
 from benchmarks.windows.programs import FOUR, sessions, timers, windows
 from tests.oracles.one_process import Took
 from tests.support.window_flows import WindowedRun
@@ -47,7 +48,7 @@ FLOWS: dict[str, Callable[[Any], Any]] = {
 
 def measure(flow: str, given: argparse.Namespace) -> list[Took]:
     """Run epochs and return what each took."""
-    rng, names = np.random.default_rng(1), names_of(given.keys)
+    rng, names = np.random.default_rng(1), names_of(np.arange(given.keys))
     profile = cProfile.Profile()
     with tempfile.TemporaryDirectory() as root:
         run = WindowedRun(

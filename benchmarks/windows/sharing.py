@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from benchmarks.options import read_options
-from benchmarks.windows.inputs import names_of, timed_batch
+from benchmarks.streaming.inputs import names_of
+from benchmarks.windows.inputs import timed_batch
 from benchmarks.windows.lane import AFTER_ALL_US, COLUMNS
 from tests.oracles.one_process import Took
 from tests.support.window_flows import WindowedRun
@@ -67,7 +68,7 @@ def measure(
     case: Case, given: argparse.Namespace, *, first: bool, chooses: bool
 ) -> tuple[float, bool]:
     """Give CPU milliseconds a minute, and which way the last epoch went."""
-    rng, names = np.random.default_rng(1), names_of(given.keys)
+    rng, names = np.random.default_rng(1), names_of(np.arange(given.keys))
     with tempfile.TemporaryDirectory() as root:
         run = WindowedRun(
             lambda keyed: keyed.window(*case.windows, name="w").compute(

@@ -19,9 +19,12 @@ drawn are merged in pairs, so memory depends on partitions and not on the run's 
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.planning.placing import busiest_lane
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -68,20 +71,12 @@ def what_if(as_run_s: float, tasks_s: Sequence[float], slots: int) -> WhatIf:
     mean_s = work_s / slots
     return WhatIf(
         as_run_s=as_run_s,
-        moved_s=min(as_run_s, longest_first_s(tasks_s, slots)),
+        moved_s=min(as_run_s, busiest_lane(np.asarray(tasks_s), slots)),
         bound_s=max(mean_s, longest_s),
         mean_s=mean_s,
         longest_s=longest_s,
         work_s=work_s,
     )
-
-
-def longest_first_s(tasks_s: Sequence[float], slots: int) -> float:
-    """Return the seconds of the schedule that starts the longest task first."""
-    free_s = [0.0] * min(slots, len(tasks_s))
-    for task_s in sorted(tasks_s, reverse=True):
-        heapq.heapreplace(free_s, free_s[0] + task_s)
-    return max(free_s)
 
 
 _DRAWN = 1024
