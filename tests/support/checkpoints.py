@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from tests.support.records import segment_ref
 
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.evolution import FlowVersion, OperatorVersion, StateDescription
-from godwit.checkpoint.records import CommitRecord, FlowIdentity, SegmentRef
+from godwit.checkpoint.records import CommitRecord, FlowIdentity
 from godwit.checkpoint.storage import CheckpointStorage
 
 if TYPE_CHECKING:
@@ -52,16 +53,6 @@ def write_checkpoint(
         ) as writer:
             writer.add(encode_batch(ROWS))
             (block,) = writer.close()
-        segment = SegmentRef(
-            operator="op",
-            state="state",
-            flow=0,
-            epoch=epoch,
-            lane=0,
-            kind="changes",
-            block=block,
-            key_groups=(1, 2),
-            row_ends=(2, 3),
-        )
+        segment = segment_ref(epoch=epoch, block=block, key_groups=(1, 2), row_ends=(2, 3))
         log.commit(CommitRecord(epoch=epoch, run_id="some-run", segments=(segment,)))
     return storage

@@ -16,7 +16,7 @@ import hashlib
 import re
 import struct
 import zlib
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -28,11 +28,11 @@ from godwit.checkpoint.records import (
     BLOCKS,
     COMMITS,
     FORMAT,
+    MAX_STATES,
     RELEASES,
     BlockRef,
     CommitRecord,
     EditRecord,
-    FlowIdentity,
     JournalSegment,
     Manifest,
     OutputRef,
@@ -53,49 +53,18 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.storage import CheckpointStorage
 
-_NUMBER: Final = (0, 10**12 - 1)  # what the names of files have room for
-_EVENT_TIME: Final = 2**62
-"""Microseconds: beyond whatever windows, slack and joins may add to an event time."""
-_SIZE: Final = (0, 2**62)
 _MAX_ENTRIES: Final = 2**26
 """Arrays over the key groups of all states: at most so many elements each."""
 _MAX_DEPTH: Final = 64
-_MAX_STATES: Final = 4096
 _SOURCE_ENTRY: Final = re.compile(r"sources/\d{1,9}/\d{1,18}")
-_HEXADECIMAL: Final = re.compile(r"[0-9a-f]{0,64}")
 
 
-def _identity_problems(identity: FlowIdentity, _number: int) -> Iterator[str]:
-    """Yield the problems of an identity record."""
-    if not 1 <= identity.num_key_groups <= MAX_NUM_KEY_GROUPS:
-        yield f"it has {identity.num_key_groups} key groups, not 1 to {MAX_NUM_KEY_GROUPS}"
-    yield from _not_hexadecimal(identity, "query_id", "history")
-    for origin in identity.origins:
-        yield from _out_of_bounds(origin, epoch=_NUMBER)
-
-
-def _run_problems(run: RunRecord, number: int) -> Iterator[str]:
-    """Yield the problems of a run's record; `number`: the number in its file's name."""
-    if run.number != number:
-        yield f"it is of run {run.number}"
-
-
-def _journal_problems(segment: JournalSegment, number: int) -> Iterator[str]:
-    """Yield the problems of a journal segment; `number`: the number in its file's name."""
-    if segment.number != number:
-        yield f"it is of segment {segment.number}"
+def _journal_problems(segment: JournalSegment, _number: int) -> Iterator[str]:
+    """Yield the problems of a journal segment."""
     for entry in segment.entries:
         if not (entry.startswith(b"{") and entry.endswith(b"}")):
             yield f"an entry is no JSON object: {entry[:40]!r}"
             return
-
-
-def _edit_problems(edit: EditRecord, number: int) -> Iterator[str]:
-    """Yield the problems of an edit's record; `number`: the number in its file's name."""
-    if edit.number != number:
-        yield f"it is of edit {edit.number}"
-    yield from _out_of_bounds(edit, flow=_NUMBER, epoch=(-1, _NUMBER[1]))
-    yield from _not_hexadecimal(edit, "history", "record", "flow_digest", "previous")
 
 
 def _flow_problems(flow: FlowVersion, number: int) -> Iterator[str]:
@@ -104,7 +73,7 @@ def _flow_problems(flow: FlowVersion, number: int) -> Iterator[str]:
         yield f"it follows flow version {flow.previous}"
     operators = [*flow.operators.values(), *flow.kept.values()]
     descriptions = [state for operator in operators for state in operator.states.values()]
-    if len(descriptions) > _MAX_STATES:
+    if len(descriptions) > MAX_STATES:
         yield f"it has {len(descriptions)} states"
     for description in descriptions:
         yield from plain_problems("the type of a state", description.type)
@@ -119,93 +88,56 @@ def _plan_problems(plan: PhysicalPlan, _number: int) -> Iterator[str]:
             yield f"it names {what} twice"
     if not all(component.operators for component in plan.components):
         yield "it has a component without operators"
-    if len(operators) > _MAX_STATES:
+    if len(operators) > MAX_STATES:
         yield f"it has {len(operators)} operators"
 
 
-def _commit_problems(record: CommitRecord, number: int) -> Iterator[str]:
-    """Yield the problems of a commit record; `number`: the epoch in its file's name."""
-    if record.epoch != number:
-        yield f"it is of epoch {record.epoch}"
-        return
-    yield from _not_hexadecimal(record, "history", "previous", "flow_digest", "plan_digest")
-    yield from _out_of_bounds(
-        record,
-        flow=_NUMBER,
-        plan=_NUMBER,
-        retained_from=(0, record.epoch),
-        manifest=(-1, record.epoch - 1),
-    )
+def _commit_problems(record: CommitRecord, _number: int) -> Iterator[str]:
+    """Yield the problems of a commit record."""
+    yield from _out_of_bounds(record, retained_from=record.epoch, manifest=record.epoch - 1)
     if record.batch is not None and record.before is not None:
         yield "it covers a micro-batch, and carries on an earlier one"
     if record.last_batch is not None:
-        yield from _out_of_bounds(record.last_batch, number=_SIZE)
-        if _integers(record.last_batch.lines, 0, _MAX_STATES) is None:
-            yield "it names a source of Spark's that does not exist"
         for name in record.last_batch.sources:
             if not _SOURCE_ENTRY.fullmatch(name):
                 yield f"{name!r:.200} is no entry of a source's log"
         if record.last_batch.positions.keys() != record.last_batch.identities.keys():
             yield "it has positions of other sources than identities"
         yield from plain_problems("a position", record.last_batch.positions)
-    kept = {name: since for name, (since, _) in record.kept.items()}
-    for times in (record.watermarks, record.newest, record.expired, record.reached, kept):
-        for name, time in times.items():
-            if abs(time) > _EVENT_TIME:
-                yield f"the event time of {name!r:.200} is {time} microseconds"
-    if len({segment.id for segment in record.segments}) > _MAX_STATES:
+    if len({segment.id for segment in record.segments}) > MAX_STATES:
         yield "it names too many states"
     for segment in record.segments:
         if segment.epoch != record.epoch:
             yield f"a segment is of epoch {segment.epoch}"
-        yield from _segment_problems(segment, MAX_NUM_KEY_GROUPS)
+    yield from _segment_problems(record.segments, MAX_NUM_KEY_GROUPS)
     for snapshot in record.snapshots:
-        yield from _snapshot_problems(snapshot, MAX_NUM_KEY_GROUPS, record.epoch)
-    for output in record.outputs:
-        yield from _out_of_bounds(output, flow=_NUMBER, lane=_NUMBER, rows=_SIZE)
-        yield from _block_problems(output.block)
+        yield from _out_of_bounds(snapshot, version=record.epoch)
     for sink in record.sinks.values():
-        yield from _out_of_bounds(sink, before=(-1, record.epoch - 1))
+        yield from _out_of_bounds(sink, before=record.epoch - 1)
     for block in record.blocks():
+        yield from _block_problems(block)
         written_for = number_in(block.file)
         if written_for is not None and (
             written_for < record.epoch
             or (block.file.startswith(COMMITS) and written_for != record.epoch)
         ):
             yield f"a block is in {block.file!r}, which was not written for it"
-    for key_groups in record.consumed.values():
-        if _integers(key_groups, 0, MAX_NUM_KEY_GROUPS - 1) is None:
-            yield "it names a key group that does not exist"
-    for slots in record.slots.values():
-        if _integers([slot[0] for slot in slots], 0, MAX_NUM_KEY_GROUPS - 1) is None or any(
-            slot[1] not in (0, 1) for slot in slots
-        ):
-            yield "it names a slot that does not exist"
     for keys in record.spreads.values():
         for key in keys:
             parts = [part for grid in key.grids for part in grid.parts]
             if (
                 not key.grids
                 or len(set(parts)) != len(parts)
-                or _integers(parts, 0, 2**31 - 1) is None
                 or any(g.rows * g.columns != len(g.parts) or not g.parts for g in key.grids)
-                or any(abs(g.over) > _EVENT_TIME for g in key.grids)
             ):
                 yield f"the parts of the key {key.key!r:.200} are none"
     yield from plain_problems("an assignment", record.assignments)
 
 
-def _manifest_problems(manifest: Manifest, number: int) -> Iterator[str]:
-    """Yield the problems of a manifest; `number`: the epoch in its file's name."""
-    if manifest.epoch != number:
-        yield f"it is of epoch {manifest.epoch}"
-        return
+def _manifest_problems(manifest: Manifest, _number: int) -> Iterator[str]:
+    """Yield the problems of a manifest."""
     size, epoch = manifest.num_key_groups, manifest.epoch
-    if not 1 <= size <= MAX_NUM_KEY_GROUPS:
-        yield f"it has {size} key groups, not 1 to {MAX_NUM_KEY_GROUPS}"
-        return
-    yield from _not_hexadecimal(manifest, "record")
-    yield from _out_of_bounds(manifest, flow=_NUMBER, retained_from=(0, epoch))
+    yield from _out_of_bounds(manifest, retained_from=epoch)
     if len(manifest.states) * size > _MAX_ENTRIES:
         yield f"it has {len(manifest.states)} states"
         return
@@ -216,29 +148,35 @@ def _manifest_problems(manifest: Manifest, number: int) -> Iterator[str]:
     for segments in (*lists, *(part.segments for part in manifest.waiting)):
         before = 0
         for segment in segments:
-            yield from _out_of_bounds(segment, epoch=(before, epoch))
+            if not before <= segment.epoch <= epoch:
+                yield f"a segment is of epoch {segment.epoch}, not {before} to {epoch}"
             before = max(before, segment.epoch)
-            yield from _segment_problems(segment, size)
+            yield from _block_problems(segment.block)
+        yield from _segment_problems(segments, size)
     for state in manifest.states:
         for snapshot in state.snapshots:
-            yield from _snapshot_problems(snapshot, size, epoch)
+            yield from _out_of_bounds(snapshot, key_group=size - 1, version=epoch)
+            yield from _block_problems(snapshot.block)
         for entry in state.entries:
-            yield from _out_of_bounds(
-                entry, key_group=(0, size - 1), version=(-1, epoch), base=(-1, epoch)
-            )
+            yield from _out_of_bounds(entry, key_group=size - 1, version=epoch, base=epoch)
     for waiting in manifest.waiting:
-        if _integers(waiting.consumed, 0, size - 1) is None:
+        if any(key_group >= size for key_group in waiting.consumed):
             yield f"it names a key group that does not exist (there are {size})"
-        if _integers(waiting.consumed.values(), -1, epoch) is None:
+        if any(consumed > epoch for consumed in waiting.consumed.values()):
             yield f"it names an epoch after {epoch} in which waiting rows were processed"
 
 
+_NUMBERED: Final[dict[type, tuple[str, str]]] = {
+    RunRecord: ("run", "number"),
+    EditRecord: ("edit", "number"),
+    JournalSegment: ("segment", "number"),
+    CommitRecord: ("epoch", "epoch"),
+    Manifest: ("epoch", "epoch"),
+}
+"""Kind of record → noun and field of the number in its file's name."""
 _CHECKS: Final[dict[type, Callable[[Any, int], Iterator[str]]]] = {
-    FlowIdentity: _identity_problems,
-    RunRecord: _run_problems,
     JournalSegment: _journal_problems,
     FlowVersion: _flow_problems,
-    EditRecord: _edit_problems,
     PhysicalPlan: _plan_problems,
     CommitRecord: _commit_problems,
     Manifest: _manifest_problems,
@@ -246,27 +184,12 @@ _CHECKS: Final[dict[type, Callable[[Any, int], Iterator[str]]]] = {
 """Kind of record → yields what cannot be so about one, by the number in its file's name or -1."""
 
 
-def _not_hexadecimal(record: object, *fields: str) -> Iterator[str]:
-    """Yield a problem for each named field of a record that is not a hexadecimal digest."""
-    for name in fields:
+def _out_of_bounds(record: object, **maxima: int) -> Iterator[str]:
+    """Yield a problem for each field of a record above its maximum."""
+    for name, maximum in maxima.items():
         value = getattr(record, name)
-        if not _HEXADECIMAL.fullmatch(value):
-            yield f"its {name}, {value!r:.100}, is not hexadecimal"
-
-
-def _out_of_bounds(record: object, **bounds: tuple[int, int]) -> Iterator[str]:
-    """Yield a problem for each field of a record outside its bounds (inclusive, by field name)."""
-    for name, (minimum, maximum) in bounds.items():
-        value = getattr(record, name)
-        if not minimum <= value <= maximum:
-            yield f"its {name} is {value}, not {minimum} to {maximum}"
-
-
-def _segment_problems(segment: SegmentRef, num_key_groups: int) -> Iterator[str]:
-    """Yield the problems of a reference to a changelog segment."""
-    yield from _out_of_bounds(segment, flow=_NUMBER, lane=_NUMBER)
-    yield from _block_problems(segment.block)
-    yield from row_problems(segment, num_key_groups)
+        if value > maximum:
+            yield f"its {name} is {value}, and at most {maximum} is possible"
 
 
 def concatenate(parts: Iterable[Sequence[int]], size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -279,46 +202,32 @@ def rows_are_sound(segments: Sequence[SegmentRef], num_key_groups: int) -> bool:
     sizes = [len(segment.key_groups) for segment in segments]
     if sizes != [len(segment.row_ends) for segment in segments]:
         return False
-    count = sum(sizes)
-    if not count:
-        return True
-    try:
-        key_groups = concatenate((segment.key_groups for segment in segments), count)
-        ends = concatenate((segment.row_ends for segment in segments), count)
-    except OverflowError:
-        return False
-    if key_groups.min() < 0 or key_groups.max() >= num_key_groups:
-        return False
-    if ends.min() < _SIZE[0] or ends.max() > _SIZE[1]:
-        return False
+    key_groups = concatenate((segment.key_groups for segment in segments), sum(sizes))
+    ends = concatenate((segment.row_ends for segment in segments), sum(sizes))
     at = np.repeat(np.arange(len(sizes)), sizes)
     ascend = (key_groups[1:] > key_groups[:-1]) & (ends[1:] >= ends[:-1])
-    return bool((ascend | (at[1:] != at[:-1])).all())
+    exist = (key_groups >= 0) & (key_groups < num_key_groups) & (ends >= 0)
+    return bool(exist.all() and (ascend | (at[1:] != at[:-1])).all())
 
 
 def row_problems(segment: SegmentRef, num_key_groups: int) -> Iterator[str]:
     """Yield the problems of a segment's list of key groups and of its list of row ends."""
-    if len(segment.key_groups) != len(segment.row_ends):
-        yield (
-            f"a segment has {len(segment.key_groups)} key groups and {len(segment.row_ends)} ends "
-            f"of rows"
-        )
-    key_groups = _integers(segment.key_groups, 0, num_key_groups - 1)
-    if key_groups is None:
+    key_groups, ends = segment.key_groups, segment.row_ends
+    if len(key_groups) != len(ends):
+        yield f"a segment has {len(key_groups)} key groups and {len(ends)} ends of rows"
+    if not all(0 <= key_group < num_key_groups for key_group in key_groups):
         yield f"it names a key group that does not exist (there are {num_key_groups} at most)"
-    elif (key_groups[1:] <= key_groups[:-1]).any():
+    elif any(after <= before for before, after in pairwise(key_groups)):
         yield "it does not list key groups in order"
-    ends = _integers(segment.row_ends, *_SIZE)
-    if ends is None or (ends[1:] < ends[:-1]).any():
+    if any(after < before for before, after in pairwise((0, *ends))):
         yield "a segment has ends of rows that go backwards"
 
 
-def _snapshot_problems(snapshot: SnapshotRef, num_key_groups: int, last: int) -> Iterator[str]:
-    """Yield the problems of a reference to a snapshot; `last`: its latest possible version."""
-    yield from _out_of_bounds(
-        snapshot, flow=_NUMBER, key_group=(0, num_key_groups - 1), version=(0, last), rows=_SIZE
-    )
-    yield from _block_problems(snapshot.block)
+def _segment_problems(segments: Sequence[SegmentRef], num_key_groups: int) -> Iterator[str]:
+    """Yield the problems of several segments' lists; usually none, which is found at once."""
+    if not rows_are_sound(segments, num_key_groups):
+        for segment in segments:
+            yield from row_problems(segment, num_key_groups)
 
 
 def _block_problems(block: BlockRef) -> Iterator[str]:
@@ -327,17 +236,6 @@ def _block_problems(block: BlockRef) -> Iterator[str]:
         yield f"a block is in {block.file!r:.200}, which is no file of blocks"
     if block.data:
         yield "a block's bytes stand in the record"
-    yield from _out_of_bounds(block, offset=_SIZE, length=_SIZE, checksum=(0, 2**32 - 1))
-    if block.offset % ALIGNMENT:
-        yield f"a block begins at {block.offset}, not at a multiple of {ALIGNMENT}"
-
-
-def _integers(values: Iterable[int], minimum: int, maximum: int) -> np.ndarray[Any, Any] | None:
-    """Return integers as an array; ``None`` if one is outside the inclusive bounds."""
-    integers = list(values)
-    if integers and not (minimum <= min(integers) and max(integers) <= maximum):
-        return None
-    return np.array(integers, np.int64)
 
 
 def plain_problems(what: str, value: Any) -> Iterator[str]:
@@ -402,9 +300,7 @@ def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
         except _UNDECODABLE as error:
             problem = f"it does not hold a {kind.__name__} ({error})"
         else:
-            number, check = number_in(path), _CHECKS.get(kind)
-            problems = check(record, -1 if number is None else number) if check else ()
-            problem = next(iter(problems), "")
+            problem = _first_problem(record, path)
             if not problem:
                 return record
     raise CorruptCheckpointError(
@@ -413,6 +309,17 @@ def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
         "else is affected.",
         file=path,
     )
+
+
+def _first_problem(record: object, path: str) -> str:
+    """Return a text of what cannot be so about the record of the file `path`; else empty."""
+    number, check = number_in(path), _CHECKS.get(type(record))
+    if type(record) in _NUMBERED:
+        noun, field = _NUMBERED[type(record)]
+        if (own := getattr(record, field)) != number:
+            return f"it is of {noun} {own}"
+    problems = check(record, -1 if number is None else number) if check else iter(())
+    return next(problems, "")
 
 
 def _other_format(version: int, path: str) -> CheckpointMismatchError:

@@ -36,9 +36,12 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
+
+from godwit.model.key_groups import MAX_NUM_KEY_GROUPS
 
 FORMAT: Final = 3
 """Version of all this; another one is refused by name."""
@@ -99,14 +102,32 @@ def padded(length: int) -> int:
     return -(-length // ALIGNMENT) * ALIGNMENT
 
 
+# Bounds of values, checked where a record is read.
+
+Number: TypeAlias = Annotated[int, Meta(ge=0, le=10**12 - 1)]
+"""Number in a file's name, such as an epoch; names have room for no more."""
+NumberOrNone: TypeAlias = Annotated[int, Meta(ge=-1, le=10**12 - 1)]
+"""The same; -1 for none."""
+Size: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
+EventTime: TypeAlias = Annotated[int, Meta(ge=-(2**62), le=2**62)]
+"""Microseconds: windows, slack and joins may add to it without an overflow."""
+Checksum: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+KeyGroup: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_NUM_KEY_GROUPS - 1)]
+NumKeyGroups: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_NUM_KEY_GROUPS)]
+Digest: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{0,64}\Z")]
+"""Hexadecimal digest or id; empty if there is none, or it is not known."""
+SlotValues: TypeAlias = tuple[KeyGroup, Annotated[int, Meta(ge=0, le=1)], int, int]
+MAX_STATES: Final = 4096
+
+
 class BlockRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Address of a block's bytes."""
 
     # Path within the checkpoint. Empty while the bytes have no file yet: `data` holds them.
     file: str
-    offset: int  # first byte, a multiple of `ALIGNMENT`
-    length: int  # Bytes. The file goes on with zeros up to the next multiple of `ALIGNMENT`.
-    checksum: int  # CRC-32 of the bytes and the zeros behind them
+    offset: Annotated[Size, Meta(multiple_of=ALIGNMENT)]  # first byte
+    length: Size  # Bytes. The file goes on with zeros up to the next multiple of `ALIGNMENT`.
+    checksum: Checksum  # CRC-32 of the bytes and the zeros behind them
     # the bytes themselves, where they travel with the reference; may be empty for a block that has
     # a file
     data: bytes = b""
@@ -145,13 +166,13 @@ class BatchRef(msgspec.Struct, frozen=True, kw_only=True):
     Own sources have no other log than this: a query goes on from the positions of the last batch.
     """
 
-    number: int  # its number in Spark's progress log, or among the batches of own sources
+    number: Size  # its number in Spark's progress log, or among the batches of own sources
     # of its offsets, and of the files behind them: two micro-batches of one number and digest hold
     # the same rows; or `PLAYED`, `POSITIONS`
     digest: str
     offsets: bytes = b""  # its entry of Spark's offset log, so that it can be put back
     # the number of Spark's source that each offset is of; empty if not known
-    lines: tuple[int, ...] = ()
+    lines: tuple[Annotated[int, Meta(ge=0, le=MAX_STATES)], ...] = ()
     # path below Spark's log → entry of a source's own log that the offsets count on
     sources: dict[str, bytes] = msgspec.field(default_factory=dict)
     # positions, identities: name of a source of Godwit's own → how far it is read after the batch,
@@ -171,16 +192,16 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
     operator: str  # name of the operator in that epoch; it may have been renamed since
     # Name of the state that it changes. Empty for rows that wait: they are the operator's.
     state: str
-    flow: int  # the flow version it was written under
+    flow: Number  # the flow version it was written under
     epoch: int  # the epoch that wrote it
-    lane: int  # number of the place, one lane task of its epoch, that wrote it
+    lane: Number  # number of the place, one lane task of its epoch, that wrote it
     # ``"changes"``: changed and removed entries of state; ``"waiting"``: rows that arrived for key
     # groups whose state was not there, to be processed by a later epoch
     kind: Literal["changes", "waiting"]
     block: BlockRef  # the rows, as Arrow IPC
-    key_groups: tuple[int, ...]  # key groups that have rows here, ascending
+    key_groups: tuple[KeyGroup, ...]  # key groups that have rows here, ascending
     # rows of ``key_groups[i]`` are ``row_ends[i - 1]:row_ends[i]`` (from 0 for the first)
-    row_ends: tuple[int, ...]
+    row_ends: tuple[Size, ...]
 
     @property
     def id(self) -> StateId:
@@ -194,10 +215,10 @@ class SnapshotRef(msgspec.Struct, frozen=True, kw_only=True):
     # operator, state, key_group: whose state, by the names at that time
     operator: str
     state: str
-    flow: int  # the flow version it was written under
-    key_group: int
-    version: int  # changes of every epoch up to and including this one are in it
-    rows: int  # number of keys
+    flow: Number  # the flow version it was written under
+    key_group: KeyGroup
+    version: Number  # changes of every epoch up to and including this one are in it
+    rows: Size  # number of keys
     block: BlockRef  # the rows, as Arrow IPC
 
     @property
@@ -210,9 +231,9 @@ class OutputRef(msgspec.Struct, frozen=True, kw_only=True):
     """Output of one lane that is staged for a sink until its epoch is committed."""
 
     sink: str  # name of the sink
-    flow: int  # the flow version it was written under
-    lane: int  # number of the place, one lane task of its epoch, that wrote it
-    rows: int  # number of rows
+    flow: Number  # the flow version it was written under
+    lane: Number  # number of the place, one lane task of its epoch, that wrote it
+    rows: Size  # number of rows
     block: BlockRef  # the rows as Arrow IPC, or those of `godwit.checkpoint.staged_output`
     # ``"rows"``: the block holds the rows; ``"files"``: the lane wrote the rows to the sink's
     # target, and the block describes the files
@@ -228,7 +249,7 @@ class SinkRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     target: str = ""  # where it writes, without anything confidential; empty if only the sink knows
     complete: bool = False  # whether the rows are the whole result
     formerly: str = ""  # name that the program says it had before; empty if it says none
-    before: int = -1  # the last earlier epoch that had something for it; -1 if none had
+    before: NumberOrNone = -1  # the last earlier epoch that had something for it; -1 if none had
 
 
 class SpreadGrid(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,9 +259,9 @@ class SpreadGrid(msgspec.Struct, frozen=True, kw_only=True):
     # divided; of any other operator there is one column
     rows: int
     columns: int
-    parts: tuple[int, ...]  # numbers of the parts, row by row
+    parts: tuple[Annotated[int, Meta(ge=0, le=2**31 - 1)], ...]  # numbers of the parts, row by row
     # of a former grid: watermark that has passed all that its rows can meet, in microseconds
-    over: int
+    over: EventTime
 
 
 class SpreadKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,15 +279,17 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str  # the run that committed it
     query_id: str = ""  # The query that committed it; empty if not known. Set by the commit log.
     # Id of the history that it continues (`FlowIdentity.history`). Set by the commit log.
-    history: str = ""
-    previous: str = ""  # Digest of the record before it; empty in epoch 0. Set by the commit log.
-    flow: int = 0  # The flow version it ran under. Set by the commit log.
+    history: Digest = ""
+    previous: Digest = (
+        ""  # Digest of the record before it; empty in epoch 0. Set by the commit log.
+    )
+    flow: Number = 0  # The flow version it ran under. Set by the commit log.
     # Number of the physical plan it ran under (`godwit.checkpoint.records`). Set by the
     # commit log.
-    plan: int = 0
+    plan: Number = 0
     # flow_digest, plan_digest: of the files of those two. Set by the commit log.
-    flow_digest: str = ""
-    plan_digest: str = ""
+    flow_digest: Digest = ""
+    plan_digest: Digest = ""
     # the micro-batch that it covers; ``None`` for an epoch without input
     batch: BatchRef | None = None
     # of an epoch without input: the last micro-batch that an earlier epoch covers, if any
@@ -277,7 +300,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     outputs: tuple[OutputRef, ...] = ()
     # operator → key groups whose waiting rows, all those of earlier epochs, were processed in this
     # epoch
-    consumed: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    consumed: dict[str, list[KeyGroup]] = msgspec.field(default_factory=dict)
     # component → its assignment in this epoch, as plain values
     assignments: dict[str, Any] = msgspec.field(default_factory=dict)
     # watermarks, newest: name of a watermark → where it stands, and the greatest event time seen of
@@ -285,29 +308,29 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     # has its name; that of a branch whose maps compute the event time anew is named
     # ``<source>/<operator>`` after each operator that reads it, or ``<source>/<operator>/<number>``
     # after one of its later inputs.
-    watermarks: dict[str, int] = msgspec.field(default_factory=dict)
-    newest: dict[str, int] = msgspec.field(default_factory=dict)
+    watermarks: dict[str, EventTime] = msgspec.field(default_factory=dict)
+    newest: dict[str, EventTime] = msgspec.field(default_factory=dict)
     # State, as text → windows that end by this event time are closed: panes that no other
     # window holds are gone from it. Microseconds.
-    expired: dict[str, int] = msgspec.field(default_factory=dict)
+    expired: dict[str, EventTime] = msgspec.field(default_factory=dict)
     # state, as text → greatest event time of the rows that came to it, where there is no watermark
-    reached: dict[str, int] = msgspec.field(default_factory=dict)
+    reached: dict[str, EventTime] = msgspec.field(default_factory=dict)
     # state, as text → since when windows that are over stay for later ones, and a number that tells
     # which do (`godwit.operators.windows.kept`)
-    kept: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    kept: dict[str, tuple[EventTime, int]] = msgspec.field(default_factory=dict)
     # operator whose windows are consolidated apart → of key groups that have migrated without their
     # state: which slot takes rows, of panes from which moment on, and by which moment windows end
     # that hold anything of the other slot (`godwit.operators.windows.slots`)
-    slots: dict[str, list[tuple[int, int, int, int]]] = msgspec.field(default_factory=dict)
+    slots: dict[str, list[SlotValues]] = msgspec.field(default_factory=dict)
     # operator → its keys whose rows are spread from the next epoch on, as the epoch leaves them
     spreads: dict[str, tuple[SpreadKey, ...]] = msgspec.field(default_factory=dict)
     # name of a sink that is given rows → what it was
     sinks: dict[str, SinkRecord] = msgspec.field(default_factory=dict)
     # The earliest epoch whose state can still be read once this record is there. Set by the commit
     # log.
-    retained_from: int = 0
+    retained_from: Number = 0
     # Epoch of the latest manifest at that time; -1 for none. Set by the commit log.
-    manifest: int = -1
+    manifest: NumberOrNone = -1
 
     @property
     def last_batch(self) -> BatchRef | None:
@@ -329,7 +352,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     # query_id, history: of the checkpoint that was copied
     query_id: str
     history: str
-    epoch: int  # the last epoch that was copied: records up to here are of that history
+    epoch: Number  # the last epoch that was copied: records up to here are of that history
 
 
 class FlowIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -337,11 +360,11 @@ class FlowIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int = FORMAT  # version of the checkpoint's format
     name: str  # name of the flow
-    num_key_groups: int  # fixed at first launch
-    query_id: str = ""  # id of the query, the same over restarts; empty if not known
+    num_key_groups: NumKeyGroups  # fixed at first launch
+    query_id: Digest = ""  # id of the query, the same over restarts; empty if not known
     # id of the history that the next epoch continues: random, new for every checkpoint and every
     # copy of one
-    history: str = ""
+    history: Digest = ""
     # of a copy: the histories that its first epochs are of, in order of epochs
     origins: tuple[Origin, ...] = ()
 
@@ -355,16 +378,18 @@ class EditRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Renamings and drops for the next flow version to apply."""
 
     number: int = 0  # edits are applied in the order of their numbers
-    flow: int  # the flow version that it is about; it means nothing once there is a later one
+    flow: Number  # the flow version that it is about; it means nothing once there is a later one
     renamed: dict[str, str] = msgspec.field(default_factory=dict)  # old name → new name
     dropped: tuple[str, ...] = ()  # operators whose state is to be forgotten
     # history, epoch, record: the checkpoint's history, its latest epoch, and the digest of that
     # epoch's record, when the edit was written
-    history: str = ""
-    epoch: int = -1
-    record: str = ""
-    flow_digest: str = ""  # digest of the flow version
-    previous: str = ""  # digest of the edit of the same flow version before it; empty of the first
+    history: Digest = ""
+    epoch: NumberOrNone = -1
+    record: Digest = ""
+    flow_digest: Digest = ""  # digest of the flow version
+    previous: Digest = (
+        ""  # digest of the edit of the same flow version before it; empty of the first
+    )
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -388,9 +413,9 @@ class JournalSegment(msgspec.Struct, frozen=True, kw_only=True):
 class KeyGroupEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Version and base of one key group in a manifest (see `godwit.checkpoint.chains`)."""
 
-    key_group: int
-    version: int
-    base: int
+    key_group: KeyGroup
+    version: NumberOrNone
+    base: NumberOrNone
 
 
 class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -409,22 +434,22 @@ class WaitingManifest(msgspec.Struct, frozen=True, kw_only=True):
     operator: str  # whose, by its name as of the manifest's epoch
     segments: tuple[SegmentRef, ...]  # in the order they were committed, without inline bytes
     # key group → the last epoch by which all earlier waiting rows had been processed
-    consumed: dict[int, int]
+    consumed: dict[KeyGroup, NumberOrNone]
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """All chains at one epoch."""
 
     epoch: int  # the epoch whose record is the last one that is in
-    flow: int  # the flow version of that epoch
-    num_key_groups: int  # as in the identity
+    flow: Number  # the flow version of that epoch
+    num_key_groups: NumKeyGroups  # as in the identity
     # states, waiting: in order of states, and of operators
     states: tuple[StateManifest, ...]
     waiting: tuple[WaitingManifest, ...]
-    record: str = ""  # digest of the record of `epoch`
+    record: Digest = ""  # digest of the record of `epoch`
     # The earliest epoch that can still be read, where later epochs were taken back: what they let
     # go of is gone. 0 if the record of `epoch` says it.
-    retained_from: int = 0
+    retained_from: Number = 0
 
 
 class ComponentPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from godwit.checkpoint.blocks import decode_batch, encode_batch
 from godwit.checkpoint.framing import encode_record, load_record
-from godwit.checkpoint.records import DIVERTED
+from godwit.checkpoint.records import DIVERTED, Size
 from godwit.model.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
     # path within the target once its epoch is delivered; the same if it stays where it is
     delivered: str
     # rows, size_bytes: rows in it, and its size
-    rows: int
-    size_bytes: int
+    rows: Size
+    size_bytes: Size
     # partition column → its value in text, None for null; the file leaves those columns out
     partition: dict[str, str | None] = msgspec.field(default_factory=dict)
     # what else the target keeps about a file, as plain values
@@ -69,20 +69,13 @@ def decode_files(data: bytes | pa.Buffer) -> WrittenFiles:
         for path in (file.path, file.delivered):
             steps = path.split("/")
             if not all(steps) or {".", ".."} & set(steps) or "\0" in path:
-                raise _damaged_block(f"names {path!r} as a file within the target of a sink", path)
-        if file.rows < 0 or file.size_bytes < 0:
-            facts = f"{file.rows} rows and {file.size_bytes} bytes"
-            raise _damaged_block(f"gives the file {file.path!r} of a sink {facts}", file.path)
+                raise CorruptCheckpointError(
+                    f"A block names {path!r} as a file within the target of a sink.",
+                    remedy="The checkpoint was changed by something else than Godwit; restore it "
+                    "from a copy.",
+                    path=path,
+                )
     return written
-
-
-def _damaged_block(what: str, path: str) -> CorruptCheckpointError:
-    """Return the error that a block of staged output is damaged; `what`: how, as text."""
-    return CorruptCheckpointError(
-        f"A block {what}.",
-        remedy="The checkpoint was changed by something else than Godwit; restore it from a copy.",
-        path=path,
-    )
 
 
 class RefusedRows(msgspec.Struct, frozen=True, kw_only=True):

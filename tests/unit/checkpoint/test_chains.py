@@ -3,6 +3,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
+from tests.support.records import segment_ref, snapshot_ref
 
 from godwit.checkpoint.chains import Chains, rows_of
 from godwit.checkpoint.evolution import FlowVersion
@@ -30,13 +31,11 @@ def block(length: int = 100, data: bytes = b"") -> BlockRef:
 def segment(
     epoch: int, *key_groups: int, kind: str = "changes", lane: int = 0, data: bytes = b""
 ) -> SegmentRef:
-    return SegmentRef(
-        operator="op",
+    return segment_ref(
         state="state" if kind == "changes" else "",
-        flow=0,
         epoch=epoch,
         lane=lane,
-        kind=kind,  # type: ignore[arg-type]  # one of the two, chosen by the tests below
+        kind=kind,
         block=block(data=data),
         key_groups=key_groups,
         row_ends=tuple(range(1, len(key_groups) + 1)),
@@ -44,15 +43,7 @@ def segment(
 
 
 def snapshot(key_group: int, version: int, length: int = 500) -> SnapshotRef:
-    return SnapshotRef(
-        operator="op",
-        state="state",
-        flow=0,
-        key_group=key_group,
-        version=version,
-        rows=1,
-        block=block(length),
-    )
+    return snapshot_ref(key_group=key_group, version=version, block=block(length))
 
 
 def record(
@@ -84,17 +75,7 @@ def epochs(segments: tuple[SegmentRef, ...]) -> list[int]:
 
 
 def test_rows_of_a_key_group_lie_between_two_ends() -> None:
-    three = SegmentRef(
-        operator="op",
-        state="state",
-        flow=0,
-        epoch=0,
-        lane=0,
-        kind="changes",
-        block=block(),
-        key_groups=(1, 4, 6),
-        row_ends=(3, 3, 10),
-    )
+    three = segment_ref(block=block(), key_groups=(1, 4, 6), row_ends=(3, 3, 10))
     assert [rows_of(three, g) for g in (1, 4, 6, 5)] == [(0, 3), (3, 3), (3, 10), (0, 0)]
 
 

@@ -5,6 +5,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.records import segment_ref, snapshot_ref
 
 from godwit.checkpoint.blocks import BlockWriter, read_block
 from godwit.checkpoint.collection import collect_garbage, reading_while_collected, unneeded_files
@@ -45,17 +46,7 @@ def write(log: CommitLog, epoch: int, name: str, inline: bool = False) -> BlockR
 
 
 def segment(epoch: int, block: BlockRef, flow: int = 0) -> SegmentRef:
-    return SegmentRef(
-        operator="op",
-        state="state",
-        flow=flow,
-        epoch=epoch,
-        lane=0,
-        kind="changes",
-        block=block,
-        key_groups=(1,),
-        row_ends=(1,),
-    )
+    return segment_ref(flow=flow, epoch=epoch, block=block)
 
 
 def commit(
@@ -80,15 +71,7 @@ def commit(
 
 def snapshot(log: CommitLog) -> SnapshotRef:
     epoch = log.latest_epoch + 1
-    return SnapshotRef(
-        operator="op",
-        state="state",
-        flow=log.flow,
-        key_group=1,
-        version=epoch - 1,
-        rows=1,
-        block=write(log, epoch, "snapshot"),
-    )
+    return snapshot_ref(flow=log.flow, version=epoch - 1, block=write(log, epoch, "snapshot"))
 
 
 def test_segments_that_the_chain_needs_are_kept_however_old(log: CommitLog) -> None:

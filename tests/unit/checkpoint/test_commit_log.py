@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 import pytest
+from tests.support.records import segment_ref
 
 from godwit.checkpoint.blocks import BlockWriter, read_block
 from godwit.checkpoint.commit_log import CommitLog
@@ -45,17 +46,7 @@ def segment_of(storage: CheckpointStorage, epoch: int, content: bytes = b"rows")
     with BlockWriter(storage, epoch=epoch, name="lane0") as writer:
         writer.add(content)
         (block,) = writer.close()
-    return SegmentRef(
-        operator="op",
-        state="state",
-        flow=0,
-        epoch=epoch,
-        lane=0,
-        kind="changes",
-        block=block,
-        key_groups=(1,),
-        row_ends=(1,),
-    )
+    return segment_ref(epoch=epoch, block=block)
 
 
 def commit(log: CommitLog, *, until: int) -> None:

@@ -14,6 +14,7 @@ from tests.support.key_tables import (
     held,
     state_in,
 )
+from tests.support.records import segment_ref, snapshot_ref
 
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.chains import KeyGroupChain
@@ -54,13 +55,9 @@ def block_of(entries: Sequence[tuple[str, int | None]]) -> BlockRef:
 def segment(epoch: int, changed: Mapping[str, int | None], lane: int = 0) -> SegmentRef:
     entries = sorted(changed.items(), key=lambda entry: group_of(entry[0]))
     groups, counts = np.unique([group_of(key) for key, _ in entries], return_counts=True)
-    return SegmentRef(
-        operator="op",
-        state="state",
-        flow=0,
+    return segment_ref(
         epoch=epoch,
         lane=lane,
-        kind="changes",
         block=block_of(entries),
         key_groups=tuple(groups.tolist()),
         row_ends=tuple(np.cumsum(counts).tolist()),
@@ -68,10 +65,7 @@ def segment(epoch: int, changed: Mapping[str, int | None], lane: int = 0) -> Seg
 
 
 def snapshot(key_group: int, version: int, count: int) -> SnapshotRef:
-    return SnapshotRef(
-        operator="op",
-        state="state",
-        flow=0,
+    return snapshot_ref(
         key_group=key_group,
         version=version,
         rows=3,

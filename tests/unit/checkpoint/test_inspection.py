@@ -3,11 +3,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.records import segment_ref, snapshot_ref
 
 from godwit.checkpoint.blocks import BlockWriter
 from godwit.checkpoint.collection import inspect
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.records import CommitRecord, FlowIdentity, SegmentRef, SnapshotRef
+from godwit.checkpoint.records import CommitRecord, FlowIdentity
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model.errors import CheckpointError
 
@@ -25,20 +26,15 @@ def test_a_summary_says_what_there_is(tmp_path: Path) -> None:
             writer.add(bytes(120))
             writer.add(bytes(70))
             changes, whole = writer.close()
-        segment = SegmentRef(
-            operator="op",
+        segment = segment_ref(
             state="" if epoch == 3 else "state",
-            flow=0,
             epoch=epoch,
-            lane=0,
             kind="waiting" if epoch == 3 else "changes",
             block=changes,
             key_groups=(0, 2),
             row_ends=(1, 2),
         )
-        snapshot = SnapshotRef(
-            operator="op", state="state", flow=0, key_group=2, version=1, rows=9, block=whole
-        )
+        snapshot = snapshot_ref(key_group=2, version=1, rows=9, block=whole)
         log.commit(
             CommitRecord(
                 epoch=epoch,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from tests.support.records import segment_ref, snapshot_ref
 
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.chains import KeyGroupChain
@@ -53,13 +54,8 @@ def write(storage: CheckpointStorage, content: pa.RecordBatch) -> BlockRef:
 def segment(storage: CheckpointStorage, epoch: int, *parts: list[Entry]) -> SegmentRef:
     ends = [sum(len(p) for p in parts[: i + 1]) for i in range(len(parts))]
     entries = [entry for part in parts for entry in part]
-    return SegmentRef(
-        operator="op",
-        state="state",
-        flow=0,
+    return segment_ref(
         epoch=epoch,
-        lane=0,
-        kind="changes",
         block=write(storage, batch(entries)),
         key_groups=tuple(range(len(parts))),
         row_ends=tuple(ends),
@@ -87,12 +83,8 @@ def rows(state: StateRows) -> list[tuple[Any, ...]]:
 def test_the_latest_entry_of_a_key_wins_and_removed_keys_are_gone(
     storage: CheckpointStorage,
 ) -> None:
-    snapshot = SnapshotRef(
-        operator="op",
-        state="state",
-        flow=0,
+    snapshot = snapshot_ref(
         key_group=0,
-        version=0,
         rows=3,
         block=write(
             storage,
@@ -161,17 +153,7 @@ def test_every_type_of_key_is_told_apart(
         [pa.array([0] * 5), pa.array([value, other, None, value, None], dtype), pa.array(range(5))],
         names=["hash", "k", "v"],
     )
-    written = SegmentRef(
-        operator="op",
-        state="state",
-        flow=0,
-        epoch=0,
-        lane=0,
-        kind="changes",
-        block=write(storage, content),
-        key_groups=(0,),
-        row_ends=(5,),
-    )
+    written = segment_ref(block=write(storage, content), key_groups=(0,), row_ends=(5,))
     found = read_chain(storage, chain(written, written), EntryLayout(name="op", schema=schema))
     assert found.keys.column(0).to_pylist() == [other, value, None]
     assert found.values.column(0).to_pylist() == [1, 3, 4]

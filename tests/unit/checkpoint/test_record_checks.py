@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tests.support.records import segment_ref, snapshot_ref
 
 from godwit.checkpoint.evolution import FlowVersion, OperatorVersion, StateDescription
 from godwit.checkpoint.framing import decode_record, encode_record
@@ -19,8 +20,6 @@ from godwit.checkpoint.records import (
     Manifest,
     OutputRef,
     RunRecord,
-    SegmentRef,
-    SnapshotRef,
     StateId,
     StateManifest,
     WaitingManifest,
@@ -37,20 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BLOCK = BlockRef(file="blocks/000000000005-lane0-ab.blk", offset=64, length=100, checksum=7)
-SEGMENT = SegmentRef(
-    operator="op",
-    state="state",
-    flow=0,
-    epoch=5,
-    lane=0,
-    kind="changes",
-    block=BLOCK,
-    key_groups=(1, 3),
-    row_ends=(2, 5),
-)
-SNAPSHOT = SnapshotRef(
-    operator="op", state="state", flow=0, key_group=1, version=4, rows=2, block=BLOCK
-)
+SEGMENT = segment_ref(epoch=5, block=BLOCK, key_groups=(1, 3), row_ends=(2, 5))
+SNAPSHOT = snapshot_ref(version=4, rows=2, block=BLOCK)
 OUTPUT = OutputRef(sink="out", flow=0, lane=0, rows=2, block=BLOCK)
 COMMIT = CommitRecord(
     epoch=5,
@@ -133,20 +120,28 @@ HOSTILE: dict[str, tuple[Any, str, str]] = {
     "key groups without end": (
         replace(IDENTITY_RECORD, num_key_groups=200_000_000),
         IDENTITY,
-        "200000000 key groups",
+        "<= 32768 - at `.*num_key_groups`",
     ),
-    "no key groups": (replace(IDENTITY_RECORD, num_key_groups=0), IDENTITY, "0 key groups"),
-    "history that is no id": (replace(COMMIT, history="../x"), commit_path(5), "not hexadecimal"),
-    "predecessor that is no digest": (replace(COMMIT, previous="?"), commit_path(5), "hexadecimal"),
+    "no key groups": (
+        replace(IDENTITY_RECORD, num_key_groups=0),
+        IDENTITY,
+        ">= 1 - at `.*num_key_groups`",
+    ),
+    "history that is no id": (replace(COMMIT, history="../x"), commit_path(5), "at `.*history`"),
+    "predecessor that is no digest": (
+        replace(COMMIT, previous="?"),
+        commit_path(5),
+        "regex .* at `.*previous`",
+    ),
     "query that moves a store": (
         replace(IDENTITY_RECORD, query_id="../../etc"),
         IDENTITY,
-        "not hexadecimal",
+        "at `.*query_id`",
     ),
     "manifest of too many key groups": (
         replace(MANIFEST, num_key_groups=200_000_000),
         manifest_path(5),
-        "200000000 key groups",
+        "<= 32768 - at `.*num_key_groups`",
     ),
     "block outside": (with_block(file="blocks/../../x.blk"), commit_path(5), "no file of blocks"),
     "block elsewhere": (with_block(file="/etc/passwd"), commit_path(5), "no file of blocks"),
@@ -166,34 +161,38 @@ HOSTILE: dict[str, tuple[Any, str, str]] = {
         commit_path(5),
         "not written for it",
     ),
-    "block before its file": (with_block(offset=-64), commit_path(5), "offset is -64"),
-    "block that is not aligned": (with_block(offset=65), commit_path(5), "multiple of 64"),
-    "block of negative length": (with_block(length=-1), commit_path(5), "length is -1"),
-    "block without end": (with_block(length=2**63), commit_path(5), "length is 9223"),
+    "block before its file": (with_block(offset=-64), commit_path(5), ">= 0 - at `.*offset`"),
+    "block that is not aligned": (with_block(offset=65), commit_path(5), "multiple of 64 - at"),
+    "block of negative length": (with_block(length=-1), commit_path(5), ">= 0 - at `.*length`"),
+    "block without end": (with_block(length=2**63), commit_path(5), "<= .* at `.*length`"),
     "key group that does not exist": (
         with_segment(key_groups=(1, 32_768)),
         commit_path(5),
-        "key group that does not exist",
+        "at `.*key_groups",
     ),
     "negative key group": (
         with_segment(key_groups=(-1, 3)),
         commit_path(5),
-        "key group that does not exist",
+        "at `.*key_groups",
     ),
     "huge key group": (
         with_segment(key_groups=(1, 2**63)),
         commit_path(5),
-        "key group that does not exist",
+        "at `.*key_groups",
     ),
     "key groups out of order": (with_segment(key_groups=(3, 1)), commit_path(5), "in order"),
     "a key group twice": (with_segment(key_groups=(3, 3)), commit_path(5), "in order"),
     "rows that go backwards": (with_segment(row_ends=(5, 2)), commit_path(5), "go backwards"),
-    "negative rows": (with_segment(row_ends=(-1, 2)), commit_path(5), "go backwards"),
+    "negative rows": (with_segment(row_ends=(-1, 2)), commit_path(5), "at `.*row_ends"),
     "rows for no key group": (with_segment(row_ends=(1, 2, 3)), commit_path(5), "3 ends"),
     "segment of another epoch": (with_segment(epoch=4), commit_path(5), "segment is of epoch 4"),
     "snapshot of the future": (with_snapshot(version=6), commit_path(5), "version is 6"),
-    "snapshot of no key group": (with_snapshot(key_group=-1), commit_path(5), "key_group is -1"),
-    "snapshot with negative rows": (with_snapshot(rows=-1), commit_path(5), "rows is -1"),
+    "snapshot of no key group": (
+        with_snapshot(key_group=-1),
+        commit_path(5),
+        ">= 0 - at `.*key_group`",
+    ),
+    "snapshot with negative rows": (with_snapshot(rows=-1), commit_path(5), ">= 0 - at `.*rows`"),
     "retained from the future": (
         replace(COMMIT, retained_from=6),
         commit_path(5),
@@ -203,7 +202,7 @@ HOSTILE: dict[str, tuple[Any, str, str]] = {
     "consumed of no key group": (
         replace(COMMIT, consumed={"op": [2**40]}),
         commit_path(5),
-        "key group that does not exist",
+        "at `.*consumed",
     ),
     "source's entry outside": (
         replace(COMMIT, batch=BatchRef(number=1, digest="", sources={"sources/0/../../x": b""})),

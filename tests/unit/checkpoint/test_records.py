@@ -3,10 +3,10 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from tests.support.records import segment_ref
 
 from godwit.checkpoint.records import (
     BlockRef,
-    SegmentRef,
     commit_path,
     manifest_path,
     number_in,
@@ -50,15 +50,5 @@ def test_lengths_are_rounded_up(length: int, expected: int) -> None:
 
 def test_references_survive_pickling_on_their_way_to_an_executor() -> None:
     block = BlockRef(file="", offset=0, length=1, checksum=2, data=b"x")
-    segment = SegmentRef(
-        operator="a",
-        state="state",
-        flow=0,
-        epoch=1,
-        lane=0,
-        kind="changes",
-        block=block,
-        key_groups=(1, 2),
-        row_ends=(3, 4),
-    )
+    segment = segment_ref(operator="a", epoch=1, block=block, key_groups=(1, 2), row_ends=(3, 4))
     assert pickle.loads(pickle.dumps(segment)) == segment

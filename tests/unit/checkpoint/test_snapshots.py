@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.support.records import segment_ref, snapshot_ref
 
 from godwit.checkpoint.chains import Chains, choose_snapshots
 from godwit.checkpoint.records import BlockRef, CommitRecord, SegmentRef, SnapshotRef, StateId
@@ -15,29 +16,11 @@ def block(length: int) -> BlockRef:
 
 
 def segment(epoch: int, key_group: int, length: int) -> SegmentRef:
-    return SegmentRef(
-        operator="op",
-        state="state",
-        flow=0,
-        epoch=epoch,
-        lane=0,
-        kind="changes",
-        block=block(length),
-        key_groups=(key_group,),
-        row_ends=(1,),
-    )
+    return segment_ref(epoch=epoch, block=block(length), key_groups=(key_group,))
 
 
 def snapshot(key_group: int, version: int, length: int) -> SnapshotRef:
-    return SnapshotRef(
-        operator="op",
-        state="state",
-        flow=0,
-        key_group=key_group,
-        version=version,
-        rows=1,
-        block=block(length),
-    )
+    return snapshot_ref(key_group=key_group, version=version, block=block(length))
 
 
 def chains_of(sizes: dict[int, tuple[int, int]]) -> Chains:

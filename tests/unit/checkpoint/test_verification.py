@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 import pytest
+from tests.support.records import segment_ref, snapshot_ref
 
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.commit_log import CommitLog
@@ -17,7 +18,6 @@ from godwit.checkpoint.records import (
     Manifest,
     OutputRef,
     SegmentRef,
-    SnapshotRef,
     commit_path,
     manifest_path,
 )
@@ -61,16 +61,8 @@ def write(log: CommitLog, batch: pa.RecordBatch | bytes = ROWS) -> BlockRef:
 
 
 def segment(log: CommitLog, batch: pa.RecordBatch | bytes = ROWS) -> SegmentRef:
-    return SegmentRef(
-        operator="op",
-        state="state",
-        flow=0,
-        epoch=log.latest_epoch + 1,
-        lane=0,
-        kind="changes",
-        block=write(log, batch),
-        key_groups=(1, 2),
-        row_ends=(2, 3),
+    return segment_ref(
+        epoch=log.latest_epoch + 1, block=write(log, batch), key_groups=(1, 2), row_ends=(2, 3)
     )
 
 
@@ -118,9 +110,7 @@ def test_rows_that_nobody_is_told_about_are_found(log: CommitLog) -> None:
 
 def test_a_snapshot_with_rows_of_another_key_group_or_too_few_is_found(log: CommitLog) -> None:
     commit(log, segment(log))
-    snapshot = SnapshotRef(
-        operator="op", state="state", flow=0, key_group=1, version=0, rows=7, block=write(log)
-    )
+    snapshot = snapshot_ref(rows=7, block=write(log))
     commit(log, snapshots=(snapshot,))
     few, wrong = sorted(problems(log))
     assert "has 1 rows in the wrong key group" in few + wrong
