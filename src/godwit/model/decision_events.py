@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003  events are read by the types of their fields
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from godwit.model.event import Event
 from godwit.model.wording import counted, human_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def _figures_text(numbers: Mapping[str, float]) -> str:
@@ -76,7 +73,6 @@ class LoadMeasured(Event):
     latency_ms: Mapping[str, float] = field(default_factory=dict)
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         slow = ", ".join(f"{name} at speed {speed:.2f}" for name, speed in self.speeds.items())
         missing = f", {self.missing} of them without measurements" if self.missing else ""
         return (
@@ -143,7 +139,6 @@ class RebalancingStarted(Decision):
     variance_after: float = 0.0
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         emptied = f", {self.draining} of them off draining executors" if self.draining else ""
         return (
             f"rebalancing {', '.join(self.migrations)} by {self.planner}: "
@@ -189,7 +184,6 @@ class MigrationsPlanned(Decision):
     reason: str
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         return (
             f"migrations of {', '.join(self.components)} to "
             f"{', '.join(map(str, self.executors))} executors planned together, "
@@ -230,7 +224,6 @@ class LanesBalanced(Decision):
     imbalance_after: float
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         return (
             f"{self.component}: {counted(self.key_groups, 'key group')} change lane on "
             f"{', '.join(self.executors)}, busiest lane {self.imbalance_before:.2f} to "
@@ -283,7 +276,6 @@ class ScaledOut(_Scaling):
     kept: tuple[str, ...] = ()
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         more = counted(self.wanted - self.before, "more executor")
         kept = f", keeping {', '.join(self.kept)}" if self.kept else ""
         return f"scaling out, {more} for {self.wanted}{kept}: {self._why}"
@@ -318,7 +310,6 @@ class ScaledIn(_Scaling):
     executors: tuple[str, ...]
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         return f"scaling in to {self.wanted}, draining {', '.join(self.executors)}: {self._why}"
 
 
@@ -347,7 +338,6 @@ class ScalingRefused(_Scaling):
     """
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         where = f" where {self.wanted} were wanted" if self.wanted != self.before else ""
         return f"staying at {counted(self.before, 'executor')}{where}: {self._why}"
 
@@ -393,7 +383,6 @@ class DecisionJudged(Decision):
     reason: str
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         measured = "" if self.measured is None else f", measured {self.measured:.3g}"
         return (
             f"scaling from {self.before} to {self.wanted}: {self.verdict}, "
@@ -438,7 +427,6 @@ class ForecastJudged(Decision):
     lead_s: float
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         period = "" if self.period_s is None else f" with a period of {self.period_s:.6g} s"
         off = ""
         if self.error is not None and self.error_as_now is not None:
@@ -465,7 +453,6 @@ class ExecutorsReturned(Decision):
     executors: tuple[str, ...]
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         return f"returned to the cluster, without key groups: {', '.join(self.executors)}"
 
 
@@ -496,7 +483,6 @@ class DecisionSkipped(Decision):
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         return f"no {self.what}: {self.reason}{_figures_text(self.numbers)}"
 
 
@@ -561,7 +547,6 @@ class RebalancingJudged(Decision):
     reason: str
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         measured = "" if self.measured is None else f", measured {self.measured:.1%}"
         return (
             f"rebalancing {', '.join(self.components)}: {self.verdict}, load distance "
@@ -620,7 +605,6 @@ class ManualOverrideRespected(Decision):
     until_s: float
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         left_s = max(0.0, self.until_s - self.at_s)
         return f"{self.what} was decided by hand, left alone for {left_s:.0f} s"
 
@@ -657,7 +641,6 @@ class WindowStateChosen(Decision):
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         way = "have states of their own" if self.duplicated else "share panes"
         return f"windows of {self.operator} {way}: {self.reason}"
 
@@ -698,7 +681,6 @@ class HotKeySpread(Decision):
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         parts = self.rows * self.columns
         what = f"is spread over {parts} parts" if parts > 1 else "is gathered in one part"
         return f"key {self.key} of {self.operator} {what}: {self.reason}"
@@ -726,7 +708,6 @@ class ExecutorsRequested(Decision):
     total: int
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         return f"asked the cluster for {counted(self.count, 'more executor')}, {self.total} in all"
 
 
@@ -754,7 +735,6 @@ class ExecutorsMissing(Decision):
     reason: str
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         return f"{counted(self.count, 'executor')} did not join: {self.reason}"
 
 
@@ -822,7 +802,6 @@ class ScalingStarted(Decision):
     wanted: int
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         return f"scaling from {counted(self.before, 'executor')} to {self.wanted}"
 
 
@@ -850,7 +829,6 @@ class ScalingFinished(Decision):
     moved: int
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         return (
             f"scaled to {counted(len(self.executors), 'executor')} "
             f"({', '.join(self.executors)}), {counted(self.moved, 'key group')} moved"
@@ -881,5 +859,4 @@ class ScalingFailed(Decision):
     reason: str
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         return f"scaling to {counted(self.wanted, 'executor')} failed: {self.reason}"

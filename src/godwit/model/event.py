@@ -5,17 +5,15 @@ The kinds of events are in `godwit.model.events`.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import msgspec
 
 from godwit.model.errors import GodwitError
 from godwit.model.secrets import hidden_values
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,53 +100,18 @@ def read_event(kinds: Mapping[str, type[Event]], values: Any) -> Event:
     known = kinds.get(kind) if isinstance(kind, str) else None
     if known is None:
         raise _invalid_event(f"There is no event of kind {kind!r:.100}.", kind)
-    readers = {field.name: _field_reader(str(field.type)) for field in fields(known)}
+    named = {name: value for name, value in values.items() if name != "kind"}
+    for name in named.keys() - {field.name for field in fields(known)}:
+        raise _invalid_event(f"An event {kind} has no field {name!r:.100}.", kind)
     try:
-        named = {name: readers[name](value) for name, value in values.items() if name != "kind"}
-        event = known(**named)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        event = msgspec.convert(named, known, strict=False)
+    except (msgspec.ValidationError, OverflowError) as error:
         raise _invalid_event(
             f"These are not the values of an event {kind}: {error}.", kind
         ) from None
     if not math.isfinite(event.at_s):
         raise _invalid_event(f"An event {kind} happened at {event.at_s} s.", kind)
     return event
-
-
-@functools.cache
-def _field_reader(annotation: str) -> Callable[[Any], Any]:
-    """Return the function that converts a JSON value to a field with this type annotation."""
-    if annotation == "float | None":
-        return lambda value: None if value is None else float(value)
-    outer, _, of = annotation.rstrip("]").partition("[")
-    if outer == "tuple":
-        item = _field_reader(of.removesuffix(", ..."))
-        return lambda value: tuple(map(item, _check_type(value, list, "list")))
-    if outer == "Mapping":
-        name, item = map(_field_reader, of.split(", "))
-        return lambda value: {
-            name(key): item(one) for key, one in _check_type(value, dict, "object").items()
-        }
-    if outer == "str":
-        return lambda value: _check_type(value, str, "text")
-    plain: dict[str, Callable[[Any], Any]] = {"int": _read_int, "float": float, "bool": bool}
-    return plain[outer]
-
-
-def _check_type(value: Any, kind: type, noun: str) -> Any:
-    """Return a JSON value if it is a `kind`; else raise `TypeError`. `noun`: the kind, as text."""
-    if not isinstance(value, kind):
-        msg = f"{value!r:.100} is no {noun}"
-        raise TypeError(msg)
-    return value
-
-
-def _read_int(value: Any) -> int:
-    """Return a JSON number as an integer; raise `TypeError` for other values."""
-    if isinstance(value, float | list | dict):
-        msg = f"{value!r:.100} is no whole number"
-        raise TypeError(msg)
-    return int(value)
 
 
 def _invalid_event(problem: str, kind: Any) -> GodwitError:

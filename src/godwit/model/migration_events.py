@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003  events are read by the types of their fields
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from godwit.model.event import Event
 from godwit.model.wording import counted, human_bytes, key_groups_listed
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +54,6 @@ class MigrationStarted(_MigrationEvent):
     state_bytes: int = 0
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         return (
             f"{self._subject} started ({self.strategy}): {counted(self.moves, 'key group')}, "
             f"{human_bytes(self.state_bytes)}"
@@ -92,7 +88,6 @@ class MigrationFinished(_MigrationEvent):
     withdrawn: int = 0
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         rest = f", {self.withdrawn} withdrawn" if self.withdrawn else ""
         return f"{self._subject} finished: {counted(self.moved, 'key group')} moved{rest}"
 
@@ -178,7 +173,6 @@ class WarmingStarted(_KeyGroupEvent):
     why: str = ""
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         source = f" from {', '.join(self.peers)}" if self.peers else ""
         why = f"{'' if source else ' from the checkpoint'} ({self.why})" if self.why else ""
         return (
@@ -255,7 +249,6 @@ class KeyGroupsWarmed(_KeyGroupEvent):
     duration_ms: float = 0.0
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         peers = f", {human_bytes(self.peer_bytes)} from peers" if self.peer_bytes else ""
         return (
             f"{self._subject} warm at {self.executor} "
@@ -329,7 +322,6 @@ class KeyGroupsLoaded(_KeyGroupEvent):
     """
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         return f"{self.component}: the next epoch loads {key_groups_listed(self.key_groups)}"
 
 
@@ -360,7 +352,6 @@ class AssignmentSwitched(Event):
     key_groups: tuple[int, ...] = ()
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         moved = (
             f"moves {key_groups_listed(self.key_groups)}"
             if self.key_groups
@@ -416,7 +407,6 @@ class RegroupingStarted(_RegroupingEvent):
     reason: str = ""
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         why = f", since {self.reason}" if self.reason else ""
         return (
             f"regrouping {self.regrouping} started ({self._new_components}): "
@@ -505,7 +495,6 @@ class OperatorsRepartitioned(Event):
     paused_ms: float
 
     def _one_line_text(self) -> str:
-        """Return the text of `describe`."""
         placed = "; ".join(
             f"{name} is placed by {columns} in place of {self.before.get(name, '')}"
             for name, columns in self.after.items()
@@ -548,19 +537,16 @@ class PartitioningCompared(Event):
     """
 
     operator: str
-    downstream: str  # the operator that it feeds
-    columns: tuple[str, ...]  # key columns that both have
-    chosen: bool  # whether these place both from now on
+    downstream: str
+    columns: tuple[str, ...]
+    chosen: bool
     reason: str
-    # load of the busiest lane over the mean one, placed so; ``None`` where nothing says
     imbalance: float | None = None
-    # Of a running query: whether it would pay, and how long an epoch takes and would take.
     better: bool = False
     apart_ms: float | None = None
     together_ms: float | None = None
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         parts = []
         if self.apart_ms is not None and self.together_ms is not None:
             parts.append(f"{self.together_ms:.1f} ms an epoch in place of {self.apart_ms:.1f} ms")
@@ -627,7 +613,6 @@ class LayoutsCompared(Event):
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         bound = ""
         if self.max_latency_ms is not None:
             bound = f" of {self.max_latency_ms:.0f} ms allowed"

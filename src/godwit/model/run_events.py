@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003  events are read by the types of their fields
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from godwit.model.event import Event
 from godwit.model.wording import counted, human_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +31,6 @@ class QueryStarted(Event):
     resumed: bool = False
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         how = f"resumed after epoch {self.epoch}" if self.resumed else "started"
         return f"query {self.name} {how}"
 
@@ -75,7 +71,6 @@ class FlowChanged(Event):
     results: tuple[str, ...] = ()
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         told = [f"{name} starts empty" for name in self.added]
         told += [f"{name} is back, with the state it left" for name in self.returned]
         told += [f"{name} is gone, its state is kept" for name in self.removed]
@@ -165,7 +160,6 @@ class EpochCommitted(Event):
     latency_ms: Mapping[str, float] = field(default_factory=dict)
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         waiting = self.waiting_key_groups
         waits = f", {counted(waiting, 'key group')} waiting" if waiting else ""
         return (
@@ -214,7 +208,6 @@ class RowsLeftOut(Event):
     _WARNS = True
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         reasons = {
             "late": self.late,
             "ahead of the clock": self.ahead,
@@ -258,7 +251,6 @@ class RowsUnreadable(Event):
     _WARNS = True
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         where = f"sink {self.sink} has them" if self.sink else "they are left out"
         rows = counted(self.rows, "row")
         return f"source {self.source} could not read {rows} in epoch {self.epoch}; {where}"
@@ -292,7 +284,6 @@ class FeedbackPaused(Event):
     _WARNS = True
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         return (
             f"the loop {self.loop} pauses after {counted(self.rounds, 'round')} without other "
             f"rows; {counted(self.rows, 'row')} in it go on with the next epoch that has others"
@@ -377,7 +368,6 @@ class ExecutorAdded(Event):
     lanes: int
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         return f"executor {self.executor} added with {counted(self.lanes, 'lane')}"
 
 
@@ -424,7 +414,6 @@ class ExecutorLost(Event):
     reason: str = ""
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         return f"executor {self.executor} lost" + (f": {self.reason}" if self.reason else "")
 
 
@@ -450,7 +439,6 @@ class FilesCollected(Event):
     freed_bytes: int = 0
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         return f"{counted(self.files, 'file')} collected, {human_bytes(self.freed_bytes)} freed"
 
 
@@ -476,7 +464,6 @@ class ResidentLanesStarted(Event):
     took_ms: float
 
     def _one_line_text(self) -> str:
-        """Return the event as one line of text, for `describe`."""
         return f"{counted(self.lanes, 'resident lane')} ready after {self.took_ms:.0f} ms"
 
 
