@@ -174,10 +174,9 @@ class JournalReader:
         for number in reversed(latest):
             if len(tail) >= count:
                 break
-            if number not in self._full:
-                entries = self._read(number) if sizes[number] <= _LARGEST_BYTES else []
-            else:
-                entries = self._full[number]
+            entries = self._full.get(number)
+            if entries is None:
+                entries = _parse_entries(self._segment(number, sizes[number]))
             if number != latest[-1]:
                 full[number] = entries
             tail = entries + tail
@@ -200,7 +199,7 @@ class JournalReader:
             at, size, run, given = self._at
             if number < at or (number == at and sizes[number] == size):
                 continue
-            segment = self._segment(number) if sizes[number] <= _LARGEST_BYTES else None
+            segment = self._segment(number, sizes[number])
             if segment is None:
                 continue
             entries = _parse_entries(segment)
@@ -213,18 +212,15 @@ class JournalReader:
         """Yield the entries of one run, oldest first; damaged segments are skipped."""
         sizes = _segment_sizes(self._storage)
         for number in sorted(sizes)[-_SEGMENTS_KEPT:]:
-            segment = self._segment(number) if sizes[number] <= _LARGEST_BYTES else None
+            segment = self._segment(number, sizes[number])
             # A journal's runs are named after their query, too.
             if segment is not None and segment.run_id.rpartition("-")[2] == run:
                 yield from _parse_entries(segment)
 
-    def _read(self, number: int) -> list[dict[str, Any]]:
-        """Read the entries of segment `number`; empty if it is deleted or damaged."""
-        segment = self._segment(number)
-        return [] if segment is None else _parse_entries(segment)
-
-    def _segment(self, number: int) -> JournalSegment | None:
-        """Return segment `number` of the journal; ``None`` if it is deleted or damaged."""
+    def _segment(self, number: int, size_bytes: int) -> JournalSegment | None:
+        """Return segment `number` of the journal; ``None`` if it is deleted or none of ours."""
+        if size_bytes > _LARGEST_BYTES:
+            return None
         path = journal_path(number)
         # It may have been deleted since it was listed, or hold what is no journal.
         with suppress(GodwitError):
@@ -277,18 +273,14 @@ def read_last(
     return values
 
 
-def _parse_entries(segment: JournalSegment) -> list[dict[str, Any]]:
-    """Parse the entries of a journal segment; malformed ones are skipped."""
-    parsed = (_parse_entry(text) for text in segment.entries)
-    return [entry for entry in parsed if entry is not None]
-
-
-def _parse_entry(text: bytes) -> dict[str, Any] | None:
-    """Parse an entry of the journal; ``None`` if it is no JSON object."""
-    with suppress(ValueError, RecursionError):
-        entry = json.loads(text)
-        return entry if isinstance(entry, dict) else None
-    return None
+def _parse_entries(segment: JournalSegment | None) -> list[dict[str, Any]]:
+    """Parse the entries of a journal segment; those that are no JSON objects are skipped."""
+    entries = []
+    for text in () if segment is None else segment.entries:
+        with suppress(ValueError, RecursionError):
+            entry = json.loads(text)
+            entries += [entry] if isinstance(entry, dict) else []
+    return entries
 
 
 def _segment_sizes(storage: CheckpointStorage) -> dict[int, int]:

@@ -30,30 +30,38 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceInput:
-    """Rows of a source that feed an operator, through an exchange."""
+class _Input:
+    """Rows that feed an operator."""
 
     operator: str
-    source: str
-    # in order: functions over DataFrames, or `ArrowMap`s on a source of Godwit's own
+    # in order: functions over DataFrames on a source that is one, else `ArrowMap`s. Those after an
+    # operator run in its lanes; the same map on the way to several operators and sinks is one
+    # object, so it has to run only once.
     maps: tuple[Any, ...]
     keys: tuple[str, ...]  # key columns of the operator, in the order they are hashed
     # columns that must come through the exchange: the key columns, then those the operator reads
     schema: pa.Schema
-    # column that holds the source's event time, if the flow uses that and the maps left it
-    time: pa.Field | None = None
     number: int = 0  # which of the operator's inputs it is
     # operators that take some of the rows in place of `operator`: other slots of its key groups
     others: tuple[str, ...] = ()
-    # the first of `maps`, up to the last one that computed the event time anew; none if the rows
-    # have that of the source. Rows of the same source and the same `retimed` share a watermark.
-    retimed: tuple[Any, ...] = ()
-    table: str = ""  # the operator's table that the rows are of; empty: they are rows to process
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns in `schema`."""
         return tuple(self.schema.names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceInput(_Input):
+    """Rows of a source that feed an operator, through an exchange."""
+
+    source: str
+    # column that holds the source's event time, if the flow uses that and the maps left it
+    time: pa.Field | None = None
+    # the first of `maps`, up to the last one that computed the event time anew; none if the rows
+    # have that of the source. Rows of the same source and the same `retimed` share a watermark.
+    retimed: tuple[Any, ...] = ()
+    table: str = ""  # the operator's table that the rows are of; empty: they are rows to process
 
     @property
     def branch(self) -> str:
@@ -62,24 +70,11 @@ class SourceInput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpstreamInput:
-    """Rows of an operator that feed another one; fields as in `SourceInput`."""
+class UpstreamInput(_Input):
+    """Rows of an operator that feed another one."""
 
-    operator: str
     upstream: str  # operator that feeds it
-    # run in the lanes of `upstream`, in order; the same map on the way to several operators and
-    # sinks is one object, so it has to run only once
-    maps: tuple[ArrowMap, ...]
-    keys: tuple[str, ...]
-    schema: pa.Schema
-    number: int = 0
-    others: tuple[str, ...] = ()
     delay_us: int = 0  # how far behind the watermark of `upstream` the rows' event time may be
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the columns in `schema`."""
-        return tuple(self.schema.names)
 
 
 Input: TypeAlias = SourceInput | UpstreamInput

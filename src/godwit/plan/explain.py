@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from godwit.model.durations import duration_text
 from godwit.model.naming import RESERVED_PREFIX, function_name
+from godwit.model.wording import counted
 from godwit.operators.aggregates.conditions import Conditional
 from godwit.operators.operator import KeyedOperator
 from godwit.operators.states.declared import MapState
@@ -116,14 +117,14 @@ def explain(flow: CompiledFlow) -> str:
     operators = len(names.each(operator.name for operator in flow.operators))
     lines = [
         *_wrap(
-            f"Flow {flow.name!r}: {_count_text(len(flow.sources) - len(flow.loops), 'source')}, "
-            f"{_count_text(len(flow.loops), 'loop') + ', ' if flow.loops else ''}"
-            f"{_count_text(operators, 'keyed operator')} on {_count_text(flow.levels, 'level')}, "
-            f"{_count_text(len(flow.outputs), 'sink')}"
+            f"Flow {flow.name!r}: {counted(len(flow.sources) - len(flow.loops), 'source')}, "
+            f"{counted(len(flow.loops), 'loop') + ', ' if flow.loops else ''}"
+            f"{counted(operators, 'keyed operator')} on {counted(flow.levels, 'level')}, "
+            f"{counted(len(flow.outputs), 'sink')}"
         ),
         *_wrap(
             "The keys of every operator fall into "
-            f"{_count_text(flow.num_key_groups, 'key group')}; an exchange sends each row to the "
+            f"{counted(flow.num_key_groups, 'key group')}; an exchange sends each row to the "
             "lane that owns its key group.",
         ),
         *_wrap(_physical_plan_text(flow, names)),
@@ -325,18 +326,13 @@ def _maps_text(functions: Sequence[Callable[..., object]], where: str) -> str:
     """Return the number and names of maps' functions as text; `where`: where they run."""
     names = [function_name(function) for function in functions]
     named = "" if "<lambda>" in names else f" ({', '.join(names)})"
-    return f"{_count_text(len(names), 'map')} {where}{named}"
+    return f"{counted(len(names), 'map')} {where}{named}"
 
 
 def _columns_text(schema: pa.Schema) -> str:
     """Return the columns of a schema, with their types, as text."""
     names = (field.name.removeprefix(f"{RESERVED_PREFIX}_") for field in schema)
     return ", ".join(f"{name}{_TIE}{field.type}" for name, field in zip(names, schema, strict=True))
-
-
-def _count_text(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural if need be."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _labelled(label: str, values: Sequence[str]) -> Iterator[str]:
