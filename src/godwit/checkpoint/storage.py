@@ -424,7 +424,6 @@ class LocalStorage(CheckpointStorage):
             self.disk.replace(temporary, target)
 
     def open_output(self, path: str) -> OutputFile:
-        """Create a file for writing; its name must be unique."""
         full = self._root / path
         with translate_errors(self.uri, path, "writing"):
             descriptor = create_file(self.disk, full)
@@ -465,7 +464,6 @@ class LocalStorage(CheckpointStorage):
                 return mapped.read_buffer(count)
 
     def list(self, directory: str) -> tuple[FileEntry, ...]:
-        """Return the files directly in a directory of the checkpoint, ordered by path."""
         prefix = f"{directory}/" if directory else ""
         files = []
         with translate_errors(self.uri, directory, "listing"):
@@ -483,12 +481,10 @@ class LocalStorage(CheckpointStorage):
         return tuple(sorted(files))
 
     def delete(self, path: str) -> None:
-        """Delete a file if it exists."""
         with translate_errors(self.uri, path, "deleting"), suppress(FileNotFoundError):
             self.disk.unlink(self._root / path)
 
     def lock(self, path: str, note: bytes) -> StorageLock | None:
-        """Acquire the lock of a file, and write `note` into it."""
         full = self._root / path
         with translate_errors(self.uri, path, "locking"):
             create_directory(self.disk, full.parent)
@@ -730,7 +726,6 @@ class RemoteStorage(CheckpointStorage):
             self._write_whole(path, data)
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        """Create or replace an object."""
         with translate_errors(self.uri, path, "writing"):
             self._write_whole(path, data)
 
@@ -745,7 +740,6 @@ class RemoteStorage(CheckpointStorage):
         self._filesystem.move(self._full_path(temporary), self._full_path(path))
 
     def open_output(self, path: str) -> OutputFile:
-        """Create an object for writing; its name must be unique."""
         full = self._full_path(path)
         with translate_errors(self.uri, path, "writing"):
             file = _open_remote(self._filesystem, full)
@@ -759,7 +753,6 @@ class RemoteStorage(CheckpointStorage):
         return OutputFile(self.uri, path, write=file.write, close=file.close, abort=abort)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
-        """Return the content of an object, or a part of it."""
         with (
             translate_errors(self.uri, path, "reading"),
             self._filesystem.open_input_file(self._full_path(path)) as file,
@@ -769,7 +762,6 @@ class RemoteStorage(CheckpointStorage):
             return file.read_buffer(count)
 
     def list(self, directory: str) -> tuple[FileEntry, ...]:
-        """Return the files directly in a directory of the checkpoint, ordered by path."""
         selector = pyarrow.fs.FileSelector(self._full_path(directory), allow_not_found=True)
         prefix = f"{directory}/" if directory else ""
         with translate_errors(self.uri, directory, "listing"):
@@ -782,7 +774,6 @@ class RemoteStorage(CheckpointStorage):
             )
 
     def delete(self, path: str) -> None:
-        """Delete an object if it exists."""
         with translate_errors(self.uri, path, "deleting"), suppress(FileNotFoundError):
             self._filesystem.delete_file(self._full_path(path))
 

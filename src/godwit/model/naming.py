@@ -6,6 +6,7 @@ the operator does, never on the order in which the program builds its operators.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import re
@@ -16,7 +17,7 @@ from godwit.model.errors import InvalidFlowError
 from godwit.model.wording import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from godwit.model.errors import GodwitError
 
@@ -121,6 +122,22 @@ def check_unique(kind: str, name: str, taken: Collection[str], flow: str) -> Non
             flow=flow,
             name=name,
         )
+
+
+@contextlib.contextmanager
+def needs_package(what: str, package: str, extra: str, error: type[GodwitError]) -> Iterator[None]:
+    """Context that imports something of an optional package; raise `error` if that is missing.
+
+    `what`: user of the package, for the error. `extra`: extra of Godwit's that installs it.
+    """
+    try:
+        yield
+    except ImportError as cause:
+        raise error(
+            f"{what} needs {package}, which cannot be imported: {cause}.",
+            remedy=f"pip install 'godwit-streams[{extra}]'",
+            package=package,
+        ) from cause
 
 
 def no_such_name(

@@ -32,7 +32,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 from godwit.api.names import SINKS
 from godwit.model.errors import SinkError
 from godwit.model.frames import user_call
-from godwit.model.naming import no_such_name
+from godwit.model.naming import needs_package, no_such_name
 from godwit.sinks.simple_sinks import (
     ConsoleSink,
     ForeachSink,
@@ -217,10 +217,8 @@ def postgres(
     >>> gw.sinks.postgres("postgresql://host/db", "public.by_plane", mode="upsert")
     gw.sinks.postgres('dbname=db host=host', 'public.by_plane', mode='upsert')
     """
-    try:
+    with needs_package("The PostgreSQL sink", "psycopg", "postgres", SinkError):
         from godwit.sinks.postgres_sink import PostgresSink  # noqa: PLC0415 - psycopg is optional
-    except ImportError as error:
-        raise _not_installed("PostgreSQL", "psycopg", "postgres", error) from error
     if not isinstance(dsn, str | Mapping):
         raise _wrong_kind("PostgreSQL", "connection", dsn, '"host=... dbname=..." or a mapping')
     if not isinstance(table, str):
@@ -292,10 +290,8 @@ def delta(
     >>> gw.sinks.delta("s3://bucket/by_plane", mode="upsert")
     gw.sinks.delta('s3://bucket/by_plane', mode='upsert')
     """
-    try:
+    with needs_package("The Delta sink", "deltalake", "delta", SinkError):
         from godwit.sinks.delta_sink import DeltaSink  # noqa: PLC0415 - deltalake is optional
-    except ImportError as error:
-        raise _not_installed("Delta", "deltalake", "delta", error) from error
     _check_path("Delta", path)
     _check_columns("Delta", keys=keys, partition_by=partition_by)
     return DeltaSink(
@@ -358,10 +354,8 @@ def iceberg(
     >>> gw.sinks.iceberg("analytics.by_plane", catalog=catalog, mode="upsert")
     gw.sinks.iceberg('analytics.by_plane', mode='upsert')
     """
-    try:
+    with needs_package("The Iceberg sink", "pyiceberg", "iceberg", SinkError):
         from godwit.sinks.iceberg_sink import IcebergSink  # noqa: PLC0415 - pyiceberg is optional
-    except ImportError as error:
-        raise _not_installed("Iceberg", "pyiceberg", "iceberg", error) from error
     if not isinstance(table, str) or not table:
         raise _wrong_kind("Iceberg", "table", table, '"namespace.table"')
     if not isinstance(catalog, str | Mapping):
@@ -451,10 +445,8 @@ def kafka(
     >>> gw.sinks.kafka("broker:9092", "delays", key="plane")
     gw.sinks.kafka('broker:9092', 'delays')
     """
-    try:
+    with needs_package("The Kafka sink", "confluent-kafka", "kafka", SinkError):
         from godwit.sinks.kafka_sink import KafkaSink  # noqa: PLC0415 - confluent-kafka is optional
-    except ImportError as error:
-        raise _not_installed("Kafka", "confluent-kafka", "kafka", error) from error
     _check_columns("Kafka", key=key)
     return KafkaSink(
         servers,
@@ -576,10 +568,8 @@ def console(limit: int = 20, *, file: IO[str] | None = None) -> ConsoleSink:
     --------
     >>> flow.sink("printed", by_plane, gw.sinks.console(limit=5))
     """
-    try:
+    with needs_package("The console sink", "rich", "cli", SinkError):
         import rich  # noqa: F401, PLC0415 - rich is optional
-    except ImportError as error:
-        raise _not_installed("console", "rich", "cli", error) from error
     return ConsoleSink(limit, file=file)
 
 
@@ -592,15 +582,6 @@ def noop() -> NoopSink:
     >>> flow.sink("measured", by_plane, gw.sinks.noop())
     """
     return NoopSink()
-
-
-def _not_installed(sink: str, package: str, extra: str, error: ImportError) -> SinkError:
-    """Return the error that a sink's package is not installed."""
-    return SinkError(
-        f"The {sink} sink needs {package}, which cannot be imported: {error}.",
-        remedy=f"pip install 'godwit-streams[{extra}]'",
-        package=package,
-    )
 
 
 def _check_path(sink: str, path: object) -> None:

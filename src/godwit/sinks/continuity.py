@@ -76,7 +76,7 @@ def continue_delivery(
     """
     if not sink.keeps_epochs:
         return None
-    problem = _divergence(sink, epochs, position)
+    problem = _divergence(sink.last_delivered(), epochs, position)
     if problem is None:
         if sink.last_delivered() is not None or not position.stays or position.before < 0:
             return None
@@ -93,7 +93,7 @@ def continue_delivery(
     if problem.kind not in {"ahead", "diverged"} or sink.cannot_roll_back() is not None:
         raise _diverged_error(name, problem, sink)
     sink.roll_back(epochs, _min_epoch(problem, sink, epochs, position))
-    left = _divergence(sink, epochs, position)
+    left = _divergence(sink.last_delivered(), epochs, position)
     if left is not None:
         raise _diverged_error(name, left, sink)
     now = sink.last_delivered()
@@ -112,9 +112,11 @@ class _Problem:
     resume_after: int  # the last epoch that a new writer takes for delivered
 
 
-def _divergence(sink: Sink, epochs: CommittedEpochs, position: Position) -> _Problem | None:
+def _divergence(
+    point: HistoryPoint | None, epochs: CommittedEpochs, position: Position
+) -> _Problem | None:
     """Return how a target's last epoch differs from the checkpoint; ``None`` if it does not."""
-    point, latest = sink.last_delivered(), epochs.latest_epoch
+    latest = epochs.latest_epoch
     if point is None:
         if position.copied and position.stays:
             return _Problem(
@@ -279,21 +281,14 @@ def _divergence_findings(
 ) -> Iterator[Finding]:
     """Yield a finding if the target of the sink `name` has diverged from the checkpoint."""
     sink = record.sinks[name]
-    if point is not None and not is_shared(point, log):
+    position = Position(before=sink.before, stays=False, copied=False)
+    if (problem := _divergence(point, log, position)) is not None:
         yield Finding(
             file=sink.target,
-            problem=f"The target of sink {name!r} has epochs up to {point.epoch} that this "
-            f"checkpoint, which ends with epoch {log.latest_epoch}, does not have.",
-            remedy="Restore the target as of the checkpoint's backup, or say at the start how to "
-            "go on: flow.start(on_divergence=...).",
-        )
-    elif point is not None and point.epoch < sink.before:
-        yield Finding(
-            file=sink.target,
-            problem=f"The target of sink {name!r} has epochs up to {point.epoch}, and epochs up "
-            f"to {sink.before} were delivered to it.",
-            remedy="Restore the target as it was, or start from a backup of the checkpoint that "
-            "is as old as the target.",
+            problem=f"Sink {name!r} would not go on from this checkpoint: {problem.what}.",
+            remedy="Restore the target as of the checkpoint's backup, or start from a backup of "
+            "the checkpoint that is as old as the target; or say at the start how to go on: "
+            "flow.start(on_divergence=...).",
         )
 
 

@@ -40,6 +40,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 
+from godwit.columns.types import is_text
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.carried_files import rows_of_file
@@ -54,15 +55,14 @@ from godwit.sinks.parquet_files import (
     write_file,
 )
 from godwit.sinks.rows import (
-    cast_batches,
     check_mode,
     column_names,
     is_complete_result,
     join_small_batches,
     require_columns,
+    rows_to_write,
     storable_schema,
     with_plain_types,
-    without_replaced_rows,
 )
 from godwit.sinks.sink import LANE_BYTES, MAX_PARTITIONS
 from godwit.sinks.target_sink import (
@@ -133,7 +133,6 @@ class DeltaSink(TargetSink):
         return f"gw.sinks.delta({self._shown_path!r}, mode={self._mode!r})"
 
     def row_check(self) -> RowCheck:
-        """Return the check for rows that the table can never take."""
         fields = self._table.schema().fields
         never_null = {field.name for field in fields if not field.nullable}
         partition_by = tuple(self._table.metadata().partition_columns)
@@ -141,7 +140,6 @@ class DeltaSink(TargetSink):
 
     @functools.cached_property
     def destination(self) -> str:
-        """URI of the table, without secrets."""
         return destination_of(self._path)
 
     @property
@@ -184,7 +182,6 @@ class DeltaSink(TargetSink):
         return f"_godwit/{self._context.query_id}-{self._context.writer}"
 
     def open(self, context: SinkContext) -> None:
-        """Create the table, or check that the rows fit it."""
         self._context = context
         self.__dict__.pop("destination", None)  # of another run, started elsewhere
         self._opening = uuid.uuid4().hex[:12]
@@ -290,7 +287,6 @@ class DeltaSink(TargetSink):
         self._read_last_epoch()
 
     def continue_after(self, point: HistoryPoint) -> None:
-        """Record in the table that all epochs up to `point` are delivered."""
         self._generation = uuid.uuid4().hex[:8]
         with self._translating_errors("cannot be written", "Check the path and the credentials."):
             self._table.create_write_transaction(
@@ -308,7 +304,7 @@ class DeltaSink(TargetSink):
             return
         files: list[WrittenFile] | None = None
         for attempt in range(_ATTEMPTS):
-            rows = _Rows(self._rows(output))
+            rows = _Rows(rows_to_write(output, self._schema, self._merge_keys, self._context.name))
             try:
                 self._table.update_incremental()
                 if self._recorded_epoch() >= output.epoch:
@@ -367,15 +363,6 @@ class DeltaSink(TargetSink):
                 epoch=epoch,
             )
         self._seen = self._table.version()
-
-    def _rows(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that are not in lanes' files; for upserts only the last of each key."""
-        if not self._merge_keys:
-            return join_small_batches(cast_batches(output, self._schema, self._context.name))
-        # A merge refuses to change a row twice, and inserts a new one as often as it comes.
-        return join_small_batches(
-            without_replaced_rows(output, self._schema, self._merge_keys, self._context.name)
-        )
 
     def _write_remaining(self, rows: Iterable[pa.RecordBatch], epoch: int) -> Iterator[WrittenFile]:
         """Write the rows that are not in lanes' files to data files; yield each file."""
@@ -847,12 +834,7 @@ def _statistics(rows: pa.Table) -> dict[str, dict[str, Any]]:
 
 def _is_plain(dtype: pa.DataType) -> bool:
     """Return whether Delta's statistics can hold values of a type."""
-    return bool(
-        pa.types.is_integer(dtype)
-        or pa.types.is_date32(dtype)
-        or pa.types.is_string(dtype)
-        or pa.types.is_large_string(dtype)
-    )
+    return bool(pa.types.is_integer(dtype) or pa.types.is_date32(dtype) or is_text(dtype))
 
 
 def _statistics_value(value: Any) -> Any:

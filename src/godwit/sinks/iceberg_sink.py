@@ -32,14 +32,12 @@ from pyiceberg.table.snapshots import Operation
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.parquet_files import file_row_check
 from godwit.sinks.rows import (
-    cast_batches,
     check_mode,
     is_complete_result,
-    join_small_batches,
     last_of_each_key,
+    rows_to_write,
     storable_schema,
     with_plain_types,
-    without_replaced_rows,
 )
 from godwit.sinks.sink import MAX_PARTITIONS
 from godwit.sinks.target_sink import (
@@ -97,17 +95,14 @@ class IcebergSink(TargetSink):
 
     @property
     def destination(self) -> str:
-        """Catalog and table, without secrets."""
         uri = shown_uri(str(self._properties.get("uri", "")))
         return f"iceberg:{self._catalog_name}:{uri}:{self._table_name}"
 
     def row_check(self) -> RowCheck:
-        """Return the check for rows that the table can never take."""
         never_null = {field.name for field in self._schema if not field.nullable}
         return file_row_check(self._context, (), MAX_PARTITIONS, never_null)
 
     def open(self, context: SinkContext) -> None:
-        """Create the table, or check that the rows fit it."""
         self._context = context
         self._merge_keys = self._checked_keys(self._mode, self._keys)
         schema = with_plain_types(storable_schema(context.schema), as_iceberg_stores)
@@ -231,7 +226,6 @@ class IcebergSink(TargetSink):
         return keep, left
 
     def continue_after(self, point: HistoryPoint) -> None:
-        """Record in the table that all epochs up to `point` are delivered."""
         with self._translating_errors(
             "cannot be written", "Check the catalog and the credentials."
         ):
@@ -240,7 +234,6 @@ class IcebergSink(TargetSink):
             self._commit_rows(table, nothing, point, complete=False, once=False)
 
     def deliver(self, output: EpochOutput) -> None:
-        """Commit the epoch's rows with its number, unless the table has it."""
         complete = is_complete_result(output, self._context)
         if output.num_rows == 0 and not complete:
             return
@@ -255,8 +248,10 @@ class IcebergSink(TargetSink):
                     return
                 if self._merge_keys:  # rows are written anew, without columns that others added
                     self._fit_columns(self._own_schema, table)
+                batches = rows_to_write(output, self._schema, self._merge_keys, self._context.name)
+                rows = pa.Table.from_batches(batches, schema=self._schema)
                 try:
-                    self._commit_rows(table, self._rows(output), output.point, complete=complete)
+                    self._commit_rows(table, rows, output.point, complete=complete)
                 except _EpochIsThereError:
                     self._last = output.point
                 except (CommitFailedException, ValidationException):
@@ -277,16 +272,6 @@ class IcebergSink(TargetSink):
                 epoch=epoch,
             )
         return there is not None and there.epoch >= epoch
-
-    def _rows(self, output: EpochOutput) -> pa.Table:
-        """Return an epoch's rows; for upserts only the last of each key."""
-        name = self._context.name
-        batches: Iterator[pa.RecordBatch] = (
-            without_replaced_rows(output, self._schema, self._merge_keys, name)
-            if self._merge_keys
-            else cast_batches(output, self._schema, name)
-        )
-        return pa.Table.from_batches(join_small_batches(batches), schema=self._schema)
 
     def _commit_rows(
         self,
@@ -342,7 +327,6 @@ class IcebergSink(TargetSink):
         _replace(transaction, every.filter(pa.array(newest)), near, summary, there.num_rows)
 
     def close(self) -> None:
-        """Close the catalog."""
         catalog = getattr(self, "_catalog", None)
         if catalog is not None:
             catalog.close()

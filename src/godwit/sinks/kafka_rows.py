@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from godwit.columns.types import is_binary, is_text
 from godwit.plan.staging import Rejections
-from godwit.sinks.row_checks import within_years
+from godwit.sinks.row_checks import KNOWN_YEARS
 from godwit.sources.message_formats import (
     JsonMessages,
     MessageFormat,
     UnwritableError,
     Value,
-    is_text_or_bytes,
 )
 
 if TYPE_CHECKING:
@@ -90,25 +90,13 @@ class MessageLayout:
         if len(self.key) > 1:
             return JsonMessages(None).encode(rows.select(list(self.key)))
         column = rows[self.key[0]]
-        if not (is_text_or_bytes(column.type)):
+        if not (is_text(column.type) or is_binary(column.type)):
             try:
                 column = column.cast(pa.string())
             except pa.ArrowException as error:
                 raise UnwritableError(f"key {self.key[0]!r}: {error}") from error
         keys: list[Value] = column.cast(pa.large_binary()).to_pylist()
         return keys
-
-
-def _is_beyond(values: pa.Array) -> bool:
-    """Return whether any date or time is outside the years that ISO 8601 text can have."""
-    if not (pa.types.is_date(values.type) or pa.types.is_timestamp(values.type)):
-        return False
-    bounds = within_years(values.type)
-    if bounds is None or not len(values):
-        return False
-    numbers = values.cast(pa.int32() if values.type == pa.date32() else pa.int64())
-    least, most = pc.min_max(numbers).values()
-    return bool(least.is_valid and (least.as_py() < bounds[0] or most.as_py() > bounds[1]))
 
 
 def _message_headers(headers: Any) -> list[tuple[str, bytes | None]] | None:
@@ -147,7 +135,8 @@ class SizeCheck:
         formats = (self.layout.value, self.layout.key_format)
         if not all(one is None or one.writes_any for one in formats):
             return False
-        return not any(_is_beyond(column) for column in batch.columns)
+        beyond = map(KNOWN_YEARS.bad, batch.columns)  # which ISO 8601 text cannot have
+        return not any(bad is not None and pc.any(bad).as_py() for bad in beyond)
 
     def _rejections(self, batch: pa.RecordBatch) -> Rejections | None:
         """Return the rows of a batch whose messages are too large or cannot be encoded."""
@@ -184,7 +173,7 @@ def _bound_bytes(batch: pa.RecordBatch) -> int:
 def _text_bytes(values: pa.Array) -> int:
     """Return an upper bound of a value's bytes as JSON text, with escapes."""
     dtype = values.type
-    if is_text_or_bytes(dtype):
+    if is_text(dtype) or is_binary(dtype):
         if pa.types.is_fixed_size_binary(dtype):
             return 2 * int(dtype.byte_width) + 4
         return 6 * int(pc.max(pc.binary_length(values)).as_py() or 0) + 4

@@ -11,17 +11,18 @@ Nothing that is in a topic can be taken back, so such a target cannot be rolled 
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, libversion
 
 from godwit.checkpoint.ownership import HistoryPoint
+from godwit.columns.types import is_text
 from godwit.model.durations import seconds
 from godwit.model.errors import InvalidFlowError, SinkError
 from godwit.model.wording import counted
@@ -149,7 +150,6 @@ class KafkaSink(TargetSink):
 
     @property
     def destination(self) -> str:
-        """Brokers and topic, without secrets."""
         return f"{self._settings.servers} {self._topic}"
 
     @property
@@ -158,7 +158,6 @@ class KafkaSink(TargetSink):
         return self._exactly_once
 
     def row_check(self) -> RowCheck:
-        """Return the check for messages that the topic can never take."""
         return self._check
 
     def open(self, context: SinkContext) -> None:
@@ -188,7 +187,6 @@ class KafkaSink(TargetSink):
                 self._last = point.epoch
 
     def last_delivered(self) -> HistoryPoint | None:
-        """Return the last epoch that the sink's consumer group has; ``None`` if it has none."""
         if not self._exactly_once:
             return None
         with self._translating_errors(
@@ -202,14 +200,12 @@ class KafkaSink(TargetSink):
                 raise KafkaException(entry.error)
         if entry.offset < 0 or not entry.metadata:
             return None
-        return HistoryPoint(**json.loads(entry.metadata))
+        return msgspec.json.decode(entry.metadata, type=HistoryPoint)
 
     def cannot_roll_back(self) -> str:
-        """Return the reason why messages cannot be removed."""
         return "messages that are in a topic cannot be taken back"
 
     def continue_after(self, point: HistoryPoint) -> None:
-        """Record in the sink's consumer group that all epochs up to `point` are delivered."""
         with self._translating_errors(
             "cannot be told its epochs", "Check the cluster, and start again."
         ):
@@ -254,19 +250,8 @@ class KafkaSink(TargetSink):
 
         Retries once after a recoverable error.
         """
-        entry = TopicPartition(
-            self._topic,
-            0,
-            point.epoch + 1,
-            metadata=json.dumps(
-                {
-                    "query_id": point.query_id,
-                    "history": point.history,
-                    "epoch": point.epoch,
-                    "digest": point.digest,
-                }
-            ),
-        )
+        recorded = msgspec.json.encode(point).decode()
+        entry = TopicPartition(self._topic, 0, point.epoch + 1, metadata=recorded)
         for attempt in range(1, _ATTEMPTS + 1):
             start_s = time.monotonic()
             producer = self._connect()
@@ -282,8 +267,7 @@ class KafkaSink(TargetSink):
                 self._commit_transaction(producer)
             except KafkaException as error:
                 self._prepare_retry(error, start_s, last=attempt == _ATTEMPTS)
-                recorded = self.last_delivered()
-                if recorded is not None and recorded == point:
+                if self.last_delivered() == point:
                     return  # the answer to the commit was lost, the commit was not
             else:
                 return
@@ -533,7 +517,7 @@ class KafkaSink(TargetSink):
             ("partition_column", [layout.partitions] if layout.partitions else []),
         ):
             require_columns(self._context, names, option)
-        if layout.topics and not _is_text(schema.field(layout.topics).type):
+        if layout.topics and not is_text(schema.field(layout.topics).type):
             raise self._column_error("topic_column", layout.topics, "text")
         if layout.partitions and not pa.types.is_integer(schema.field(layout.partitions).type):
             raise self._column_error("partition_column", layout.partitions, "integers")
@@ -565,11 +549,6 @@ class KafkaSink(TargetSink):
         )
 
 
-def _is_text(dtype: pa.DataType) -> bool:
-    """Return whether values of a type are text."""
-    return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype))
-
-
 def _are_headers(dtype: pa.DataType) -> bool:
     """Return whether a type can hold message headers: a map, or a list of structs."""
     if pa.types.is_map(dtype):
@@ -581,4 +560,4 @@ def _are_headers(dtype: pa.DataType) -> bool:
         key, value = fields["key"], fields["value"]
     else:
         return False
-    return _is_text(key) and (_is_text(value) or bool(pa.types.is_binary(value)))
+    return is_text(key) and (is_text(value) or bool(pa.types.is_binary(value)))

@@ -9,14 +9,16 @@ import os
 import re
 import shutil
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import msgspec
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from godwit.checkpoint.ownership import HistoryPoint
+from godwit.columns.types import is_text
 from godwit.model.frames import user_call
 from godwit.sinks.file_systems import exists, force_file, force_names, local_path, open_file_system
 from godwit.sinks.parquet_files import escaped_in_paths
@@ -340,8 +342,7 @@ def _foreign_directory(
 def _can_partition(dtype: pa.DataType) -> bool:
     """Return whether values of a type can name partition directories."""
     return bool(
-        pa.types.is_string(dtype)
-        or pa.types.is_large_string(dtype)
+        is_text(dtype)
         or pa.types.is_integer(dtype)
         or pa.types.is_date(dtype)
         or pa.types.is_boolean(dtype)
@@ -382,18 +383,16 @@ def latest_epoch(
 def write_point(filesystem: pafs.FileSystem, path: str, point: HistoryPoint) -> None:
     """Write an epoch with its history and digest to a JSON file."""
     with filesystem.open_output_stream(path) as stream:
-        stream.write(json.dumps(asdict(point)).encode())
+        stream.write(msgspec.json.encode(point))
 
 
 def read_point(filesystem: pafs.FileSystem, path: str) -> HistoryPoint | None:
     """Return the epoch in a file of `write_point`; ``None`` if it is missing or damaged."""
     try:
         with filesystem.open_input_stream(path) as stream:
-            fields = json.loads(stream.read())
-        point = HistoryPoint(**fields)
-    except (FileNotFoundError, ValueError, TypeError):
+            return msgspec.json.decode(stream.read(), type=HistoryPoint)
+    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    return point if type(point.epoch) is int else None
 
 
 def files_under(filesystem: pafs.FileSystem, directory: str) -> list[str]:

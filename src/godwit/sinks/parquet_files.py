@@ -35,6 +35,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from godwit.checkpoint.staged_output import WrittenFile
+from godwit.columns.types import is_text
 from godwit.model.errors import SinkError
 from godwit.sinks.row_checks import KNOWN_YEARS, NO_NANOSECONDS, ColumnCheck, RowChecks, Rule
 from godwit.sinks.rows import split_batch
@@ -351,7 +352,7 @@ def _with_long_directory_name(
     column: str, fold_case: bool, values: pa.Array
 ) -> pa.BooleanArray | None:
     """Return a mask of values whose partition directory would have too long a name."""
-    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+    if not is_text(values.type):
         return None
     room = (_LONGEST_NAME - len(column.encode()) - 1) // 3  # a character may become %XX
     long = pc.greater(pc.binary_length(values), room)

@@ -207,21 +207,18 @@ class ParquetSink(TargetSink):
         return f"gw.sinks.parquet({self._shown_path!r})"
 
     def row_check(self) -> RowCheck:
-        """Return the check for rows that partition directories can never hold."""
         return file_row_check(
             self._context, self._partition_by, self._max_partitions, fold_case=self._fold_case
         )
 
     @functools.cached_property
     def destination(self) -> str:
-        """Canonical path or URI of the directory, without secrets."""
         if self._filesystem is not None and not isinstance(self._filesystem, pafs.LocalFileSystem):
             return self._shown_path
         return destination_of(self._path)
 
     @property
     def target(self) -> str:
-        """Directory that lanes write to, as a path or URI."""
         return self.destination
 
     def lane_writer(self) -> LaneWriter | None:
@@ -247,7 +244,6 @@ class ParquetSink(TargetSink):
         )
 
     def open(self, context: SinkContext) -> None:
-        """Check columns, claim the directory, and remove leftovers of crashes."""
         self._context = context
         # Rows of an earlier flow have nulls in columns that are new, whatever these are declared.
         self._schema = pa.schema([f.with_nullable(True) for f in storable_schema(context.schema)])

@@ -314,15 +314,12 @@ class PostgresSink(TargetSink):
 
     @property
     def destination(self) -> str:
-        """Server, database and table, without secrets."""
         return f"{server_of_dsn(self._dsn)} {self._table}"
 
     def row_check(self) -> RowCheck:
-        """Return the check for rows that the table's columns can never hold."""
         return self._check
 
     def open(self, context: SinkContext) -> None:
-        """Connect; create the table or check that the rows fit it."""
         self._context = context
         self._schema = self._rows_schema = storable_schema(context.schema)
         if self._epoch_column is not None:
@@ -363,12 +360,10 @@ class PostgresSink(TargetSink):
             on_failure.pop_all()
 
     def last_delivered(self) -> HistoryPoint | None:
-        """Return the last epoch that the table has from this sink."""
         with self._reading_epochs():
             return self._epochs.last_point(self._connect())
 
     def cannot_roll_back(self) -> str | None:
-        """Return why rows cannot be removed from the table; ``None`` if they can."""
         if self._context.complete:
             return None
         if self._target.keys:
@@ -412,7 +407,6 @@ class PostgresSink(TargetSink):
         self._last = shared
 
     def continue_after(self, point: HistoryPoint) -> None:
-        """Record in the database that all epochs up to `point` are delivered."""
         with self._reading_epochs():
             self._epochs.overwrite(self._connect(), point)
         self._last = point.epoch
@@ -443,7 +437,6 @@ class PostgresSink(TargetSink):
             self._last = max(self._last, output.epoch)
 
     def close(self) -> None:
-        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from godwit.columns.types import is_list
+from godwit.columns.types import is_list, is_text
 from godwit.plan.staging import Rejections
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Rule:
 
 def _with_zero_byte(values: pa.Array) -> pa.BooleanArray | None:
     """Return a mask of texts that hold a zero byte; ``None`` for other types."""
-    return pc.match_substring(values, "\0") if _is_text(values.type) else None
+    return pc.match_substring(values, "\0") if is_text(values.type) else None
 
 
 def _beyond_calendar(values: pa.Array) -> pa.BooleanArray | None:
@@ -49,7 +49,7 @@ def _beyond_calendar(values: pa.Array) -> pa.BooleanArray | None:
     dtype = values.type
     if not (pa.types.is_date(dtype) or pa.types.is_timestamp(dtype)):
         return None
-    bounds = within_years(dtype)
+    bounds = _within_years(dtype)
     if bounds is None:
         return None
     first, last = bounds
@@ -114,7 +114,7 @@ def up_to_characters(limit: int) -> Rule:
 
 def _longer_than(limit: int, values: pa.Array) -> pa.BooleanArray | None:
     """Return a mask of texts with more than `limit` characters; ``None`` for other types."""
-    return pc.greater(pc.utf8_length(values), limit) if _is_text(values.type) else None
+    return pc.greater(pc.utf8_length(values), limit) if is_text(values.type) else None
 
 
 def one_of(texts: tuple[str, ...]) -> Rule:
@@ -127,7 +127,7 @@ def one_of(texts: tuple[str, ...]) -> Rule:
 
 def _not_among(texts: tuple[str, ...], values: pa.Array) -> pa.BooleanArray | None:
     """Return a mask of texts other than `texts`; ``None`` for other types."""
-    if not _is_text(values.type):
+    if not is_text(values.type):
         return None
     known = pc.is_in(values, value_set=pa.array(texts, values.type))
     return pc.and_(pc.invert(known), values.is_valid())
@@ -181,7 +181,7 @@ class RowChecks:
         )
 
 
-def within_years(dtype: pa.DataType) -> tuple[int, int] | None:
+def _within_years(dtype: pa.DataType) -> tuple[int, int] | None:
     """Return first and last number of a date or timestamp type in the years 1 to 9999.
 
     ``None`` if the type cannot leave these years.
@@ -247,8 +247,3 @@ def _list_lengths(lists: pa.Array) -> npt.NDArray[np.int64]:
 def _positions(mask: Any) -> npt.NDArray[np.int64]:
     """Return the positions of the true values in a mask."""
     return np.flatnonzero(mask.fill_null(fill_value=False).to_numpy(zero_copy_only=False))
-
-
-def _is_text(dtype: pa.DataType) -> bool:
-    """Return whether values of a type are text."""
-    return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype))

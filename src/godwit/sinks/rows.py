@@ -226,6 +226,20 @@ def join_small_batches(
         yield pa.concat_batches(batches_held)
 
 
+def rows_to_write(
+    output: EpochOutput, schema: pa.Schema, keys: Sequence[str], sink: str
+) -> Iterator[pa.RecordBatch]:
+    """Yield an epoch's rows in larger batches; if they are upserts by `keys`, each key's last one.
+
+    A merge refuses to change a row twice, and inserts a new one as often as it comes.
+    """
+    return join_small_batches(
+        without_replaced_rows(output, schema, keys, sink)
+        if keys
+        else cast_batches(output, schema, sink)
+    )
+
+
 def split_batch(batch: _Rows, *, rows: int, size_bytes: int) -> Iterator[_Rows]:
     """Yield parts of a batch of at most `rows` rows and about `size_bytes`."""
     if batch.num_rows <= rows and (batch.nbytes <= size_bytes or batch.num_rows <= 1):

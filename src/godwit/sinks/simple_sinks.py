@@ -201,7 +201,6 @@ class ForeachSink(Sink):
         return f"<foreach sink: {function_name(self._fn)}>"
 
     def open(self, context: SinkContext) -> None:
-        """Store the name of the sink and its columns."""
         self._name, self._schema = context.name, context.schema
 
     def argument_of(self, output: EpochOutput) -> Any:
@@ -236,7 +235,6 @@ class ForeachTableSink(ForeachSink):
     rows_are = "an Arrow table"
 
     def argument_of(self, output: EpochOutput) -> pa.Table:
-        """Return an epoch's rows as one Arrow table, with the columns of today's flow."""
         return pa.Table.from_batches(
             cast_batches(output, self._schema, self._name), schema=self._schema
         )
@@ -257,7 +255,6 @@ class ConsoleSink(Sink):
         return f"<console sink: {self._limit} rows of each epoch>"
 
     def open(self, context: SinkContext) -> None:
-        """Create the console that prints the rows of a query."""
         self._context = context
         self._printed = -1
         # Standard output is looked up now: it may have been redirected since the flow was built.
@@ -296,7 +293,6 @@ class NoopSink(Sink):
 
     @property
     def wants_rows(self) -> bool:
-        """False: lanes stage no rows for this sink."""
         return False
 
     def open(self, context: SinkContext) -> None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 import pyarrow as pa
 
 from godwit.checkpoint.ownership import HistoryPoint
@@ -42,12 +42,10 @@ class TargetSink(Sink):
 
     @property
     def rejects(self) -> Sink | None:
-        """Sink of the rows that the target cannot take."""
         return self._rejects
 
     @property
     def keeps_epochs(self) -> bool:
-        """True: the target stores the last epoch with its history."""
         return True
 
     @staticmethod
@@ -137,7 +135,7 @@ def point_without_history(epoch: int, query_id: str = "") -> HistoryPoint:
 
 def point_text(point: HistoryPoint, writer: str, **facts: object) -> str:
     """Return a writer's last epoch as JSON text for a target; `facts`: further fields."""
-    return json.dumps({**asdict(point), "writer": writer, **facts}, sort_keys=True)
+    return json.dumps({**msgspec.to_builtins(point), "writer": writer, **facts}, sort_keys=True)
 
 
 def read_point_text(
@@ -146,14 +144,8 @@ def read_point_text(
     """Return the epoch and all fields of a text of `point_text`; ``None`` for another writer's."""
     try:
         fields = json.loads(text)
-        if (fields["query_id"], fields["writer"]) != (query_id, writer):
-            return None
-        point = HistoryPoint(
-            query_id=query_id,
-            history=str(fields["history"]),
-            epoch=int(fields["epoch"]),
-            digest=str(fields["digest"]),
-        )
-    except (KeyError, TypeError, ValueError):
+        point = msgspec.convert(fields, HistoryPoint)
+    except (TypeError, ValueError):
         return None
-    return point, fields
+    is_own = (point.query_id, fields.get("writer")) == (query_id, writer)
+    return (point, fields) if is_own else None

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from godwit.columns.types import to_schema
 from godwit.model.errors import SourceError
 from godwit.model.frames import user_call
-from godwit.model.naming import no_such_name
+from godwit.model.naming import needs_package, no_such_name
 from godwit.sources.generated import RateSource
 from godwit.sources.memory import MemorySource
 from godwit.sources.nexmark import NexmarkKind, NexmarkSource
@@ -642,14 +642,8 @@ def kafka(
     >>> gw.sources.kafka("broker:9092", "flights", value="json", schema="plane string, delay int")
     gw.sources.kafka('broker:9092', ['flights'])
     """
-    try:
+    with needs_package("The Kafka source", "confluent-kafka", "kafka", SourceError):
         from godwit.sources.kafka_source import KafkaSource  # noqa: PLC0415 - optional
-    except ImportError as error:
-        raise SourceError(
-            f"The Kafka source needs confluent-kafka, which cannot be imported: {error}.",
-            remedy="pip install 'godwit-streams[kafka]'",
-            package="confluent-kafka",
-        ) from error
     return KafkaSource(
         servers,
         topics,

@@ -87,11 +87,9 @@ class AvroMessages(MessageFormat):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the rows: the fields of the record."""
         return self._schema
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Decode Avro messages into the columns of `schema`."""
         reader = _parse_schema(self._text)
         records = [
             None if value is None else self._decode_record(value, reader) for value in values
@@ -145,7 +143,6 @@ class AvroMessages(MessageFormat):
         return written
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
-        """Raise for columns that the record does not have. `where`: the sink, for errors."""
         check_fields(schema, self._schema, where, "the Avro record")
 
     def _registered_id(self) -> int:

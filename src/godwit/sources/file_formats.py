@@ -135,13 +135,11 @@ class _RowFormat(FileFormat):
     def advance(
         self, directory: Directory, file: File, layout: FileLayout | None, start: int, rows: int
     ) -> tuple[int, int]:
-        """Return the row `rows` rows after `start`, or the end, and the number of rows between."""
         layout = layout or self.layout(directory, file)
         stop = min(start + rows, layout.rows)
         return stop, stop - start
 
     def end(self, file: File, layout: FileLayout | None) -> int:
-        """Return the number of rows in a file."""
         del file
         assert layout is not None, "asked for files whose layout is known"
         return layout.rows
@@ -172,7 +170,7 @@ class ParquetFormat(_RowFormat):
         file: File,
         *,
         metadata: pq.FileMetaData | None = None,  # of the file, if it is known
-        repeated: Sequence[str] = (),  # columns that are read as dictionaries
+        repeated: Sequence[str] = (),
     ) -> pq.ParquetFile:
         """Open a Parquet file; the columns `repeated` are read as dictionaries."""
         is_local = isinstance(directory.filesystem, pafs.LocalFileSystem)
@@ -186,7 +184,6 @@ class ParquetFormat(_RowFormat):
         )
 
     def schema(self, directory: Directory, file: File) -> pa.Schema:
-        """Return the schema of a Parquet file, by its footer."""
         with self._open(directory, file) as opened:
             return common_schema(opened.schema_arrow, tuple(self._instants(opened)))
 
@@ -196,7 +193,6 @@ class ParquetFormat(_RowFormat):
         return {c.path for c in columns if c.physical_type == "INT96"}
 
     def layout(self, directory: Directory, file: File) -> FileLayout:
-        """Return the rows at which row groups begin, and the file's end, from the footer."""
         with self._open(directory, file) as opened:
             return self._layout_of(opened.metadata)
 
@@ -208,7 +204,6 @@ class ParquetFormat(_RowFormat):
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a range of a Parquet file."""
         with self._open(directory, part.file) as opened:
             edges = self._layout_of(opened.metadata).edges
             start, stop = part.start, int(edges[-1]) if part.stop is None else part.stop
@@ -251,7 +246,6 @@ class ArrowFormat(_RowFormat):
         return pa.ipc.open_file(stream, options=options)
 
     def schema(self, directory: Directory, file: File) -> pa.Schema:
-        """Return the schema of an Arrow IPC file."""
         with self._open(directory, file) as opened:
             return common_schema(opened.schema)
 
@@ -268,7 +262,6 @@ class ArrowFormat(_RowFormat):
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a range of an Arrow IPC file."""
         file = part.file
         with self._open(directory, file) as opened:
             schema = opened.schema

@@ -12,6 +12,7 @@ not the last of them (`godwit.sources.file_position`).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from concurrent.futures import ThreadPoolExecutor
@@ -147,7 +148,6 @@ class FileSource(Source):
         )
 
     def start(self) -> Position:
-        """Position before the first file of a new query."""
         return FilePosition.beginning().encoded()
 
     def _list_directory(self, read: FilePosition) -> Listing:
@@ -171,7 +171,6 @@ class FileSource(Source):
             self._directory.check_unchanged(read.partly.file)
 
     def end(self, position: Position) -> Position:
-        """Return the position after all files that are listed now."""
         read = FilePosition.of(position)
         self._listing = self._list_directory(read)
         pieces = list(self._unread_ranges(self._listing, read, None))
@@ -180,7 +179,6 @@ class FileSource(Source):
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
-        """Return the position up to which an epoch may read, within the limits."""
         idle = until is None and self._idle_at is not None and self._idle_at == position
         if idle:
             known, self._listing = self._listing, self._directory.list()
@@ -432,7 +430,6 @@ class FileSource(Source):
     # -- rows -------------------------------------------------------------------------------------
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Unreadable]:
-        """Yield the rows of a split's files, in columns and types of the schema."""
         schema = pa.schema([self.schema.field(name) for name in columns])
         for piece in split.payload:
             with _naming(self._directory, piece.file):
@@ -520,22 +517,17 @@ class FileSource(Source):
         )
 
     def describe(self, position: Position) -> dict[str, Any]:
-        """Return the number of files read, and the one that is partly read, for people."""
         return FilePosition.of(position).describe()
 
 
-class _naming:  # noqa: N801  reads as a function
-    """Raise what cannot be read as an error that names the file."""
-
-    def __init__(self, directory: Directory, file: File) -> None:
-        self._directory, self._file = directory, file
-
-    def __enter__(self) -> None:
-        self._directory.check_unchanged(self._file)
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError | ValueError | KeyError | pa.ArrowException):
-            raise self._directory.unreadable_error(self._file, error) from error
+@contextlib.contextmanager
+def _naming(directory: Directory, file: File) -> Iterator[None]:
+    """Context that checks a file, and raises what cannot be read as an error that names it."""
+    directory.check_unchanged(file)
+    try:
+        yield
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise directory.unreadable_error(file, error) from error
 
 
 def _type_of_values(texts: Sequence[str | None]) -> pa.DataType:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from godwit.columns.types import SchemaLike, to_schema
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
+from godwit.model.naming import needs_package
 from godwit.sources.message_formats import BytesMessages, JsonMessages, TextMessages
 
 if TYPE_CHECKING:
@@ -102,10 +103,8 @@ def avro(
     >>> gw.sources.kafka("broker:9092", "planes", value=gw.formats.avro(plane)).schema.names
     ['seats']
     """
-    try:
+    with needs_package("The Avro format", "fastavro", "kafka", InvalidFlowError):
         from godwit.sources.avro_format import AvroMessages  # noqa: PLC0415 - fastavro is optional
-    except ImportError as error:
-        raise _not_installed("Avro", "fastavro", error) from error
     return AvroMessages(schema, registry=registry, subject=subject)
 
 
@@ -143,17 +142,6 @@ def protobuf(
     >>> gw.sources.kafka("broker:9092", "times", value=gw.formats.protobuf(Timestamp)).schema.names
     ['seconds', 'nanos']
     """
-    try:
+    with needs_package("The Protobuf format", "protobuf", "kafka", InvalidFlowError):
         from godwit.sources.protobuf_format import ProtobufMessages  # noqa: PLC0415 - optional too
-    except ImportError as error:
-        raise _not_installed("Protobuf", "protobuf", error) from error
     return ProtobufMessages(message, descriptors=descriptors, framed=framed, schema_id=schema_id)
-
-
-def _not_installed(name: str, package: str, error: ImportError) -> InvalidFlowError:
-    """Build the error that a format's package is not installed."""
-    return InvalidFlowError(
-        f"The {name} format needs {package}, which cannot be imported: {error}.",
-        remedy="pip install 'godwit-streams[kafka]'",
-        package=package,
-    )

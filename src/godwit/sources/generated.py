@@ -122,7 +122,6 @@ class GeneratedSource(Source):
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
-        """Return the position after the rows that are due, within the limit and `until`."""
         rows = position["rows"]
         ends = [self._num_due(position["start_us"])]
         ends += [rows + most for most in (limit, self._max_rows) if most is not None]
@@ -159,7 +158,6 @@ class GeneratedSource(Source):
         ]
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Generate the rows of a split."""
         first, stop, start_us = split.payload
         schema = pa.schema([self.schema.field(name) for name in columns])
         for at in range(first, stop, _BATCH_ROWS):
@@ -168,7 +166,6 @@ class GeneratedSource(Source):
             yield pa.RecordBatch.from_arrays([made[name] for name in columns], schema=schema)
 
     def lag(self, position: Position) -> Lag:
-        """Return the number of rows that are due and unread, and the oldest one's time."""
         if not self._paced and self._num_rows is None:
             return Lag()
         rows = max(0, self._num_due(position["start_us"]) - position["rows"])
@@ -176,7 +173,6 @@ class GeneratedSource(Source):
         return Lag(rows=rows, oldest_us=oldest_us if rows and self._paced else None)
 
     def describe(self, position: Position) -> dict[str, Any]:
-        """Return the number of rows read, and the start time, for people."""
         return {"rows": position["rows"], "start": _iso(position["start_us"])}
 
 
@@ -194,19 +190,16 @@ class RateSource(GeneratedSource):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns: the event time, the row's number, and the key if there are keys."""
         return self._schema
 
     @property
     def identity(self) -> str:
-        """Name of the source, and the options that determine its rows."""
         keys = "" if self._num_keys is None else f", num_keys={self._num_keys}"
         return f"rate({self.options()}{keys})"
 
     def generate(
         self, numbers: npt.NDArray[np.int64], start_us: int, columns: Sequence[str]
     ) -> dict[str, pa.Array]:
-        """Return these columns of the rows with these numbers."""
         made = {"value": pa.array(numbers)}
         if "timestamp" in columns:
             made["timestamp"] = event_times_of(numbers, start_us, self._rows_per_s)

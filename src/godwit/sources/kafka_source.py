@@ -12,6 +12,7 @@ what is reported to one is for lag monitors alone.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import logging
 import time
@@ -139,7 +140,7 @@ class KafkaSource(Source):
         self._prepare()
 
     def _prepare(self) -> None:
-        """Initialise the fields that are not pickled: settings, caches and clients."""
+        """Initialise the fields that are not pickled: caches and clients."""
         self._admin: ClusterAdmin | None = None
         self._reporter: Consumer | None = None
         self._unreported = ""  # why the group was not told the last time
@@ -151,23 +152,10 @@ class KafkaSource(Source):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave connections, and the sink, behind."""
-        ours = vars(self) | {"rejects": None}
-        for name in (
-            "_admin",
-            "_reporter",
-            "_unreported",
-            "_states",
-            "_looked_s",
-            "_asked_s",
-            "_fetched",
-            "_bytes_per_row",
-        ):
-            del ours[name]
-        return ours
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._prepare()
+        fresh = type(self).__new__(type(self))
+        vars(fresh).update(vars(self), rejects=None)
+        fresh._prepare()  # noqa: SLF001  its own
+        return vars(fresh)
 
     unreadable = _UNREADABLE
 
@@ -176,7 +164,6 @@ class KafkaSource(Source):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the messages: those of the format, and the metadata asked for."""
         return self._schema
 
     @property
@@ -197,12 +184,10 @@ class KafkaSource(Source):
             self._check_topics(position)
 
     def start(self) -> Position:
-        """Return the first position: the offsets chosen by ``start=``."""
         with self._translating_errors("cannot tell where it begins"):
             return self._starting_position()
 
     def end(self, position: Position) -> Position:
-        """Return the end offsets of all partitions, as a position; not before `position`."""
         return self._next_position(position, None, None)
 
     def latest(
@@ -257,13 +242,14 @@ class KafkaSource(Source):
             return
         count = size = 0
         try:
-            with leased_reader(self._settings, self._isolation, ranges) as reader:
+            with (
+                self._translating_errors(f"cannot read {split.what}"),
+                leased_reader(self._settings, self._isolation, ranges) as reader,
+            ):
                 for r, messages in reader.read(ranges):
                     count += len(messages)
                     size += sum(map(len, messages))
                     yield from self._to_batches(r, messages, columns)
-        except KafkaFailedError as error:
-            raise self._kafka_error(f"cannot read {split.what}", error) from None
         except OffsetsLostError as error:
             topic, partition = error.topic_partition
             raise self._source_error(
@@ -329,7 +315,6 @@ class KafkaSource(Source):
             )
 
     def describe(self, position: Position) -> dict[str, Any]:
-        """Return topic → partition → next offset, for people."""
         return {topic: list(state["next"]) for topic, state in position.items()}
 
     def close(self) -> None:
@@ -677,37 +662,23 @@ class KafkaSource(Source):
             )
         return value
 
-    def _translating_errors(self, what: str) -> _Explaining:
-        """Return a context that translates Kafka errors into `SourceError`; `what`: the action."""
-        return _Explaining(self, what)
-
-    def _kafka_error(self, what: str, error: KafkaFailedError) -> SourceError:
-        """Return the error that an action on Kafka (`what`) failed."""
-        reach = (
-            f"Check that {self._settings.servers} can be reached from here, and the protocol; "
-            "timeout= says how long to wait."
-        )
-        refused = "Check the credentials and certificates in config."
-        remedy = refused if error.refused else _REMEDIES.get(error.code, reach)
-        return self._source_error(f"{what}: {error}", remedy)
+    @contextlib.contextmanager
+    def _translating_errors(self, what: str) -> Iterator[None]:
+        """Context that translates Kafka errors into `SourceError`; `what`: the action."""
+        try:
+            yield
+        except KafkaFailedError as error:
+            reach = (
+                f"Check that {self._settings.servers} can be reached from here, and the protocol; "
+                "timeout= says how long to wait."
+            )
+            refused = "Check the credentials and certificates in config."
+            remedy = refused if error.refused else _REMEDIES.get(error.code, reach)
+            raise self._source_error(f"{what}: {error}", remedy) from None
 
     def _source_error(self, what: str, remedy: str, **context: Any) -> SourceError:
         """Return an error about this source; `what`: the message, as text."""
         return SourceError(f"{self._where}: {what}.", remedy=remedy, **context)
-
-
-class _Explaining:
-    """Turns errors of the cluster into a `SourceError`."""
-
-    def __init__(self, source: KafkaSource, what: str) -> None:
-        self._source, self._what = source, what
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, KafkaFailedError):
-            raise self._source._kafka_error(self._what, error) from None  # noqa: SLF001  of its own
 
 
 def fair_shares(available: Sequence[int], limit: int | None) -> list[int]:

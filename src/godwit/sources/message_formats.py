@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypedDict
 import msgspec
 import pyarrow as pa
 
+from godwit.columns.types import is_binary, is_text
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import listing, type_name
 
@@ -115,19 +116,15 @@ class BytesMessages(MessageFormat):
 
     @property
     def schema(self) -> pa.Schema:
-        """One column of bytes, ``value``."""
         return pa.schema([("value", pa.binary())])
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Return the messages, unchanged, as the only column."""
         return [pa.array(values, pa.binary()) for _ in schema]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
-        """Return the values of the only column as bytes."""
         return _values_of_column(rows.column(0))
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
-        """Refuse rows that are not one column of bytes or text. `where`: the sink, for errors."""
         _check_only_column(schema, where, "bytes")
 
 
@@ -139,19 +136,15 @@ class TextMessages(MessageFormat):
 
     @property
     def schema(self) -> pa.Schema:
-        """One column of text, ``value``."""
         return pa.schema([("value", pa.string())])
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Decode messages as UTF-8 into the only column."""
         return [pa.array(values, pa.binary()).cast(pa.string()) for _ in schema]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
-        """Return the values of the only column as UTF-8."""
         return _values_of_column(rows.column(0))
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
-        """Refuse rows that are not one column of bytes or text. `where`: the sink, for errors."""
         _check_only_column(schema, where, "text")
 
 
@@ -163,23 +156,12 @@ def _values_of_column(column: pa.Array) -> list[Value]:
 
 def _check_only_column(schema: pa.Schema, where: str, kind: str) -> None:
     """Refuse rows that are not one column of bytes or text. `where`: the sink, for errors."""
-    if len(schema) == 1 and is_text_or_bytes(schema.field(0).type):
+    if len(schema) == 1 and (is_text(schema.field(0).type) or is_binary(schema.field(0).type)):
         return
     raise InvalidFlowError(
         f"{where} is to write values as {kind}, which takes one column of text or bytes; the rows "
         f"have {', '.join(f'{f.name} {f.type}' for f in schema) or 'none'}.",
         remedy='Make one column in a map before the sink, or use value="json".',
-    )
-
-
-def is_text_or_bytes(dtype: pa.DataType) -> bool:
-    """Return whether a type is text or binary."""
-    return bool(
-        pa.types.is_string(dtype)
-        or pa.types.is_large_string(dtype)
-        or pa.types.is_binary(dtype)
-        or pa.types.is_large_binary(dtype)
-        or pa.types.is_fixed_size_binary(dtype)
     )
 
 
@@ -211,7 +193,6 @@ class JsonMessages(MessageFormat):
 
     @property
     def schema(self) -> pa.Schema | None:
-        """Columns of the objects; ``None`` for a format that can only write."""
         return self._schema
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
@@ -231,7 +212,6 @@ class JsonMessages(MessageFormat):
         return [columns.field(position) for position in range(len(schema))]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
-        """Write each row as a JSON object."""
         if not rows.num_columns:
             return [b"{}"] * rows.num_rows
         encode = msgspec.json.Encoder().encode
@@ -242,7 +222,6 @@ class JsonMessages(MessageFormat):
             raise UnwritableError(_error_text(error)) from error
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
-        """Refuse columns of types that JSON cannot express. `where`: the sink, for errors."""
         del where
         _row_type(schema)
 

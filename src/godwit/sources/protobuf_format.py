@@ -83,11 +83,9 @@ class ProtobufMessages(MessageFormat):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the rows: the fields of the message."""
         return self._schema
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Decode Protocol Buffers messages into the columns of `schema`."""
         read = _message_class(self._files, self._name).FromString
         place = _message_indexes(_message_descriptor(self._files, self._name))
         messages: list[Any] = []
@@ -126,7 +124,6 @@ class ProtobufMessages(MessageFormat):
         return written
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
-        """Raise for columns that the message does not have. `where`: the sink, for errors."""
         check_fields(schema, self._schema, where, f"message {self._name}")
         if self._framed and self._schema_id is None:
             raise InvalidFlowError(

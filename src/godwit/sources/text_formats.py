@@ -60,7 +60,6 @@ class _TextFormat(FileFormat):
         return self.cuttable and not file.path.endswith(_COMPRESSED)
 
     def end(self, file: File, layout: FileLayout | None) -> int:
-        """Return the size of a file in bytes."""
         del layout
         return file.size
 
@@ -103,7 +102,6 @@ class _TextFormat(FileFormat):
         return 0
 
     def max_rows(self, directory: Directory, part: FileRange) -> int | None:
-        """Return the number of lines of data that begin in a range of a file."""
         file = part.file
         if not self._is_divisible(file):
             return None
@@ -218,13 +216,11 @@ class JsonFormat(_TextFormat):
     has_columns = False
 
     def _infer(self, block: bytes) -> pa.Schema:
-        """Return the schema inferred from a block of JSON lines."""
         return _parse_objects(block.removeprefix(_MARK), None).schema
 
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch | BadLine]:
-        """Yield the rows of the JSON lines that begin in a range of a file."""
         as_text = [f for f in fields if pa.types.is_date(f.type) or pa.types.is_time(f.type)]
         read_as = [f.with_type(pa.string()) if f in as_text else f for f in fields]
         parse = pajson.ParseOptions(
@@ -349,7 +345,6 @@ class CsvFormat(_TextFormat):
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch | BadLine]:
-        """Yield the rows of the CSV lines that begin in a range of a file."""
         file, names = part.file, self._columns
         if names is not None:
             of_directories = partitions_of(file)

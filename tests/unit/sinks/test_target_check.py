@@ -34,9 +34,9 @@ def test_a_target_beside_its_backup_is_told_to_be_ahead_and_a_restored_one_behin
     report = check_targets(CheckpointStorage.open(tmp_path / "ck"))
     assert (report.findings, report.refused, report.unseen) == ((), (), ())
     (ahead,) = check_targets(CheckpointStorage.open(tmp_path / "backup")).refused
-    assert "has epochs up to 5 that this checkpoint" in ahead.problem
+    assert "has epochs up to 5, and the checkpoint ends with epoch 2" in ahead.problem
     assert main(["checkpoint", "verify", str(tmp_path / "backup")]) == 0
-    assert "A start is refused: The target of sink 'out'" in capsys.readouterr().out
+    assert "A start is refused: Sink 'out' would not go on" in capsys.readouterr().out
     assert main(["checkpoint", "repair", str(tmp_path / "backup"), "--apply"]) == 0
     assert "can be started, once it is said how its targets go on" in capsys.readouterr().out
     target.restore("old")
