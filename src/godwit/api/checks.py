@@ -570,19 +570,11 @@ def interval_of(between: Any, where: str) -> tuple[int, int]:
 def check_windows(
     where: str,
     windows: tuple[WindowSpec | RowWindows, ...],
-    *,
-    time: object,
-    output: object,
-    late: object,
-    share: object,
-    consolidate: object,
-    allowed_lateness: Duration,
-    length_as: object,
-    name: object,
+    options: Mapping[str, Any],
 ) -> int:
     """Return the allowed lateness in µs; raise for options of ``window`` that exclude each other.
 
-    `where`: the call, for errors.
+    `where`: the call, for errors. `options`: name → value of all options.
     """
     if not windows:
         raise InvalidFlowError(
@@ -602,28 +594,22 @@ def check_windows(
                 remedy="Call window(...) twice on the keyed stream, and give each result a name.",
             )
     if isinstance(windows[0], RowWindows):
-        _check_rows(
-            where, time=time, output=output, late=late, share=share,
-            consolidate=consolidate, allowed_lateness=allowed_lateness, length_as=length_as,
-        )  # fmt: skip
+        _check_rows(where, options)
     if fixed := [spec for spec in windows if isinstance(spec, Hopping)]:
         grid_of(fixed, where)
-    given = {"output": output, "share": share, "consolidate": consolidate}
     for option, (known, remedy) in _WINDOW_OPTIONS.items():
-        check_one_of(where, option, given[option], known, remedy)
-    lateness_us = microseconds(allowed_lateness, f"The allowed lateness of {where}", least=0)
-    for problem, remedy in _conflicts(
-        windows, output=output, share=share, consolidate=consolidate, length_as=length_as,
-        lateness=allowed_lateness if lateness_us else None,
-    ):  # fmt: skip
+        check_one_of(where, option, options[option], known, remedy)
+    lateness = options["allowed_lateness"]
+    lateness_us = microseconds(lateness, f"The allowed lateness of {where}", least=0)
+    for problem, remedy in _conflicts(windows, options, lateness if lateness_us else None):
         raise InvalidFlowError(f"{where} has {problem}.", remedy=remedy)
-    for option, value in (("time", time), ("name", name), ("length_as", length_as)):
-        if value is not None and not isinstance(value, str):
+    for option in ("time", "name", "length_as"):
+        if options[option] is not None and not isinstance(options[option], str):
             raise InvalidFlowError(
-                f"{where} was given a value of type {type_name(value)} for {option}=.",
+                f"{where} was given a value of type {type_name(options[option])} for {option}=.",
                 remedy=f"Give {option}= as text.",
             )
-    check_late(late, where)
+    check_late(options["late"], where)
     return lateness_us
 
 
@@ -648,17 +634,17 @@ _WINDOW_OPTIONS = {
 
 def _conflicts(
     windows: Sequence[WindowSpec | RowWindows],
-    *,
-    output: object,
-    share: object,
-    consolidate: object,
-    length_as: object,
-    lateness: Duration | None,  # if windows come out again
+    options: Mapping[str, Any],
+    lateness: Duration | None,
 ) -> Iterator[tuple[str, str]]:
-    """Yield a text for each two window options that exclude each other, with the remedy."""
+    """Yield a text for each two window options that exclude each other, with the remedy.
+
+    `lateness`: ``allowed_lateness=`` if windows come out again.
+    """
+    consolidate, length_as = options["consolidate"], options["length_as"]
     session = "a session" if any(isinstance(spec, Session) for spec in windows) else ""
-    grows = "output='update'" if output == "update" else ""
-    alone = "share='never'" if share == "never" else ""
+    grows = "output='update'" if options["output"] == "update" else ""
+    alone = "share='never'" if options["share"] == "never" else ""
     apart = "" if consolidate == "together" else f"consolidate={consolidate!r}"
     local = any(isinstance(spec, Hopping) and spec.calendar for spec in windows)
     if session and grows:
@@ -694,12 +680,13 @@ def _conflicts(
         yield problem, "Leave length_as= out."
 
 
-def _check_rows(where: str, **options: Any) -> None:
+def _check_rows(where: str, options: Mapping[str, Any]) -> None:
     """Raise for options of event time (name → value) together with windows of rows.
 
     `where`: the call, for errors.
     """
     defaults = {
+        "name": options["name"],
         "output": "append",
         "share": "measured",
         "consolidate": "together",

@@ -967,18 +967,10 @@ class KeyedStream:
         >>> [(row["window_start"].hour, row["n"]) for row in played.rows("hourly").to_pylist()]
         [(8, 1), (9, 1), (10, 1), (11, 1)]
         """
-        lateness_us = check_windows(
-            self._call_text("window"),
-            windows,
-            time=time,
-            output=output,
-            late=late,
-            share=share,
-            consolidate=consolidate,
-            allowed_lateness=allowed_lateness,
-            length_as=length_as,
-            name=name,
-        )
+        given = {"time": time, "output": output, "late": late, "share": share, "name": name}
+        given |= {"consolidate": consolidate, "length_as": length_as}
+        given["allowed_lateness"] = allowed_lateness
+        lateness_us = check_windows(self._call_text("window"), windows, given)
         # Name and aggregates or function are those of the next call.
         options: dict[str, Any] = {"name": "", "upstream": self.node, "keys": self.keys}
         options |= {"named": name is not None, "aggregates": {}}

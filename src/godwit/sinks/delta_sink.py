@@ -300,7 +300,8 @@ class DeltaSink(TargetSink):
 
     def deliver(self, output: EpochOutput) -> None:
         """Commit the epoch's rows with its number, unless the table has it; raise if that fails."""
-        if output.num_rows == 0 and not is_complete_result(output, self._context):
+        complete = is_complete_result(output, self._context)
+        if output.num_rows == 0 and not complete:
             return
         files: list[WrittenFile] | None = None
         for attempt in range(_ATTEMPTS):
@@ -310,24 +311,18 @@ class DeltaSink(TargetSink):
                 if self._recorded_epoch() >= output.epoch:
                     return
                 self._check_not_restored(output.epoch)
-                self._check_columns(
-                    merges=bool(self._merge_keys) and not is_complete_result(output, self._context)
-                )
+                self._check_columns(merges=bool(self._merge_keys) and not complete)
                 if not self._merge_keys:  # a merge looks at them itself
                     self._check_constraints()
                 if output.files() and not self._has_files(output):
                     return
                 if output.files() and takes_plain_files(self._table):
                     files = files or [*output.files(), *self._write_remaining(rows, output.epoch)]
-                    self._commit_files(
-                        files, output.point, complete=is_complete_result(output, self._context)
-                    )
+                    self._commit_files(files, output.point, complete=complete)
                 else:
                     rows = _Rows(itertools.chain(self._rows_of_files(output), rows))
                     reader = pa.RecordBatchReader.from_batches(self._schema, rows)
-                    self._commit_rows(
-                        reader, output.point, complete=is_complete_result(output, self._context)
-                    )
+                    self._commit_rows(reader, output.point, complete=complete)
             except SinkError:
                 raise
             except Exception as error:  # noqa: BLE001  as above

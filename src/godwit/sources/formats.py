@@ -8,7 +8,7 @@ from godwit.columns.types import SchemaLike, to_schema
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
 from godwit.model.naming import needs_package
-from godwit.sources.message_formats import BytesMessages, JsonMessages, TextMessages
+from godwit.sources.message_formats import JsonMessages, PlainMessages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +49,7 @@ def json(schema: SchemaLike | None = None) -> JsonMessages:
 
 
 @user_call
-def raw() -> BytesMessages:
+def raw() -> PlainMessages:
     """Format of unparsed bytes: read as a column ``value``; rows to write have one column.
 
     Examples
@@ -57,11 +57,11 @@ def raw() -> BytesMessages:
     >>> gw.sources.kafka("broker:9092", "flights", value=gw.formats.raw()).schema.names
     ['value']
     """
-    return BytesMessages()
+    return PlainMessages("bytes")
 
 
 @user_call
-def text() -> TextMessages:
+def text() -> PlainMessages:
     """Format of UTF-8 text: read as a string column ``value``; rows to write have one column.
 
     Examples
@@ -69,7 +69,7 @@ def text() -> TextMessages:
     >>> gw.sources.kafka("broker:9092", "flights", value=gw.formats.text()).schema.names
     ['value']
     """
-    return TextMessages()
+    return PlainMessages("text")
 
 
 @user_call

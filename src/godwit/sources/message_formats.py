@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, TypedDict
 
 import msgspec
 import pyarrow as pa
@@ -109,60 +109,31 @@ def _error_text(error: Exception) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class BytesMessages(MessageFormat):
-    """Values as they are, in one column ``value`` of bytes."""
+class PlainMessages(MessageFormat):
+    """Values as they are, in one column ``value`` of bytes or of text in UTF-8."""
 
     writes_any: ClassVar[bool] = True
+    kind: Literal["bytes", "text"]
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema([("value", pa.binary())])
+        return pa.schema([("value", pa.binary() if self.kind == "bytes" else pa.string())])
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        return [pa.array(values, pa.binary()) for _ in schema]
+        return [pa.array(values, pa.binary()).cast(field.type) for field in schema]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
-        return _values_of_column(rows.column(0))
+        values: list[Value] = rows.column(0).cast(pa.large_binary()).to_pylist()
+        return values
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
-        _check_only_column(schema, where, "bytes")
-
-
-@dataclass(frozen=True, slots=True)
-class TextMessages(MessageFormat):
-    """Values as text in UTF-8, in one column ``value``."""
-
-    writes_any: ClassVar[bool] = True
-
-    @property
-    def schema(self) -> pa.Schema:
-        return pa.schema([("value", pa.string())])
-
-    def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        return [pa.array(values, pa.binary()).cast(pa.string()) for _ in schema]
-
-    def encode(self, rows: pa.RecordBatch) -> list[Value]:
-        return _values_of_column(rows.column(0))
-
-    def check_columns(self, schema: pa.Schema, where: str) -> None:
-        _check_only_column(schema, where, "text")
-
-
-def _values_of_column(column: pa.Array) -> list[Value]:
-    """Return the values of a format's only column, as bytes."""
-    values: list[Value] = column.cast(pa.large_binary()).to_pylist()
-    return values
-
-
-def _check_only_column(schema: pa.Schema, where: str, kind: str) -> None:
-    """Refuse rows that are not one column of bytes or text. `where`: the sink, for errors."""
-    if len(schema) == 1 and (is_text(schema.field(0).type) or is_binary(schema.field(0).type)):
-        return
-    raise InvalidFlowError(
-        f"{where} is to write values as {kind}, which takes one column of text or bytes; the rows "
-        f"have {', '.join(f'{f.name} {f.type}' for f in schema) or 'none'}.",
-        remedy='Make one column in a map before the sink, or use value="json".',
-    )
+        if len(schema) == 1 and (is_text(schema.field(0).type) or is_binary(schema.field(0).type)):
+            return
+        raise InvalidFlowError(
+            f"{where} is to write values as {self.kind}, which takes one column of text or bytes; "
+            f"the rows have {', '.join(f'{f.name} {f.type}' for f in schema) or 'none'}.",
+            remedy='Make one column in a map before the sink, or use value="json".',
+        )
 
 
 def check_fields(schema: pa.Schema, fields: pa.Schema, where: str, record: str) -> None:
@@ -312,8 +283,8 @@ def _maps_to_dicts(value: Any, dtype: pa.DataType) -> Any:
 
 
 _BY_NAME: Final[dict[str, MessageFormat]] = {
-    "bytes": BytesMessages(),
-    "text": TextMessages(),
+    "bytes": PlainMessages("bytes"),
+    "text": PlainMessages("text"),
     "json": JsonMessages(None),
 }
 
