@@ -65,22 +65,24 @@ _LEADS: Final = 0.5
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Settings for forecasting a periodic load: ``gw.Control(..., forecast=gw.Forecast())``.
+    """Settings for forecasting a load that repeats, so that executors are there before it rises.
 
-    Executors are requested before they are needed, for the median of the arrival rates at the same
-    time of earlier periods. A forecast never requests fewer executors than the measured load needs,
-    or more than ``max_executors``. It is used only after two periods of history, and while its
-    error over the last period was clearly below that of no forecast; the event `ForecastJudged`
-    announces when that changes.
+    Pass it as ``gw.Control(scaling=..., forecast=...)``. Executors are requested for the median of
+    the arrival rates at the same time of earlier periods of the load. A forecast never leads to
+    fewer executors than the measured load needs, or to more than ``max_executors``. It is used only
+    after two periods of the load, and as long as its error over the last one is clearly smaller
+    than that of assuming a constant rate; the event `godwit.events.ForecastJudged` reports when
+    that changes.
 
     Attributes
     ----------
     period
-        Period of the load, as in ``"1 day"``; at least eight statistics periods of the controller.
-        ``None``: it is detected.
+        Time after which the load repeats, as in ``"1 day"``; at least eight statistics periods of
+        the controller. ``None``: it is detected.
     lead
-        How long before they are needed executors are requested. ``None``: the measured time until
-        executors arrive, plus two statistics periods for moving key groups.
+        Time by which executors are requested before they are needed, as in ``"2 minutes"``.
+        ``None``: the measured time until executors join, plus two statistics periods for moving key
+        groups.
 
     Raises
     ------

@@ -39,35 +39,41 @@ _FUSION = "fusion"
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fusion:
-    """Settings for fusing operators into components automatically.
+    """Settings for fusing operators automatically: fused operators run in the same tasks.
+
+    Pass it as ``gw.Adaptation(fusion=...)``. Between fused operators (operators of one component)
+    with the same keys there is no shuffle.
 
     Attributes
     ----------
     by
         ``"traffic"``: fuse operators that are measured to send each other many rows.
-        ``"attributes"``: fuse all operators that can be fused, from the start. New operators whose
-        keys have columns in common are placed by these, if they have enough values.
+        ``"attributes"``: fuse all operators that can be fused, from the start of the query; the
+        rows of new operators whose keys have columns in common are placed by the hash of these
+        columns alone, if `cardinality` says that they have enough values.
     epochs
-        Number of epochs with input between decisions, whose measurements they use.
+        Number of epochs with input from one decision to the next, which uses their measurements.
     fuse_above, part_below
         Shares of all rows that lanes receive, in [0, 1]: two operators are fused if the rows
-        between them exceed `fuse_above`, and separated again if these fall below `part_below`.
+        between them are more than `fuse_above`, and separated again if they are less than
+        `part_below`.
     confirm
         Number of consecutive decisions that must agree before components change.
     payback_epochs
-        Number of epochs within which the bytes saved between the operators must exceed the bytes of
-        state that have to move.
+        Number of epochs within which the bytes that are no longer sent between the operators must
+        exceed the bytes of state that have to move.
     cardinality
-        Key column → about how many values it has, as in ``{"area": 10_000}``; those of several
-        columns multiply. Operators are placed by fewer columns only where it says enough values.
+        Key column → approximate number of its values, as in ``{"area": 10_000}``; the numbers of
+        several columns are multiplied, and a column that is not named counts as one value.
     max_imbalance
-        Bound on the load of the busiest lane, over what it would be if all key columns placed rows:
-        it says how many values are enough.
+        Maximum load of the busiest lane if rows are placed by the common columns, as a multiple of
+        its load if they are placed by all key columns. It decides how many values are enough.
     repartition
-        ``True``: where `confirm` consecutive comparisons say that an operator with state would be
-        better placed by the key columns of one that it feeds, a running query rewrites its state
-        between two epochs, unless the program has ``partition_by=`` for it. Epochs pause meanwhile:
-        what they gain within `payback_epochs` must exceed the pause.
+        ``True``: if `confirm` consecutive comparisons say that epochs would be shorter if an
+        operator with state were placed by the key columns of one that it feeds, the running query
+        rewrites its state between two epochs. No epoch runs meanwhile, so the time that epochs save
+        within `payback_epochs` must exceed the pause. Operators for which the program has
+        ``partition_by=`` stay as they are.
 
     Raises
     ------

@@ -257,7 +257,9 @@ class Utilisation:
 def utilisation(
     target: float = 0.7, *, slack: float = 0.2, catch_up: DurationOrSeconds = 60.0
 ) -> Utilisation:
-    """Scale so that lanes are busy for at most a target share of their time.
+    """Scale so that lanes (task slots) are busy for at most a target share of their time.
+
+    Pass the result as ``gw.Control(scaling=...)``.
 
     Parameters
     ----------
@@ -459,14 +461,16 @@ def latency(
 ) -> Latency:
     """Scale so that the latency of rows, from arrival to their epoch's commit, meets a target.
 
+    Pass the result as ``gw.Control(scaling=...)``.
+
     Parameters
     ----------
     target
         The latency, as text such as ``"2 seconds"`` or in seconds.
     quantile
-        Share of the rows that have to meet the target, such as 0.99; ``None``: the mean has to. The
-        mean is predicted by a model; a quantile is predicted from it by the ratio of the two in the
-        last periods, at most 10.
+        Share of the rows that have to meet the target, such as 0.99; ``None``: the mean latency has
+        to. A model predicts the mean; a quantile is predicted as the mean times the ratio of
+        quantile to mean in the last periods, which is taken as at most 10.
     slack
         Executors are removed only if the latency with the remaining ones is predicted to be at most
         ``target * (1 - slack)``.
@@ -538,8 +542,9 @@ class LoadRange:
 def load_range(low: float = 0.4, high: float = 0.8) -> LoadRange:
     """Scale so that the mean load of executors stays within a range (paper 4 §3).
 
-    If the mean leaves the range, the number of executors changes so that the mean is in its middle.
-    The planner ``elb`` keeps the load of every executor within such a range.
+    Pass the result as ``gw.Control(scaling=...)``. If the mean leaves the range, the number of
+    executors changes so that the mean is in its middle. With ``planner="elb"`` the load of every
+    executor stays within such a range.
 
     Parameters
     ----------
@@ -613,6 +618,8 @@ class Scripted:
 def fixed(executors: int) -> Fixed:
     """Keep a fixed number of executors; a lost one is replaced.
 
+    Pass the result as ``gw.Control(scaling=...)``.
+
     Parameters
     ----------
     executors
@@ -634,6 +641,8 @@ def fixed(executors: int) -> Fixed:
 @user_call
 def scripted(steps: Mapping[DurationOrSeconds, int]) -> Scripted:
     """Set the number of executors by a schedule, from the start of the run.
+
+    Pass the result as ``gw.Control(scaling=...)``.
 
     Parameters
     ----------

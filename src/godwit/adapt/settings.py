@@ -31,14 +31,17 @@ Elasticity: TypeAlias = Literal[
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits on the moves of one statistics period, over all components; ``None``: no limit.
+    """Limits on the moves of key groups that the controller makes in one statistics period.
+
+    Pass it as ``gw.Control(budget=...)``. The limits are for all components together.
 
     Attributes
     ----------
     max_moves
-        Maximum number of key groups that move.
+        Maximum number of key groups that move; ``None``: no limit.
     max_bytes
-        Maximum bytes of state that move; 1 GiB by default. A key group that is larger moves alone.
+        Maximum bytes of state that move, 1 GiB by default; ``None``: no limit. A key group that is
+        larger moves alone.
 
     Examples
     --------
@@ -73,14 +76,17 @@ class Budget:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """Network bandwidth and memory of one executor; ``None``: unlimited.
+    """Network bandwidth and memory of one executor, which the controller balances beside CPU time.
+
+    Pass it as ``gw.Worth(means=...)``.
 
     Attributes
     ----------
     link_bytes_per_s
-        Bytes per second that it can receive over the network.
+        Bytes per second that an executor can receive over the network, by default those of a
+        gigabit link; ``None``: the network is not balanced.
     memory_bytes
-        Bytes of state that it can hold.
+        Bytes of state that an executor can hold; ``None``, the default: memory is not balanced.
 
     Examples
     --------
@@ -102,7 +108,9 @@ class Means:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
-    """Timing of decisions: minimum period, lane balancing, cool-down and manual overrides.
+    """Timing of the controller: minimum period, lane balancing, cool-down and manual overrides.
+
+    Pass it as ``gw.Control(cadence=...)``. Times are text such as ``"2 minutes"`` or seconds.
 
     Attributes
     ----------
@@ -110,14 +118,13 @@ class Cadence:
         Minimum number of epochs with input in a statistics period; the period lasts until it has
         them.
     lanes_every
-        Interval at which key groups are re-balanced over the lanes within an executor, as text or
-        seconds; ``None``: never.
+        Interval at which key groups are re-balanced over the lanes (task slots) within an executor;
+        ``None``: never.
     cool_down
-        Time within which a scaling decision is not reversed, as text or seconds; by default three
-        statistics periods.
+        Time within which a scaling decision is not reversed; by default three statistics periods.
     respect
-        Time for which the controller leaves a manual decision, such as ``query.migrate``, as it is;
-        text or seconds.
+        Time for which the controller does not touch what you changed by hand, such as by
+        ``query.migrate``.
 
     Examples
     --------
@@ -140,22 +147,26 @@ class Cadence:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Options of the planner, how often it plans, and its time limit.
+    """Settings of the controller's planner: options, limits, interval of plans, time limit.
+
+    Pass it as ``gw.Control(search=...)``.
 
     Attributes
     ----------
     options
-        Options of the planner, by name, as in ``{"gap": 0.5}``: `milp` stops within 0.5 % of the
-        mean load of the optimum.
+        Options of the planner, by name, as in ``{"gap": 0.5}``: then `milp` stops within 0.5 % of
+        the mean load of the optimum. ``godwit plan NAME --help`` lists the options of a planner.
     limits
-        Further limits for the planner, such as ``tau``. Limits on moves and bytes are in `Budget`.
+        Further limits for the planner, as in ``godwit.planning.Limits(tau=0.4)``. Limits on moves
+        and bytes are in `Budget`.
     every
         Number of statistics periods from one plan to the next. A planner that uses a history, such
-        as `clb` (paper 4 §4), gets the loads of all of them. Executors that drain are planned for
-        without waiting.
+        as `clb` (paper 4 §4), gets the loads of all of them. To empty an executor that is to be
+        removed, the controller plans at once.
     time_limit
-        Maximum wall-clock time of the planner for one decision, and of a scaling function; text or
-        seconds. ``None``: no limit; then decisions do not depend on how busy the machine is.
+        Maximum wall-clock time of the planner for one decision, and of a scaling function, as text
+        or seconds; then the event `godwit.events.PlannerFailed` reports it, and nothing changes.
+        ``None``: no limit; then decisions do not depend on how busy the machine is.
 
     Examples
     --------
@@ -183,7 +194,9 @@ class Search:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
-    """Thresholds and costs that decide if a move is worth it.
+    """Thresholds and costs by which the controller decides if moves of key groups are worth it.
+
+    Pass it as ``gw.Control(worth=...)``.
 
     Attributes
     ----------
@@ -191,19 +204,19 @@ class Worth:
         Key groups move only if an executor's load differs from the mean by more than this share of
         the mean.
     theta
-        Load of the busiest lane over the mean, within an executor, above which its lanes are
-        re-balanced (paper 5 §3.1).
+        Load of the busiest lane of an executor, divided by the mean of its lanes, above which its
+        key groups are re-balanced over its lanes (paper 5 §3.1).
     horizon
-        Number of statistics periods for which the load is assumed to stay as it is: a move must
-        gain more than it costs within them.
+        Number of statistics periods for which the load is assumed to stay as it is: the time that
+        moves save within them must be more than the time that they cost.
     seconds_per_byte
-        Seconds that one network link needs for one byte of state.
+        Cost of moving state: seconds that one network link needs for one byte.
     means
-        Network bandwidth and memory of an executor; see `godwit.adapt.settings.Means`.
+        Network bandwidth and memory of an executor; see `godwit.Means`.
     gain
         ``"positive"``: key groups move only if that gains more than it costs. ``"any"``: every plan
         is carried out as the planner made it, within the budget; for comparing planners as their
-        papers define them.
+        papers define them, not for production.
 
     Examples
     --------
@@ -240,42 +253,45 @@ class Worth:
 class Control:
     """Settings of the controller, which moves key groups and changes the number of executors.
 
-    Passed to ``flow.start(..., control=gw.Control(...))``. Without it nothing moves by itself,
-    except after the loss of an executor.
+    Pass it as ``flow.start(control=...)``. Without it nothing moves by itself, except after the
+    loss of an executor.
 
     Attributes
     ----------
     planner
-        Name of a planner, as in ``godwit plan``; or a function that gets a
-        `godwit.planning.Problem` and returns a solution, or for each key group the index of its
-        executor.
+        Name of a planner (``godwit plan --help`` lists them). Or a function that gets a
+        ``godwit.planning.Problem`` and returns a ``godwit.planning.Solution``, or an array with the
+        index of the executor of each key group.
     scaling
         Rule for the number of executors: `gw.latency`, `gw.utilisation`, `gw.load_range`,
-        `gw.fixed`, `gw.scripted`, or a function that gets a `godwit.adapt.scaling.ScalingSituation`
-        and returns a number. ``None``: the number stays.
+        `gw.fixed` or `gw.scripted`. Or a function that gets the measurements of the last period (an
+        object with ``executors``, ``arrival_per_s``, ``epoch_s``, ``backlog_rows`` and more) and
+        returns a number. ``None``: the number stays.
     min_executors, max_executors
         Limits on the number of executors; ``None``: no upper limit.
     elasticity
-        Elasticity policy (paper 5 §5). ``"resource_centric"``: key groups move
-        between executors. ``"executor_centric"``: a key group keeps a home executor, and uses cores
-        of other executors only if its home's do not suffice. ``"naive_executor_centric"``: the
-        same, ignoring state and locality. ``"static"``: nothing moves.
+        Way in which work and cores are brought together (paper 5 §5). ``"resource_centric"``: key
+        groups move between executors. ``"executor_centric"``: a key group keeps a home executor,
+        and uses cores of other executors only if those of its home are not enough.
+        ``"naive_executor_centric"``: the same, ignoring state and locality. ``"static"``: nothing
+        moves.
     period
-        Statistics period, as text or seconds: the interval between decisions, if it has enough
-        epochs (`Cadence.min_epochs`).
+        Statistics period, as text such as ``"10 seconds"`` or in seconds: the interval between
+        decisions. It lasts longer if it has fewer than ``min_epochs`` of `gw.Cadence` epochs.
     budget
         Limits on the moves of one period; see `gw.Budget`.
     bounds
-        Limits on what a migration has in flight at once; see `gw.Bounds`.
+        Limits on what a migration has in flight at once; see `gw.Bounds`. By default
+        ``gw.Bounds(max_moves=128)``.
     cadence
-        Timing of decisions, cool-down and manual overrides; see `gw.Cadence`.
+        Minimum period, lane balancing, cool-down and manual overrides; see `gw.Cadence`.
     search
         Options, limits and time limit of the planner; see `gw.Search`.
     worth
         Thresholds and costs that decide if a move is worth it; see `gw.Worth`.
     forecast
-        Requests executors ahead of time for a load that repeats; see `gw.Forecast`. ``None``: they
-        are requested when they are needed.
+        Settings such as ``gw.Forecast()``: executors are requested before a repeating load rises.
+        ``None``: they are requested when they are needed.
 
     Raises
     ------
@@ -464,12 +480,20 @@ class Control:
         return seconds(self.period, "The period")
 
     def longest_epoch_s(self, trigger_s: float) -> float | None:
-        """Return the maximum seconds of an epoch over Godwit's own sources; ``None``: no limit.
+        """Return the time in seconds that an epoch over Godwit's own sources should take at most.
 
-        `trigger_s`: interval of the trigger, in seconds.
+        Such an epoch reads no more rows than were recently processed in that time, because new
+        executors get work only from the next epoch on.
 
-        New executors get work only from the next epoch on, so an epoch must not take a whole
-        backlog at once.
+        Parameters
+        ----------
+        trigger_s
+            Interval of the trigger, in seconds.
+
+        Returns
+        -------
+        float or None
+            ``None``: no limit, since the number of executors is not to change.
 
         Examples
         --------

@@ -58,18 +58,20 @@ _CANDIDATES: Final = 64
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spreading:
-    """Settings for dividing the rows of hot keys among several lanes.
+    """Settings for dividing the rows of hot keys among several lanes (parallel tasks).
 
-    It applies to joins with ``spread=``, and to ``process`` with ``merge=``.
+    Pass it as ``gw.Adaptation(spreading=...)``. It applies to joins with ``spread=``, and to
+    ``process`` with ``merge=``.
 
     Attributes
     ----------
     epochs
-        Number of epochs with input between decisions, whose measurements they use.
+        Number of epochs with input from one decision to the next, which uses their measurements.
     spread_above, gather_below
-        A key's rows are divided if its work (rows and pairs of a join, else time) is more than
-        `spread_above` times a lane's average, and go to one lane again if it is at most
-        `gather_below` times that. In between nothing changes.
+        The rows of a key are divided if its work is more than `spread_above` times the work of an
+        average lane, and go to one lane again if it is at most `gather_below` times that. In
+        between nothing changes. Work is the number of rows and pairs of a join, or the time of
+        ``process``.
     confirm
         Number of consecutive decisions that must agree before anything changes.
 

@@ -285,22 +285,27 @@ def partials_in(grid: PaneGrid, period_us: int) -> float:
 class Splitting:
     """Settings for choosing one-phase or two-phase windows by measured costs.
 
+    Pass it as ``gw.Adaptation(splitting=...)``. It applies to windows with
+    ``consolidate="measured"``. One-phase windows need one shuffle less; key groups of two-phase
+    windows change their executor without copying state.
+
     Attributes
     ----------
     max_latency
-        Maximum time that all migrations of one period take together, such as ``"500
-        milliseconds"``; ``None``: no limit, so that CPU time alone decides.
+        Maximum time that all migrations of one period may take together, such as ``"500
+        milliseconds"``: of the layouts that keep it, the one with less CPU time is chosen.
+        ``None``: no limit, so that CPU time alone decides.
     period
-        Event time between decisions, whose measurements they use; ``None``: the length of the
-        longest window. A shorter period may be misleading, because the number of windows that
-        close in it varies.
+        Event time from one decision to the next, which uses the measurements of that time;
+        ``None``: the length of the longest window. A shorter period may be misleading, because the
+        number of windows that close in it varies.
     epochs
-        Minimum number of epochs with input between decisions.
+        Minimum number of epochs with input from one decision to the next.
     confirm
         Number of consecutive decisions that must agree before the layout changes.
     payback_epochs
-        Number of epochs within which the CPU time saved must exceed the CPU time of moving state to
-        change the layout.
+        Number of epochs within which the CPU time that the other layout saves must exceed the CPU
+        time of moving state for the change.
 
     Raises
     ------

@@ -17,7 +17,9 @@ _INLINE_BYTES_OF_ALL: Final = 128 * 2**10
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lanes:
-    """Settings of lanes and their state: ``flow.start(..., lanes=gw.Lanes(...))``.
+    """Settings of lanes (the parallel tasks of operators) and of their state.
+
+    Pass it as ``flow.start(lanes=...)``.
 
     Attributes
     ----------
@@ -25,27 +27,28 @@ class Lanes:
         Directory for local stores on every executor; by default the executor's Spark directory.
         Local stores are caches: deleting them loses no state.
     snapshot_budget_bytes
-        Maximum bytes of state that one epoch rewrites as snapshots; at least one key group's
-        snapshot is written even if it is larger.
+        Maximum bytes of state that one epoch writes anew as snapshots (complete copies of a key
+        group's state); at least one snapshot is written even if it is larger.
     snapshot_growth
-        A key group's snapshot is due when reading its changelog costs this many times as much as
-        reading its last snapshot. A larger value writes less; a smaller one recovers and migrates
-        faster.
+        A new snapshot of a key group is due when reading its changelog (the changes since the last
+        snapshot) costs this many times as much as reading the last snapshot. With a larger value
+        less is written; with a smaller one, recovery and migrations are faster.
     inline_bytes
-        A lane's changelog and output of an epoch, up to this size, is stored in the commit record
-        instead of a file of its own, which saves an fsync. ``None``: 128 KiB divided by the number
-        of lanes, at least 16 KiB, since this data is sent to every lane in the next epoch.
+        Maximum size of a lane's changelog and output of an epoch up to which they are stored in the
+        commit record instead of a file of their own, which saves an fsync. ``None``: 128 KiB
+        divided by the number of lanes, at least 16 KiB, because this data is sent to every lane in
+        the next epoch.
     compression
         Arrow IPC compression of changelog and staged output: ``None``, ``"lz4"`` or ``"zstd"``.
         Useful on object stores; local disks are faster without compression.
     hot_keys
-        Rows of a key are combined before the exchange if the key has at least this share of a
-        lane's average rows and the operator can merge partial states. 0: only if combining pays for
-        all keys. ``query.lastProgress["hotKeys"]`` lists such keys.
+        Share of a lane's average number of rows, from which on the rows of a key are combined
+        before the exchange (shuffle), if the operator can merge partial states. 0: they are
+        combined only if that pays for all keys. ``query.lastProgress["hotKeys"]`` lists such keys.
     resident
         ``True``: lanes stay between small epochs, as tasks of one long Spark job, which saves
         starting a job per epoch. They occupy their cores all the time; one core of every executor
-        is left free for other jobs, so an executor has one lane less than cores.
+        is left free for other jobs, so an executor has one lane less than it has cores.
 
     Raises
     ------

@@ -15,13 +15,13 @@ from godwit.model.naming import check_number
 
 
 class Strategy(StrEnum):
-    """Time at which moving key groups switch executors; and whether their state is copied before.
+    """Ways to migrate: when key groups change their executor, and if their state is copied before.
 
-    ``LIVE``: each key group when its copy is up to date; epochs go on. ``DISRUPTIVE``: all at the
-    next epoch, which loads their state first. ``STOP_THE_WORLD``: all once their copies are
-    complete; no epoch runs until then. ``INSTANT`` and ``SMOOTH``: all at the next epoch, without
-    state; two-phase windows only. With ``SMOOTH``, rows of panes that have begun still go to the
-    old executor.
+    Pass one, or its value such as ``"live"``, as ``query.migrate(..., strategy=...)``. ``LIVE``:
+    each key group when its copy is up to date; epochs go on. ``DISRUPTIVE``: all at the next epoch,
+    which loads their state first. ``STOP_THE_WORLD``: all once their copies are complete; no epoch
+    runs until then. ``INSTANT`` and ``SMOOTH``: all at the next epoch, without state; two-phase
+    windows only. With ``SMOOTH``, rows of panes that have begun still go to the old executor.
 
     Examples
     --------
@@ -98,7 +98,10 @@ class Strategy(StrEnum):
 
 
 class LossPolicy(StrEnum):
-    """Treatment of key groups whose executor has no up-to-date copy, as after a loss.
+    """Treatment of key groups whose executor has no up-to-date copy of their state.
+
+    That is so after the loss of an executor, and at a restart. Pass it as
+    ``gw.Policy(on_loss=...)`` or ``gw.Policy(on_start=...)``.
 
     ``SUSPEND``: their rows wait until a copy is up to date; other key groups go on. ``LOAD``: the
     next epoch loads their state first, so it takes longer.
@@ -116,7 +119,9 @@ class LossPolicy(StrEnum):
 
 
 class CopiesFrom(StrEnum):
-    """Source of the copies of moving key groups' state.
+    """Place from which the state of moving key groups is copied.
+
+    Pass it as ``gw.Policy(copies_from=...)``.
 
     ``CHECKPOINT``: always the checkpoint. ``PEERS``: executors that have a copy, else the
     checkpoint. ``QUICKER``: whichever of the two recently delivered more bytes per second.
@@ -138,17 +143,19 @@ class CopiesFrom(StrEnum):
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Limits on what one migration has in flight.
+    """Limits on what one migration has in flight: being copied, or copied and not yet switched.
+
+    Pass it as ``query.migrate(..., bounds=...)`` or ``gw.Control(bounds=...)``.
 
     Attributes
     ----------
     max_moves
-        Maximum number of key groups in flight: being copied, or copied and not yet switched.
+        Maximum number of key groups in flight.
     max_bytes
         Maximum bytes of state in flight. A key group that is larger moves alone.
     max_lag
-        A copy that lacks at most this many epochs counts as up to date; the lane applies these
-        after the switch.
+        Maximum number of epochs that a copy may lack when its key group switches to it; the lane
+        applies their changes after the switch.
     max_rounds
         Maximum number of attempts to catch up for a copy that keeps falling behind; then its key
         group switches all the same, and its lane loads what is missing. So every migration ends.
@@ -188,26 +195,29 @@ UNBOUNDED = Bounds(max_moves=2**31, max_bytes=2**62, max_lag=0)
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Settings for recovery and for all migrations of a run.
+    """Settings for recovery after the loss of an executor, and for copies of state.
+
+    Pass it as ``flow.start(policy=...)``.
 
     Attributes
     ----------
     on_loss
-        Treatment of the key groups of an executor that was lost; see `LossPolicy`.
+        Treatment of the key groups of an executor that was lost: a `LossPolicy`.
     on_start
-        Treatment of all key groups when a run resumes a checkpoint, since local stores are empty
-        then.
+        Treatment of all key groups when a run resumes a checkpoint, because local stores are empty
+        then: a `LossPolicy`.
     recovery
-        Limits on copies that are made after a loss.
+        Limits on copies that are made at once after a loss: a `Bounds`.
     patience
-        Seconds to wait for a copy before it is ordered again; doubles with every repetition, since
-        the state may be large. A late answer to an earlier order still counts.
+        Maximum time to wait for a copy, in seconds; then it is requested again, and the time to
+        wait doubles with every repetition, because the state may be large. A late answer to an
+        earlier request still counts.
     max_attempts
-        Maximum attempts to copy a key group that fail or get no answer. Then a planned move is
-        cancelled, and a suspended key group is loaded by its lane, whose error, if any, fails the
-        epoch.
+        Maximum number of attempts to copy a key group. If the last one fails or gets no answer, a
+        planned move is cancelled, and a suspended key group (one whose rows wait for its state) is
+        loaded by its lane; if this fails too, the epoch fails.
     copies_from
-        Place that copies are read from; see `CopiesFrom`.
+        Place that copies of state are read from: a `CopiesFrom`.
 
     Raises
     ------

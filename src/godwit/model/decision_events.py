@@ -29,21 +29,22 @@ class LoadMeasured(Event):
     epochs
         Number of epochs with input.
     missing
-        Number of these epochs without measurements.
+        Number of these epochs whose measurements are missing.
     arrival_per_s
         Source rows that arrived per second.
     epoch_s
         Mean duration of an epoch in seconds.
     bottleneck
-        Resource that is used most.
+        Resource that is used most: ``"time"`` (of lanes), the network, or memory.
     usage
-        Resource → share that is used, over all executors that stay.
+        Resource → share of it that is used, over all executors that are not to be removed.
     load_distance
-        Largest difference between an executor's load index and the mean, as a share of the mean.
+        Largest difference between the load index of an executor and the mean of all, as a share of
+        the mean.
     load_index
-        Executor → share of the time that its lanes are busy.
+        Executor → share of their time for which its lanes are busy.
     speeds
-        Executor → speed relative to the others, for executors that differ.
+        Executor → its speed relative to the average executor, for those that differ from it.
     latency_ms
         ``p50``, ``p95``, ``p99``, ``max`` and ``mean`` of the latency of the period's rows, from
         their arrival to the end of their delivery, in milliseconds. Empty if no row was delivered.
@@ -105,14 +106,15 @@ class RebalancingStarted(Decision):
     draining
         Number of moves away from executors that are to be removed.
     distance_before, distance_after
-        Load distance as a share of the mean: measured before the moves, and predicted after them.
+        Load distance (largest difference between the load of an executor and the mean) as a share
+        of the mean: measured before the moves, and predicted after them.
     gain_s
-        Time in seconds that the busiest executor saves over the controller's horizon.
+        Time in seconds that the busiest executor saves within the ``horizon`` of `godwit.Worth`.
     cost_s
-        Time in seconds that the busiest network link needs for the state.
+        Time in seconds that the busiest network link needs to copy the state.
     variance_before, variance_after
-        Variance of the load index over the executors that stay, as a share of the square of the
-        mean: measured and predicted (paper 4, equation 1).
+        Variance of the loads of executors, as a share of the square of their mean: measured before
+        the moves, and predicted after them (paper 4, equation 1).
 
     Examples
     --------
@@ -157,14 +159,15 @@ class MigrationsPlanned(Decision):
     components
         Components that the plan is for.
     executors
-        Number of executors in each step, the present number first.
+        Number of executors in each step. The first item is the present number: its step moves key
+        groups into one range per executor, if they are not in ranges yet.
     cuts
-        For each step, the first key group of each executor's range, without that of the first
-        range.
+        For each step, the first key group of each executor's range, except the first range, which
+        begins with key group 0.
     moved_bytes
         Bytes of state that each step moves.
     reason
-        Reason why the sequence is planned now.
+        Reason why the sequence is planned now, and not earlier or later.
 
     Examples
     --------
@@ -194,6 +197,8 @@ class MigrationsPlanned(Decision):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanesBalanced(Decision):
     """Key groups changed their lane (task slot) within an executor; no state moved.
+
+    The lanes of an executor share its state.
 
     Attributes
     ----------
@@ -261,7 +266,8 @@ class ScaledOut(_Scaling):
     numbers
         Figures that the decision rests on: name (with its unit) → value.
     kept
-        Executors that were draining and now stay in use; others are requested from the cluster.
+        Names of executors that were being emptied for removal, and now stay in use; the remaining
+        ones are requested from the cluster.
 
     Examples
     --------
@@ -296,7 +302,7 @@ class ScaledIn(_Scaling):
     numbers
         Figures that the decision rests on: name (with its unit) → value.
     executors
-        Names of the executors that drain.
+        Names of the executors that are emptied and then removed.
 
     Examples
     --------
@@ -351,11 +357,12 @@ class DecisionJudged(Decision):
     before, wanted
         Number of executors before and after the decision.
     verdict
-        ``"helped"``; ``"no help"``: not repeated until the situation changes; or ``"overtaken"``:
-        other changes made it impossible to tell.
+        ``"helped"``; ``"no help"``: no such decision is made until the arrival rate or the
+        executors change; or ``"overtaken"``: other changes made it impossible to tell.
     expected, measured, target
-        Value of the figure that the scaling model controls, such as a latency in seconds.
-        `measured` is ``None`` if the decision was overtaken.
+        The figure that the scaling model controls, such as a latency in seconds: as it was expected
+        after the decision, as it was measured after it, and as the user wants it. `measured` is
+        ``None`` if the decision was overtaken.
     arrival_per_s
         Source rows per second that the decision was made for.
     reason
@@ -403,10 +410,10 @@ class ForecastJudged(Decision):
     period_s
         Seconds after which the load repeats; ``None`` if no period is known.
     error, error_as_now
-        Mean error over the last period, in rows per second, of the forecast and of the assumption
-        that the rate does not change. ``None`` without a forecast.
+        Mean error over the last period of the load, in rows per second: of the forecast, and of the
+        assumption that the rate does not change. ``None`` without a forecast.
     lead_s
-        Seconds by which executors are requested before they are needed.
+        Time in seconds by which executors are requested before they are needed.
 
     Examples
     --------
@@ -523,8 +530,9 @@ class RebalancingJudged(Decision):
     verdict
         ``"helped"``, ``"no help"``, or ``"overtaken"``: other changes made it impossible to tell.
     before, expected, measured
-        Load distance before the moves, expected after them, and measured after them, as shares of
-        the mean. `measured` is ``None`` if the moves were overtaken.
+        Load distance (largest difference between the load of an executor and the mean, as a share
+        of the mean): before the moves, as expected after them, and as measured after them.
+        `measured` is ``None`` if the moves were overtaken.
     reason
         Reason of the verdict.
 
@@ -556,7 +564,7 @@ class RebalancingJudged(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanAbandoned(Decision):
-    """A plan in progress was given up because the situation changed; finished moves stay.
+    """The controller gave up a plan in progress, which no longer fits; finished moves stay.
 
     Attributes
     ----------
@@ -582,7 +590,7 @@ class PlanAbandoned(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManualOverrideRespected(Decision):
-    """The controller leaves a change that somebody made by hand as it is for a while.
+    """The controller does not touch, for a while, what somebody changed by hand.
 
     Attributes
     ----------
@@ -590,7 +598,7 @@ class ManualOverrideRespected(Decision):
         The change: ``"migration of <component>"``, ``"components of <operator>"``, ``"hot keys of
         <join>"``, ``"draining of <executor>"`` or ``"scaling"``.
     until_s
-        Time until which the controller leaves it alone, on the clock of `at_s`.
+        Time until which the controller leaves it alone, by the same clock as the event's `at_s`.
 
     Examples
     --------
@@ -611,7 +619,10 @@ class ManualOverrideRespected(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowStateChosen(Decision):
-    """Overlapping windows share their panes from the next epoch on, or have states of their own.
+    """The layout of the state of overlapping windows changes from the next epoch on.
+
+    A pane is a slice of time. Either windows share the state of panes, from which they are merged;
+    or each window has a state of its own, to which its rows are added.
 
     Attributes
     ----------
@@ -656,8 +667,9 @@ class HotKeySpread(Decision):
     key
         Values of the key columns, as JSON.
     rows, columns
-        Number of parts among which left rows and right rows of a join are divided. Other operators
-        have one column. If both are 1, all rows go to one lane again.
+        Numbers of parts among which the left rows and the right rows of a join are divided. For
+        other operators `rows` is the number of parts, and `columns` is 1. If both are 1, all rows
+        go to one lane again.
     reason
         Reason of the decision, with the numbers.
     numbers
@@ -787,7 +799,7 @@ class ScalingStarted(Decision):
     Attributes
     ----------
     before
-        Number of executors before, without those that drain.
+        Number of executors before, without those that are to be removed.
     wanted
         Number of executors that was asked for.
 

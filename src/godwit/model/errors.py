@@ -107,7 +107,7 @@ class InvalidInputError(GodwitError):
 
 
 class InvalidProblemError(GodwitError):
-    """A planner's input is wrong: a field is missing, negative, NaN or of the wrong size.
+    """A planner's input is wrong, such as a negative load; or the planner cannot be used.
 
     Examples
     --------
@@ -149,7 +149,7 @@ class PlannerFailedError(GodwitError):
 
 
 class InvalidPlanError(GodwitError):
-    """A plan names a key group or executor that does not exist, or an assignment lacks one.
+    """A plan names a key group, executor or component that does not exist, or is incomplete.
 
     Examples
     --------
@@ -236,7 +236,7 @@ class CheckpointInUseError(CheckpointError):
 
 
 class ConcurrentRunError(CheckpointError):
-    """Another run has taken over this checkpoint; this one cannot commit any more.
+    """Another run has taken over this query's checkpoint, so the query cannot commit any more.
 
     Examples
     --------
@@ -251,7 +251,7 @@ class ConcurrentRunError(CheckpointError):
 
 
 class LocalStoreError(GodwitError):
-    """The directory for local stores cannot be used on an executor.
+    """The directory for local stores (``local_dir`` of `godwit.Lanes`) cannot be used.
 
     Examples
     --------
@@ -281,7 +281,7 @@ class StorageFullError(GodwitError):
 
 
 class StateEncodingError(GodwitError):
-    """A state cannot be encoded by the codec of its operator, or decoded again.
+    """The state of a key cannot be encoded for the checkpoint, or decoded from it.
 
     Examples
     --------
@@ -357,7 +357,7 @@ class ClusterError(GodwitError):
 
 
 class StopTimeoutError(GodwitError):
-    """A query has not stopped within the time-out of ``stop``; it stops after its epoch.
+    """A query has not stopped within the time-out of ``stop``; it stops when its epoch ends.
 
     Examples
     --------

@@ -73,7 +73,7 @@ class MigrationFinished(_MigrationEvent):
     moved
         Number of key groups that moved.
     withdrawn
-        Number of key groups that stayed where they were.
+        Number of key groups that were to move and stayed where they were.
 
     Examples
     --------
@@ -144,7 +144,7 @@ class _KeyGroupEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmingStarted(_KeyGroupEvent):
-    """An executor began to load copies of key groups in the background.
+    """An executor began to load copies of the state of key groups, in the background.
 
     Attributes
     ----------
@@ -155,9 +155,9 @@ class WarmingStarted(_KeyGroupEvent):
     executor
         Executor that loads the copies.
     peers
-        Executors that send copies; other copies are read from the checkpoint.
+        Executors that send copies of the state; the other copies are read from the checkpoint.
     why
-        Reason for this choice; empty if there was no choice.
+        Reason why copies come from executors or from the checkpoint; empty if there was no choice.
 
     Examples
     --------
@@ -183,7 +183,7 @@ class WarmingStarted(_KeyGroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerTransferFailed(_KeyGroupEvent):
-    """An executor did not send its copies; they are read from the checkpoint instead.
+    """An executor did not send copies of state; they are read from the checkpoint instead.
 
     Attributes
     ----------
@@ -217,7 +217,7 @@ class PeerTransferFailed(_KeyGroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroupsWarmed(_KeyGroupEvent):
-    """An executor has loaded copies of key groups, which are now up to date.
+    """An executor has loaded copies of the state of key groups, which are now up to date.
 
     Attributes
     ----------
@@ -230,7 +230,7 @@ class KeyGroupsWarmed(_KeyGroupEvent):
     state_bytes
         Bytes of their state.
     peer_bytes
-        The part of these bytes that other executors sent.
+        Number of these bytes that other executors sent; the checkpoint had the rest.
     duration_ms
         Time that loading took, in milliseconds.
 
@@ -258,7 +258,9 @@ class KeyGroupsWarmed(_KeyGroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroupsSuspended(_KeyGroupEvent):
-    """The executors of some key groups lack their state, so rows of these key groups wait.
+    """Rows of some key groups wait, because their executors do not have their state yet.
+
+    So it is after the loss of an executor. `KeyGroupsResumed` follows.
 
     Attributes
     ----------
@@ -281,7 +283,7 @@ class KeyGroupsSuspended(_KeyGroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroupsResumed(_KeyGroupEvent):
-    """State is available again: the next epoch processes the rows that waited.
+    """Executors have the state of suspended key groups: the next epoch processes waiting rows.
 
     Attributes
     ----------
@@ -376,7 +378,10 @@ class _RegroupingEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegroupingStarted(_RegroupingEvent):
-    """Operators are to be fused or separated; first, key groups move to common executors.
+    """Operators are to be fused into one component, or separated; first, key groups may move.
+
+    Operators of a component run in the same tasks, so their key groups have to be on the same
+    executors.
 
     Attributes
     ----------
@@ -468,12 +473,13 @@ class RegroupingCancelled(_RegroupingEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorsRepartitioned(Event):
-    """Other key columns place the rows of operators, and their state was rewritten.
+    """Other key columns select the key group of a row, and the state was rewritten accordingly.
 
     Attributes
     ----------
     before, after
-        Operator → columns that placed its rows, and that place them now, separated by commas.
+        Operator → key columns whose hash selected the key group of a row before the change, and
+        those whose hash does now, separated by commas.
     reason
         Reason of the change.
     paused_ms
@@ -504,25 +510,29 @@ class OperatorsRepartitioned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitioningCompared(Event):
-    """Two ways to place an operator's keys were compared: by all key columns, or by some of them.
+    """Two ways to select the key group of a row were compared for an operator and the next one.
+
+    The hash may be of all key columns, or only of those that both operators have; then they need no
+    exchange (shuffle) between them, but lanes may be loaded less evenly.
 
     Attributes
     ----------
     operator, downstream
-        The operator, and the operator that it feeds.
+        Names of the operator, and of the operator that it feeds.
     columns
-        Key columns that both have; placed by these alone, they need no exchange between them.
+        Key columns that both operators have.
     chosen
-        Whether both are placed by `columns` from now on.
+        True if the hash is of `columns` alone from now on, for both.
     better
-        Whether epochs of the running query would be shorter so.
+        True if epochs of the running query would be shorter with `columns` alone.
     imbalance
-        Load of the busiest lane over the mean if placed by `columns`; ``None`` if unknown.
+        Predicted load of the busiest lane with `columns` alone, divided by the mean load of all
+        lanes; ``None`` if unknown.
     apart_ms, together_ms
-        Milliseconds of an epoch, placed by all key columns and by `columns`; ``None`` before a
-        query runs.
+        Time of an epoch in milliseconds, with all key columns (measured) and with `columns` alone
+        (predicted); ``None`` before a query runs.
     reason
-        Reason, as text.
+        Measurements that the comparison rests on, as text.
 
     Examples
     --------
@@ -565,7 +575,10 @@ class PartitioningCompared(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutsCompared(Event):
-    """A period ended in which the costs of one-phase and two-phase windows were compared.
+    """The costs of one-phase and two-phase windows over a period were compared.
+
+    For windows with ``consolidate="measured"``. The costs of the present layout are measured, those
+    of the other one are computed from the same measurements.
 
     Attributes
     ----------
@@ -574,19 +587,20 @@ class LayoutsCompared(Event):
     layout
         Present layout: ``"split"`` (two-phase) or ``"combined"`` (one-phase).
     cheaper
-        Layout that the costs are in favour of.
+        Layout that would be better: the one with less CPU time, of those whose migrations keep
+        `max_latency_ms`.
     epochs
         Number of epochs in the period; all costs are for the whole period.
     split_ms, combined_ms
         CPU time in each layout, in milliseconds.
     split_latency_ms, combined_latency_ms
-        Time that migrations take in each layout, in milliseconds.
+        Time that all migrations of the period take in each layout, in milliseconds.
     max_latency_ms
-        Maximum time that they may take; ``None``: no limit.
+        Maximum time that they may take (``max_latency`` of `godwit.Splitting`); ``None``: no limit.
     within
         True if the migrations of the `cheaper` layout keep this limit.
     numbers
-        Figures that the comparison rests on: name → value.
+        Measurements that the costs are computed from: name → value.
 
     Examples
     --------

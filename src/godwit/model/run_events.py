@@ -44,7 +44,8 @@ class FlowChanged(Event):
     added
         Operators that are new and start without state.
     returned
-        Operators that had been removed earlier, and continue with the state that they left.
+        Operators that an earlier version of the flow had removed, and that continue with the state
+        that they had then.
     removed
         Operators that are no longer in the flow; the checkpoint keeps their state until it is
         dropped.
@@ -137,7 +138,8 @@ class EpochCommitted(Event):
         Source → its watermark after the epoch, in milliseconds since 1970-01-01 UTC. If maps
         compute a new event time, the key is ``<source>/<operator>``.
     waiting_key_groups
-        Number of key groups whose rows went to a wait buffer in this epoch.
+        Number of key groups whose rows had to wait in this epoch, because their executor did not
+        have their state yet.
     latency_ms
         ``p50``, ``p95``, ``p99``, ``max`` and ``mean`` of the latency of its rows, from their
         arrival to the end of their delivery, in milliseconds. Empty if the epoch had no rows.
@@ -233,7 +235,7 @@ class RowsUnreadable(Event):
     source
         Name of the source.
     rows
-        Number of rows that could not be read.
+        Number of these rows.
     sink
         Name of the sink that got these rows; empty if they are lost.
 

@@ -26,27 +26,32 @@ if TYPE_CHECKING:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Async:
-    """Settings of ``async def`` functions: ``process(..., asynchronous=gw.Async(...))``.
+    """Settings of ``async def`` functions of ``process``.
+
+    Pass it as ``process(..., asynchronous=gw.Async(...))``.
 
     Attributes
     ----------
     capacity
-        Maximum number of keys of one lane whose functions run concurrently. A service gets up to
-        this many requests times the number of lanes.
+        Maximum number of keys of one lane (parallel task) whose functions run concurrently. So a
+        service gets up to this many requests at once, times the number of lanes.
     timeout
-        Maximum time of one call of the function; then it is cancelled, which counts as an error.
+        Maximum time of one call of the function, as text such as ``"2 seconds"``;
+        then the call is cancelled, and counts as failed with a `TimeoutError`.
     retries
-        Maximum number of repetitions for a key after an error; then the epoch fails.
+        Maximum number of further calls for a key after a failed one; if the last one fails too, the
+        epoch fails.
     backoff
-        Wait before the first repetition; doubles with each further one.
+        Time to wait before the first further call; it doubles before each one after that.
     retry_on
-        Exception class, or tuple of classes, after which a key is repeated; others fail the epoch
-        at once. A time-out is a `TimeoutError`.
+        Exception class, or tuple of classes, after which the function is called again for the key;
+        other exceptions fail the epoch at once.
     resources
         Name → function without arguments that creates an object to keep between epochs, such as a
-        session: ``{"session": aiohttp.ClientSession}``. It is called once per lane process, on the
-        event loop. A context manager is entered, an awaitable is awaited; the result is passed to
-        the functions as an argument of this name.
+        session: ``{"session": aiohttp.ClientSession}``. It is called once per process of a lane, on
+        the event loop. If it returns a context manager, this is entered; if it returns an
+        awaitable, this is awaited. The result is passed to the functions as an argument of this
+        name.
 
     Raises
     ------

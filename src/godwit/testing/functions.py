@@ -97,7 +97,7 @@ def process(
     Parameters
     ----------
     function
-        ``function(key, rows, state)``, also an ``async def``.
+        Function for ``process``, called as ``function(key, rows, state)``; also an ``async def``.
     rows
         Rows of the key, as dicts. The key columns are added to them.
     key
@@ -107,8 +107,13 @@ def process(
     before
         State before the call if `state` is a type; with `states`, name → value, list or dict. By
         default the key is new.
-    states, output, timers, on_timer
-        See ``KeyedStream.process``. Without `output` the emitted rows are returned unchanged.
+    states
+        Declarations of named states in place of `state`, as in ``{"seen": gw.ValueState(int)}``.
+    output
+        Columns of the emitted rows, or a class of them. Without it the rows are returned unchanged.
+    timers, on_timer
+        Clock of timers (``"event"`` or ``"processing"``), and the function that they call, as for
+        ``process``.
     columns
         Types of the columns of `rows`; by default they are inferred.
     timers_before
@@ -118,7 +123,12 @@ def process(
     broadcast
         Name of a broadcast table → its contents: key → row.
     **options
-        Other options of ``KeyedStream.process``, such as ``codec`` and ``state_classes``.
+        Other options of ``process``, such as ``codec`` and ``state_classes``.
+
+    Returns
+    -------
+    Processed
+        The emitted rows, and the state and the timers of the key after the call.
 
     Raises
     ------

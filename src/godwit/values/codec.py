@@ -157,7 +157,9 @@ _IMMUTABLE = (
 
 
 class State(HoldsValue, Generic[T]):
-    """Handle of a state whose type is immutable, such as ``int`` or a tuple.
+    """Handle of a state whose type cannot be changed in place, such as ``int`` or a tuple.
+
+    Godwit makes it: functions of ``process(..., state=int)`` get it as their third argument.
 
     Attributes
     ----------

@@ -42,23 +42,26 @@ ITEM_TYPES: Final[dict[type, pa.DataType]] = {
 @user_class
 @dataclass(frozen=True, slots=True)
 class ValueState(Generic[T]):
-    """Declares a state with one value per key, which functions get as `ValueOfKey`.
+    """Declares a state with one value per key: ``process(..., states={"total": ...})``.
+
+    The function gets it as a `ValueOfKey`.
 
     Attributes
     ----------
     of
         Type of the value; called without arguments to create the value of a key that has none.
     ttl
-        Time-to-live: the value is removed if it was not written for this long, by the driver's
-        clock. By default it is kept forever.
+        Time-to-live, such as ``"30 days"``: the value is removed if it was not written for this
+        long, by the driver's clock. By default it is stored forever.
     upgrade
         Called with a stored value that does not fit the present type, as plain values (a dict for a
-        class); returns it as the present type.
+        class); returns it as the present type. Needed only after a change of the type that cannot
+        be read as it is.
     merge
-        Called as ``merge(value, other)`` with two values of a key; returns them merged, and must
-        give the same for either order. If all states of a function have it, rows of a hot key can
-        be divided among several lanes (see ``merge`` of `godwit.KeyedStream.process`). By default
-        all rows of a key go to one lane.
+        Called as ``merge(value, other)`` with two values of a key; returns one merged value, which
+        must not depend on their order. If all states of a function have it, the rows of a hot key
+        can be divided among several lanes (see ``merge`` of `godwit.KeyedStream.process`). By
+        default all rows of a key go to one lane.
 
     Examples
     --------
@@ -82,22 +85,25 @@ class ValueState(Generic[T]):
 @user_class
 @dataclass(frozen=True, slots=True)
 class ListState(Generic[T]):
-    """Declares a state with one list per key, which functions get as `ListOfKey`.
+    """Declares a state with one list per key: ``process(..., states={"recent": ...})``.
 
-    Appending reads and writes only the last page of the list, however long the list is.
+    The function gets it as a `ListOfKey`. Appending reads and writes only the last page of the list
+    (64 elements), however long the list is.
 
     Attributes
     ----------
     of
         Type of the elements.
     ttl
-        Time-to-live: an element is removed once it is this old, by the driver's clock. By default
-        it is kept forever.
+        Time-to-live, such as ``"1 day"``: an element is removed once it is this old, by the
+        driver's clock. By default it is stored forever.
     upgrade
-        See `ValueState`; called for each element.
+        Called with each stored element that does not fit the present type, as plain values (a dict
+        for a class); returns it as the present type.
     merge
-        See `ValueState`; called as ``merge(elements, others)`` with two ``list``
-        that are not empty; returns a ``list``.
+        Called as ``merge(elements, others)`` with two lists of a key that are not empty; returns
+        one merged ``list``, which must not depend on their order. If all states of a function have
+        it, the rows of a hot key can be divided among several lanes. By default they are not.
 
     Examples
     --------
@@ -119,9 +125,9 @@ class ListState(Generic[T]):
 @user_class
 @dataclass(frozen=True, slots=True)
 class MapState(Generic[K, V]):
-    """Declares a state with one map per key, which functions get as `MapOfKey`.
+    """Declares a state with one map per key: ``process(..., states={"per_zone": ...})``.
 
-    An access reads and writes only the items that it touches.
+    The function gets it as a `MapOfKey`. An access reads and writes only the items that it touches.
 
     Attributes
     ----------
@@ -131,13 +137,16 @@ class MapState(Generic[K, V]):
     of
         Type of the items' values.
     ttl
-        Time-to-live: an item is removed if it was not written for this long, by the driver's clock.
-        By default it is kept forever.
+        Time-to-live, such as ``"1 day"``: an item is removed if it was not written for this long,
+        by the driver's clock. By default it is stored forever.
     upgrade
-        See `ValueState`; called for the value of each item.
+        Called with the stored value of each item that does not fit the present type, as plain
+        values (a dict for a class); returns it as the present type.
     merge
-        See `ValueState`; called for the two values of an item that both maps have. Items that only
-        one of them has stay as they are.
+        Called as ``merge(value, other)`` with the two values of an item that both of two maps of a
+        key have; returns one merged value, which must not depend on their order. Items that only
+        one map has stay as they are. If all states of a function have it, the rows of a hot key can
+        be divided among several lanes. By default they are not.
 
     Examples
     --------

@@ -47,9 +47,11 @@ _MOST_PAGES: Final = 4096
 
 
 class ListOfKey(OfKey, Sequence[T]):
-    """List of the present key, declared by `gw.ListState`; a sequence.
+    """List of the present key in a state that `gw.ListState` declares.
 
-    Elements can be appended, replaced as a whole and cleared.
+    Godwit makes it: functions of ``process(..., states=...)`` get it as ``states.<name>``. It is a
+    sequence, whose elements can be appended, replaced as a whole, and cleared. It may be used only
+    during the call that gets it.
 
     Examples
     --------

@@ -62,7 +62,11 @@ _PAGE_ITEMS: Final = 64
 
 
 class MapOfKey(OfKey, MutableMapping[K, V]):
-    """Map of the present key, declared by `gw.MapState`; a mutable mapping in insertion order.
+    """Map of the present key in a state that `gw.MapState` declares.
+
+    Godwit makes it: functions of ``process(..., states=...)`` get it as ``states.<name>``. It is a
+    mutable mapping, with its items in the order in which they were added. It may be used only
+    during the call that gets it.
 
     Examples
     --------
@@ -108,7 +112,12 @@ class MapOfKey(OfKey, MutableMapping[K, V]):
         yield from reversed(self._cells.items(self._group))
 
     def popitem(self) -> tuple[K, V]:
-        """Remove and return the item that was added last; raises `KeyError` if the map is empty.
+        """Remove the item that was added last, and return its key and value.
+
+        Raises
+        ------
+        KeyError
+            If the map is empty.
 
         Examples
         --------
@@ -123,7 +132,12 @@ class MapOfKey(OfKey, MutableMapping[K, V]):
         raise KeyError("popitem(): the map is empty")
 
     def update(self, *others: Any, **items: Any) -> None:
-        """Set many items, with the arguments of ``dict.update``; faster than one by one.
+        """Set many items; faster than one by one, because they are read together.
+
+        Parameters
+        ----------
+        *others, **items
+            As for ``dict.update``: a mapping, or pairs of key and value; and text keys by name.
 
         Examples
         --------

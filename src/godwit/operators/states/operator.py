@@ -81,6 +81,9 @@ class NoSuchStateError(UserFunctionError, AttributeError):
 class States:
     """Named states of one key, for one call: ``states.recent`` or ``states["recent"]``.
 
+    Godwit makes it: functions of ``process(..., states=...)`` get it as their third argument. Each
+    state is a `ValueOfKey`, `ListOfKey` or `MapOfKey`.
+
     Examples
     --------
     >>> def newest(key, rows, states):

@@ -21,7 +21,10 @@ _NONE = object()
 
 
 class ValueOfKey(OfKey, HoldsValue, Generic[T]):
-    """Value of the present key, declared by `gw.ValueState`.
+    """Value of the present key in a state that `gw.ValueState` declares.
+
+    Godwit makes it: functions of ``process(..., states=...)`` get it as ``states.<name>``. It may
+    be used only during the call that gets it.
 
     Attributes
     ----------

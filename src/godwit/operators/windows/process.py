@@ -46,9 +46,16 @@ _ROWS: Final = f"{RESERVED_PREFIX}_rows"
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window of event time, as functions over windows get it.
+    """A window of event time.
 
-    ``start`` (inclusive) and ``end`` (exclusive) are datetimes.
+    Godwit makes it: functions of ``window(...).process`` get it.
+
+    Attributes
+    ----------
+    start, end
+        Bounds of the window: `start` is inclusive, `end` exclusive. They are datetimes in UTC, with
+        a time zone if the event-time column is a ``timestamp``, and without one if it is a
+        ``timestamp_ntz``.
 
     Examples
     --------

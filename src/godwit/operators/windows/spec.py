@@ -75,7 +75,7 @@ WindowSpec = Hopping | Session
 def tumbling(
     length: Duration, *, start: Duration = "0 seconds", zone: str | None = None
 ) -> Hopping:
-    """Tumbling windows of event time: of one length, without overlap.
+    """Tumbling windows of event time: consecutive windows of one length, without overlap.
 
     Parameters
     ----------
@@ -89,8 +89,8 @@ def tumbling(
         Time zone, such as ``"Europe/Berlin"``, whose calendar days are counted: windows begin at
         local midnight, and a day has 23 or 25 hours when clocks change. Lengths have to be whole
         days, weeks, months, quarters or years, and `start` counts from local midnight of
-        1970-01-01, a Thursday: ``tumbling("1 week", start="4 days", zone="Europe/Paris")`` begins
-        on Mondays.
+        1970-01-01, a Thursday: windows of ``tumbling("1 week", start="4 days",
+        zone="Europe/Paris")`` begin on Mondays.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def tumbling(
 def hopping(
     length: Duration, *, every: Duration, start: Duration = "0 seconds", zone: str | None = None
 ) -> Hopping:
-    """Hopping windows of event time: of one length, overlapping (sliding windows in Flink).
+    """Hopping windows of event time: overlapping windows of one length (sliding in Flink).
 
     Parameters
     ----------
@@ -122,9 +122,12 @@ def hopping(
         Interval between the starts of consecutive windows (Spark: slide duration); at most the
         length.
     start
-        Offset of the windows, less than `every`; see `tumbling`.
+        Offset of the windows, less than `every`: they begin at 1970-01-01 00:00 UTC, plus this,
+        plus a multiple of `every`.
     zone
-        See `tumbling`.
+        Time zone, such as ``"Europe/Berlin"``, whose calendar days are counted: windows begin at
+        local midnight, and `length` and `every` have to be whole days, weeks, months, quarters or
+        years, as for `tumbling`.
 
     Raises
     ------
