@@ -27,7 +27,7 @@ from godwit.model.naming import (
     listing,
     type_name,
 )
-from godwit.operators.aggregates import builtin
+from godwit.operators import aggregates as builtin
 from godwit.operators.batch import StateColumns
 from godwit.operators.calls import check_arguments, is_asynchronous
 from godwit.operators.parts import PARTS, part_state_of
@@ -274,7 +274,7 @@ def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
             f"Operator {operator!r} has a result {result!r} that is no aggregate, but "
             f"{_spark_function(aggregate) or type_name(aggregate)}.",
             remedy=f'Give an aggregate of Godwit\'s, as in compute({result}=gw.sum("column")); '
-            f"there are {', '.join(f'gw.{name}' for name in builtin.__all__)}.",
+            f"there are {', '.join(f'gw.{name}' for name in builtin.__all__ if name.islower())}.",
             operator=operator,
             column=result,
         )

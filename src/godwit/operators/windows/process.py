@@ -19,7 +19,7 @@ from godwit.columns.groups import group_rows
 from godwit.columns.python_values import UTC, Columns, KeyRows, rows_as_tuples
 from godwit.model.frames import function_failed
 from godwit.model.naming import RESERVED_PREFIX
-from godwit.operators.aggregates.builtin import kept_rows
+from godwit.operators.aggregates import kept_rows
 from godwit.operators.aggregates.collected import rows_of
 from godwit.operators.emitted import emitted_batch
 from godwit.operators.operator import STATE, OperatorOutput
