@@ -13,7 +13,7 @@ import tempfile
 from collections import Counter
 from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -91,6 +91,9 @@ class DiedError(Exception):
 
 class HotKeys(RuleBasedStateMachine):
     """Keys that heat and cool."""
+
+    shown: ClassVar[str | None] = None
+    """State whose rows `played` returns; the only one by default."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -307,6 +310,8 @@ def see_apart(_key: tuple[Any, ...], rows: Any, states: Any) -> list[tuple[str, 
 class HotKeysOfStates(HotKeys):
     """The same, of a function with several named states."""
 
+    shown = "total"
+
     def counted(self, keyed: KeyedStream) -> Stream:
         states: dict[str, Declared] = {
             "total": gw.ValueState(int, merge=add),
@@ -352,8 +357,7 @@ def played(
             assert machine.run.epochs.times.spreading["p"].order(HASH["hot"], "", spread[number])
         keys = rng.choice(KEYS, 200, p=[0.8, 0.1, 0.1]).tolist()
         machine.epoch(list(zip(keys, rng.integers(0, 1000, 200).tolist(), strict=True)), "")
-    state = "total" if isinstance(machine, HotKeysOfStates) else None
-    return machine, machine.rows_of_state(state)
+    return machine, machine.rows_of_state(machine.shown)
 
 
 def test_a_hot_key_is_seen_by_several_lanes_and_one_that_cools_by_its_own() -> None:
@@ -373,17 +377,6 @@ def test_a_hot_key_is_seen_by_several_lanes_and_one_that_cools_by_its_own() -> N
     assert [row["part"] for row in rows] == [None] * len(KEYS)
     machine.every_row_was_seen_once()
     assert not machine.run.epochs.times.spreading["p"].spreads.keys
-    machine.teardown()
-
-
-def test_a_key_without_rows_is_merged_all_the_same() -> None:
-    machine, _ = played(2, spread={1: Grid(rows=2, columns=1, parts=(8, 9))})
-    machine.cool("hot")
-    machine.epoch([("cold", 1)], "")
-    view = view_state(machine.storage, "p", None, None)
-    cache = BatchCache(machine.storage)
-    rows = [row for chain in view.chains for row in view.read(chain, cache).to_pylist()]
-    assert {(row["k"], row["part"]) for row in rows} == {(key, None) for key in KEYS}
     machine.teardown()
 
 
@@ -408,30 +401,23 @@ def test_parts_are_merged_once_none_of_their_rows_waits() -> None:
     machine.teardown()
 
 
-def test_a_key_is_merged_with_its_state_where_no_store_has_it() -> None:
-    for gone in ("run", "store"):
-        machine, _ = played(3, spread={1: Grid(rows=3, columns=1, parts=(3, 4, 5))})
-        if gone == "run":
-            machine.restart()
-        else:
-            for executor in machine.executors:
-                machine.run.forget_store(executor)
-        machine.cool("hot")
-        machine.epoch([("cold", 1)], "")
-        assert not machine.run.epochs.times.spreading["p"].spreads.keys
-        machine.every_row_was_seen_once()
-        machine.teardown()
-
-
-def test_named_states_of_parts_are_each_in_a_lane_and_are_merged_where_no_store_has_them() -> None:
-    parts = (3, 4, 5)
-    spread = {1: Grid(rows=3, columns=1, parts=parts)}
-    machine, rows = played(3, spread=spread, machine=HotKeysOfStates())
-    assert {row["part"] for row in rows if row["k"] == "hot"} == {None, *parts}
+@pytest.mark.parametrize("kind", [HotKeys, HotKeysOfStates])
+@pytest.mark.parametrize("gone", ["run", "store"])
+def test_a_key_without_rows_is_merged_with_its_state_where_no_store_has_it(
+    kind: type[HotKeys], gone: str
+) -> None:
+    spread = {1: Grid(rows=3, columns=1, parts=(3, 4, 5))}
+    machine, rows = played(3, spread=spread, machine=kind())
+    assert {row["part"] for row in rows if row["k"] == "hot"} == {None, 3, 4, 5}
     assert {row["part"] for row in rows if row["k"] != "hot"} == {None}
-    machine.restart()
+    if gone == "run":
+        machine.restart()
+    else:
+        for executor in machine.executors:
+            machine.run.forget_store(executor)
     machine.cool("hot")
     machine.epoch([("cold", 1)], "")
-    assert [row["part"] for row in machine.rows_of_state("total")] == [None] * len(KEYS)
+    assert not machine.run.epochs.times.spreading["p"].spreads.keys
+    assert [row["part"] for row in machine.rows_of_state(kind.shown)] == [None] * len(KEYS)
     machine.every_row_was_seen_once()
     machine.teardown()

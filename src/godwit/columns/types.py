@@ -31,33 +31,11 @@ from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import check_column_names, did_you_mean, listing, type_name
 
 
-class _SparkField(Protocol):
-    """A column of a Spark schema."""
-
-    @property
-    def name(self) -> str:
-        """Name of the column."""
-        ...
-
-    @property
-    def dataType(self) -> _SparkType:  # noqa: N802 - PySpark's own spelling
-        """PySpark type of the column."""
-        ...
-
-
-class _SparkType(Protocol):
-    """A Spark type."""
-
-    def simpleString(self) -> str:  # noqa: N802 - PySpark's own spelling
-        """Return the type as DDL text."""
-        ...
-
-
 class _SparkStruct(Protocol):
     """A Spark schema."""
 
     @property
-    def fields(self) -> Sequence[_SparkField]:
+    def fields(self) -> Sequence[Any]:
         """Columns of the schema, in order."""
         ...
 
