@@ -826,7 +826,7 @@ class ScalingFinished(Decision):
     executors
         Names of the executors.
     moved
-        Number of key groups that moved for it.
+        Number of key groups that moved for this scaling.
 
     Examples
     --------

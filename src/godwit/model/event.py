@@ -18,10 +18,17 @@ from godwit.model.secrets import hidden_values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Base class of events: something that happened in a run.
+    """Base class of events: reports of what happened in a run of a query.
 
-    ``epoch``: last epoch that was committed before, or the epoch that the event is about; -1 before
-    the first. ``at_s``: time of the event in seconds (Unix time in a query).
+    Godwit makes events: get them by ``query.events`` or ``query.add_listener``.
+
+    Attributes
+    ----------
+    epoch
+        Number of the epoch that the event is about, or of the last committed epoch; -1 before the
+        first.
+    at_s
+        Time of the event, in seconds since 1970-01-01 UTC; in the simulator, since its start.
 
     Examples
     --------
@@ -40,7 +47,7 @@ class Event:
 
     @property
     def is_warning(self) -> bool:
-        """True if the event is also logged as a warning, for users without a listener.
+        """True if Godwit also logs the event as a warning, as for rows that are lost.
 
         Examples
         --------
@@ -57,7 +64,7 @@ class Event:
                 object.__setattr__(self, f.name, shown)
 
     def describe(self) -> str:
-        """Return the event as one line of text for people.
+        """Return the event as one line of text for people, such as for a log.
 
         Examples
         --------
@@ -71,7 +78,10 @@ class Event:
         return self._TEXT.format(event=self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the event as plain values for JSON; ``kind`` names its class.
+        """Return the event as a dict of plain values, for JSON.
+
+        It has the event's fields, and under ``kind`` the name of its class.
+        `godwit.events.event_from_dict` makes an event of it again.
 
         Examples
         --------

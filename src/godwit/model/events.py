@@ -156,7 +156,17 @@ DECISIONS = frozenset(k.__name__ for k in _KINDS.values() if issubclass(k, Decis
 
 
 def event_from_dict(values: Any) -> Event:
-    """Return the event whose `Event.to_dict` is `values`, such as an entry of the journal.
+    """Return the event that ``to_dict`` turned into plain values, such as an entry of the journal.
+
+    Parameters
+    ----------
+    values
+        Result of ``to_dict`` of an event, also after a way through JSON.
+
+    Raises
+    ------
+    GodwitError
+        If these are not the values of an event of this version of Godwit.
 
     Examples
     --------

@@ -446,7 +446,7 @@ class ComponentsRegrouped(_RegroupingEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegroupingCancelled(_RegroupingEvent):
-    """A regrouping ended early; the components stay as they are.
+    """A change of components (groups of operators) ended early; the components stay as they are.
 
     Attributes
     ----------

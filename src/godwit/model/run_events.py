@@ -375,7 +375,7 @@ class ExecutorAdded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorDraining(Event):
-    """An executor is to be removed: from now on no key group moves to it.
+    """An executor is to be removed: its key groups move away, and none moves to it any more.
 
     Attributes
     ----------
@@ -396,7 +396,7 @@ class ExecutorDraining(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorLost(Event):
-    """An executor died, and its local store is lost.
+    """An executor died; its key groups go to other executors, which load their state.
 
     Attributes
     ----------
@@ -428,7 +428,7 @@ class FilesCollected(Event):
     files
         Number of deleted files.
     freed_bytes
-        Their size in bytes.
+        Size of the deleted files in bytes.
 
     Examples
     --------
@@ -453,7 +453,7 @@ class ResidentLanesStarted(Event):
     lanes
         Number of resident lanes.
     took_ms
-        Time since they were requested, in milliseconds.
+        Time from the request of the lanes until they were ready, in milliseconds.
 
     Examples
     --------

@@ -972,7 +972,7 @@ class Run:
 
     @property
     def now(self) -> dt.datetime:
-        """Current time of the test's clock.
+        """Current time of the test's clock, in UTC; only `advance` moves it.
 
         Examples
         --------
