@@ -210,9 +210,14 @@ def test_a_running_stream_is_partitioned_anew_at_any_moment_of_it(
     epochs = [drawn_rows(rng, epoch) for epoch in range(8)]
     flow = flow_of(kind, 16, partition_by=None)
     undisturbed = gw.testing.run(flow, {"rows": epochs}, now=NOW, close_at_end=True)
-    commit = CommitLog.commit
-    with gw.testing.cluster(flow, executors=2, now=NOW) as played:
+    commit, waited = CommitLog.commit, 0
+    policy = gw.Policy(recovery=gw.Bounds(max_lag=0))
+    with gw.testing.cluster(flow, executors=2, now=NOW, policy=policy) as played:
         for number, rows in enumerate(epochs):
+            if number % 3 == 1:  # the next change comes while rows of this epoch wait
+                lose_without_copies(played, {"rows": rows}, f"new-{number}", monkeypatch)
+                waited += played._driver.view.waiting
+                continue
             held = entries_of(played)
             to = {"a": rng.choice([None, "area", ["user"], ["user", "area"]])}
             dies = rng.choice([None, "before", "after"]) if number else None
@@ -229,14 +234,31 @@ def test_a_running_stream_is_partitioned_anew_at_any_moment_of_it(
                 with suppress(SystemError):  # unless these are the columns that place it
                     played.repartition(to)
                 monkeypatch.setattr(CommitLog, "commit", commit)
-                played.restart()
             assert entries_of(played) == held
+            if dies is not None:
+                played.restart()
+            played._driver.copies_held = False
             if rng.random() < 0.5:
                 played.kill(rng.choice(sorted(played.executors)))
                 played.add(f"new-{number}")
             played.epoch({"rows": rows})
+        played._driver.copies_held = False
         played.end_input()
         assert results(played, kind) == results(undisturbed, kind)
+    assert waited
+
+
+def lose_without_copies(
+    played: Any, rows: Any, newcomer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run an epoch whose rows wait where an executor was, as copies of its state are held up."""
+    played._driver.copies_held = True
+    lost = played.assignment[played.flow.component_of("a").name].executor(0)
+    played.add(newcomer)
+    played.kill(lost)
+    with monkeypatch.context() as patch:
+        patch.setattr(played._driver, "run_until_idle", lambda: ())
+        played._play(rows)
 
 
 def entries_of(played: Any) -> dict[str, Counter[str]]:

@@ -201,6 +201,8 @@ def commit_edit(
     *,
     segments: Iterable[SegmentRef] = (),
     snapshots: Iterable[SnapshotRef] = (),
+    # operator → key groups whose waiting rows are taken out of the wait buffer
+    consumed: Mapping[str, list[int]] | None = None,
     delivered: bool,
 ) -> None:
     """Commit an epoch without input that has the given segments and snapshots.
@@ -218,11 +220,11 @@ def commit_edit(
         )
         for name, sink in latest.sinks.items()
     }
-    changed_only = {name for name in with_rows & {*sinks} if not latest.sinks[name].complete}
-    if changed_only and not delivered and not _was_delivered(log, latest):
+    lacking = [] if delivered else undelivered_sinks(log)
+    if lacking:
         raise CheckpointError(
             f"Epoch {latest.epoch}, the last one, has rows for "
-            f"{', '.join(map(repr, sorted(changed_only)))}, and nothing says that they were "
+            f"{', '.join(map(repr, lacking))}, and nothing says that they were "
             "delivered. This change is an epoch of its own, and only the last epoch is delivered "
             "at a start.",
             remedy="Start the query once, which delivers them. Then, or if you see them at the "
@@ -237,10 +239,23 @@ def commit_edit(
             segments=tuple(segments),
             snapshots=tuple(snapshots),
             outputs=_repeat_loop_rows(log, latest),
-            consumed={},
+            consumed=dict(consumed or {}),
             sinks=sinks,
         )
     )
+
+
+def undelivered_sinks(log: CommitLog) -> list[str]:
+    """Return the sinks that may lack the last epoch's rows, and would by an epoch after it.
+
+    A sink of whole results is none of them: its next rows replace these.
+    """
+    latest = log.latest
+    if latest is None:
+        return []
+    with_rows = {ref.sink for ref in latest.outputs if ref.rows} & {*latest.sinks}
+    changed_only = sorted(name for name in with_rows if not latest.sinks[name].complete)
+    return [] if not changed_only or _was_delivered(log, latest) else changed_only
 
 
 def _was_delivered(log: CommitLog, latest: CommitRecord) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.edits import undelivered_sinks
 from godwit.checkpoint.evolution import FlowChanges, apply_edits, compare_flows
 from godwit.checkpoint.records import IDENTITY, ComponentPlan, FlowIdentity, PhysicalPlan, StateId
 from godwit.checkpoint.spark_log import check_no_spark_query
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.lineage import Layouts
 
-    Components: TypeAlias = Callable[[CompiledFlow, frozenset[str]], Mapping[str, tuple[str, ...]]]
+    Components: TypeAlias = Callable[
+        [CompiledFlow, frozenset[str], Callable[[], bool]], Mapping[str, tuple[str, ...]]
+    ]
 
 _T = TypeVar("_T")
 
@@ -159,7 +162,8 @@ def recover_flow(
     *,
     retain_epochs: int,  # how long epochs stay readable
     # component → its operators from now on; the others are as the checkpoint has them. Or what
-    # says so, of the flow and of its operators without state, whose rows it may place otherwise.
+    # says so, of the flow, of its operators without state, whose rows it may place otherwise, and
+    # of what tells whether state can be rewritten now, since the last epoch is delivered.
     components: Mapping[str, Iterable[str]] | Components | None = None,
     repartition: bool = False,  # rewrite the state of operators whose partition_by has changed
     # operator → columns that place its rows from now on, whatever the program says
@@ -187,7 +191,9 @@ def recover_flow(
         flow, None if before is None else apply_edits(before, edits), placed or {}
     )
     if callable(components):
-        components = components(flow, without_state)
+        components = components(
+            flow, without_state, lambda: stored is None or not undelivered_sinks(stored)
+        )
     version = flow_version(flow)
     latest = None if stored is None else stored.latest
     last = None if latest is None else latest.last_batch

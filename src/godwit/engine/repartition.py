@@ -7,7 +7,10 @@ epoch.
 A start that asks for it, or a running query between two epochs, writes the state in an epoch of its
 own without input: the entries of every key group are read, hashed by the new columns, and written
 as snapshots, under the flow version that has the new columns.  A snapshot replaces whatever led to
-its key group.
+its key group.  Rows in the wait buffer go to their new key groups in the same epoch, which counts
+as having consumed them in the former ones.  Rows of one key stay in order, since they waited in one
+key group; the operator's windows and timers stand still while any of its rows wait, so it does not
+matter which other keys are in that key group.
 
 Invariant: the epoch's record is the change.  Before it there are files that nobody names, and the
 state is as it was; from it on the state is in its new place.  Earlier epochs stay readable.
@@ -23,12 +26,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow as pa
 
 from godwit.api.checks import check_partition_by
-from godwit.checkpoint.blocks import BlockWriter, encode_batch
+from godwit.checkpoint.blocks import BlockWriter, encode_batch, read_segment
 from godwit.checkpoint.edits import commit_edit
-from godwit.checkpoint.entries import BatchCache, StateRows, pack_entries, read_chain
-from godwit.checkpoint.records import BROADCAST, SnapshotRef
+from godwit.checkpoint.entries import (
+    BatchCache,
+    StateRows,
+    in_utc,
+    key_group_ranges,
+    pack_entries,
+    read_chain,
+)
+from godwit.checkpoint.records import BROADCAST, SegmentRef, SnapshotRef
 from godwit.model.errors import CheckpointError, InvalidPlanError
 from godwit.model.key_groups import key_groups_of
 from godwit.model.naming import did_you_mean, type_name
@@ -38,8 +49,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from typing import Any
 
+    import numpy.typing as npt
+
     from godwit.checkpoint.commit_log import CommitLog
-    from godwit.checkpoint.entries import EntryLayout
+    from godwit.checkpoint.entries import EntryLayout, WaitingLayout
     from godwit.checkpoint.records import StateId
     from godwit.operators.operator import KeyedOperator
     from godwit.plan.compiled import CompiledFlow
@@ -61,15 +74,15 @@ def repartition(
     """Commit an epoch in which the state of some operators is in the key groups of today.
 
     `log` is open under today's flow version. A state that is larger than `max_bytes` is read once
-    for each part of its key groups that is about as large. Raises `CheckpointError` if rows wait
-    for an operator, its key groups have migrated without their state, or sinks may lack the last
-    epoch.
+    for each part of its key groups that is about as large. Raises `CheckpointError` if key groups
+    of an operator have migrated without their state, or sinks may lack the last epoch.
     """
     latest = log.latest
     assert latest is not None, "there is state"
     for name in operators:
         check_can_repartition(flow.operator(name), log)
-    refs: list[partial[SnapshotRef]] = []
+    refs: list[partial[SnapshotRef] | partial[SegmentRef]] = []
+    consumed: dict[str, list[int]] = {}
     with BlockWriter(log.storage, epoch=latest.epoch + 1, name="repartition") as writer:
         for name in operators:
             operator = flow.operator(name)
@@ -90,9 +103,58 @@ def repartition(
                             rows=len(rows.hashes),
                         )
                     )
+            if waiting := log.chains.waiting_key_groups(name):
+                batch, key_groups = _read_waiting(operator, layouts[name][1], log)
+                writer.add(encode_batch(in_utc(batch)))
+                starts = np.flatnonzero(np.diff(key_groups, prepend=-1))
+                consumed[name] = waiting
+                refs.append(
+                    partial(
+                        SegmentRef,
+                        operator=name,
+                        state="",
+                        kind="waiting",
+                        flow=log.flow,
+                        epoch=latest.epoch + 1,
+                        lane=0,
+                        key_groups=tuple(key_groups[starts].tolist()),
+                        row_ends=tuple(np.append(starts[1:], len(key_groups)).tolist()),
+                    )
+                )
         blocks = writer.close()
-    snapshots = tuple(ref(block=block) for ref, block in zip(refs, blocks, strict=True))
-    commit_edit(log, latest, latest.last_batch, snapshots=snapshots, delivered=delivered)
+    written = [ref(block=block) for ref, block in zip(refs, blocks, strict=True)]
+    commit_edit(
+        log,
+        latest,
+        latest.last_batch,
+        segments=(ref for ref in written if isinstance(ref, SegmentRef)),
+        snapshots=(ref for ref in written if isinstance(ref, SnapshotRef)),
+        consumed=consumed,
+        delivered=delivered,
+    )
+
+
+def _read_waiting(
+    operator: KeyedOperator, layout: WaitingLayout, log: CommitLog
+) -> tuple[pa.RecordBatch, npt.NDArray[np.int32]]:
+    """Return an operator's waiting rows and their key groups of today, in whose order they are.
+
+    Rows of a key group are in order of arrival.
+    """
+    chains, storage = log.chains, log.storage
+    parts = []
+    for segment in chains.waiting_segments(operator.name):
+        batch = layout.read(read_segment(storage, segment), segment.flow)
+        parts += [
+            batch.slice(first, end - first)
+            for key_group, first, end in key_group_ranges(segment)
+            if segment in chains.waiting_rows_of(operator.name, key_group)
+        ]
+    together = pa.concat_batches(parts)
+    hashes = operator.hash_of(together, chains.num_key_groups)
+    key_groups = key_groups_of(hashes, chains.num_key_groups)
+    order = np.argsort(key_groups, kind="stable")
+    return together.take(pa.array(order)), key_groups[order]
 
 
 def _read_repartitioned(
@@ -167,7 +229,7 @@ def checked_columns(flow: CompiledFlow, asked: Any) -> dict[str, tuple[str, ...]
 
 
 def check_can_repartition(operator: KeyedOperator, log: CommitLog) -> None:
-    """Raise if the operator has divided hot keys, waiting rows, or slots of key groups."""
+    """Raise if the operator has divided hot keys, or slots of key groups."""
     name, latest = operator.name, log.latest
     if PART in operator.hash_columns.names:
         raise CheckpointError(
@@ -176,18 +238,12 @@ def check_can_repartition(operator: KeyedOperator, log: CommitLog) -> None:
             remedy="Start the flow once without it, partitioned by all key columns; add it then.",
             operator=name,
         )
-    waiting = log.chains.waiting_key_groups(name)
     role = operator.two_phase
-    slots = latest.slots.get(role.first, ()) if latest is not None and role is not None else ()
-    if waiting or slots:
-        problem = (
-            f"rows of key group {waiting[0]} wait for it"
-            if waiting
-            else "key groups of its windows have migrated without their state"
-        )
+    if latest is not None and role is not None and latest.slots.get(role.first):
         raise CheckpointError(
-            f"Operator {name!r} cannot be partitioned by other columns now: {problem}.",
-            remedy="Let the flow run with partition_by= as it was, until these have been processed "
-            "and open windows are closed; repartition then.",
+            f"Operator {name!r} cannot be partitioned by other columns now: key groups of its "
+            "windows have migrated without their state.",
+            remedy="Let the flow run with partition_by= as it was, until open windows are closed; "
+            "repartition then.",
             operator=name,
         )

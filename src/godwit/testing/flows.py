@@ -837,8 +837,8 @@ class Run:
         InvalidFlowError
             If a column is not a key column of its operator.
         CheckpointError
-            If rows are waiting for the state of an operator, its key groups have migrated without
-            their state, or it has ``spread=`` or ``merge=``.
+            If key groups of an operator have migrated without their state, or it has ``spread=`` or
+            ``merge=``.
 
         Examples
         --------

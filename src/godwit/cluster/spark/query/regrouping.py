@@ -237,10 +237,9 @@ class QueryComponents(Collection[str]):
             If key groups are moving, executors are being added or removed, a regrouping is in
             progress, the method is called from within an epoch, or the query has stopped.
         CheckpointError
-            If rows are waiting for the state of an operator, its key groups have migrated without
-            their state, or it has ``spread=`` or ``merge=``. Nothing has changed then. An error
-            while the state is rewritten fails the query; then its checkpoint has either the former
-            columns or the new ones.
+            If key groups of an operator have migrated without their state, or it has ``spread=`` or
+            ``merge=``. Nothing has changed then. An error while the state is rewritten fails the
+            query; then its checkpoint has either the former columns or the new ones.
 
         Examples
         --------

@@ -147,13 +147,15 @@ class Repartitioning:
         moving = [
             run.names[name]
             for name, c in view.components.items()
-            if c.migration is not None or c.transfers or c.suspended or c.waiting
+            # Key groups whose state is being loaded are loaded anew afterwards, and rows that wait
+            # for them go with it.
+            if c.migration is not None or any(transfer.planned for transfer in c.transfers)
         ]
         problem = ""
         if regrouping is not None:
             problem = f"regrouping {regrouping} is under way"
         elif moving:
-            problem = f"key groups of {moving[0]} are on the move, or rows wait for them"
+            problem = f"key groups of {moving[0]} are on the move"
         elif view.draining:
             problem = f"executor {min(view.draining)} is draining"
         elif run.is_scaling() or run.pool.is_changing:

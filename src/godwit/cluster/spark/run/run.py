@@ -452,17 +452,20 @@ def _opened(
     closing: dict[str, Callable[[], object]] = {}
     compared: list[dict[str, Any]] = []
 
-    def components(compiled: CompiledFlow, free: frozenset[str]) -> dict[str, tuple[str, ...]]:
+    def components(
+        compiled: CompiledFlow, free: frozenset[str], may_rewrite: Callable[[], bool]
+    ) -> dict[str, tuple[str, ...]]:
         """Choose the components to start with.
 
-        `free`: operators without state in the checkpoint.
+        `free`: operators without state in the checkpoint. `may_rewrite`: returns whether the state
+        of others can be rewritten now.
         """
         fusion, lanes = options.adaptation.fusion, spark.sparkContext.defaultParallelism
         if before is not None:
             return _components_of(compiled, placed or {}, options)
         if fusion is not None and fusion.by == "attributes":
             compared.extend(place_by_attributes(compiled, free, fusion, lanes))
-        if fusion is not None and options.checkpointing.repartition:
+        if fusion is not None and options.checkpointing.repartition and may_rewrite():
             compared.extend(place_as_measured(compiled, past_decisions(storage), fusion.confirm))
         return _initial_components(compiled, options)
 
@@ -554,6 +557,8 @@ def _open_parts(
     )
     conducting = SharedConductor(conductor)
     closing["conductor"] = conducting.close
+    if before is not None:
+        _announce_executor_changes(conducting, before.conducting.view.executors)
     if options.lanes.resident:
         cluster.resident = _resident_lanes(cluster, conducting, run_id, flow.name)
         closing["resident lanes"] = cluster.resident.close
@@ -600,6 +605,18 @@ def _open_parts(
         delivering=delivering,
         closing=_closing_order(closing),
     )
+
+
+def _announce_executor_changes(conducting: SharedConductor, former: Mapping[str, int]) -> None:
+    """Announce executors that came or were lost while the parts of a run were closed.
+
+    `former`: executor → lanes, of those before.
+    """
+    present = conducting.view.executors
+    for name in sorted(former.keys() - present.keys()):
+        conducting.announce(events.ExecutorLost, executor=name)
+    for name in sorted(present.keys() - former.keys()):
+        conducting.announce(events.ExecutorAdded, executor=name, lanes=present[name])
 
 
 def _start_controller(
