@@ -6,8 +6,8 @@
 
 The queries are those of Tucker et al., "NEXMark - A Benchmark for Queries over Data Streams", with
 the windows of their later versions, in this process and without Spark; between epochs key groups
-move, and executors die and come. What comes out is compared, row by row, with what pandas makes of
-all events at once.
+move, executors die, and the query starts again on one to four executors. What comes out is
+compared, row by row, with what pandas makes of all events at once.
 """
 
 import argparse
@@ -436,7 +436,7 @@ QUERIES = {
 
 
 def play(name: str, house: House, dice: random.Random) -> pd.DataFrame:
-    """Play a query to its end while key groups move and executors die; return what came out."""
+    """Play a query to its end while key groups move, executors die and it restarts on others."""
     query = QUERIES[name]
     flow = gw.Flow(name, num_key_groups=16)
     flow.sink("out", query.build(Streams(flow, house)), gw.sinks.noop())
@@ -445,12 +445,15 @@ def play(name: str, house: House, dice: random.Random) -> pd.DataFrame:
         for number in range(house.epochs):
             run.epoch()
             run.advance(f"{TICK_S} seconds")
-            component = dice.choice(list(run.assignment))
-            if dice.random() < 0.5:
+            trouble = dice.choice(["move", "death", "rescaling", "none"])
+            if trouble == "move":
+                component = dice.choice(list(run.assignment))
                 run.migrate(component, dice.choice(list(run.executors)))
-            elif dice.random() < 0.5:
+            elif trouble == "death":
                 run.add(f"new-{number}")
                 run.kill(dice.choice([e for e in run.executors if e != f"new-{number}"]))
+            elif trouble == "rescaling":
+                run.restart(executors=dice.randint(1, 4))
         run.advance(f"{WINDOW_S} seconds")
         run.end_input()
         found = run.rows("out").to_pandas()

@@ -99,6 +99,40 @@ def test_a_known_sequence_of_executors_is_followed_by_ranges(tmp_path: Path) -> 
         assert len(np.unique(owners)) == len(names)
 
 
+@pytest.mark.parametrize("planner", ["elb", "clb"])
+def test_planners_of_statistic_windows_balance_a_stream_and_tell_variance_and_bytes(
+    tmp_path: Path, planner: str
+) -> None:
+    rows = (Rows(count=200, keys=12),) * 12
+    joins = Scenario(
+        name="a third executor joins, and one of the others dies",
+        executors={"local-1": 1, "local-2": 1},
+        steps=(
+            *rows,
+            Executors(there=THREE),
+            *rows,
+            Executors(there={name: 1 for name in THREE if name != "local-1"}),
+            *rows,
+        ),
+    )
+    # CLB looks at several windows, and its moves are to pay off over them.
+    every = 2 if planner == "clb" else 1
+    control = {"planner": planner, "gain": "any", "every": every}
+    realization = Controlled(tmp_path, deep=joins.deep, policy=joins.policy, control=control)
+    play(joins, realization)
+    told = realization.events
+    assert not [event for event in told if isinstance(event, events.PlannerFailed)]
+    started = [event for event in told if isinstance(event, events.RebalancingStarted)]
+    assert {event.planner for event in started} == {planner}
+    assert all(event.variance_before > 0 <= event.variance_after for event in started)
+    assert any(event.variance_after < event.variance_before / 2 for event in started)
+    moved = sum(event.moves for event in started)
+    assert moved
+    assert sum(event.state_bytes for event in started) > 0
+    for component in realization.view.components.values():
+        assert len(np.unique(component.assignment.executor_of)) == 2
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(5))
 def test_whatever_is_drawn_each_row_is_processed_once_and_in_order(

@@ -45,6 +45,15 @@ def test_files_that_are_named_exist(page: Path) -> None:
             assert (ROOT / name).exists(), name
 
 
+def test_tests_that_hold_a_row_of_the_papers_exist() -> None:
+    text, file = (ROOT / "docs/papers.md").read_text(), ""
+    named = re.findall(r"`(tests/[\w/]+\.py)?::(test_\w+)`", text)
+    assert len(named) > len(re.findall(r"^\| \d\.\d+ \|", text, re.MULTILINE)) == 44
+    for path, test in named:
+        file = path or file
+        assert f"def {test}(" in (ROOT / file).read_text(), test
+
+
 def test_every_decision_is_listed() -> None:
     listed = (ROOT / "docs/decisions/README.md").read_text().partition("## All")[2]
     decisions = sorted(path.name for path in (ROOT / "docs/decisions").glob("0*.md"))
