@@ -13,17 +13,14 @@ from tests.oracles.allocation import allowed_assignments, best_allocation, over_
 from tests.oracles.allocation_problems import allocation_problems, random_allocation_problem
 
 from godwit.planning.allocation.albic import plan_albic
-from godwit.planning.allocation.cola import plan_cola
 from godwit.planning.allocation.milp import load_distance_bound, plan_milp
 from godwit.planning.allocation.model import build_model, single_units
 from godwit.planning.allocation.search import AllocationSearch
 from godwit.planning.balancing import plan_elb
-from godwit.planning.baselines import plan_flux, plan_pkg, plan_potc, plan_universal_hashing
+from godwit.planning.baselines import plan_flux
 from godwit.planning.solution import Status, validate_solution
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
 
@@ -154,27 +151,6 @@ def _emptying_helps(problem: Problem, solution: Solution) -> bool:
     emptied = every[~problem.draining[every].any(axis=1)]
     best = over_under(problem, emptied).max(axis=1).min()
     return bool(best < sides(problem, solution.assignment)[0] - CLOSE)
-
-
-PLANS: dict[str, Callable[[Problem], Solution]] = {
-    "albic": lambda p: plan_albic(p, pairs=2, time_limit_s=60, patience=3),
-    "cola": plan_cola,
-    "flux": plan_flux,
-    "pkg": plan_pkg,
-    "potc": plan_potc,
-    "universal_hashing": plan_universal_hashing,
-}
-
-
-@pytest.mark.parametrize("name", sorted(PLANS))
-@some
-@given(allocation_problems(draining=True, usage=True, traffic=True, max_key_groups=9))
-def test_plan_is_valid_for_every_problem(name: str, problem: Problem) -> None:
-    solution = PLANS[name](problem)
-    validate_solution(solution)
-    assert solution.method == name
-    again = PLANS[name](problem)
-    assert np.array_equal(solution.assignment, again.assignment)
 
 
 @some
