@@ -35,7 +35,7 @@ from godwit.web.heat import PlacesOfGroups, moved_placement, streamed_placement
 from godwit.web.liveness import LIFECYCLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
 MAX_POINTS: Final = 720
 _MAX_DECISIONS: Final = 200
@@ -110,7 +110,7 @@ class Point:
     """Some epochs in a row: figures over time."""
 
     epoch: int  # the last of them
-    epochs: int  # how many
+    epochs: int = 1  # how many
     at_s: float  # when the last one ended, in Unix time
     rows_in: int
     rows_out: int
@@ -120,10 +120,10 @@ class Point:
     p50_ms: float | None
     p99_ms: float | None
     backlog: int | None  # rows that sources had, at the end
-    written_bytes: int  # changelog and snapshots
-    commit_ms: float  # the longest
-    state_bytes: int | None
-    left_out: int
+    written_bytes: int = 0  # changelog and snapshots
+    commit_ms: float = 0.0  # the longest
+    state_bytes: int | None = None
+    left_out: int = 0
     waiting: int  # key groups, the most at once
     executors: int
     frame: Frame  # of the last epoch
@@ -212,7 +212,6 @@ class PageState:
     switched: frozenset[str] = frozenset()  # components whose next epoch has another assignment
     suspended_s: Mapping[str, float] = field(default_factory=dict)  # component → since when
     copied: tuple[float, float] = (0.0, 0.0)  # bytes and seconds of background copies so far
-    left_out: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 def reduced(state: PageState, entry: Mapping[str, Any]) -> PageState:
@@ -230,15 +229,10 @@ def reduced(state: PageState, entry: Mapping[str, Any]) -> PageState:
 
 def _apply_progress(state: PageState, values: Mapping[str, Any]) -> PageState:
     """Return the state after a journal entry ``progress``: with the figures of an epoch added."""
-    epoch = count(values.get("epoch"))
-    points = _points_before(state.points, epoch)
-    if points is None:
-        return state
-    state = replace(state, points=points)
     took = _finite_numbers(values.get("durationMs"))
     duration_ms = took.get("epoch", 0.0)
     latency = mapping(values.get("latencyMs"))
-    left_out = dict(state.left_out)
+    left_out = dict(state.frame.left_out)
     late = 0
     for operator, of in _first_pairs(values.get("leftOutRows")):
         for reason in ("late", "ahead", "untimed"):
@@ -251,7 +245,7 @@ def _apply_progress(state: PageState, values: Mapping[str, Any]) -> PageState:
     state_bytes = {name: count(of) for name, of in _first_pairs(values.get("totalStateBytes"))}
     frame = replace(
         state.frame,
-        epoch=epoch,
+        epoch=count(values.get("epoch")),
         at_s=unix_time(values.get("timestamp")) + duration_ms / 1e3,
         executors=executors,
         executors_left_out=more,
@@ -290,27 +284,35 @@ def _apply_progress(state: PageState, values: Mapping[str, Any]) -> PageState:
         suspended=count(values.get("suspendedKeyGroups")),
         phases_ms={phase: ms for phase, ms in took.items() if phase != "epoch"},
     )
-    return _with_epoch(
-        replace(state, frame=frame, left_out=left_out),
-        Point(
-            epoch=epoch,
-            epochs=1,
-            at_s=frame.at_s,
-            rows_in=frame.rows_in,
-            rows_out=count(values.get("numOutputRows")),
-            took_ms=duration_ms,
-            busy_s=duration_ms / 1e3,
-            p50_ms=finite(latency.get("p50")),
-            p99_ms=finite(latency.get("p99")),
-            backlog=_total_backlog(frame.sources),
-            written_bytes=count(values.get("changelogBytes")) + count(values.get("snapshotBytes")),
-            commit_ms=took.get("commit", 0.0),
-            state_bytes=sum(state_bytes.values()) if state_bytes else None,
-            left_out=late,
-            waiting=frame.waiting,
-            executors=len(executors) + more,
-            frame=frame,
-        ),
+    point = _point_of(
+        frame,
+        latency,
+        took_ms=duration_ms,
+        rows_in=frame.rows_in,
+        rows_out=count(values.get("numOutputRows")),
+        written_bytes=count(values.get("changelogBytes")) + count(values.get("snapshotBytes")),
+        commit_ms=took.get("commit", 0.0),
+        state_bytes=sum(state_bytes.values()) if state_bytes else None,
+        left_out=late,
+        waiting=frame.waiting,
+    )
+    return _with_epoch(state, point)
+
+
+def _point_of(frame: Frame, latency: Any, *, took_ms: float, **figures: Any) -> Point:
+    """Return the point of one epoch; `figures`: those that neither frame nor latency tell."""
+    known = [source.behind for source in frame.sources if source.behind is not None]
+    return Point(
+        epoch=frame.epoch,
+        at_s=frame.at_s,
+        took_ms=took_ms,
+        busy_s=took_ms / 1e3,
+        p50_ms=finite(mapping(latency).get("p50")),
+        p99_ms=finite(mapping(latency).get("p99")),
+        backlog=sum(known) if known else None,
+        executors=len(frame.executors) + frame.executors_left_out,
+        frame=frame,
+        **figures,
     )
 
 
@@ -327,8 +329,14 @@ def _points_before(points: tuple[Point, ...], epoch: int) -> tuple[Point, ...] |
 
 
 def _with_epoch(state: PageState, point: Point) -> PageState:
-    """Return the state with a point added, and the pauses of migrations that end with it."""
-    points, step = (*state.points, point), state.step
+    """Return the state with an epoch's point, and the pauses of migrations that end with it.
+
+    An epoch that has a point already changes nothing.
+    """
+    before = _points_before(state.points, point.epoch)
+    if before is None:
+        return state
+    points, step = (*before, point), state.step
     if len(points) > 1 and points[-2].epochs < step:
         points = (*points[:-2], points[-2].merged(point))
     if len(points) > MAX_POINTS:
@@ -349,6 +357,7 @@ def _with_epoch(state: PageState, point: Point) -> PageState:
         )
     return replace(
         state,
+        frame=point.frame,
         points=points,
         step=step,
         movements=movements,
@@ -380,12 +389,6 @@ def _executors_at(
         for name, of in sorted(there, key=lambda pair: (len(pair[0]), pair[0]))
     )
     return executors, len(mapping(values.get("executors"))) - len(executors)
-
-
-def _total_backlog(sources: Sequence[SourceAt]) -> int | None:
-    """Return the number of rows that wait at all sources; ``None`` if no source reports it."""
-    known = [source.behind for source in sources if source.behind is not None]
-    return sum(known) if known else None
 
 
 def _apply_sources(state: PageState, values: Mapping[str, Any]) -> PageState:
@@ -531,36 +534,16 @@ def _apply_query_started(state: PageState, values: Mapping[str, Any]) -> PageSta
 
 def _apply_epoch_committed(state: PageState, values: Mapping[str, Any]) -> PageState:
     """Return the state with an epoch that has no entry ``progress``, from its event."""
-    epoch = count(values["epoch"])
-    points = _points_before(state.points, epoch)
-    if points is None:
-        return state
-    state = replace(state, points=points)
-    latency, at_s = mapping(values.get("latency_ms")), number(values["at_s"])
-    took_ms = number(values.get("duration_ms"))
-    frame = replace(state.frame, epoch=epoch, at_s=at_s)
-    return _with_epoch(
-        replace(state, frame=frame),
-        Point(
-            epoch=epoch,
-            epochs=1,
-            at_s=at_s,
-            rows_in=count(values.get("rows_in")),
-            rows_out=count(values.get("rows_out")),
-            took_ms=took_ms,
-            busy_s=took_ms / 1e3,
-            p50_ms=finite(latency.get("p50")),
-            p99_ms=finite(latency.get("p99")),
-            backlog=_total_backlog(frame.sources),
-            written_bytes=0,
-            commit_ms=0.0,
-            state_bytes=None,
-            left_out=0,
-            waiting=count(values.get("waiting_key_groups")),
-            executors=len(frame.executors),
-            frame=frame,
-        ),
+    frame = replace(state.frame, epoch=count(values["epoch"]), at_s=number(values["at_s"]))
+    point = _point_of(
+        frame,
+        values.get("latency_ms"),
+        took_ms=number(values.get("duration_ms")),
+        rows_in=count(values.get("rows_in")),
+        rows_out=count(values.get("rows_out")),
+        waiting=count(values.get("waiting_key_groups")),
     )
+    return _with_epoch(state, point)
 
 
 def _apply_executor_change(state: PageState, values: Mapping[str, Any]) -> PageState:
@@ -572,9 +555,9 @@ def _apply_executor_change(state: PageState, values: Mapping[str, Any]) -> PageS
 
 def _apply_rows_unreadable(state: PageState, values: Mapping[str, Any]) -> PageState:
     """Return the state with rows counted that a source could not read."""
-    left_out = dict(state.left_out)
+    left_out = dict(state.frame.left_out)
     _add_rows(left_out, (text(values["source"]), "unreadable"), values.get("rows"))
-    return replace(state, left_out=left_out, frame=replace(state.frame, left_out=left_out))
+    return replace(state, frame=replace(state.frame, left_out=left_out))
 
 
 def _apply_migration_started(state: PageState, values: Mapping[str, Any]) -> PageState:
