@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.model.errors import InvalidProblemError
 from godwit.planning.cores.core_allocation import erlang_b
 
 if TYPE_CHECKING:
@@ -51,19 +50,14 @@ def expected_latency_s(network: QueueingNetwork, cores: npt.ArrayLike) -> float:
 
     ``E[T](k) = (1/λ_0) Σ_j λ_j E[T_j](k_j)``. An executor that nothing reaches adds nothing.
 
-    `network`: the rates. `cores`: shape ``(m,)``: k_j. Raises `InvalidProblemError` if `cores` has
-    not one entry per executor.
+    `network`: the rates. `cores`: shape ``(m,)``: k_j.
     """
-    counts = np.asarray(cores, np.int64)
-    if counts.shape != network.arrival_per_s.shape:
-        raise InvalidProblemError(
-            f"cores has shape {counts.shape}; the network has "
-            f"{len(network.arrival_per_s)} executors.",
-            field="cores",
-        )
     total = 0.0
     for rate, service, k in zip(
-        network.arrival_per_s.tolist(), network.service_per_s.tolist(), counts.tolist(), strict=True
+        network.arrival_per_s.tolist(),
+        network.service_per_s.tolist(),
+        np.asarray(cores, np.int64).tolist(),
+        strict=True,
     ):
         if rate > 0:
             total += rate * mmk_latency_s(rate, service, k)

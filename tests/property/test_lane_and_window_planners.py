@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.problems import placed
 
 from godwit.planning import metrics
-from godwit.planning.balancing import plan_clb, plan_elb, split_by_covariance
+from godwit.planning.balancing import plan_clb, plan_elb
 from godwit.planning.cores.intra_executor import balance_lanes, plan_intra_executor
 from godwit.planning.problem import Limits, Problem
 from godwit.planning.solution import validate_solution
@@ -73,13 +74,7 @@ def test_lane_plan_reaches_theta_or_says_why(
     given_lanes: tuple[np.ndarray, np.ndarray, int],
 ) -> None:
     load, lane_of, count = given_lanes
-    problem = Problem(
-        executors=tuple(f"lane{i}" for i in range(count)),
-        load=load,
-        state_bytes=np.zeros(len(load)),
-        current=lane_of,
-    )
-    solution = plan_intra_executor(problem)
+    solution = plan_intra_executor(placed(load, lane_of, count))
     validate_solution(solution)
     assert solution.objective is not None
     assert solution.bound is not None
@@ -96,13 +91,8 @@ def windows(draw: st.DrawFn) -> Problem:
     seed = draw(st.integers(0, 10_000))
     rng = np.random.default_rng(seed)
     history = rng.poisson(rng.uniform(0, 20, m), (count, m)).astype(np.float64)
-    return Problem(
-        executors=tuple(f"e{i}" for i in range(n)),
-        load=history[-1],
-        state_bytes=history[-1] * 10,
-        current=rng.integers(0, n, m).astype(np.int32),
-        history=history,
-    )
+    current = rng.integers(0, n, m)
+    return placed(history[-1], current, n, state_bytes=history[-1] * 10, history=history)
 
 
 @profile
@@ -124,35 +114,6 @@ def test_clb_is_valid_and_refining_never_makes_it_worse(problem: Problem) -> Non
     keen = plan_clb(problem, least_gain=0.0)
     assert keen.objective is not None
     assert keen.objective <= paper.objective * (1 + 1e-9) + 1e-9
-
-
-@profile
-@given(windows(), st.sampled_from([0.0, 0.3]))
-def test_blocked_covariances_split_as_the_whole_matrix_does(
-    problem: Problem, threshold: float
-) -> None:
-    series, n = problem.history.T.copy(), problem.num_executors
-    covariance = np.cov(series, bias=True).reshape(len(series), len(series))
-    bar = threshold * float(np.diag(covariance).mean())
-    off = ~np.isclose(covariance, bar, atol=1e-4, rtol=1e-5).any()
-    group = split_by_covariance(series, n, threshold=threshold)
-    assert group.min() >= 0
-    assert group.max() < n
-    if not off:  # single precision may tell values at the bar apart otherwise
-        return
-    expected = np.zeros(len(series), np.int32)
-    for new in range(1, n):
-        apart = covariance * (covariance >= bar)
-        np.fill_diagonal(apart, 0)
-        weight = (apart * (expected[:, None] == expected)).sum(axis=1)
-        first = int(weight.argmax())
-        leaving = (expected == expected[first]) & (covariance[first] >= bar)
-        leaving[first] = False
-        rival = np.sort(weight)[-2:].tolist()
-        if weight[first] <= 0 or not leaving.any() or np.isclose(rival[0], rival[1], rtol=1e-4):
-            return
-        expected[leaving] = new
-    assert np.array_equal(group, expected)
 
 
 @profile

@@ -114,15 +114,11 @@ def test_what_is_not_a_problem_is_refused(
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
-def test_every_kind_has_a_schema_and_an_example_that_is_solved(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_every_kind_has_a_schema_and_an_example_of_it(
+    kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["plan", "schema", kind]) == 0
     schema = json.loads(capsys.readouterr().out)
     assert main(["plan", "example", kind]) == 0
-    text = capsys.readouterr().out
-    assert set(schema["required"]) <= set(json.loads(text)) <= set(schema["properties"])
-    path = tmp_path / "example.json"
-    path.write_text(text)
-    method = "ssm" if kind == "assignment" else METHODS[kind][0]
-    assert main(["plan", method, str(path)]) == 0
+    example = json.loads(capsys.readouterr().out)
+    assert set(schema["required"]) <= set(example) <= set(schema["properties"])

@@ -26,10 +26,6 @@ def test_every_planner_loads_and_says_what_it_does() -> None:
         assert entry.paper
 
 
-def test_options_leave_out_clocks() -> None:
-    assert list(PLANNERS["oms"].takes) == ["targets", "taus", "sample"]
-
-
 def test_an_unknown_planner_is_refused_with_the_names_there_are() -> None:
     with pytest.raises(InvalidProblemError, match=r"'sssm'.*ssm, simple_ssm, oms"):
         planner("sssm")

@@ -1,21 +1,10 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from tests.support.problems import placed as problem
 
 from godwit.planning.baselines import plan_flux
-from godwit.planning.problem import Limits, Problem
-
-
-def problem(load: list[float], current: list[int], executors: int, **fields: Any) -> Problem:
-    return Problem(
-        executors=tuple(f"e{i}" for i in range(executors)),
-        load=np.array(load),
-        state_bytes=fields.pop("state_bytes", np.ones(len(load))),
-        current=np.array(current, np.int32),
-        **fields,
-    )
+from godwit.planning.problem import Limits
 
 
 def test_heaviest_key_group_that_lowers_the_variance_moves_from_first_to_last() -> None:

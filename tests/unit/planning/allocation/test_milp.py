@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.support.problems import placed as problem
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning import metrics
@@ -19,16 +20,6 @@ from godwit.planning.solution import Status, validate_solution
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-def problem(load: list[float], current: list[int], executors: int = 2, **fields: Any) -> Problem:
-    return Problem(
-        executors=tuple(f"e{i}" for i in range(executors)),
-        load=np.array(load),
-        state_bytes=fields.pop("state_bytes", np.ones(len(load))),
-        current=np.array(current, np.int32),
-        **fields,
-    )
 
 
 def skewed_cluster(executors: int, *, max_moves: int, seed: int = 1) -> Problem:

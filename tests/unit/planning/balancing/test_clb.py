@@ -1,28 +1,24 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.support.problems import placed
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning import metrics
 from godwit.planning.balancing import plan_clb, split_by_covariance
-from godwit.planning.problem import Problem
+
+if TYPE_CHECKING:
+    from godwit.planning.problem import Problem
 
 WAVES = np.array([[1, 9, 1, 9], [2, 8, 2, 8], [9, 1, 9, 1], [8, 2, 8, 2]], np.float64)
 
 
 def problem(series: np.ndarray, executors: int, **fields: Any) -> Problem:
-    m = len(series)
-    return Problem(
-        executors=tuple(f"e{i}" for i in range(executors)),
-        load=series[:, -1],
-        state_bytes=fields.pop("state_bytes", np.ones(m)),
-        current=fields.pop("current", np.arange(m) % executors),
-        history=series.T,
-        **fields,
-    )
+    current = fields.pop("current", np.arange(len(series)) % executors)
+    return placed(series[:, -1], current, executors, history=series.T, **fields)
 
 
 def test_substreams_that_rise_together_end_up_apart() -> None:

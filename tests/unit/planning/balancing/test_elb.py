@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.problems import placed
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning import metrics
@@ -16,14 +17,8 @@ from godwit.planning.solution import Status
 def problem(
     load: list[float], current: list[int], executors: int, low: float, high: float, **fields: Any
 ) -> Problem:
-    return Problem(
-        executors=tuple(f"e{i}" for i in range(executors)),
-        load=np.array(load),
-        state_bytes=np.array(load),
-        current=np.array(current, np.int32),
-        limits=Limits(load_low=low, load_high=high),
-        **fields,
-    )
+    limits = Limits(load_low=low, load_high=high)
+    return placed(load, current, executors, state_bytes=np.array(load), limits=limits, **fields)
 
 
 @pytest.mark.parametrize(

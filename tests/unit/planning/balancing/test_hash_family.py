@@ -1,21 +1,20 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
+from tests.support.problems import placed
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.baselines import hash_choice, plan_universal_hashing, universal_hash
-from godwit.planning.problem import Problem
+
+if TYPE_CHECKING:
+    from godwit.planning.problem import Problem
 
 
 def problem(m: int = 1000, n: int = 8) -> Problem:
-    return Problem(
-        executors=tuple(f"e{i}" for i in range(n)),
-        load=np.ones(m),
-        state_bytes=np.ones(m),
-        current=np.zeros(m, np.int32),
-        draining=np.arange(n) == 2,
-    )
+    return placed(np.ones(m), np.zeros(m), n, draining=np.arange(n) == 2)
 
 
 def test_choices_are_spread_evenly() -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.support.problems import placed
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.baselines import plan_pkg, plan_potc, two_candidates
@@ -19,16 +20,9 @@ if TYPE_CHECKING:
 
 def problem(m: int, n: int, *, seed: int = 0, draining: int | None = None) -> Problem:
     rng = np.random.default_rng(seed)
-    drains = np.zeros(n, np.bool_)
-    if draining is not None:
-        drains[draining] = True
-    return Problem(
-        executors=tuple(f"e{i}" for i in range(n)),
-        load=rng.uniform(0, 2, m),
-        state_bytes=rng.uniform(0, 100, m),
-        current=rng.integers(0, n, m).astype(np.int32),
-        draining=drains,
-    )
+    load, state_bytes = rng.uniform(0, 2, m), rng.uniform(0, 100, m)
+    drains = np.array([executor == draining for executor in range(n)])
+    return placed(load, rng.integers(0, n, m), n, state_bytes=state_bytes, draining=drains)
 
 
 def test_candidates_differ_and_stay_off_draining_executors() -> None:

@@ -2,21 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.support.problems import placed as problem
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.cores.intra_executor import balance_lanes, plan_intra_executor
-from godwit.planning.problem import Limits, Problem
+from godwit.planning.problem import Limits
 from godwit.planning.solution import Status
-
-
-def problem(load: list[float], lane_of: list[int], lanes: int, **fields: object) -> Problem:
-    return Problem(
-        executors=tuple(f"lane{i}" for i in range(lanes)),
-        load=np.array(load),
-        state_bytes=np.zeros(len(load)),
-        current=np.array(lane_of, np.int32),
-        **fields,  # type: ignore[arg-type] # fields are mixed
-    )
 
 
 def test_balanced_lanes_stay_as_they_are() -> None:
@@ -78,5 +69,5 @@ def test_wrong_input_is_named(
 def test_unequal_or_draining_lanes_are_refused() -> None:
     with pytest.raises(InvalidProblemError, match="capacity"):
         plan_intra_executor(problem([1.0], [0], 2, capacity=np.array([1.0, 2.0])))
-    with pytest.raises(InvalidProblemError, match="draining = 'lane1'"):
+    with pytest.raises(InvalidProblemError, match="draining = 'e1'"):
         plan_intra_executor(problem([1.0], [0], 2, draining=np.array([False, True])))

@@ -83,8 +83,3 @@ def test_whole_number_of_busy_cores_needs_one_more() -> None:
 def test_wrong_rates_are_named(changes: dict[str, object], names: str) -> None:
     with pytest.raises(InvalidProblemError, match=names):
         network(**changes)
-
-
-def test_number_of_cores_must_fit_the_network() -> None:
-    with pytest.raises(InvalidProblemError, match="cores has shape"):
-        expected_latency_s(network(), [1, 2, 3])
