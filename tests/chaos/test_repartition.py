@@ -46,4 +46,4 @@ def test_rows_come_once_and_in_order_whenever_an_executor_dies(ran: Path, number
     assert lost == told["killed"]
     assert not kinds["QueryFailed"]
     if PLAYS[number]["resident"]:
-        assert kinds["ResidentLanesStarted"] > 1
+        assert kinds["ResidentLanesStarted"]

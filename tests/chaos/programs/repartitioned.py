@@ -24,6 +24,7 @@ import godwit as gw
 from godwit.checkpoint.edits import commit_edit
 from godwit.cluster.spark.platform.executors import live_executors
 from godwit.cluster.spark.platform.local_cluster import LocalCluster
+from godwit.cluster.spark.resident.lanes import ResidentLanes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,7 +189,11 @@ def main(path: str) -> None:
     """Run all plays on one cluster."""
     config = json.loads(Path(path).read_text())
     directory = Path(config["directory"])
-    with LocalCluster(workers=2, cores=2, memory="512m", work_dir=directory / "cluster") as cluster:
+    with (
+        LocalCluster(workers=2, cores=2, memory="512m", work_dir=directory / "cluster") as cluster,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(ResidentLanes, "waits_s", 60.0)
         settings = {
             "spark.driver.memory": "512m",
             "spark.locality.wait.process": "2s",
