@@ -72,6 +72,7 @@ _ON_A_SERVER = {
     "tests/unit/sinks/test_kafka_": "broker",
     "tests/unit/sources/test_kafka_": "broker",
     "tests/unit/test_kafka_": "broker",
+    "tests/unit/sinks/test_conformance": "database",
     "tests/unit/sinks/test_postgres": "database",
     "tests/unit/sinks/test_time_zones": "database",
 }

@@ -2,114 +2,161 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.support.epoch_rows import Committed, EpochRows, context, point, rows
+from tests.unit.sinks.test_target_sink import SqliteSink
 
 from godwit.model.errors import SinkError
 from godwit.sinks.continuity import Position, Way, continue_delivery
 from godwit.sinks.parquet_sink import ParquetSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from godwit.sinks.sink import Sink, SinkContext
 
 deltalake = pytest.importorskip("deltalake", reason="one of the targets")
+psycopg = pytest.importorskip("psycopg", reason="one of the targets")
 pytest.importorskip("pyiceberg", reason="one of the targets")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Target:
-    """A kind of target in a directory: how a sink on it is made, and how its rows are read."""
+    """A place of a kind of target: how sinks on it are made, and how its rows are read."""
 
-    name: str
-    make: Callable[[Path], Sink]
-    read: Callable[[Path], list[tuple[Any, ...]]]
+    make: Callable[..., Sink]
+    read: Callable[[], pa.Table]
+    keeps_results: bool = False  # a whole result comes beside the one before, not in its place
+    sinks: list[Sink] = field(default_factory=list)
+
+    def opened(self, ctx: SinkContext | None = None, **options: Any) -> Sink:
+        self.sinks.append(sink := self.make(**options))
+        sink.open(ctx or context())
+        return sink
+
+    def delivered(self, *epochs: EpochRows) -> Sink:
+        sink = self.opened()
+        for epoch in epochs:
+            sink.deliver(epoch)
+        return sink
+
+    @property
+    def rows(self) -> list[tuple[Any, ...]]:
+        return ordered(self.read())
 
 
-def iceberg_catalog(path: Path) -> dict[str, str]:
-    return {"type": "sql", "uri": f"sqlite:///{path}/catalog.db", "warehouse": f"file://{path}"}
+def _parquet(path: Path) -> Target:
+    def read() -> pa.Table:
+        files = path.glob("epoch=*/*.parquet")
+        return pa.concat_tables([rows(0).table, *(pq.ParquetFile(file).read() for file in files)])
+
+    return Target(partial(ParquetSink, path), read, keeps_results=True)
 
 
-def _delta(path: Path) -> Sink:
+def _delta(path: Path) -> Target:
     from godwit.sinks.delta_sink import DeltaSink
 
-    return DeltaSink(path)
+    def read() -> pa.Table:
+        query = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(path))
+        return pa.table(query.execute("SELECT plane, total FROM t"))
+
+    return Target(partial(DeltaSink, path), read)
 
 
-def _delta_rows(path: Path) -> list[tuple[Any, ...]]:
-    table = deltalake.DeltaTable(path)
-    return _pairs(deltalake.QueryBuilder().register("t", table).execute("SELECT * FROM t"))
-
-
-def _iceberg(path: Path) -> Sink:
-    from godwit.sinks.iceberg_sink import IcebergSink
-
-    path.mkdir(exist_ok=True)
-    return IcebergSink("delays.by_plane", catalog=iceberg_catalog(path))
-
-
-def _iceberg_rows(path: Path) -> list[tuple[Any, ...]]:
+def _iceberg(path: Path) -> Target:
     from pyiceberg.catalog import load_catalog
 
-    catalog = load_catalog("default", **iceberg_catalog(path))
-    table = catalog.load_table("delays.by_plane").scan().to_arrow()
-    catalog.close()
-    return _pairs(table)
+    from godwit.sinks.iceberg_sink import IcebergSink
+
+    name = "delays.by_plane"
+    catalog = {"type": "sql", "uri": f"sqlite:///{path}/c.db", "warehouse": f"file://{path}"}
+
+    def read() -> pa.Table:
+        with closing(load_catalog("default", **catalog)) as there:
+            return there.load_table(name).scan().to_arrow()
+
+    return Target(partial(IcebergSink, name, catalog=catalog), read)
 
 
-def _parquet_rows(path: Path) -> list[tuple[Any, ...]]:
-    epochs = sorted(path.glob("epoch=*"), key=lambda directory: int(directory.name[6:]))
-    files = [file for epoch in epochs for file in epoch.glob("*.parquet")]
-    return [pair for file in files for pair in _pairs(pq.ParquetFile(file).read())]
+def _postgres(dsn: str) -> Target:
+    from godwit.sinks.postgres_sink import PostgresSink
+
+    def read() -> pa.Table:
+        with psycopg.connect(dsn) as connection:
+            return rows(0, *connection.execute("SELECT plane, total FROM target")).table
+
+    def make(**options: Any) -> Sink:
+        return PostgresSink(dsn, "target", **(options or {"epoch_column": "n"}))
+
+    return Target(make, read)
 
 
-def _pairs(table: Any) -> list[tuple[Any, ...]]:
-    import pyarrow as pa
+def _sqlite(path: Path) -> Target:
+    def read() -> pa.Table:
+        with closing(sqlite3.connect(path / "totals.db")) as database:
+            return rows(0, *database.execute("SELECT plane, total FROM rows")).table
 
-    found = pa.table(table)
-    return list(zip(*(found.column(n).to_pylist() for n in ("plane", "total")), strict=True))
+    return Target(partial(SqliteSink, path / "totals.db"), read, keeps_results=True)
 
 
-TARGETS = [
-    Target(name="parquet", make=ParquetSink, read=_parquet_rows),
-    Target(name="delta", make=_delta, read=_delta_rows),
-    Target(name="iceberg", make=_iceberg, read=_iceberg_rows),
+TARGETS: dict[str, Callable[[Any], Target]] = {
+    "parquet": _parquet,
+    "delta": _delta,
+    "iceberg": _iceberg,
+    "postgres": _postgres,
+    "sqlite": _sqlite,
+}
+KNOWING_ALL = [name for name in TARGETS if name != "postgres"]  # which knows its last epoch only
+UPSERTING = ("delta", "iceberg", "postgres")
+MODES = [
+    *(pytest.param(name, {}, False, id=f"{name}-append") for name in TARGETS),
+    *(pytest.param(name, {}, True, id=f"{name}-complete") for name in TARGETS),
+    *(pytest.param(name, {"mode": "upsert"}, False, id=f"{name}-upsert") for name in UPSERTING),
 ]
-EPOCHS = [rows(n, ("N1", n), (None, n + 10)) for n in range(4)]
+EPOCHS = [
+    rows(0, ("N1", 1), ("N2", 2), (None, 3)),
+    rows(1, ("N1", 10), ("N3", 30), ("N1", 11), (None, None), ("N3", 31)),
+    rows(2, ("N2", 20), ("N4", 40)),
+    rows(3, ("N3", 32)),
+]
+FORK = [replace(epoch, history="fork") for epoch in EPOCHS]
 
 
-@pytest.fixture(params=TARGETS, ids=lambda target: str(target.name))
-def target(request: pytest.FixtureRequest) -> Target:
-    found: Target = request.param
-    return found
+@pytest.fixture(params=TARGETS)
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
+    on_server = request.param == "postgres"
+    found = TARGETS[request.param](request.getfixturevalue("postgres") if on_server else tmp_path)
+    yield found
+    for sink in found.sinks:
+        sink.close()
 
 
-def opened(target: Target, path: Path, ctx: SinkContext | None = None) -> Sink:
-    sink = target.make(path)
-    sink.open(ctx or context())
-    return sink
-
-
-def delivered(target: Target, path: Path, *epochs: EpochRows) -> Sink:
-    sink = opened(target, path)
-    for epoch in epochs:
-        sink.deliver(epoch)
-    return sink
-
-
-def there(target: Target, path: Path) -> list[tuple[Any, ...]]:
-    return sorted(target.read(path), key=lambda row: (row[1], row[0] or ""))
+def ordered(table: pa.Table) -> list[tuple[Any, ...]]:
+    pairs = zip(*(table.column(name).to_pylist() for name in ("plane", "total")), strict=True)
+    return sorted(pairs, key=lambda row: (row[0] or "", row[1] or 0))
 
 
 def expected(*epochs: int) -> list[tuple[Any, ...]]:
-    pairs = [pair for n in epochs for pair in (("N1", n), (None, n + 10))]
-    return sorted(pairs, key=lambda row: (row[1], row[0] or ""))
+    return ordered(pa.concat_tables([rows(0).table, *(EPOCHS[n].table for n in epochs)]))
+
+
+def left_by(target: Target, options: dict[str, str], complete: bool, last: int) -> list[Any]:
+    """What the mode of a sink leaves of epochs up to the last one."""
+    if complete and not target.keeps_results:
+        return expected(last)
+    pairs = [tuple(row.values()) for n in range(last + 1) for row in EPOCHS[n].table.to_pylist()]
+    newest = dict(pairs) if options else None
+    return expected(*range(last + 1)) if newest is None else ordered(rows(0, *newest.items()).table)
 
 
 def go_on(sink: Sink, committed: Committed, way: Way = "refuse", before: int = -1) -> str | None:
@@ -117,96 +164,118 @@ def go_on(sink: Sink, committed: Committed, way: Way = "refuse", before: int = -
     return continue_delivery(sink, "by_plane", committed, position, way)
 
 
-def test_epochs_are_there_once_however_often_they_come(target: Target, tmp_path: Path) -> None:
-    sink = delivered(target, tmp_path, *EPOCHS[:3], EPOCHS[2], EPOCHS[0])
-    opened(target, tmp_path).deliver(EPOCHS[2])
-    assert there(target, tmp_path) == expected(0, 1, 2)
+@pytest.mark.parametrize(("target", "options", "complete"), MODES, indirect=["target"])
+def test_epochs_are_there_once_however_often_they_come(
+    target: Target, options: dict[str, str], complete: bool
+) -> None:
+    ctx = context(complete=complete)
+    sink = target.opened(ctx, **options)
+    for epoch in [*EPOCHS[:3], EPOCHS[2], EPOCHS[0], rows(0, ("N9", 9))]:
+        sink.deliver(epoch)
+    target.opened(ctx, **options).deliver(EPOCHS[2])
+    assert target.rows == left_by(target, options, complete, 2)
     assert sink.last_delivered() in {point(2), None}  # as of its opening, or as of now
-    assert opened(target, tmp_path).last_delivered() == point(2)
+    assert target.opened(ctx, **options).last_delivered() == point(2)
 
 
-def test_a_start_after_a_crash_goes_on_where_the_target_is(target: Target, tmp_path: Path) -> None:
-    delivered(target, tmp_path, EPOCHS[0])
-    again = opened(target, tmp_path)
+def test_a_start_after_a_crash_goes_on_where_the_target_is(target: Target) -> None:
+    target.delivered(EPOCHS[0])
+    again = target.opened()
     assert go_on(again, Committed(latest_epoch=1), before=0) is None
     for epoch in EPOCHS[1:3]:
         again.deliver(epoch)
-    assert there(target, tmp_path) == expected(0, 1, 2)
+    assert target.rows == expected(0, 1, 2)
 
 
-def test_epochs_without_rows_leave_no_trace(target: Target, tmp_path: Path) -> None:
-    delivered(target, tmp_path, EPOCHS[0], rows(1), EPOCHS[2])
-    assert there(target, tmp_path) == expected(0, 2)
+def test_epochs_without_rows_leave_no_trace(target: Target) -> None:
+    target.delivered(EPOCHS[0], rows(1), EPOCHS[2])
+    assert target.rows == expected(0, 2)
 
 
-def test_a_whole_result_replaces_the_one_before(target: Target, tmp_path: Path) -> None:
-    sink = opened(target, tmp_path, context(complete=True))
-    for epoch in [*EPOCHS[:2], EPOCHS[1]]:
+def test_a_whole_result_without_rows_is_empty(target: Target) -> None:
+    sink = target.opened(context(complete=True))
+    for epoch in [EPOCHS[0], rows(1)]:
         sink.deliver(epoch)
-    pairs = there(target, tmp_path)
-    assert pairs == expected(0, 1) if target.name == "parquet" else pairs == expected(1)
+    assert target.rows == (expected(0) if target.keeps_results else [])
 
 
-def test_a_renamed_sink_goes_on_where_it_wrote(target: Target, tmp_path: Path) -> None:
-    delivered(target, tmp_path, EPOCHS[0])
-    renamed = opened(target, tmp_path, context(name="planes", writer="by_plane"))
+def test_a_renamed_sink_goes_on_where_it_wrote(target: Target) -> None:
+    target.delivered(EPOCHS[0])
+    renamed = target.opened(context(name="planes", writer="by_plane"))
     for epoch in EPOCHS[:2]:
         renamed.deliver(epoch)
-    assert there(target, tmp_path) == expected(0, 1)
+    assert target.rows == expected(0, 1)
 
 
-def test_epochs_that_the_checkpoint_lacks_are_refused_and_taken_back(
-    target: Target, tmp_path: Path
-) -> None:
-    delivered(target, tmp_path, *EPOCHS)
-    sink = opened(target, tmp_path)
+def test_epochs_that_the_checkpoint_lacks_are_refused_and_taken_back(target: Target) -> None:
+    target.delivered(*EPOCHS)
+    sink = target.opened()
     with pytest.raises(SinkError, match="epochs up to 3, and the checkpoint ends with epoch 1"):
         go_on(sink, Committed(latest_epoch=1))
     assert "rolled back to epoch 1" in str(go_on(sink, Committed(latest_epoch=1), "roll_back"))
-    assert there(target, tmp_path) == expected(0, 1)
+    assert target.rows == expected(0, 1)
+    assert sink.last_delivered() == point(1)
     sink.deliver(EPOCHS[2])
-    assert there(target, tmp_path) == expected(0, 1, 2)
-    assert opened(target, tmp_path).last_delivered() == point(2)
+    assert target.rows == expected(0, 1, 2)
+    assert target.opened().last_delivered() == point(2)
 
 
-def test_epochs_of_another_history_are_taken_back_and_made_anew(
-    target: Target, tmp_path: Path
-) -> None:
-    delivered(target, tmp_path, *(replace(epoch, history="fork") for epoch in EPOCHS))
-    sink = opened(target, tmp_path)
+def test_epochs_of_another_history_are_taken_back_and_made_anew(target: Target) -> None:
+    target.delivered(*FORK)
+    sink = target.opened()
     committed = Committed(latest_epoch=2, parted={"fork": 1})
     with pytest.raises(SinkError, match="epochs up to 3 of another history"):
         go_on(sink, committed)
     go_on(sink, committed, "roll_back")
     sink.deliver(EPOCHS[2])
-    assert there(target, tmp_path) == expected(0, 1, 2)
+    assert target.rows == expected(0, 1, 2)
 
 
-def test_a_target_that_would_lack_epochs_is_not_rolled_back(target: Target, tmp_path: Path) -> None:
-    delivered(target, tmp_path, *(replace(epoch, history="fork") for epoch in EPOCHS[:3]))
-    sink = opened(target, tmp_path)
+def test_a_target_that_would_lack_epochs_is_not_rolled_back(target: Target) -> None:
+    target.delivered(*FORK[:3])
+    sink = target.opened()
     with pytest.raises(SinkError, match="epochs up to 1 were delivered to it and do not come"):
-        sink.roll_back(Committed(latest_epoch=2), 1)
-    assert there(target, tmp_path) == expected(0, 1, 2)
+        sink.roll_back(Committed(latest_epoch=2, parted={"fork": 0}), 1)
+    assert target.rows == expected(0, 1, 2)
 
 
-def test_of_which_nothing_is_shared_nothing_stays(target: Target, tmp_path: Path) -> None:
-    delivered(target, tmp_path, *(replace(epoch, history="fork") for epoch in EPOCHS[:2]))
-    sink = opened(target, tmp_path)
+@pytest.mark.parametrize("target", KNOWING_ALL, indirect=True)
+def test_of_which_nothing_is_shared_nothing_stays(target: Target) -> None:
+    target.delivered(*FORK[:2])
+    sink = target.opened()
     go_on(sink, Committed(latest_epoch=0), "roll_back")
-    assert there(target, tmp_path) == []
+    assert target.rows == []
     sink.deliver(EPOCHS[0])
-    assert there(target, tmp_path) == expected(0)
+    assert target.rows == expected(0)
 
 
-def test_an_error_at_any_batch_leaves_the_target_as_it_was(target: Target, tmp_path: Path) -> None:
-    def fail(batch: int) -> None:
-        if batch:
-            raise SinkError("The checkpoint is broken.", remedy="Mend it.")
+def test_a_new_writer_goes_on_beside_what_is_there(target: Target) -> None:
+    sink = target.delivered(*FORK[:2])
+    sink.continue_after(point(2))
+    for epoch in EPOCHS[1:]:
+        sink.deliver(epoch)
+    assert target.rows == expected(0, 1, 3)
+    assert target.opened().last_delivered() == point(3)
 
-    sink = delivered(target, tmp_path, EPOCHS[0])
-    with pytest.raises(SinkError, match="checkpoint is broken"):
-        sink.deliver(replace(EPOCHS[1], batch_rows=1, on_batch=fail))
-    assert there(target, tmp_path) == expected(0)
-    sink.deliver(EPOCHS[1])
-    assert there(target, tmp_path) == expected(0, 1)
+
+@pytest.mark.parametrize(("target", "options", "complete"), MODES, indirect=["target"])
+def test_an_error_at_any_batch_leaves_the_target_as_it_was(
+    target: Target, options: dict[str, str], complete: bool
+) -> None:
+    sink = target.opened(context(complete=complete), **options)
+    sink.deliver(EPOCHS[0])
+    for last in count():
+        batches = count()
+
+        def fail(_: int, last: int = last, batches: Iterator[int] = batches) -> None:
+            if next(batches) == last:
+                raise SinkError("The checkpoint is damaged.", remedy="Mend it.")
+
+        try:
+            sink.deliver(replace(EPOCHS[1], on_batch=fail))
+        except SinkError:
+            assert target.rows == expected(0)
+        else:
+            break
+    assert last >= 3
+    assert target.rows == left_by(target, options, complete, 1)

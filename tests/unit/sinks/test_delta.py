@@ -59,33 +59,12 @@ def opened(path: Path, ctx: SinkContext | None = None, **options: Any) -> DeltaS
     return sink
 
 
-@pytest.mark.parametrize(("options", "complete", "expected"), MODES)
-def test_epochs_are_there_once_however_often_they_are_delivered(
-    tmp_path: Path, options: dict[str, str], complete: bool, expected: list[tuple[Any, ...]]
-) -> None:
-    ctx = context(complete=complete)
-    sink = opened(tmp_path, ctx, **options)
-    for epoch in [*EPOCHS, EPOCHS[1], EPOCHS[0]]:
-        sink.deliver(epoch)
-    opened(tmp_path, ctx, **options).deliver(EPOCHS[1])
-    assert read(tmp_path) == expected
-    assert deltalake.DeltaTable(tmp_path).version() == 2
-
-
 def test_the_table_says_which_epoch_it_holds(tmp_path: Path) -> None:
-    opened(tmp_path).deliver(EPOCHS[1])
+    for _ in range(2):
+        opened(tmp_path).deliver(EPOCHS[1])
     table = deltalake.DeltaTable(tmp_path)
     assert table.transaction_version("godwit-query-1-by_plane") == 1
-
-
-def test_an_epoch_without_rows_makes_no_version_unless_it_is_complete(tmp_path: Path) -> None:
-    changed = opened(tmp_path / "changed")
-    whole = opened(tmp_path / "whole", context(complete=True))
-    for sink in (changed, whole):
-        sink.deliver(EPOCHS[0])
-        sink.deliver(rows(1))
-    assert len(read(tmp_path / "changed")) == 3
-    assert read(tmp_path / "whole") == []
+    assert table.version() == 1
 
 
 def test_partitioned_tables_are_merged_as_well(tmp_path: Path) -> None:
@@ -315,33 +294,6 @@ def test_a_new_writer_leaves_what_is_there_and_is_known_again(tmp_path: Path) ->
 
 
 # --- crashes and rivals ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("options", "complete", "expected"), MODES)
-def test_an_error_at_any_batch_leaves_the_table_as_it_was(
-    tmp_path: Path, options: dict[str, str], complete: bool, expected: list[tuple[Any, ...]]
-) -> None:
-    sink = opened(tmp_path, context(complete=complete), **options)
-    sink.deliver(EPOCHS[0])
-    before = read(tmp_path)
-    reads = 0
-
-    def fail_at(number: int) -> EpochRows:
-        def on_batch(_: int) -> None:
-            nonlocal reads
-            if reads == number:
-                raise ValueError("the checkpoint is damaged")
-            reads += 1
-
-        return EpochRows(epoch=1, table=EPOCHS[1].table, on_batch=on_batch)
-
-    for number in range(6 if options["mode"] == "upsert" else 3):
-        reads = 0
-        with pytest.raises(ValueError, match="damaged"):
-            sink.deliver(fail_at(number))
-        assert read(tmp_path) == before
-    sink.deliver(EPOCHS[1])
-    assert read(tmp_path) == expected
 
 
 @pytest.mark.parametrize(("options", "complete", "expected"), MODES)

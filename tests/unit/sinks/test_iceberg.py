@@ -86,14 +86,6 @@ def by_key(*outputs: EpochRows, keys: Sequence[str] = ("plane",)) -> list[tuple[
     return sorted(found.values(), key=lambda row: (str(row[0]), str(row[1])))
 
 
-def test_upserts_replace_the_rows_of_the_same_keys(place: Place) -> None:
-    sink = place.sink(mode="upsert")
-    far = rows(2, ("Z9", 9))
-    for epoch in [*EPOCHS, EPOCHS[0], far, far]:
-        sink.deliver(epoch)
-    assert place.rows() == by_key(*EPOCHS, far)
-
-
 def test_a_column_that_others_add_while_it_runs_loses_no_values(place: Place) -> None:
     from pyiceberg.types import StringType
 

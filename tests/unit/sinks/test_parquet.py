@@ -106,14 +106,6 @@ def test_pandas_reads_the_directory_as_it_is(tmp_path: Path) -> None:
     assert frame.query("epoch == 1 and plane == 'N3'").total.tolist() == [30]
 
 
-def test_delivering_the_same_or_an_older_epoch_changes_nothing(tmp_path: Path) -> None:
-    sink = opened(tmp_path)
-    for epoch in [*EPOCHS, EPOCHS[1], EPOCHS[0], rows(0, ("N9", 9))]:
-        sink.deliver(epoch)
-    opened(tmp_path).deliver(EPOCHS[1])
-    assert read(tmp_path) == ROWS
-
-
 @pytest.mark.parametrize("renames", [True, False], ids=["renames", "object store"])
 def test_a_delivered_epoch_is_not_even_read_again(tmp_path: Path, renames: bool) -> None:
     def fail(_: int) -> None:

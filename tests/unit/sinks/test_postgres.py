@@ -57,20 +57,6 @@ def opened(
         sink.close()
 
 
-def test_appended_epochs_leave_all_their_rows(postgres: str) -> None:
-    with opened(postgres) as sink:
-        for epoch in EPOCHS:
-            sink.deliver(epoch)
-    assert table(postgres) == APPENDED
-
-
-def test_upserted_rows_replace_those_with_the_same_key_and_null_is_a_key(postgres: str) -> None:
-    with opened(postgres, mode="upsert") as sink:
-        for epoch in EPOCHS:
-            sink.deliver(epoch)
-    assert table(postgres) == UPSERTED
-
-
 def test_a_column_that_others_add_while_it_runs_keeps_its_values(postgres: str) -> None:
     with opened(postgres, mode="upsert") as sink:
         sink.deliver(rows(0, ("N1", 1)))
@@ -79,15 +65,6 @@ def test_a_column_that_others_add_while_it_runs_keeps_its_values(postgres: str) 
             connection.execute("UPDATE target SET note = 'theirs'")
         sink.deliver(rows(1, ("N1", 10)))
     assert query(postgres, "SELECT plane, total, note FROM target") == [("N1", 10, "theirs")]
-
-
-def test_a_complete_epoch_replaces_all_rows(postgres: str) -> None:
-    with opened(postgres, context(complete=True)) as sink:
-        for epoch in EPOCHS:
-            sink.deliver(epoch)
-        assert table(postgres) == REPLACED
-        sink.deliver(rows(2))
-    assert table(postgres) == []
 
 
 def test_a_complete_epoch_may_be_upserted(postgres: str) -> None:
@@ -102,24 +79,6 @@ def test_rows_that_are_all_key_are_kept_once(postgres: str) -> None:
         sink.deliver(rows(0, ("N1", 1), ("N1", 1)))
         sink.deliver(rows(1, ("N1", 1), ("N1", 2)))
     assert table(postgres) == [("N1", 1), ("N1", 2)]
-
-
-def test_delivering_the_same_or_an_older_epoch_changes_nothing(postgres: str) -> None:
-    with opened(postgres) as sink:
-        for epoch in [*EPOCHS, EPOCHS[1], EPOCHS[0], rows(0, ("N9", 9))]:
-            sink.deliver(epoch)
-    with opened(postgres) as restarted:
-        restarted.deliver(EPOCHS[1])
-    assert table(postgres) == APPENDED
-
-
-def test_a_sink_that_was_renamed_goes_on_in_its_table(postgres: str) -> None:
-    with opened(postgres) as sink:
-        sink.deliver(EPOCHS[0])
-    with opened(postgres, context(name="planes", writer="by_plane")) as renamed:
-        for epoch in EPOCHS:
-            renamed.deliver(epoch)
-    assert table(postgres) == APPENDED
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -477,19 +436,6 @@ def test_a_connection_that_breaks_every_time_is_an_error(postgres: str) -> None:
             sink.deliver(broken)
         assert caught.value.context["epoch"] == 0
         assert table(postgres) == []
-
-
-def test_an_error_while_rows_are_read_leaves_nothing_behind(postgres: str) -> None:
-    def fail(batch: int) -> None:
-        if batch == 1:
-            raise CrashError
-
-    with opened(postgres) as sink:
-        with pytest.raises(CrashError):
-            sink.deliver(EpochRows(epoch=0, table=EPOCHS[0].table, on_batch=fail))
-        assert table(postgres) == []
-        sink.deliver(EPOCHS[0])
-        assert len(table(postgres)) == 3
 
 
 @pytest.mark.parametrize("first_fails", [False, True])

@@ -1,4 +1,7 @@
-"""A complete new sink whose target stores epochs: SQLite, by nothing but the contract."""
+"""A complete new sink whose target stores epochs: SQLite, by nothing but the contract.
+
+What it has in common with other targets is in test_conformance.py.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.epoch_rows import Committed, context, point, rows
+from tests.support.epoch_rows import context
 
 import godwit as gw
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets
-from godwit.sinks.continuity import Position, Way, continue_delivery
 from godwit.sinks.rows import cast_batches
-from godwit.sinks.target_sink import TargetSink, is_shared, point_of_epoch
+from godwit.sinks.target_sink import TargetSink, is_shared
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,52 +81,6 @@ class SqliteSink(TargetSink):
                 self._database.executemany("INSERT INTO rows VALUES (?, ?, ?)", values)
             self._put(output.point)
 
-    def totals(self) -> list[int]:
-        return [total for (total,) in self._database.execute("SELECT total FROM rows")]
-
-
-@pytest.fixture
-def sink(tmp_path: Path) -> SqliteSink:
-    made = SqliteSink(tmp_path / "totals.db")
-    made.open(context())
-    for epoch in range(4):
-        made.deliver(rows(epoch, ("a", epoch)))
-    return made
-
-
-def go_on(sink: SqliteSink, latest: int, way: Way) -> str | None:
-    epochs = Committed(latest_epoch=latest)
-    position = Position(before=latest - 1, stays=True, copied=False)
-    return continue_delivery(sink, "totals", epochs, position, way)
-
-
-def test_an_epoch_that_is_delivered_twice_is_there_once(sink: SqliteSink) -> None:
-    sink.deliver(rows(3, ("a", 3)))
-    assert sink.totals() == [0, 1, 2, 3]
-    assert go_on(sink, 3, "refuse") is None
-
-
-def test_a_restored_checkpoint_is_noticed_and_the_target_rolled_back(sink: SqliteSink) -> None:
-    with pytest.raises(SinkError, match="epochs up to 3, and the checkpoint ends with epoch 1"):
-        go_on(sink, 1, "refuse")
-    told = go_on(sink, 1, "roll_back")
-    assert told is not None
-    assert "rolled back to epoch 1" in told
-    assert sink.totals() == [0, 1]
-    assert sink.last_delivered() == point(1)
-
-
-def test_a_new_writer_goes_on_beside_what_is_there(sink: SqliteSink) -> None:
-    assert go_on(sink, 1, "new_writer") is not None
-    assert sink.last_delivered() == point_of_epoch(Committed(latest_epoch=1), 1)
-    assert sink.totals() == [0, 1, 2, 3]
-
-
-def test_too_few_epochs_left_are_refused(sink: SqliteSink) -> None:
-    epochs = Committed(latest_epoch=9, history="other", parted={"h": 1})
-    with pytest.raises(SinkError, match="would have epochs up to 1, and epochs up to 2 were"):
-        sink.roll_back(epochs, 2)
-
 
 def test_errors_of_the_library_name_sink_and_place(tmp_path: Path) -> None:
     sink = SqliteSink(tmp_path / "absent" / "totals.db")
@@ -134,6 +90,6 @@ def test_errors_of_the_library_name_sink_and_place(tmp_path: Path) -> None:
     assert isinstance(e.value.__cause__, sqlite3.Error)
 
 
-def test_only_a_sink_that_says_so_gets_epochs_beside_the_next_one(sink: SqliteSink) -> None:
-    assert not sink.delivers_concurrently
+def test_only_a_sink_that_says_so_gets_epochs_beside_the_next_one(tmp_path: Path) -> None:
+    assert not SqliteSink(tmp_path).delivers_concurrently
     assert gw.sinks.parquet("out").delivers_concurrently
