@@ -41,16 +41,22 @@ pytestmark = pytest.mark.kafka
 NOW_MS = int(time.time() - 3 * 3600) * 1000  # brokers refuse or delete what is long ago or to come
 
 
+_made: list[KafkaSource] = []
+
+
 @pytest.fixture(autouse=True)
 def _fresh_readers() -> Iterator[None]:
     yield
+    while _made:
+        _made.pop().close()
     kafka_reader.close_readers()
 
 
 def source_of(broker: KafkaBroker, *topics: str, **options: Any) -> KafkaSource:
     # Here a reader is often told other partitions, which wait until a fetch of nothing ends.
     options.setdefault("config", {"fetch.wait.max.ms": 10})
-    return gw.sources.kafka(broker.servers, topics, **options)
+    _made.append(gw.sources.kafka(broker.servers, topics, **options))
+    return _made[-1]
 
 
 def opened(broker: KafkaBroker, *topics: str, **options: Any) -> KafkaSource:
@@ -128,7 +134,6 @@ def test_a_message_has_key_headers_time_and_place(kafka: KafkaBroker) -> None:
     renamed = source_of(kafka, topic, include={"timestamp": "arrived", "key": "k"})
     assert renamed.schema.names == ["value", "arrived", "k"]
     assert renamed.arrival_time == "arrived"
-    source.close()
 
 
 def test_a_consumer_stays_from_epoch_to_epoch(
@@ -197,7 +202,6 @@ def test_where_messages_are_here_the_cluster_is_not_asked(
     assert quiet == 5
     assert seen == list(range(number + 1))
     assert source.lag(position).rows == 0
-    source.close()
 
 
 def test_a_query_that_is_far_behind_reads_more_than_is_here(
@@ -216,7 +220,6 @@ def test_a_query_that_is_far_behind_reads_more_than_is_here(
     assert source.lag(begin).rows == 30_000
     assert len(rows_between(source, begin, end)) == 30_000
     assert len(asked) > 1
-    source.close()
 
 
 def test_a_kept_consumer_that_fails_is_closed_and_the_cluster_asked(
@@ -241,7 +244,6 @@ def test_a_kept_consumer_that_fails_is_closed_and_the_cluster_asked(
     kafka.put(topic, b"b")
     after = moved(source, position)
     assert [row["value"] for row in rows_between(source, position, after)] == ["b"]
-    source.close()
 
 
 def test_a_consumer_that_others_have_overtaken_fetches_no_more(kafka: KafkaBroker) -> None:
@@ -255,7 +257,6 @@ def test_a_consumer_that_others_have_overtaken_fetches_no_more(kafka: KafkaBroke
     source.latest(second)
     (readers,) = [kept for kept in kafka_reader._kept.values() if kept]
     assert not readers[0]._at
-    source.close()
 
 
 def test_idle_consumers_are_closed(kafka: KafkaBroker) -> None:
@@ -268,7 +269,6 @@ def test_idle_consumers_are_closed(kafka: KafkaBroker) -> None:
     kafka_reader.close_idle(0)
     assert not any(kafka_reader._kept.values())
     assert read_all(source)
-    source.close()
 
 
 def test_partitions_that_are_added_are_read_from_their_beginning(
@@ -289,7 +289,6 @@ def test_partitions_that_are_added_are_read_from_their_beginning(
     kafka.put(topic, b"d", partition=1)
     assert source.latest(start, until=end) == end
     assert offsets(moved(source, end)) == [1, 1, 2]
-    source.close()
 
 
 def test_a_query_begins_where_it_is_told(kafka: KafkaBroker) -> None:
@@ -337,7 +336,6 @@ def test_an_answer_about_offsets_that_is_lost_is_asked_for_again(
     relay.cut("ListOffsets", answer=True, down_s=down_s)
     assert offsets(source.start()) == [0, 0]  # the library says -1001 of what it did not hear
     assert relay.num_cuts == made + 1
-    source.close()
 
 
 def test_a_limit_is_shared_among_partitions_and_an_end_holds(kafka: KafkaBroker) -> None:
@@ -358,7 +356,6 @@ def test_a_limit_is_shared_among_partitions_and_an_end_holds(kafka: KafkaBroker)
     assert (position, epochs) == (end, 5)
     assert source.lag(end).rows == 50
     assert source.describe(end) == {topic: [1, 50, 50]}
-    source.close()
 
 
 @pytest.mark.parametrize(
@@ -398,7 +395,6 @@ def test_large_ranges_are_cut_into_splits_of_like_size(kafka: KafkaBroker) -> No
     reading.close()  # type: ignore[attr-defined]
     again = pa.Table.from_batches(source.read(splits[1], ["n"]))["n"].to_pylist()
     assert again == whole[7_500:15_000]
-    source.close()
 
 
 def test_open_transactions_are_not_read_and_aborted_ones_leave_gaps(kafka: KafkaBroker) -> None:
@@ -427,8 +423,6 @@ def test_open_transactions_are_not_read_and_aborted_ones_leave_gaps(kafka: Kafka
     assert rows_between(source, start, end) == expected
     all_rows = opened(kafka, topic, value="text", isolation="read_uncommitted")
     assert [row["value"] for row in read_all(all_rows)] == ["0", "never", "2", "4"]
-    source.close()
-    all_rows.close()
 
 
 def test_a_message_that_cannot_be_read_is_refused_by_its_place_or_left_out(
@@ -445,8 +439,6 @@ def test_a_message_that_cannot_be_read_is_refused_by_its_place_or_left_out(
     with caplog.at_level(logging.WARNING, "godwit"):
         assert read_all(lenient) == [{"n": 1, "offset": 0}, {"n": 3, "offset": 2}]
     assert "and 1 after it; 2 messages left out" in caplog.text
-    source.close()
-    lenient.close()
 
 
 def test_messages_that_cannot_be_read_come_once_with_their_epoch_to_a_sink(
@@ -525,8 +517,6 @@ def test_what_retention_has_deleted_is_refused_or_left_out_with_a_warning(
         kept = rows_between(lenient, start, end, ["offset"])
     assert [row["offset"] for row in kept] == [4, 5, 6, 7, 8, 9]
     assert "4 offsets from 0 are yet to be read; they are left out" in caplog.text
-    source.close()
-    lenient.close()
 
 
 def test_what_retention_has_deleted_is_counted_once_with_the_epoch_that_skips_it(
@@ -594,7 +584,6 @@ def test_a_topic_that_is_deleted_and_made_anew_under_a_query_is_refused(
     kafka.put(topic, b"c")  # fewer than were read: not all brokers give topics ids
     with pytest.raises(SourceError, match="deleted and made anew"):
         source.latest(position)
-    source.close()
 
 
 def test_wrong_credentials_end_the_wait_at_once() -> None:
@@ -644,7 +633,6 @@ def test_a_compacted_topic_is_read_with_its_tombstones(kafka: KafkaBroker) -> No
     rows = read_all(source)
     assert [(row["key"], row["n"]) for row in rows][-1] == (b"k", 2)
     assert {row["n"] for row in rows if row["offset"] == 1} <= {None}
-    source.close()
 
 
 def test_a_topic_that_is_not_there_is_refused_by_name(kafka: KafkaBroker) -> None:
@@ -658,7 +646,6 @@ def test_a_broker_that_is_away_is_an_error_within_the_time_that_was_given() -> N
     with pytest.raises(SourceError, match=r"cannot be opened: .*127\.0\.0\.1:9 can be reached"):
         source.open(None)
     assert time.monotonic() - began_s < 20
-    source.close()
 
 
 @pytest.mark.parametrize(
@@ -677,7 +664,6 @@ def test_what_the_library_refuses_has_a_remedy_of_its_own(
     with pytest.raises(SourceError) as refused:
         source.open(None)
     assert remedy in refused.value.remedy
-    source.close()
 
 
 def test_a_password_is_shown_nowhere(kafka: KafkaBroker) -> None:
@@ -693,7 +679,6 @@ def test_a_password_is_shown_nowhere(kafka: KafkaBroker) -> None:
     shown = f"{source!r} {source.identity} {refused.value} {refused.value.__cause__}"
     assert "hunter2222" not in shown
     assert "hunter2222" not in repr(source._settings)
-    source.close()
 
 
 @pytest.mark.parametrize(
@@ -730,7 +715,6 @@ def test_offsets_are_reported_to_a_group(kafka: KafkaBroker) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     monitor.close()
-    source.close()
 
 
 def test_a_group_that_others_are_in_is_warned_of_once(
@@ -758,7 +742,6 @@ def test_a_group_that_others_are_in_is_warned_of_once(
     assert len(caplog.records) == 1
     assert f"offsets are not reported to group '{group}'" in caplog.text
     member.close()
-    source.close()
 
 
 def test_a_broker_that_halts_for_a_moment_is_waited_for(kafka: KafkaBroker) -> None:
@@ -774,7 +757,6 @@ def test_a_broker_that_halts_for_a_moment_is_waited_for(kafka: KafkaBroker) -> N
         assert len(read_all(source)) == 100
     finally:
         waking.join()
-    source.close()
 
 
 @pytest.mark.parametrize("call", ["list_offsets", "describe_topics"])
@@ -797,7 +779,6 @@ def test_a_cluster_without_leaders_for_a_moment_is_asked_again(
     source = opened(kafka, topic)
     assert [row["value"] for row in read_all(source)] == [b"a"]
     assert not left
-    source.close()
 
 
 def test_several_brokers_and_topics_are_read_by_a_copy_that_was_never_opened(
@@ -825,4 +806,3 @@ def test_several_brokers_and_topics_are_read_by_a_copy_that_was_never_opened(
     rows = [row for s in splits for b in copy.read(s, ["value", "topic"]) for row in b.to_pylist()]
     assert sorted(int(row["value"]) for row in rows) == [*range(400)]
     assert {row["topic"]: int(row["value"]) % 2 for row in rows} == {"one": 0, "two": 1}
-    source.close()
