@@ -126,9 +126,17 @@ class Forecast:
         return None if self.lead is None else seconds(self.lead, "The lead of the forecast")
 
     def check(self, statistics_period_s: float) -> None:
-        """Raise `InvalidControlError` if `period` is too short for the controller.
+        """Check that `period` is long enough for the controller; `gw.Control` calls it.
 
-        It must have at least eight statistics periods, of `statistics_period_s` seconds each.
+        Parameters
+        ----------
+        statistics_period_s
+            Statistics period of the controller, in seconds; `period` must have at least eight.
+
+        Raises
+        ------
+        InvalidControlError
+            If it has fewer.
 
         Examples
         --------

@@ -60,7 +60,14 @@ class Budget:
                 check_number(what, value, least=0, error=InvalidControlError, whole=whole)
 
     def less(self, moves: int, size_bytes: float) -> Budget:
-        """Return the rest of the budget after `moves` key groups with `size_bytes` of state moved.
+        """Return what is left of the budget after some moves.
+
+        Parameters
+        ----------
+        moves
+            Number of key groups that moved.
+        size_bytes
+            Bytes of their state.
 
         Examples
         --------

@@ -412,12 +412,26 @@ class LogicalFlow:
     def compile(
         self, resolve: Resolver, retimed: Retimed = no_retimed_map, *, zone: str = "UTC"
     ) -> CompiledFlow:
-        """Give every column a type and bind every operator, or say what is wrong with the flow.
+        """Return the plan of the flow, with the types of all columns.
 
-        ``resolve(source name, maps)`` returns the Arrow schema of a DataFrame after its maps.
-        ``retimed(source name, maps, column)`` counts those up to the last one that computed the
-        column anew; by default none does. Godwit's own sources need neither. `zone` is the
-        session's: of datetimes without one that functions return.
+        `compiled` does the same without arguments, and is enough for users.
+
+        Parameters
+        ----------
+        resolve
+            Called as ``resolve(source, maps)`` for sources that are DataFrames; returns the Arrow
+            schema of the source's rows after these maps.
+        retimed
+            Called as ``retimed(source, maps, column)`` for them; returns the number of the last map
+            (from 1) that computes the event-time column anew, and 0 if none does. By default none
+            does.
+        zone
+            Time zone of datetimes without a zone that functions return.
+
+        Raises
+        ------
+        InvalidFlowError
+            If the flow cannot run; the message names the place and a remedy.
 
         Examples
         --------

@@ -102,9 +102,14 @@ class Lanes:
             )
 
     def inline_limit(self, lanes: int) -> int:
-        """Return the bytes that each lane of an epoch may put into the commit record.
+        """Return the number of bytes up to which a lane's data goes into the commit record.
 
-        More go to a file. `lanes`: number of lanes in the epoch.
+        More goes to a file; see `inline_bytes`.
+
+        Parameters
+        ----------
+        lanes
+            Number of lanes of the epoch.
 
         Examples
         --------

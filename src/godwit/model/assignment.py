@@ -142,6 +142,11 @@ class Assignment:
     def executor(self, key_group: int) -> str:
         """Return the name of the executor that owns a key group.
 
+        Parameters
+        ----------
+        key_group
+            Number of the key group, from 0.
+
         Raises
         ------
         InvalidPlanError
@@ -160,7 +165,14 @@ class Assignment:
         return self.executors[int(self.executor_of[key_group])]
 
     def key_groups(self, executor: str, lane: int | None = None) -> IntArray:
-        """Return the key groups of an executor, or only those of its lane `lane`, ascending.
+        """Return the numbers of the key groups of an executor, ascending.
+
+        Parameters
+        ----------
+        executor
+            Name of the executor.
+        lane
+            Number of one of its lanes, whose key groups alone are returned; ``None``: of all lanes.
 
         Raises
         ------
@@ -293,10 +305,22 @@ class Assignment:
         )
 
     def moves_to(self, target: Assignment) -> tuple[Move, ...]:
-        """Return the moves from this assignment to `target`, in order of key groups.
+        """Return the moves that lead from this assignment to another one, in order of key groups.
 
-        `target` must have the same number of key groups; its executors may be others. The moves
-        have no state sizes.
+        Parameters
+        ----------
+        target
+            Assignment of the same number of key groups; its executors may be others.
+
+        Returns
+        -------
+        tuple of Move
+            One for each key group that changes its executor, with ``state_bytes=0``.
+
+        Raises
+        ------
+        InvalidPlanError
+            If `target` has fewer key groups.
 
         Examples
         --------
@@ -329,7 +353,12 @@ class Assignment:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Assignment:
-        """Return the assignment that `to_dict` described.
+        """Return the assignment that `to_dict` turned into plain values.
+
+        Parameters
+        ----------
+        values
+            Result of `to_dict`, also after a way through JSON.
 
         Raises
         ------

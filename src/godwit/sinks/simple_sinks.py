@@ -36,10 +36,10 @@ _logger = logging.getLogger("godwit")
 
 
 class MemorySink(Sink):
-    """Sink for tests and notebooks that keeps all rows in the driver's memory.
+    """Sink for tests and notebooks that stores all rows in the driver's memory.
 
-    `gw.sinks.memory` makes one. `table` returns the current result, `epochs` the rows of each
-    epoch.
+    Make one by `gw.sinks.memory`, and read it while the query runs or afterwards: `table` returns
+    the current result, `epochs` the rows of each epoch.
 
     Examples
     --------
@@ -119,8 +119,8 @@ class MemorySink(Sink):
     def table(self, keys: str | Sequence[str] | None = None) -> pa.Table:
         """Return the current result: the newest row of every key, or of every window of a key.
 
-        In complete mode these are the rows of the newest epoch. Rows without an identity (that
-        functions or joins emitted) are all returned.
+        With ``output="complete"`` these are the rows of the newest epoch. Rows that functions or
+        joins emitted have no key that identifies them, so without `keys` all of them are returned.
 
         Parameters
         ----------

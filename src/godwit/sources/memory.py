@@ -165,7 +165,7 @@ class MemorySource(Source):
         return 0
 
     def end(self, position: Position) -> Position:
-        """Return the number of rows that were added so far; `position` makes no difference.
+        """Return the number of rows that were added so far, whatever `position` is.
 
         Examples
         --------

@@ -747,6 +747,11 @@ class Run:
     def kill(self, executor: str) -> None:
         """Kill an executor: its local state is lost, and its key groups go to other executors.
 
+        Parameters
+        ----------
+        executor
+            Name of the executor.
+
         Raises
         ------
         InvalidPlanError
@@ -863,6 +868,11 @@ class Run:
         Of an aggregate these are updates: a row for every key that an epoch changed (see
         `current`). Late rows of an operator with ``late=`` are in the sink ``<operator>_late``.
 
+        Parameters
+        ----------
+        sink
+            Name of the sink.
+
         Raises
         ------
         InvalidInputError
@@ -884,8 +894,13 @@ class Run:
     def current(self, sink: str) -> pa.Table:
         """Return the newest row of every key, or of every window of a key, that a sink got.
 
-        In complete mode these are the rows of the newest epoch. Rows without an identity (that
-        functions or joins emitted) are all returned.
+        With ``output="complete"`` these are the rows of the newest epoch. Rows that functions or
+        joins emitted have no key that identifies them, so all of them are returned.
+
+        Parameters
+        ----------
+        sink
+            Name of the sink.
 
         Raises
         ------

@@ -84,7 +84,17 @@ class BoundAggregate(ABC):
 
     @abstractmethod
     def create(self, count: int) -> pa.RecordBatch:
-        """Return the initial states of `count` keys, which have no rows yet.
+        """Return the states of keys that have no rows yet.
+
+        Parameters
+        ----------
+        count
+            Number of keys.
+
+        Returns
+        -------
+        pyarrow.RecordBatch
+            One row for each key, with the columns of `state`.
 
         Examples
         --------
@@ -127,8 +137,16 @@ class BoundAggregate(ABC):
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         """Merge two batches of states row by row, and return the merged states.
 
-        Row i of the result is the state of a key whose rows are those that row i of `left` stands
-        for, followed by those that row i of `right` stands for.
+        Parameters
+        ----------
+        left, right
+            States of the same keys, in the same order: row i of `left` is of the earlier rows of
+            key i, row i of `right` of its later ones.
+
+        Returns
+        -------
+        pyarrow.RecordBatch
+            In row i the state of all these rows of key i.
 
         Examples
         --------
@@ -142,7 +160,17 @@ class BoundAggregate(ABC):
 
     @abstractmethod
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the aggregate's result for each state.
+        """Return the aggregate's result for each key.
+
+        Parameters
+        ----------
+        states
+            One row of state for each key.
+
+        Returns
+        -------
+        pyarrow.Array
+            One result for each key, of the type `output`.
 
         Examples
         --------

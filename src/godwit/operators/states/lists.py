@@ -66,7 +66,12 @@ class ListOfKey(OfKey, Sequence[T]):
     __slots__ = ()
 
     def append(self, element: T) -> None:
-        """Append an element; reads and writes only the last page of the list.
+        """Append an element; reads and writes only the last page of the list (64 elements).
+
+        Parameters
+        ----------
+        element
+            A value of the type that `gw.ListState` declares; another one fails the epoch.
 
         Examples
         --------
@@ -83,6 +88,11 @@ class ListOfKey(OfKey, Sequence[T]):
     def extend(self, elements: Iterable[T]) -> None:
         """Append several elements; reads and writes only the last pages of the list.
 
+        Parameters
+        ----------
+        elements
+            Values of the type that `gw.ListState` declares; another one fails the epoch.
+
         Examples
         --------
         >>> def remember(key, rows, states):
@@ -95,7 +105,12 @@ class ListOfKey(OfKey, Sequence[T]):
         self._cells.extend(self._group, list(elements))
 
     def replace(self, elements: Iterable[T]) -> None:
-        """Replace all elements of the list; an empty iterable clears it.
+        """Replace all elements of the list.
+
+        Parameters
+        ----------
+        elements
+            Values of the type that `gw.ListState` declares; without any, the list is cleared.
 
         Examples
         --------

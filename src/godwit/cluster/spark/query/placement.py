@@ -504,7 +504,19 @@ class QueryPlacement:
     def begin_plan(
         self, name: str, plan: AnyPlan, strategy: AnyStrategy | None, bounds: Bounds | None
     ) -> Migration:
-        """Begin a migration of one internal component (see `parts`).
+        """Begin a migration of one internal component; for users, `migrate` is enough.
+
+        Parameters
+        ----------
+        name
+            Name of the internal component (see `parts`).
+        plan, strategy, bounds
+            As for `migrate`.
+
+        Raises
+        ------
+        InvalidPlanError, MigrationError
+            As for `migrate`.
 
         Examples
         --------
