@@ -105,7 +105,7 @@ class Forecast:
 
     @property
     def period_s(self) -> float | None:
-        """Length of the load's repeating cycle, in seconds; ``None``: detected from the load.
+        """The setting `period` in seconds: time after which the load repeats; ``None``: detected.
 
         Examples
         --------
@@ -116,7 +116,9 @@ class Forecast:
 
     @property
     def lead_s(self) -> float | None:
-        """Time, in seconds, that executors are requested ahead of need; ``None``: measured.
+        """The setting `lead` in seconds: time by which executors are requested before the need.
+
+        ``None``: it is measured.
 
         Examples
         --------

@@ -437,7 +437,7 @@ class Control:
 
     @property
     def registered(self) -> Planner | None:
-        """Registered planner whose name is `planner`; ``None`` if `planner` is a function.
+        """The planner that `planner` names, with its description; ``None`` if it is a function.
 
         Examples
         --------
@@ -463,7 +463,7 @@ class Control:
 
     @property
     def scaling_model(self) -> ScalingModel | None:
-        """Scaling model made from `scaling`; ``None``: the number of executors stays.
+        """The rule for the number of executors that `scaling` states; ``None``: there is none.
 
         Examples
         --------
@@ -477,7 +477,7 @@ class Control:
 
     @property
     def period_s(self) -> float:
-        """Statistics period, in seconds.
+        """The setting `period` in seconds: the interval between decisions.
 
         Examples
         --------
@@ -515,7 +515,7 @@ class Control:
 
     @property
     def respect_s(self) -> float:
-        """Time for which manual overrides are respected, in seconds.
+        """The setting ``respect`` of `cadence` in seconds: time to leave manual changes alone.
 
         Examples
         --------
@@ -526,7 +526,7 @@ class Control:
 
     @property
     def planning_limit_s(self) -> float:
-        """Maximum wall-clock seconds of the planner for one decision; infinite without a limit.
+        """The setting ``time_limit`` of `search` in seconds; infinite if there is no limit.
 
         Examples
         --------
@@ -539,7 +539,7 @@ class Control:
 
     @property
     def cool_down_s(self) -> float:
-        """Time within which a scaling decision is not reversed, in seconds.
+        """The setting ``cool_down`` of `cadence` in seconds; by default three periods.
 
         Examples
         --------

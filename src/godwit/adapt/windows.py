@@ -333,7 +333,7 @@ class Splitting:
 
     @property
     def max_latency_ms(self) -> float:
-        """Maximum time of migrations in milliseconds; infinite if there is none.
+        """The setting `max_latency` in milliseconds; infinite if there is no limit.
 
         Examples
         --------
@@ -346,7 +346,7 @@ class Splitting:
 
     @property
     def period_us(self) -> int | None:
-        """Event time between decisions, in microseconds; ``None``: the longest window.
+        """The setting `period` in microseconds of event time; ``None``: the longest window.
 
         Examples
         --------

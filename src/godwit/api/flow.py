@@ -119,7 +119,7 @@ class LogicalFlow:
 
     @property
     def operators(self) -> tuple[OperatorNode, ...]:
-        """Keyed operators, in the order of declaration: upstream before downstream.
+        """Keyed operators of the flow, with their names and options, upstream before downstream.
 
         Examples
         --------
@@ -145,7 +145,7 @@ class LogicalFlow:
 
     @property
     def sinks(self) -> tuple[SinkNode, ...]:
-        """Sinks, in the order of declaration.
+        """Sinks of the flow, with their names and streams, in the order of declaration.
 
         Examples
         --------

@@ -122,7 +122,7 @@ class Lanes:
 
     @property
     def local_path(self) -> str | None:
-        """Directory for local stores, as text; ``None``: Spark's block directory of each executor.
+        """The setting `local_dir` as text; ``None``: each executor's Spark directory.
 
         Examples
         --------

@@ -207,7 +207,7 @@ class Assignment:
         return dict(zip(self.executors, counts, strict=True))
 
     def places(self) -> Iterator[tuple[str, int]]:
-        """Yield (executor name, lane) of every lane, in the order of `flat_lanes`.
+        """Yield the lanes of all executors, each as executor name and number of the lane there.
 
         Examples
         --------
@@ -219,7 +219,7 @@ class Assignment:
                 yield executor, lane
 
     def flat_lanes(self) -> IntArray:
-        """Return each key group's lane, numbered through all executors as in `places`.
+        """Return the number of each key group's lane; `places` yields the lanes in this order.
 
         Examples
         --------
@@ -335,7 +335,7 @@ class Assignment:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the assignment as plain values for JSON, run-length encoded if that is smaller.
+        """Return the assignment as a dict of plain values for JSON; `from_dict` reads it again.
 
         Examples
         --------

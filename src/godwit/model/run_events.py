@@ -315,12 +315,14 @@ class EpochAborted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochsHeld(Event):
-    """No further epoch starts until `EpochsReleased`.
+    """No further epoch can start, for example because no executor is left.
+
+    `EpochsReleased` reports when epochs run again.
 
     Attributes
     ----------
     reason
-        Reason why no epoch can run, such as that no executor is left.
+        Reason why no epoch can run.
 
     Examples
     --------
@@ -336,7 +338,7 @@ class EpochsHeld(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochsReleased(Event):
-    """Epochs run again, after `EpochsHeld`.
+    """Epochs can run again; `EpochsHeld` reported before why they could not.
 
     Examples
     --------

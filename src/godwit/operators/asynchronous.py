@@ -96,7 +96,7 @@ class Async:
 
     @property
     def timeout_s(self) -> float:
-        """Time limit of one attempt, in seconds.
+        """The setting `timeout` in seconds: maximum time of one call.
 
         Examples
         --------
@@ -107,7 +107,7 @@ class Async:
 
     @property
     def backoff_s(self) -> float:
-        """Wait before the first retry, in seconds.
+        """The setting `backoff` in seconds: time to wait before the first further call.
 
         Examples
         --------

@@ -355,7 +355,7 @@ class OfKey:
         self._cells, self._group, self._insist = cells, group, insist
 
     def clear(self) -> None:
-        """Remove the value, all elements, or all items of the key.
+        """Remove the value, or all elements of the list, or all items of the map, of the key.
 
         Examples
         --------

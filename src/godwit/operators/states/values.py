@@ -68,7 +68,7 @@ class ValueOfKey(OfKey, HoldsValue, Generic[T]):
 
     @property
     def exists(self) -> bool:
-        """True if the present key has a value in this state.
+        """True if the present key has a value in this state, false for a new key.
 
         Examples
         --------

@@ -214,7 +214,12 @@ class Query:
 
     @property
     def status(self) -> dict[str, Any]:
-        """Present status: Spark's fields, the last committed epoch, and the moving key groups.
+        """Present status of the query, as a dict.
+
+        It has Spark's fields (``message``, ``isDataAvailable``, ``isTriggerActive``), and among
+        others ``committedEpoch`` (number of the last committed epoch), ``executors``,
+        ``components``, ``keyGroupsInFlight`` (number of key groups that are being copied for a
+        move), ``keyGroupsWaiting`` (with rows that wait) and, with a controller, ``control``.
 
         Examples
         --------
