@@ -17,7 +17,7 @@ import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
 from godwit.cli.main import main
-from godwit.cluster.spark.run import mixed_query
+from godwit.cluster.spark.run import micro_batch_query
 from godwit.cluster.spark.stages import split_rows
 from godwit.cluster.spark.stages.source_rows import SourceRows
 from godwit.model import events
@@ -296,7 +296,7 @@ def failing_flow(source: Any, inbox: Inbox) -> gw.Flow:
 def test_a_source_that_raises_fails_the_query_by_name_and_one_that_blocks_keeps_nobody(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mixed_query, "_STOP_S", 0.2)
+    monkeypatch.setattr(micro_batch_query, "_STOP_S", 0.2)
     inbox = Inbox(spark=spark, directory=tmp_path / "in", columns=COLUMNS)
     source = Failing(COLUMNS)
     query = failing_flow(source, inbox).start(checkpoint=tmp_path / "ck")

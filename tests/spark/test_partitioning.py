@@ -245,7 +245,7 @@ def test_a_query_that_fails_while_it_is_repartitioned_goes_on_after_a_start(
     query.processAllAvailable()
     with monkeypatch.context() as patched:
         if at == "sinks":
-            patched.setattr("godwit.cluster.spark.run.run.OpenSinks", broken)
+            patched.setattr("godwit.cluster.spark.run.opening.OpenSinks", broken)
         else:
             patched.setattr("godwit.engine.repartition.commit_edit", broken)
         with pytest.raises(gw.errors.EpochFailedError, match="the disk is full"):

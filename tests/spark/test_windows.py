@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name everybody gives i
 from tests.spark.streams import Inbox, counted, drain, rows_of
 
 import godwit as gw
-from godwit.cluster.spark.run.micro_batch_query import SparkStream
+from godwit.cluster.spark.run.spark_stream import SparkStream
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:

@@ -51,8 +51,7 @@ def warm_states(
 ) -> Warmed:
     """Bring copies of all states of a component up to date, as an order says; return the result.
 
-    `fetch`: copies key groups from a peer. `bring`: reads the rest from the checkpoint. Raises
-    `MigrationError` if a peer has sent an epoch that is not committed.
+    Raises `MigrationError` if a peer has sent an epoch that is not committed.
     """
     versions: _Versions = {state: held_versions(state).copy() for state in order.states}
     nothing_here = [g for g in order.key_groups if all(v[g] < 0 for v in versions.values())]

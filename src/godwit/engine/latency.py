@@ -102,10 +102,7 @@ class LatencyMeter:
         ages: Mapping[str, LatencyHistogram],
         ago_s: float,
     ) -> dict[str, SourceLatency]:
-        """Return source → latencies of its rows in an epoch delivered now.
-
-        `ages`: source → ages of the rows, measured `ago_s` seconds before.
-        """
+        """Return source → latencies of its rows in an epoch delivered now."""
         latencies = {
             name: SourceLatency(arrival="source", histogram=histogram.later(ago_s))
             for name, histogram in ages.items()

@@ -521,8 +521,8 @@ def first_assignments(
 ) -> dict[str, Assignment]:
     """Return the assignment of every component at the beginning of a run.
 
-    `recorded`: those of the last commit. `assignments`: the user's. Raises `InvalidPlanError` if
-    the user names a component that does not exist, or places another number of key groups.
+    Raises `InvalidPlanError` if the user names a component that does not exist, or places another
+    number of key groups.
     """
     components = [component.name for component in flow.components]
     unknown = sorted(assignments.keys() - set(components))

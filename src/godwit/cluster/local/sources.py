@@ -81,10 +81,7 @@ def lane_inputs(
     *,
     partitions: int = 1,  # source partitions that the rows of a source come in
 ) -> dict[LaneInput, list[pa.RecordBatch]]:
-    """Return the rows of an epoch for each input of an operator, from the sources' tables.
-
-    `mapped`: applies DataFrame maps.
-    """
+    """Return the rows of an epoch for each input of an operator, from the sources' tables."""
     side = SourceSide.of(flow)
     inputs: dict[LaneInput, list[pa.RecordBatch]] = {}
     for source, table in tables.items():

@@ -40,10 +40,7 @@ def ship_rows(
     # has it
     newest: Mapping[int, int] | None = None,
 ) -> Boxes:
-    """Run the source side on rows in memory: combine them per key, and divide them by lane.
-
-    `newest`: watermark number → event time to advance it to. Returns the payloads by lane.
-    """
+    """Run the source side on rows in memory: combine them per key, and divide them by lane."""
     boxes: Boxes = [[] for _ in instruction.places]
     shipped = shipments(flow, instruction)
     for lane_input, batches in rows.items():

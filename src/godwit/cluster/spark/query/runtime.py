@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
@@ -22,12 +21,13 @@ from godwit.cluster.spark.observe.progress import SparkProgress
 from godwit.cluster.spark.platform.executors_python import check_executors_python
 from godwit.cluster.spark.query.failures import error_for_spark, without_credentials
 from godwit.cluster.spark.query.query import Query, end_terminated, is_running
-from godwit.cluster.spark.run.micro_batch_query import MicroBatchQuery, MicroBatchRows, is_stopped
+from godwit.cluster.spark.run.batch_rows import BatchRows
+from godwit.cluster.spark.run.micro_batch_epochs import MicroBatchEpochs, MicroBatchRows
+from godwit.cluster.spark.run.micro_batch_query import MicroBatchQuery
 from godwit.cluster.spark.run.micro_batches import quick_local_logs, wait_for_sources
-from godwit.cluster.spark.run.mixed_query import MixedQuery
-from godwit.cluster.spark.run.mixed_rows import MixedEpochs, MixedRows
-from godwit.cluster.spark.run.run import open_run
-from godwit.cluster.spark.run.source_loop import OwnRows, SourceLoop, interval_s
+from godwit.cluster.spark.run.opening import open_run
+from godwit.cluster.spark.run.source_loop import SourceLoop, interval_s
+from godwit.cluster.spark.run.spark_stream import is_stopped
 from godwit.cluster.spark.run.threads import EpochGate
 from godwit.cluster.spark.stages.pickling import check_picklable
 from godwit.cluster.spark.stages.source_plans import (
@@ -56,15 +56,16 @@ if TYPE_CHECKING:
 
     from godwit.api.flow import LogicalFlow
     from godwit.checkpoint.commit_log import CommitLog
-    from godwit.checkpoint.spark_log import OffsetLayout
     from godwit.cluster.spark.observe.metrics import MetricsServer
     from godwit.cluster.spark.query.settings import Options
-    from godwit.cluster.spark.run.cluster import BatchRows
     from godwit.cluster.spark.run.lifecycle import EpochDriver
     from godwit.cluster.spark.run.run import SparkRun
     from godwit.engine.recovery import Recovery
     from godwit.plan.compiled import CompiledFlow
     from godwit.web.live_page import PageServer
+
+    # what makes the rows of a run's batches, and what calls for its epochs
+    _Driven = tuple[Callable[[Recovery, CommitLog], BatchRows], Callable[[SparkRun], EpochDriver]]
 
 _ARROW_ROWS = "200000"
 _WITHDRAW_S = 10.0
@@ -116,12 +117,9 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     name = options.name or flow.name
     _check_name(spark, name)
     check_executors_python(spark.sparkContext)
-    if not flow.sources:
-        driven = _driven_by_loop(options)
-    elif flow.own_sources:
-        driven = _driven_by_both(flow, compiled, options)
-    else:
-        driven = _driven_by_spark(flow, compiled, options)
+    rows_of, driver_of = (
+        _driven_by_spark(flow, compiled, options) if flow.sources else _driven_by_loop(options)
+    )
     dispatcher, gate = EventDispatcher(flow.name, UserNames(compiled.operators)), EpochGate()
     with ExitStack() as undo:
         undo.callback(dispatcher.close)
@@ -135,7 +133,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
         run = open_run(
             compiled,
             partial(compile_flow, flow, spark),
-            driven.rows_of,
+            rows_of,
             options,
             spark,
             dispatcher=dispatcher,
@@ -148,7 +146,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
             flow.name,
             name=name,
             run=run,
-            driver=driven.driver_of(run),
+            driver=driver_of(run),
             dispatcher=dispatcher,
             metrics=metrics,
             page=page,
@@ -157,79 +155,37 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     return query
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Driven:
-    """The parts of a query that depend on who calls for epochs."""
-
-    rows_of: Callable[[Recovery, CommitLog], BatchRows]  # makes what has the source rows
-    driver_of: Callable[[SparkRun], EpochDriver]
-
-
 def _driven_by_spark(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _Driven:
-    """Return the parts of a query over DataFrames: Spark's micro-batches are its epochs."""
-    rows, offsets = _micro_batches(flow, compiled, options)
-
-    def driver(run: SparkRun) -> EpochDriver:
-        """Create the driver of Spark's micro-batches."""
-        source: Any = run.cluster.source  # as it was made below
-
-        def epoch(batch: DataFrame, number: int, stopped: Callable[[], bool]) -> dict[str, float]:
-            """Run the epoch of a micro-batch; return phase → milliseconds."""
-            offered = partial(source.to_batch, batch, number)
-            return run.with_input(offered, stopped, broken_off=stopped)
-
-        query = _start_spark(rows, options, flow.name, run, epoch)
-        return MicroBatchQuery(query, run=run, trigger=options.trigger)
-
-    return _Driven(
-        rows_of=partial(MicroBatchRows, rows=rows, offsets=offsets, trigger=options.trigger),
-        driver_of=driver,
-    )
-
-
-def _driven_by_both(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _Driven:
-    """Return the parts of a query over DataFrames and own sources: Spark and a loop run epochs."""
-    interval_s(options.trigger)  # refused while nothing is touched, as what Spark refuses
-    rows, offsets = _micro_batches(flow, compiled, options)
+    """Return the rows and the driver of a query over DataFrames, whose micro-batches are epochs."""
     trigger = options.trigger
-
-    def driver(run: SparkRun) -> EpochDriver:
-        """Create the driver of micro-batches and of epochs between them."""
-        source: Any = run.cluster.source  # as it was made below
-        epochs = MixedEpochs(run, source, trigger=trigger)
-        query = _start_spark(rows, options, flow.name, run, epochs.run_micro_batch)
-        return MixedQuery(query, epochs, run=run, trigger=trigger)
-
-    return _Driven(
-        rows_of=partial(MixedRows, rows=rows, offsets=offsets, trigger=trigger), driver_of=driver
-    )
-
-
-def _micro_batches(
-    flow: LogicalFlow, compiled: CompiledFlow, options: Options
-) -> tuple[DataFrame, OffsetLayout]:
-    """Return the union of a flow's DataFrames, and the sources of Spark's offset-log lines."""
+    if flow.own_sources:
+        interval_s(trigger)  # refused while nothing is touched, as what Spark refuses
     check_offset_log(next(iter(flow.sources.values())).sparkSession)
     frames = feed_frames(feeds_of(compiled), flow.sources)
     rows = streaming_dataframe(frames)
     _check_interval(rows, options)
-    return rows, offset_layout(frames, flow.sources)
+    offsets = offset_layout(frames, flow.sources)
+
+    def driver(run: SparkRun) -> EpochDriver:
+        """Create the driver of micro-batches and of epochs between them."""
+        source: Any = run.cluster.source  # as it was made below
+        epochs = MicroBatchEpochs(run, source, trigger=trigger)
+        query = _start_spark(rows, options, flow.name, run, epochs.run_micro_batch)
+        return MicroBatchQuery(query, epochs, run=run, trigger=trigger)
+
+    return partial(MicroBatchRows, rows=rows, offsets=offsets, trigger=trigger), driver
 
 
 def _driven_by_loop(options: Options) -> _Driven:
-    """Return the parts of a query over own sources only: a loop that polls them runs epochs."""
-    interval_s(options.trigger)  # refused while nothing is touched
+    """Return the rows and the driver of a query over own sources only, which a loop polls."""
+    interval = interval_s(options.trigger)  # refused while nothing is touched
+    longest_s = None if options.control is None else options.control.longest_epoch_s(interval)
 
     def driver(run: SparkRun) -> EpochDriver:
         """Create the driver that polls Godwit's own sources."""
-        rows: Any = run.cluster.source  # as it was made below
-        control = options.control
-        longest_s = (
-            None if control is None else control.longest_epoch_s(interval_s(options.trigger))
-        )
-        return SourceLoop(run, rows, trigger=options.trigger, longest_s=longest_s)
+        return SourceLoop(run, run.cluster.source, trigger=options.trigger, longest_s=longest_s)
 
-    return _Driven(rows_of=OwnRows, driver_of=driver)
+    return BatchRows, driver
 
 
 def session_of(flow: LogicalFlow, given: SparkSession | None) -> SparkSession:
@@ -309,10 +265,7 @@ def _start_spark(
     # carries out the epoch of a micro-batch, which has a number; asks whether the query is stopped
     epoch: Callable[[DataFrame, int, Callable[[], bool]], dict[str, float]],
 ) -> StreamingQuery:
-    """Start Spark's streaming query, whose micro-batches are the run's epochs.
-
-    `epoch`: runs the epoch of a micro-batch.
-    """
+    """Start Spark's streaming query, whose micro-batches are the run's epochs."""
     progress = SparkProgress(rows.sparkSession)
     stopped = partial(is_stopped, rows.sparkSession)
 

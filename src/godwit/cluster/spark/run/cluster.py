@@ -5,11 +5,10 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.cluster.spark.platform.pyspark_versions import spark_schema_of
@@ -17,7 +16,6 @@ from godwit.cluster.spark.resident.job import is_on
 from godwit.cluster.spark.run.threads import GateClosedError
 from godwit.cluster.spark.stages.stages import FilesLostError, run_stages
 from godwit.engine.cluster import AttemptLostError
-from godwit.engine.lane.source_side import check_repeated_reads
 from godwit.model.errors import GodwitError
 
 if TYPE_CHECKING:
@@ -27,16 +25,15 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-    from godwit.checkpoint.commit_log import CommitLog
-    from godwit.checkpoint.records import BatchRef, BlockRef, CommitRecord, SinkRecord
+    from godwit.checkpoint.records import BlockRef, CommitRecord, SinkRecord
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.cluster.spark.resident.epoch_lanes import EpochLanes
     from godwit.cluster.spark.resident.lanes import ResidentLanes
+    from godwit.cluster.spark.run.batch_rows import BatchRows
     from godwit.cluster.spark.run.threads import DaemonPool, EpochGate
     from godwit.cluster.spark.stages.program import Program
-    from godwit.cluster.spark.stages.stages import EpochRows, Shipped
+    from godwit.cluster.spark.stages.stages import Shipped
     from godwit.engine.cluster import Executor, SourceBatch
-    from godwit.engine.lane.lane import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.outputs import OpenSinks
     from godwit.migration import DropCopies, StartWarming
@@ -45,66 +42,6 @@ if TYPE_CHECKING:
 _HELD_PAUSE_S = 0.2
 _CANCELLED = "as part of cancellation of all jobs"
 """What Spark says of jobs that Ctrl-C has cancelled: PySpark cancels those of the application."""
-
-
-class BatchRows(ABC):
-    """Source rows of a run's batches: of Spark's micro-batches, of Godwit's own sources, or both.
-
-    What is not abstract concerns micro-batches alone.
-    """
-
-    # True if something beside the commit record says which rows a batch has: see `force_log`
-    has_log = False
-
-    @property
-    def latest(self) -> Any:
-        """JVM RDD that was last read, if any; new executors read it in a trial epoch."""
-        return None
-
-    @abstractmethod
-    def program(self, lanes: LaneFlow) -> Program:
-        """Return what executors need of the flow: the lanes, and the source side of these rows."""
-
-    @abstractmethod
-    def open(self) -> None:
-        """Open the sources; raise if they cannot continue from the checkpoint's positions."""
-
-    @abstractmethod
-    def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> EpochRows:
-        """Return a batch's rows, for the epoch's source stage."""
-
-    def check(self, batch: SourceBatch[DataFrame], reports: Sequence[LaneReport]) -> None:
-        """Raise if an epoch's lanes got different rows from repeated reads of a split.
-
-        A micro-batch needs no check: Spark reads the same rows again, by its log.
-        """
-        check_repeated_reads(reports, batch.splits)
-
-    def use_log(self, log: CommitLog) -> None:  # noqa: B027  only loops are read from it
-        """Read what the last epoch left from this log of the checkpoint, from now on."""
-
-    def force_log(self, ref: BatchRef) -> None:  # noqa: B027  most have nothing else
-        """Make Spark's checkpoint files of a micro-batch durable.
-
-        They are its offsets, and the commit before it. Called while the stages run. By default
-        nothing is done.
-        """
-
-    def micro_batch_rows(self, rows: int) -> int | None:
-        """Return the number of the last batch's rows that came from a micro-batch.
-
-        ``None`` if none.
-
-        `rows`: number of all its rows.
-        """
-        del rows
-        return None
-
-    def expect_rows(self, rows: int) -> None:  # noqa: B027  as above
-        """Set the expected number of rows of the next batch."""
-
-    def close(self) -> None:  # noqa: B027  as above
-        """Close what `open` opened; idempotent."""
 
 
 class SparkCluster:

@@ -1,9 +1,9 @@
 """Drivers of a query's epochs, and the end of a query.
 
-Epochs are called for by Spark's micro-batch engine where rows come as DataFrames
-(`godwit.cluster.spark.run.micro_batch_query`), by a loop of ours where all sources are Godwit's own
-(`godwit.cluster.spark.run.source_loop`), by both where a flow mixes them
-(`godwit.cluster.spark.run.mixed_query`). A query needs little of any: `EpochDriver`.
+Epochs are called for by Spark's micro-batch engine where rows come as DataFrames, with a thread of
+ours beside it (`godwit.cluster.spark.run.micro_batch_query`), and by a loop of ours where all
+sources are Godwit's own (`godwit.cluster.spark.run.source_loop`). A query needs little of either:
+`EpochDriver`.
 
 The invariants of the end: there is one, on a thread of its own, whoever asks for it and however
 often (`Ending`).  It closes the gate, waits for the epoch that is being carried out, and only then

@@ -1,165 +1,72 @@
-"""Spark's micro-batch engine as what calls for epochs, and epochs without input beside it.
+"""Spark's micro-batch engine as what calls for epochs, and a thread beside it.
 
-The problem: Spark calls only for micro-batches with rows, but rows that wait, and migrations that
-are to end, need an epoch, not rows.  A query that was stopped by Spark's own handle (``for q in
-spark.streams.active: q.stop()``) ends without an error, as one does whose input has ended, and
-Spark tells the two apart nowhere in public.
+Spark calls only for micro-batches with rows of DataFrames.  But rows that wait, and migrations that
+are to end, need an epoch, not rows; and own sources have rows when Spark has none.  So while Spark
+has nothing to offer, the thread here carries out the epochs that are due, through the same gate as
+micro-batches: of own rows alone (`godwit.cluster.spark.run.micro_batch_epochs`), and without input.
 
-The invariants: a thread of ours carries out epochs without input, through the same gate as
-micro-batches, so never beside one, and only while Spark has nothing to offer; a query whose input
-has ended has not ended before nothing waits, nor while epochs are held or key groups suspended that
-would have something to do; and an end counts as one of the input only where that is shown, else
-rows are left for the next run.  Whatever is raised here, the query fails by it.
+Invariants: a bounded query ends once Spark's query has ended because its input has, own sources
+have nothing more up to where they reached when it began, and nothing waits, nor would wait if
+epochs were not held; an end of Spark's query that is no end of its input ends ours, and leaves rows
+for the next run.  Whatever is raised here, the query fails by it.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from godwit.checkpoint.spark_log import update_layout
 from godwit.cluster.spark.observe.progress import add_source_figures, rows_held_back, source_lag
-from godwit.cluster.spark.run.cluster import BatchRows
-from godwit.cluster.spark.run.lifecycle import is_bounded
-from godwit.cluster.spark.run.micro_batch_looks import MicroBatchLooks
-from godwit.cluster.spark.run.micro_batches import MicroBatches, give_id, remove_leftovers
+from godwit.cluster.spark.run.lifecycle import LoopThread, is_bounded
+from godwit.cluster.spark.run.source_loop import ReadPace, Waiters, unanswered_error
+from godwit.cluster.spark.run.spark_stream import SparkStream
 from godwit.cluster.spark.run.threads import GateClosedError
-from godwit.cluster.spark.stages.program import Program
-from godwit.cluster.spark.stages.source_rows import SourceRows, arrow_schema, feeds_of
-from godwit.cluster.spark.stages.stages import EpochRows
-from godwit.engine.cluster import SourceBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from godwit.checkpoint.commit_log import CommitLog
-    from godwit.checkpoint.records import BatchRef
-    from godwit.checkpoint.spark_log import OffsetLayout
-    from godwit.cluster.spark.run.lifecycle import Ending
+    from godwit.cluster.spark.run.micro_batch_epochs import MicroBatchEpochs
     from godwit.cluster.spark.run.run import SparkRun
-    from godwit.cluster.spark.run.threads import EpochGate
-    from godwit.engine.cluster import SourceLook
-    from godwit.engine.lane.lane import LaneFlow
-    from godwit.engine.lane.messages import EpochInstruction
-    from godwit.engine.recovery import Recovery
 
-
-class MicroBatchRows(BatchRows):
-    """Rows of Spark's micro-batches, and the log that says which they are."""
-
-    has_log = True
-
-    def __init__(
-        self,
-        recovery: Recovery,
-        log: CommitLog,
-        *,
-        rows: DataFrame,  # the one streaming DataFrame (`godwit.cluster.spark.stages.source_rows`)
-        offsets: OffsetLayout,  # whose the offsets are that Spark keeps of it
-        trigger: Mapping[str, object] | None = None,  # when micro-batches begin
-    ) -> None:
-        self._log, self._offsets = log, offsets
-        self._batches = MicroBatches(log.storage, offsets.lines)
-        self._looks = MicroBatchLooks(offsets, trigger)
-        self._schema = arrow_schema(rows)
-        self._rows = SourceRows(self._schema)
-        self._feeds = tuple(replace(feed, maps=()) for feed in feeds_of(recovery.flow))
-
-    @property
-    def latest(self) -> Any:
-        """JVM RDD that was last read; new executors read it in a trial epoch."""
-        return self._rows.latest
-
-    def program(self, lanes: LaneFlow) -> Program:
-        """Return the program of executors for rows of DataFrames."""
-        return Program(lanes=lanes, feeds=self._feeds, schema=self._schema)
-
-    def open(self) -> None:
-        """Check Spark's offset log against the checkpoint, and reorder it for this run's plan.
-
-        Its lines follow the sources of the flow, which may have changed since the last run.
-        """
-        log = self._log
-        self._batches.check_last(None if log.latest is None else log.latest.last_batch)
-        update_layout(log.storage, self._offsets, committed=log.latest is not None)
-        give_id(log.storage, log.identity.query_id)
-        remove_leftovers(log.storage)
-
-    def to_batch(
-        self, rows: DataFrame, number: int, last: BatchRef | None
-    ) -> SourceBatch[DataFrame] | None:
-        """Return the micro-batch that Spark offers, identified.
-
-        ``None`` if it is committed already.
-
-        `last`: last committed batch.
-        """
-        ref = self.identify(number, last)
-        if ref is None:
-            return None
-        return SourceBatch(ref=ref, rows=rows, look=self.look(ref, rows.sparkSession))
-
-    def look(self, ref: BatchRef, spark: SparkSession) -> SourceLook:
-        """Return the known arrival times of a micro-batch's rows; called on Spark's thread."""
-        return self._looks.look(ref, query_of(spark))
-
-    def identify(self, number: int, last: BatchRef | None) -> BatchRef | None:
-        """Return the reference to a micro-batch; ``None`` if it is committed already.
-
-        Own sources that have left the flow, or are read beside it, keep their positions. `last`:
-        last committed batch.
-        """
-        of_spark = None if last is None or not last.of_spark else last
-        ref = self._batches.identify(number, of_spark)
-        if ref is None or last is None or not last.positions:
-            return ref
-        return msgspec.structs.replace(ref, positions=last.positions, identities=last.identities)
-
-    def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> EpochRows:
-        """Return a micro-batch's rows: few on the driver, many as an RDD of the JVM."""
-        del instruction
-        assert batch.rows is not None, "Spark calls for epochs with rows of DataFrames"
-        read = self._rows.read(batch.rows, batch.ref.number)
-        return EpochRows(here=read) if isinstance(read, list) else EpochRows(rdd=read)
-
-    def force_log(self, ref: BatchRef) -> None:
-        """Make Spark's own log entries of a micro-batch durable."""
-        self._batches.force_log(ref)
-
-    def micro_batch_rows(self, rows: int) -> int:
-        """Return `rows`: all of a batch's rows come from the micro-batch."""
-        return rows
-
-    def expect_rows(self, rows: int) -> None:
-        """Set the expected number of rows of the next micro-batch."""
-        self._rows.expect(rows)
-        self._looks.committed(rows)
+_LOOK_S: Final = 0.05
+_LOOK_AT_SPARK_S: Final = 0.5
+_STOP_S: Final = 10.0
+_QUIET_LOOKS: Final = 2
+"""Between two micro-batches Spark looks quiet for a moment."""
 
 
 class MicroBatchQuery:
-    """A query of Spark's whose micro-batches are epochs (`EpochDriver`)."""
+    """A query of Spark's, whose micro-batches are epochs, and epochs between (`EpochDriver`)."""
 
     what = "Spark's query"
 
     def __init__(
         self,
         spark_query: StreamingQuery,
+        epochs: MicroBatchEpochs,
         *,
         run: SparkRun,
         trigger: Mapping[str, object] | None,
     ) -> None:
-        self.spark_query, self._run, self._trigger = spark_query, run, trigger
-        self._ending: Ending
-        self._quiet: QuietEpochs
+        self.spark_query, self._run, self._gate = spark_query, run, run.gate
+        self._epochs, self._figures, self._ask = epochs, epochs.figures, epochs.thread.call
+        self._stream = SparkStream(spark_query, trigger, batches=lambda: run.batches)
+        self._bounded = is_bounded(trigger)
+        self._once = trigger is not None and "once" in trigger
+        self._pace, self._waiters = ReadPace(trigger), Waiters(epochs.positions)
+        self._has_sources = bool(epochs.positions.sources)
+        self._own_ended = not self._has_sources
+        self._stream_ended = self._input_ended = self._has_own = False
+        self._quiet = 0  # looks in a row at which Spark had nothing to offer
+        self._looked_s = time.monotonic()  # whether Spark's query is active
+        self._thread = LoopThread(run, self._run_loop, self._close_sources)
+        self.begin, self.wait = self._thread.begin, self._thread.wait
+        self._over = self._thread.over
+
+    # -- EpochDriver ------------------------------------------------------------------------------
 
     @property
     def id(self) -> str:
@@ -168,14 +75,16 @@ class MicroBatchQuery:
 
     @property
     def is_active(self) -> bool:
-        """True until the query has ended completely."""
+        """True until no more epochs can run, of either kind of source."""
+        if self._over.is_set():
+            return False
         try:
-            return self.spark_query.isActive
+            return self._stream_ended or self._stream.is_active
         except Exception:  # noqa: BLE001  whatever Py4J raises when its JVM is gone
             return False
 
     def failure(self) -> BaseException | None:
-        """Return the error that ended Spark's query outside of any epoch.
+        """Return the error that ended Spark's query or the loop outside of any epoch.
 
         ``None`` if there is none.
         """
@@ -184,224 +93,170 @@ class MicroBatchQuery:
         return None
 
     def status(self) -> dict[str, Any]:
-        """Return Spark's status: ``message``, ``isDataAvailable``, ``isTriggerActive``."""
-        return dict(self.spark_query.status)
-
-    def begin(self, ending: Ending) -> None:
-        """Start the thread for epochs without input; Spark's micro-batches run already."""
-        self._ending = ending
-        self._quiet = QuietEpochs(
-            run=self._run,
-            gate=self._run.gate,
-            spark_query=self.spark_query,
-            ending=ending,
-            trigger=self._trigger,
-        )
-
-    def wait(self, timeout_s: float | None) -> bool:
-        """Wait until the query has ended, failed or not; return whether it has."""
-        began = time.monotonic()
-        try:
-            if timeout_s is None:
-                self.spark_query.awaitTermination()
-            # Spark refuses what is no number of seconds.
-            elif not self.spark_query.awaitTermination(timeout_s):  # type: ignore[arg-type]
-                return False
-        except Exception:
-            if self.is_active:
-                raise  # Spark did not take the argument
-            self._ending.finish(_seconds_left(began, timeout_s))
-            return True
-        return self._quiet.join(_seconds_left(began, timeout_s))
+        """Return the status of Spark's query; rows of own sources count as available data."""
+        status = dict(self.spark_query.status)
+        if self._over.is_set():
+            return status
+        if self._stream_ended:
+            status["message"] = "Reading what is left of Godwit's own sources"
+        status["isDataAvailable"] = bool(status["isDataAvailable"] or self._has_own)
+        status["isTriggerActive"] = bool(status["isTriggerActive"] or self._gate.busy)
+        return status
 
     def process_all_available(self) -> None:
-        """Wait until all available rows are processed, or the query has failed."""
-        if is_bounded(self._trigger):  # Spark's own would hide whether the input has ended
-            self.spark_query.awaitTermination()
-        else:
-            self.spark_query.processAllAvailable()
-        self._quiet.wait_until_idle()
+        """Wait until all rows that sources of both kinds have now are processed."""
+        if self._bounded:
+            self._over.wait()
+            return
+        self.spark_query.processAllAvailable()
+        if self._has_sources:
+            self._waiters.wait(self._over)
+        while not self._over.is_set() and (self._gate.busy or self._run.is_pending):
+            self._over.wait(_LOOK_S)
 
     def stop(self) -> None:
-        """Stop Spark's query, and wait for the running micro-batch."""
+        """Stop Spark's query, and wait until the loop that reads Godwit's own sources has ended.
+
+        The loop's own thread does not wait. Raises `StopTimeoutError` if the loop goes on.
+        """
         self.spark_query.stop()
+        if self._thread.is_own_thread:
+            return
+        self._gate.wait_until_idle()
+        if self._over.wait(2 * _STOP_S):
+            return
+        raise unanswered_error(self._epochs.positions, 2 * _STOP_S)
 
     def sources(self) -> dict[str, Any] | None:
-        """Return the lag of the sources as plain values; ``None`` before Spark knows it."""
-        return source_lag(self.spark_query)
+        """Return the lag of sources of both kinds as plain values.
+
+        ``None`` before Spark knows it.
+        """
+        of_spark, own = source_lag(self.spark_query), self._figures.sources()
+        if of_spark is None and not own:
+            return None
+        batch, frames = (-1, []) if of_spark is None else (of_spark["batchId"], of_spark["sources"])
+        return {"batchId": batch, "sources": [*frames, *own]}
 
     def rows_held_back(self) -> int | None:
-        """Return the number of rows in sources after the last micro-batch; ``None`` if unknown."""
-        return rows_held_back(self.spark_query)
+        """Return the number of unread rows in sources of both kinds; ``None`` if unknown."""
+        counts = (rows_held_back(self.spark_query), self._figures.rows_held_back())
+        known = [count for count in counts if count is not None]
+        return sum(known) if known else None
 
     def add_source_figures(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return epochs' progress with Spark's figures of their sources."""
-        return add_source_figures(progress, self.spark_query)
+        """Return epochs' progress with the figures of sources of both kinds."""
+        noted, made = self._figures.recorded(), list(progress)
+        filled = []
+        for plain, of_frames in zip(made, add_source_figures(made, self.spark_query), strict=True):
+            epoch = plain["epoch"]
+            figures = of_frames if self._epochs.had_micro_batch(epoch) else plain
+            own = noted[epoch][0] if epoch in noted else []
+            if own:
+                figures = {**figures, "sources": [*figures.get("sources", ()), *own]}
+            filled.append(figures)
+        return filled
 
+    # -- the thread -------------------------------------------------------------------------------
 
-def query_of(spark: SparkSession) -> StreamingQuery | None:
-    """Return the streaming query whose micro-batch this thread runs; ``None`` if unknown."""
-    try:
-        query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-        return spark.streams.get(query_id) if query_id else None
-    except Exception:  # noqa: BLE001  whatever Py4J raises; no epoch needs it
-        return None
+    def _close_sources(self) -> None:
+        """Close Godwit's own sources; report a source that does not close within 10 s."""
+        if not self._epochs.thread.close(self._epochs.positions.close, _STOP_S):
+            self._run.background_failed(
+                "closing the sources", f"a source has not answered for {_STOP_S:.0f} s"
+            )
+        self._has_own = False
 
+    def _run_loop(self) -> None:
+        """Run epochs of own rows and epochs without input between micro-batches, until the end."""
+        while not self._gate.closed:
+            self._run.check_lease()
+            if self._has_stream_ended():
+                return
+            if self._waiters:
+                self._ask(self._waiters.set_targets)
+                if not self._run.is_pending:
+                    self._ask(self._waiters.release_finished)
+            self._quiet = self._quiet + 1 if self._is_quiet() else 0
+            if self._quiet >= _QUIET_LOOKS and (self._run_own_epoch() or self._run_quiet_epoch()):
+                continue
+            if self._stream_ended and self._own_ended and self._quiet >= _QUIET_LOOKS:
+                if not self._input_ended:
+                    self._input_ended = True
+                    self._run.end_input()
+                    continue
+                if not self._run.is_pending:
+                    return
+            if self._has_sources:
+                self._ask(self._figures.measure_lag)
+            self._gate.wait_for_close(self._pause_s())
 
-def is_stopped(spark: SparkSession) -> bool:
-    """Return whether the query whose micro-batch this thread runs is being stopped."""
-    query = query_of(spark)
-    try:
-        return query is not None and not query.isActive
-    except Exception:  # noqa: BLE001  asked because of an error, which is told in place of this one
+    def _has_stream_ended(self) -> bool:
+        """Return whether Spark's query has ended before its input did; record its end."""
+        if self._stream_ended or time.monotonic() - self._looked_s < _LOOK_AT_SPARK_S:
+            return False
+        self._looked_s = time.monotonic()
+        if self._stream.is_active:
+            return False
+        if self._stream.has_failed or not self._stream.input_has_ended():
+            return True
+        self._stream_ended = True
         return False
 
-
-def _seconds_left(began_s: float, timeout_s: float | None) -> float | None:
-    """Return the seconds left of a time-out; ``None`` without one."""
-    return None if timeout_s is None else max(0.0, began_s + timeout_s - time.monotonic())
-
-
-_LOOK_S = 0.05
-_LOOK_AT_SPARK_S = 0.5
-_TICK_S = 1.0
-
-
-class SparkStream:
-    """Spark's streaming query, as those see it that work beside it."""
-
-    def __init__(
-        self,
-        query: StreamingQuery,
-        trigger: Mapping[str, object] | None,  # when its micro-batches run
-        *,
-        batches: Callable[[], int],  # micro-batches that were carried out in this run
-    ) -> None:
-        self._query, self._trigger, self._batches = query, trigger, batches
-
-    @property
-    def is_active(self) -> bool:
-        """True while Spark's query is active."""
-        return self._query.isActive
-
-    @property
-    def has_failed(self) -> bool:
-        """True if Spark's query has ended by an error."""
-        return self._query.exception() is not None
-
-    def input_has_ended(self) -> bool:
-        """Return whether Spark's query has ended without an error, because its input has."""
-        if not is_bounded(self._trigger):
-            return False
-        if self._trigger is not None and "once" in self._trigger and self._batches():
+    def _is_quiet(self) -> bool:
+        """Return whether an epoch might run here, and Spark has no micro-batch to run."""
+        if self._stream_ended:
             return True
-        try:
-            # Set when Spark has looked for more input and found none, which ends such a query.
-            execution: Any = self._query._jsq.streamingQuery()  # noqa: SLF001  no public way
-            return bool(execution.noNewData())
-        except Exception as error:  # noqa: BLE001  whatever Py4J raises: it is not known
-            _logger.warning(
-                "It cannot be told whether the input has ended or somebody has stopped the query, "
-                "so windows stay open: %s",
-                str(error).partition("\n")[0],
-            )
+        wanted = self._has_sources or self._run.is_due or self._run.view.awaits
+        return bool(wanted) and self._stream.is_quiet()
+
+    def _run_own_epoch(self) -> bool:
+        """Run an epoch over own sources if it is due and they have rows; return whether it ran."""
+        # With a trigger of one epoch, the rows of a micro-batch are to be in it too.
+        waits = self._once and not self._stream_ended
+        if self._own_ended or waits or self._pace.seconds_to_poll > 0:
+            return self._run_round(due=False)
+        if self._once and self._epochs.read_own:
+            self._own_ended = True
+            return self._run_round(due=False)
+        began_s = time.monotonic()
+        self._has_own = self._epochs.has_own_rows()
+        self._pace.record_poll(began_s, has_rows=self._has_own)
+        if not self._has_own:
+            self._own_ended = self._bounded
             return False
+        with suppress(GateClosedError):
+            self._epochs.run_own_epoch(self._is_stopped)
+        return True
 
-    def is_stopped(self) -> bool:
-        """Return whether Spark's query was stopped from outside."""
-        return not self.is_active and not self.input_has_ended()
+    def _run_round(self, *, due: bool) -> bool:
+        """Run an epoch over rows waiting in loops, if there are any; return whether it ran.
 
-    def is_quiet(self) -> bool:
-        """Return whether Spark has no micro-batch to run."""
-        if not self.is_active:
-            return not self.has_failed
-        status = self._query.status
-        return not (status["isTriggerActive"] and status["isDataAvailable"])
+        `due`: an epoch is due anyway, so it runs even if the loops pause.
+        """
+        with suppress(GateClosedError):
+            return self._has_sources and self._epochs.run_round(self._is_stopped, due=due)
+        return False
 
+    def _run_quiet_epoch(self) -> bool:
+        """Run an epoch without source rows if one is due; return whether it ran.
 
-class QuietEpochs:
-    """Watches for epochs that are due although no rows arrive, and carries them out."""
-
-    def __init__(
-        self,
-        *,
-        run: SparkRun,  # knows what is due, and carries it out
-        gate: EpochGate,
-        spark_query: StreamingQuery,  # knows whether there are rows
-        ending: Ending,  # what is to happen once Spark's query has ended and nothing waits
-        trigger: Mapping[str, object] | None,  # when epochs with input run
-    ) -> None:
-        self._run, self._gate, self._ending = run, gate, ending
-        self._stream = SparkStream(spark_query, trigger, batches=lambda: run.batches)
-        self._looked_s = self._ticked_s = time.monotonic()
-        self._thread = threading.Thread(target=self._run_thread, name="godwit-quiet", daemon=True)
-        self._thread.start()
-
-    def wait_until_idle(self) -> None:
-        """Wait until no epoch without input is due, or the query fails or stops."""
-        while self._can_run() and self._is_busy():
-            time.sleep(_LOOK_S)
-
-    def join(self, timeout_s: float | None = None) -> bool:
-        """Wait until the query has ended; return whether it has."""
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def _is_busy(self) -> bool:
-        """Return whether an epoch runs, or is about to run."""
-        return self._gate.busy or self._run.is_pending
-
-    def _can_run(self) -> bool:
-        """Return whether epochs without input can still run."""
-        return self._gate.failure is None and not self._gate.closed and self._thread.is_alive()
-
-    def _run_thread(self) -> None:
-        """Run epochs without input while they are due; the body of the thread."""
-        try:
-            self._run.use_this_thread()
-            self._run_due_epochs()
-        except BaseException as error:  # noqa: BLE001  without this thread, rows would wait for ever
-            self._gate.fail(error)
-        self._ending.finish()
-
-    def _run_due_epochs(self) -> None:
-        """Run due epochs without input while Spark has no micro-batch, until the query ends."""
-        quiet = 0
-        while self._should_continue():
-            due = self._run.is_due
-            quiet = quiet + 1 if (due or self._run.view.awaits) and self._stream.is_quiet() else 0
-            # Between two micro-batches Spark looks quiet for a moment.
-            if quiet < 2:
-                self._gate.wait_for_close(_LOOK_S)
-            elif due:
-                with suppress(GateClosedError):
-                    self._run.without_input(self._stream.is_stopped)
-                quiet = 0
-            else:
-                self._advance_clock()
-                self._gate.wait_for_close(_LOOK_S)
-
-    def _should_continue(self) -> bool:
-        """Return whether to continue: not closed or failed, and Spark's query or work remains."""
-        if self._gate.closed or self._gate.failure is not None:
-            return False
-        if time.monotonic() - self._looked_s < _LOOK_AT_SPARK_S:
+        It reads rows waiting in loops, even if these pause.
+        """
+        if self._run.is_due:
+            if self._run_round(due=True):
+                return True
+            with suppress(GateClosedError):
+                self._run.without_input(self._is_stopped)
             return True
-        self._looked_s = time.monotonic()
-        self._run.check_lease()
-        if self._stream.is_active:
-            return True
-        if self._stream.has_failed or not self._stream.input_has_ended():
-            return False
-        self._run.end_input()
-        return self._run.is_pending
-
-    def _advance_clock(self) -> None:
-        """Advance the migration protocol's clock, so that unanswered orders time out."""
-        if time.monotonic() - self._ticked_s >= _TICK_S:
-            self._ticked_s = time.monotonic()
+        if self._run.view.awaits:
             self._run.advance_clock()
+        return False
 
+    def _is_stopped(self) -> bool:
+        """Return whether Spark's query was stopped from outside."""
+        return not self._stream_ended and self._stream.is_stopped()
 
-_logger = logging.getLogger("godwit")
+    def _pause_s(self) -> float:
+        """Return the seconds until the next check."""
+        return _LOOK_S if self._own_ended else min(max(self._pace.seconds_to_poll, 0.001), _LOOK_S)

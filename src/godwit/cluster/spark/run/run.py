@@ -1,4 +1,4 @@
-"""One run of a flow on Spark: how it is opened, its epoch loop, and what goes on beside it.
+"""One run of a flow on Spark: its epoch loop, and what goes on beside it.
 
 What happens in an epoch is in `godwit.engine.loop`; how Spark runs it, in
 `godwit.cluster.spark.run.cluster`. Here a batch of source rows becomes an epoch, and a committed
@@ -9,90 +9,50 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.adapt import EpochObserved
-from godwit.adapt.fusing import Fusing, by_attributes
-from godwit.adapt.placing import ComparePlacing, place_as_measured, place_by_attributes
-from godwit.adapt.policy import RESPECT_S
 from godwit.adapt.run_record import RunRecorder
-from godwit.adapt.spreading import SpreadHotKeys, spreading_of
-from godwit.adapt.windows import ExchangeCosts, SharePanes, SplitOrCombine, splitting_of
 from godwit.checkpoint.collection import collect_garbage
-from godwit.checkpoint.journal import JournalWriter, read_last
-from godwit.checkpoint.ownership import acquire_lease
-from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool, SparkScheduler
-from godwit.cluster.spark.platform.executors import (
-    ExecutorWatch,
-    check_spare_slots,
-    lanes_fit,
-    set_locality_wait,
-    wait_for_executors,
-)
-from godwit.cluster.spark.resident import garbage
-from godwit.cluster.spark.resident.epoch_lanes import EpochLanes
-from godwit.cluster.spark.resident.job import (
-    SparkTasks,
-    check_unencrypted_network,
-    encrypting_setting,
-    is_on,
-)
-from godwit.cluster.spark.resident.lanes import ResidentLanes
-from godwit.cluster.spark.run.background_copies import BackgroundCopies
-from godwit.cluster.spark.run.cluster import LostExecutors, SinkSession, SparkCluster
-from godwit.cluster.spark.run.controller import (
-    ControllerThread,
-    last_memory,
-    past_decisions,
-)
-from godwit.cluster.spark.run.policies import OperatorPolicies
 from godwit.cluster.spark.run.repartitioning import Repartitioning
-from godwit.cluster.spark.run.source_loop import known_interval_s
-from godwit.cluster.spark.run.threads import DaemonPool, GateClosedError, Guard, close_all
-from godwit.cluster.spark.stages.stages import lanes_of, ship_program
-from godwit.engine.flow_epochs import FlowEpochs
-from godwit.engine.lane.lane import lane_flow
+from godwit.cluster.spark.run.threads import GateClosedError, Guard, close_all
 from godwit.engine.latency import latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop, SharedConductor
 from godwit.engine.outcomes import progress_of
-from godwit.engine.outputs import OpenSinks, staged_sinks
-from godwit.engine.recovery import last_loads, recover_flow, run_started
-from godwit.migration import Conductor, LoadSummary
 from godwit.model import events
 from godwit.plan.explain import UserNames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Mapping
 
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from godwit.adapt.policy import AdaptationPolicy, Announce, FlowEpoch, ManualOverrides
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.ownership import CheckpointLease
     from godwit.checkpoint.records import BatchRef
-    from godwit.cluster.spark.observe.dispatcher import EventDispatcher
-    from godwit.cluster.spark.query.settings import Options
-    from godwit.cluster.spark.run.cluster import BatchRows
+    from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
+    from godwit.cluster.spark.run.cluster import SparkCluster
+    from godwit.cluster.spark.run.controller import ControllerThread
+    from godwit.cluster.spark.run.policies import OperatorPolicies
     from godwit.cluster.spark.run.threads import EpochGate
     from godwit.engine.cluster import SourceBatch
+    from godwit.engine.flow_epochs import FlowEpochs
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
-    from godwit.engine.recovery import Recovery
     from godwit.engine.spreading import SpreadOrders
-    from godwit.migration import ComponentView, EpochOutcome, Policy, ProtocolView, RunStarted
+    from godwit.migration import ComponentView, EpochOutcome, ProtocolView
     from godwit.plan.compiled import CompiledFlow
 
 _COLLECT_EVERY, _COLLECT_EVERY_S = 20, 10.0
 """Epochs and seconds between collections, at least: one replays some epochs of the log, which small
 epochs in a row would wait for."""
 _PROGRESS_KEPT = 1000
+_LEASE_S, _TICK_S = 0.5, 1.0
+SOURCES: Final = "source rows"
+"""Name of the part of a run that stays open when the others are opened again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +96,8 @@ class SparkRun:
         self._reopen, self._note = reopen, note
         self._lease, self._spark, self.gate = lease, spark, gate
         self.batches = 0  # carried out in this run
+        now_s = time.monotonic()
+        self._lease_s, self._tick_s = now_s + _LEASE_S, now_s + _TICK_S  # when each is due again
         self._collecting = Guard("collecting files", self.background_failed)
         # epoch and time of the last collection
         self._collected = parts.epochs.log.latest_epoch, time.monotonic() - _COLLECT_EVERY_S
@@ -166,8 +128,8 @@ class SparkRun:
         Raises `GateClosedError` if the query is to stop.
         """
         parts = self._parts
-        self._closing = [part for part in parts.closing if part[0] == _SOURCES]
-        problems = close_all(part for part in parts.closing if part[0] != _SOURCES)
+        self._closing = [part for part in parts.closing if part[0] == SOURCES]
+        problems = close_all(part for part in parts.closing if part[0] != SOURCES)
         if self.gate.closed:
             raise GateClosedError
         self._use(self._reopen(parts, columns))
@@ -230,8 +192,13 @@ class SparkRun:
         self._lease.release()
 
     def check_lease(self) -> None:
-        """Raise `CheckpointInUseError` if another query has taken the lease on the checkpoint."""
-        self._lease.check_held()
+        """Raise `CheckpointInUseError` if another query has taken the lease on the checkpoint.
+
+        Called between epochs; looks twice a second.
+        """
+        if time.monotonic() >= self._lease_s:
+            self._lease_s = time.monotonic() + _LEASE_S
+            self._lease.check_held()
 
     # -- epochs -----------------------------------------------------------------------------------
 
@@ -246,14 +213,12 @@ class SparkRun:
         offered: Callable[[BatchRef | None], SourceBatch[Any] | None],
         stopped: Callable[[], bool] = lambda: False,
         *,
-        # what stops the query also breaks off its epoch in the middle: see `EpochGate.epoch`
         broken_off: Callable[[], bool] = lambda: False,
     ) -> dict[str, float]:
         """Run the epoch of a batch of source rows, which may be offered again after a crash.
 
-        `offered`: returns the batch after the last committed one. `stopped`, `broken_off`: return
-        whether Spark's query is being stopped, and whether the epoch is to be aborted. Raises if
-        the epoch failed. Returns phase → milliseconds; empty if the batch was committed before.
+        `stopped`, `broken_off`: see `EpochGate.epoch`. Raises if the epoch failed. Returns phase →
+        milliseconds; empty if the batch was committed before.
         """
         with self.gate.epoch(stopped, broken_off=broken_off):
             batch = offered(self.epochs.last_batch)
@@ -291,9 +256,11 @@ class SparkRun:
         self.epochs.end_input()
 
     def advance_clock(self) -> None:
-        """Advance the conductor's clock without an epoch, so that it retries lost orders."""
-        with self.conducting.locked() as conductor:
-            conductor.let_time_pass()
+        """Once a second, advance the conductor's clock without an epoch: it retries lost orders."""
+        if time.monotonic() >= self._tick_s:
+            self._tick_s = time.monotonic() + _TICK_S
+            with self.conducting.locked() as conductor:
+                conductor.let_time_pass()
 
     def use_this_thread(self) -> None:
         """Prepare the calling thread, which is not Spark's, to start jobs of this run."""
@@ -366,523 +333,3 @@ class SparkRun:
                     files=len(collected.removed),
                     freed_bytes=collected.freed_bytes,
                 )
-
-
-_EXCHANGE = ExchangeCosts(byte_ms=15 / 2**20, lane_ms=15.0)
-"""As Spark adds them to what lanes measure (docs/decisions/0043)."""
-_REMEMBERED = 500
-"""Entries of the journal among which the last loads are looked for."""
-_ENDING_JOBS = 4
-"""Jobs of lanes at a time: that of the next epoch, and those whose lanes end."""
-
-
-def open_run(
-    flow: CompiledFlow,
-    compiled_again: Callable[[], CompiledFlow],  # the same flow, where parts are opened again
-    # makes what has the source rows, from what the checkpoint says of them
-    rows_of: Callable[[Recovery, CommitLog], BatchRows],
-    options: Options,  # as the user gave them
-    spark: SparkSession,  # the session
-    *,
-    # takes events and outcomes to listeners and to the checkpoint's journal
-    dispatcher: EventDispatcher,
-    gate: EpochGate,  # says when the query is to stop
-) -> SparkRun:
-    """Acquire the lease, recover the state, open the sinks and wait for executors; return the run.
-
-    `rows_of`: returns the sources' rows, for the recovered checkpoint.
-    """
-    if options.lanes.resident:
-        check_spare_slots(spark.sparkContext, options.executors, _spare_slots(options))
-        check_unencrypted_network(spark.sparkContext)
-    storage = CheckpointStorage.open(
-        options.checkpoint,
-        access=options.checkpointing.access,
-        single_driver=options.checkpointing.single_driver,
-    )
-    run = uuid.uuid4().hex[:12]
-    lease = acquire_lease(storage, run)
-    past: list[events.Event] = []
-    placed: dict[str, tuple[str, ...]] = {}  # operator → columns that were asked for in this run
-
-    def reopened(before: RunParts, columns: Mapping[str, tuple[str, ...]]) -> RunParts:
-        """Open the parts again, with other columns of some operators."""
-        placed.update(columns)
-        return _opened(
-            compiled_again(), storage, rows_of, options, spark,
-            run=run, dispatcher=dispatcher, gate=gate, past=[*past, *dispatcher.events],
-            before=before, placed=placed,
-        )  # fmt: skip
-
-    try:
-        past += _past_decisions(flow, storage, options)
-        parts = _opened(
-            flow, storage, rows_of, options, spark,
-            run=run, dispatcher=dispatcher, gate=gate, past=past,
-        )  # fmt: skip
-    except BaseException:
-        lease.release()
-        raise
-    return SparkRun(
-        parts,
-        reopen=reopened,
-        note=dispatcher.record,
-        gate=gate,
-        lease=lease,
-        spark=spark,
-        trigger_s=known_interval_s(options.trigger),
-    )
-
-
-def _opened(
-    flow: CompiledFlow,
-    storage: CheckpointStorage,
-    rows_of: Callable[[Recovery, CommitLog], BatchRows],  # returns the epochs' source of rows
-    options: Options,
-    spark: SparkSession,
-    *,
-    run: str,  # its id
-    dispatcher: EventDispatcher,
-    gate: EpochGate,
-    past: list[events.Event],  # of earlier runs, and of this one so far
-    before: RunParts | None = None,  # closed parts of this run, whose sources go on
-    placed: Mapping[str, tuple[str, ...]] | None = None,  # operator → columns, if asked for
-) -> RunParts:
-    """Recover the state and open everything over it; if that fails, nothing is open."""
-    closing: dict[str, Callable[[], object]] = {}
-    compared: list[dict[str, Any]] = []
-
-    def components(
-        compiled: CompiledFlow, free: frozenset[str], may_rewrite: Callable[[], bool]
-    ) -> dict[str, tuple[str, ...]]:
-        """Choose the components to start with.
-
-        `free`: operators without state in the checkpoint. `may_rewrite`: returns whether the state
-        of others can be rewritten now.
-        """
-        fusion, lanes = options.adaptation.fusion, spark.sparkContext.defaultParallelism
-        if before is not None:
-            return _components_of(compiled, placed or {}, options)
-        if fusion is not None and fusion.by == "attributes":
-            compared.extend(place_by_attributes(compiled, free, fusion, lanes))
-        if fusion is not None and options.checkpointing.repartition and may_rewrite():
-            compared.extend(place_as_measured(compiled, past_decisions(storage), fusion.confirm))
-        return _initial_components(compiled, options)
-
-    try:
-        log, recovery = recover_flow(
-            flow,
-            storage,
-            run,
-            retain_epochs=options.checkpointing.retain_epochs,
-            components=components,
-            repartition=options.checkpointing.repartition,
-            placed=placed,
-            delivered=before is not None,
-        )
-        source = rows_of(recovery, log) if before is None else before.cluster.source
-        closing[_SOURCES] = source.close
-        if before is None:
-            source.open()
-        else:
-            source.use_log(log)
-        # What executors hold by the former columns lies under another id, and is removed.
-        part = run if before is None else uuid.uuid4().hex[:12]
-        parts = _open_parts(
-            recovery, log, source, options, spark,
-            run_id=f"{log.identity.query_id[:12]}-{part}", dispatcher=dispatcher, gate=gate,
-            closing=closing, past=past, before=before,
-        )  # fmt: skip
-    except BaseException:
-        close_all(_closing_order(closing))
-        raise
-    with parts.conducting.locked() as conductor:
-        for fields in compared:
-            conductor.announce(events.PartitioningCompared, **fields)
-    return parts
-
-
-_SOURCES: Final = "source rows"
-_CLOSED: Final = (
-    *("controller", "resident lanes", "lanes of the next epoch", "garbage collection"),
-    *("executor pool", "executor watch", "background copies", "work beside the epochs"),
-    *("conductor", "deliveries", "sinks", _SOURCES, "program of the executors"),
-)
-"""Parts of a run in the order in which they are closed, at its end and after a start that fails."""
-
-
-def _closing_order(
-    closing: Mapping[str, Callable[[], object]],
-) -> list[tuple[str, Callable[[], object]]]:
-    """Return the names and closing functions of open parts, in the order of closing."""
-    return [(part, closing[part]) for part in _CLOSED if part in closing]
-
-
-def _spare_slots(options: Options) -> int:
-    """Return the number of task slots per executor that resident lanes leave free."""
-    return int(options.lanes.resident)
-
-
-def _open_parts(
-    recovery: Recovery,
-    log: CommitLog,
-    source: BatchRows,
-    options: Options,
-    spark: SparkSession,
-    *,
-    run_id: str,
-    dispatcher: EventDispatcher,
-    gate: EpochGate,
-    closing: dict[str, Callable[[], object]],  # gets a function per part, once it is open
-    past: list[events.Event],
-    before: RunParts | None,
-) -> RunParts:
-    """Open all parts of a run, whose sources are open.
-
-    `past`: events until now. `before`: closed parts, whose work these go on with.
-    """
-    flow = recovery.flow
-    cluster = _open_cluster(
-        recovery, log, source, options, spark,
-        # Those that were there a moment ago: another number was perhaps asked for since the start.
-        executors=options.executors if before is None else 1,
-        run_id=run_id, announce=dispatcher.emit, gate=gate, closing=closing,
-    )  # fmt: skip
-    if before is None:
-        dispatcher.add_recorder("journal", JournalWriter(log.storage, run_id))
-    executors = tuple(cluster.executors.values())
-    started = run_started(flow, log, recovery, options.sizing.assignments, executors, run_id=run_id)
-    conductor = _create_conductor(
-        started, recovery, log, cluster, options.policy, starts=before is None
-    )
-    conducting = SharedConductor(conductor)
-    closing["conductor"] = conducting.close
-    if before is not None:
-        _announce_executor_changes(conducting, before.conducting.view.executors)
-    if options.lanes.resident:
-        cluster.resident = _resident_lanes(cluster, conducting, run_id, flow.name)
-        closing["resident lanes"] = cluster.resident.close
-        garbage.pause_collection()
-        closing["garbage collection"] = garbage.resume_collection
-    elif _may_wait(spark.sparkContext):
-        cluster.epoch_lanes = _epoch_lanes(cluster, run_id, flow.name, closing)
-    pool = SparkExecutorPool(
-        SparkScheduler(spark.sparkContext),
-        conducting=conducting,
-        gate=gate,
-        patience_s=options.sizing.executors_timeout_s,
-        before_return=partial(cluster.end_resident, "executors are given back"),
-        total=None if before is None else before.pool.total,
-    )
-    closing["executor pool"] = pool.close
-    controller = _start_controller(
-        started, flow, log, options, before,
-        conducting=conducting, pool=pool, past=past, note=dispatcher.record, closing=closing,
-    )  # fmt: skip
-    epochs = FlowEpochs(
-        recovery,
-        log,
-        cluster,
-        settings=options.lanes,
-        policy=options.policy,
-        run_id=run_id,
-        close_at_end=options.close_at_end,
-        on_regroup=(lambda _: None) if controller is None else controller.regrouped,
-        meter=None if before is None else before.epochs.meter,
-    )
-    _start_background_threads(
-        epochs, cluster,
-        conducting=conducting, pool=pool, options=options, spark=spark, closing=closing,
-    )  # fmt: skip
-    delivering = _concurrent_delivery(cluster, gate, closing)
-    return RunParts(
-        epochs=epochs,
-        cluster=cluster,
-        conducting=conducting,
-        pool=pool,
-        controller=controller,
-        policies=_enabled_policies(options, epochs, conducting, past),
-        delivering=delivering,
-        closing=_closing_order(closing),
-    )
-
-
-def _announce_executor_changes(conducting: SharedConductor, former: Mapping[str, int]) -> None:
-    """Announce executors that came or were lost while the parts of a run were closed.
-
-    `former`: executor → lanes, of those before.
-    """
-    present = conducting.view.executors
-    for name in sorted(former.keys() - present.keys()):
-        conducting.announce(events.ExecutorLost, executor=name)
-    for name in sorted(present.keys() - former.keys()):
-        conducting.announce(events.ExecutorAdded, executor=name, lanes=present[name])
-
-
-def _start_controller(
-    started: RunStarted,
-    flow: CompiledFlow,
-    log: CommitLog,
-    options: Options,
-    before: RunParts | None,
-    *,
-    conducting: SharedConductor,
-    pool: SparkExecutorPool,
-    past: list[events.Event],
-    note: Callable[[str, Callable[[], Mapping[str, Any]]], None],
-    closing: dict[str, Callable[[], object]],
-) -> ControllerThread | None:
-    """Start the controller and return it; ``None`` if the user set none.
-
-    `past`: events of earlier runs. `note`: adds journal entries. `closing`: gets its closing
-    function.
-    """
-    if options.control is None:
-        return None
-    former = None if before is None else before.controller
-    controller = ControllerThread(
-        options.control,
-        flow,
-        conducting=conducting,
-        pool=pool,
-        state_bytes=started.state_bytes,
-        past=past,
-        memory=last_memory(log.storage) if former is None else former.memory,
-        note=note,
-        trigger_s=known_interval_s(options.trigger),
-    )
-    closing["controller"] = controller.close
-    return controller
-
-
-def _start_background_threads(
-    epochs: FlowEpochs[Any],
-    cluster: SparkCluster,
-    *,
-    conducting: SharedConductor,
-    pool: SparkExecutorPool,
-    options: Options,
-    spark: SparkSession,
-    closing: dict[str, Callable[[], object]],
-) -> None:
-    """Start the threads that watch executors and make copies in the background."""
-    closing["executor watch"] = ExecutorWatch(
-        cluster,
-        conducting=conducting,
-        lost=cluster.lost,
-        pool=pool,
-        spark=spark,
-        spare_slots=_spare_slots(options),
-    ).close
-    closing["background copies"] = BackgroundCopies(
-        cluster, conducting=conducting, instructor=epochs.instructor, spark=spark
-    ).close
-
-
-def _concurrent_delivery(
-    cluster: SparkCluster, gate: EpochGate, closing: dict[str, Callable[[], object]]
-) -> Callable[[Callable[[], None]], Callable[[], object]] | None:
-    """Return a function that starts a concurrent delivery; ``None`` if sinks do not allow it."""
-    # Where a micro-batch's epoch has ended, Spark takes it for delivered.
-    if cluster.source.has_log or not cluster.sinks.deliver_concurrently:
-        return None
-    thread = DaemonPool(1, "godwit-delivery")
-    closing["deliveries"] = thread.close
-    return lambda deliver: thread.submit(gate.register_delivery(deliver)).result
-
-
-def _open_cluster(
-    recovery: Recovery,
-    log: CommitLog,
-    source: BatchRows,
-    options: Options,
-    spark: SparkSession,
-    *,
-    executors: int,  # that are waited for
-    run_id: str,
-    announce: Callable[[events.Event], None],
-    gate: EpochGate,
-    closing: dict[str, Callable[[], object]],
-) -> SparkCluster:
-    """Open the sinks, broadcast the program, and wait for executors; return the cluster."""
-    flow, context = recovery.flow, spark.sparkContext
-    sinks = OpenSinks(
-        flow,
-        log,
-        SinkSession(spark),
-        renamed=recovery.changes.renamed,
-        on_divergence=options.on_divergence,
-    )
-    closing["sinks"] = sinks.close
-    lanes = lane_flow(flow, recovery.layouts, staged_sinks(flow))
-    program = ship_program(source.program(lanes), run_id, context)
-    closing["program of the executors"] = program.destroy
-    set_locality_wait(context)
-    there = wait_for_executors(
-        context,
-        executors,
-        options.sizing.executors_timeout_s,
-        spare_slots=_spare_slots(options),
-    )
-    beside = DaemonPool(2, "godwit-beside-epochs")
-    closing["work beside the epochs"] = beside.close
-    return SparkCluster(
-        context,
-        there,
-        program=program,
-        source=source,
-        sinks=sinks,
-        announce=announce,
-        lost=LostExecutors(run_id, context),
-        gate=gate,
-        beside=beside,
-    )
-
-
-def _resident_lanes(
-    cluster: SparkCluster, conducting: SharedConductor, run_id: str, flow: str
-) -> ResidentLanes:
-    """Return the resident lanes: tasks of long Spark jobs that stay between epochs."""
-    return ResidentLanes(
-        partial(lanes_of, cluster.program),
-        SparkTasks(
-            cluster.spark,
-            group=f"{run_id}-resident",
-            description=f"godwit: resident lanes of {flow}",
-        ).of_job,
-        announce=conducting.announce,
-        given_up=cluster.stop_waiting_reason,
-    )
-
-
-def _may_wait(spark: SparkContext) -> bool:
-    """Return whether tasks may wait for their rows: all run at once, each once, unencrypted."""
-    speculates = is_on(spark.getConf().get("spark.speculation", "false"))
-    return lanes_fit(spark) and not speculates and encrypting_setting(spark) is None
-
-
-def _epoch_lanes(
-    cluster: SparkCluster, run_id: str, flow: str, closing: dict[str, Callable[[], object]]
-) -> EpochLanes:
-    """Return the lanes that are started before the rows of an epoch are chosen."""
-    threads = DaemonPool(_ENDING_JOBS, "godwit-lanes")
-    lanes = EpochLanes(
-        partial(lanes_of, cluster.program),
-        SparkTasks(
-            cluster.spark,
-            group=f"{run_id}-lanes",
-            description=f"godwit: lanes of {flow}",
-            threads=threads,
-        ).of_job,
-        given_up=cluster.stop_waiting_reason,
-    )
-
-    def close() -> None:
-        """End lanes that are ready, and the threads of their jobs."""
-        lanes.close()
-        threads.close()
-
-    closing["lanes of the next epoch"] = close
-    return lanes
-
-
-def _create_conductor(
-    started: RunStarted,
-    recovery: Recovery,
-    log: CommitLog,
-    cluster: SparkCluster,
-    policy: Policy,
-    *,
-    starts: bool,  # false: the run goes on
-) -> Conductor:
-    """Create the conductor, announce the run, and repeat the delivery of the last epoch."""
-    flow, sinks, resumed = recovery.flow, cluster.sinks, log.latest_epoch >= 0
-    load = read_last(log.storage, _REMEMBERED, "load", LoadSummary.from_dict)
-    conductor = Conductor(
-        started,
-        states={c.name: c.states for c in flow.components},
-        policy=policy,
-        ports=cluster,
-        remembered=last_loads(load, flow, recovery),
-        plan=flow.physical_plan,
-    )
-    if starts:
-        conductor.announce(events.QueryStarted, name=flow.name, resumed=resumed)
-    if resumed and (changes := recovery.changes_event(*sinks.describe_changes())) is not None:
-        conductor.announce(events.FlowChanged, **changes)
-    if log.latest is not None:
-        sinks.deliver(log.latest, again=True)
-    return conductor
-
-
-def _past_decisions(
-    flow: CompiledFlow, storage: CheckpointStorage, options: Options
-) -> list[events.Event]:
-    """Return the events of earlier runs; empty without controller and policies."""
-    adapts = (
-        options.control
-        or options.adaptation.fusion
-        or splitting_of(flow, options.adaptation.splitting)
-        or options.adaptation.spreading
-    )
-    return past_decisions(storage) if adapts else []
-
-
-def _enabled_policies(
-    options: Options, epochs: FlowEpochs[Any], conducting: SharedConductor, past: list[events.Event]
-) -> OperatorPolicies:
-    """Return the policies that may change operators of the query, as options enable them."""
-    flow, times = epochs.flow, epochs.times
-    splitting = splitting_of(flow, options.adaptation.splitting)
-    spreading = spreading_of(flow, options.adaptation.spreading)
-
-    def chosen(overrides: ManualOverrides, announce: Announce) -> list[AdaptationPolicy[FlowEpoch]]:
-        """Create the policies that the options enable."""
-        policies: list[AdaptationPolicy[FlowEpoch]] = []
-        if times.sharing:
-            policies.append(SharePanes(times.sharing))
-        if spreading is not None:
-            policies.append(SpreadHotKeys(times.spreading, spreading, overrides=overrides))
-        if splitting is not None:
-            policies.append(
-                SplitOrCombine(flow, splitting, _EXCHANGE, overrides=overrides, announce=announce)
-            )
-        fusion = options.adaptation.fusion
-        if fusion is not None and fusion.by == "traffic":
-            policies.append(Fusing(flow, fusion, overrides=overrides))
-        if fusion is not None and (fusion.by == "traffic" or fusion.repartition):
-            policies.append(ComparePlacing(flow, fusion, _EXCHANGE, announce=announce))
-        return policies
-
-    return OperatorPolicies(
-        flow,
-        chosen,
-        conducting=conducting,
-        log=epochs.log,
-        meters=times.sharing,
-        spreading=times.spreading,
-        stated=[name for of in options.components.values() for name in of],
-        respect_s=RESPECT_S if options.control is None else options.control.respect_s,
-        past=past,
-    )
-
-
-def _initial_components(flow: CompiledFlow, options: Options) -> dict[str, tuple[str, ...]]:
-    """Return component → operators to start with: as the user says, or fused by attributes."""
-    named = dict(options.components)
-    if options.adaptation.fusion is None or options.adaptation.fusion.by != "attributes":
-        return named
-    return by_attributes(flow, {name for of in named.values() for name in of}) | named
-
-
-def _components_of(
-    flow: CompiledFlow, placed: Collection[str], options: Options
-) -> dict[str, tuple[str, ...]]:
-    """Return component → operators, by attributes, for components with operators in `placed`.
-
-    Empty unless operators are fused by attributes.
-    """
-    if options.adaptation.fusion is None or options.adaptation.fusion.by != "attributes":
-        return {}
-    named = {name for of in options.components.values() for name in of}
-    return {name: of for name, of in by_attributes(flow, named).items() if {*placed} & {*of}}

@@ -12,9 +12,7 @@ waits; and the sources are closed before the query counts as over.
 
 from __future__ import annotations
 
-import logging
 import math
-import pickle
 import threading
 import time
 import uuid
@@ -24,16 +22,11 @@ from functools import partial
 from time import thread_time
 from typing import TYPE_CHECKING, Any, Final
 
-from godwit.cluster.spark.run.cluster import BatchRows
 from godwit.cluster.spark.run.lifecycle import LoopThread, is_bounded
 from godwit.cluster.spark.run.source_figures import SourceProgress, now_us
 from godwit.cluster.spark.run.threads import close_all
-from godwit.cluster.spark.stages import pickling
-from godwit.cluster.spark.stages.program import Program
-from godwit.cluster.spark.stages.split_rows import assign_splits, has_few_rows
-from godwit.engine.lane.source_side import SourceSide
+from godwit.cluster.spark.stages.split_rows import has_few_rows
 from godwit.engine.row_limit import RowLimit
-from godwit.engine.source_positions import SourcePositions
 from godwit.model import events
 from godwit.model.durations import read_duration
 from godwit.model.errors import InvalidFlowError, StopTimeoutError
@@ -41,16 +34,11 @@ from godwit.model.errors import InvalidFlowError, StopTimeoutError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pyspark.sql import DataFrame
-
-    from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import BatchRef, CommitRecord
+    from godwit.cluster.spark.run.batch_rows import BatchRows
     from godwit.cluster.spark.run.run import SparkRun
-    from godwit.cluster.spark.stages.stages import EpochRows
     from godwit.engine.cluster import SourceBatch
-    from godwit.engine.lane.lane import LaneFlow
-    from godwit.engine.lane.messages import EpochInstruction
-    from godwit.engine.recovery import Recovery
+    from godwit.engine.source_positions import SourcePositions
 
 _LOOK_S: Final = 0.05
 """Nobody who asks or stops the loop waits for much longer than this, but for an epoch under way."""
@@ -64,8 +52,6 @@ _REST_SHARE: Final = 150
 _LONGEST_REST_S: Final = 0.1
 """Once there have been no rows for a while, a look is followed by a pause that is longer by this
 than the CPU time it took, so that a query without input takes little of a core."""
-_LEASE_S: Final = 0.5
-_TICK_S: Final = 1.0
 _LONG_S: Final = 10.0
 """A call of a source that takes longer is in the query's status."""
 _STOP_S: Final = 10.0
@@ -93,71 +79,6 @@ def known_interval_s(trigger: Mapping[str, object] | None) -> float:
     with suppress(InvalidFlowError):
         return interval_s(trigger)
     return 0.0
-
-
-_MAX_TOLD: Final = 100
-_logger = logging.getLogger("godwit")
-
-
-class OwnRows(BatchRows):
-    """Rows of Godwit's own sources, and their positions; the commit record is the only log."""
-
-    # takes what failed, and the error, where the query goes on all the same; the log, until
-    # somebody who has events puts something else in its place
-    on_failure: Callable[[str, str], None] = staticmethod(
-        lambda what, error: _logger.warning("%s failed with %s", what, error)
-    )
-
-    # takes the name of a loop that pauses, its rounds, and the rows that wait in it; as above
-    on_pause: Callable[[str, int, int], None] = staticmethod(
-        lambda loop, rounds, rows: _logger.warning(
-            "The loop %s pauses after %d rounds; %d rows wait in it", loop, rounds, rows
-        )
-    )
-
-    def __init__(self, recovery: Recovery, log: CommitLog) -> None:
-        sources = recovery.flow.own_sources
-        self.positions = SourcePositions(
-            sources,
-            recovery.sources,
-            on_failure=self._report_failure,
-            log=log,
-            on_pause=self._report_pause,
-        )
-        self._told: set[tuple[str, str]] = set()
-        # Reading is done by copies that were never opened, here as on executors.
-        self._copies = pickle.loads(pickling.dumps(dict(sources)))  # noqa: S301  our own
-        self._side = SourceSide.of(recovery.flow).of_own_sources()
-
-    def program(self, lanes: LaneFlow) -> Program:
-        """Return the program of executors for rows of own sources."""
-        return Program(lanes=lanes, side=self._side, sources=self._copies)
-
-    def _report_failure(self, what: str, error: str) -> None:
-        """Announce a source's failure, once for each error; `what`: the action that failed."""
-        if (what, error) not in self._told and len(self._told) < _MAX_TOLD:
-            self._told.add((what, error))
-            self.on_failure(what, error)
-
-    def _report_pause(self, loop: str, rounds: int, rows: int) -> None:
-        """Announce that a loop pauses after a number of rounds, with rows waiting."""
-        self.on_pause(loop, rounds, rows)
-
-    def use_log(self, log: CommitLog) -> None:
-        """Read what waits in loops from this log of the checkpoint, from now on."""
-        self.positions.read_loops_of(log)
-
-    def open(self) -> None:
-        """Open the sources at the positions of the last commit record."""
-        self.positions.open()
-
-    def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> EpochRows:
-        """Return the batch's rows: splits assigned to the driver, or to tasks that read them."""
-        return assign_splits(batch, len(instruction.places))
-
-    def close(self) -> None:
-        """Close the sources; idempotent."""
-        self.positions.close()
 
 
 class ReadPace:
@@ -267,7 +188,7 @@ class SourceLoop:
     def __init__(
         self,
         run: SparkRun,
-        rows: OwnRows,  # open; closed by the loop
+        rows: BatchRows,  # open; closed by the loop
         *,
         trigger: Mapping[str, object] | None,
         # that an epoch is to last; ``None``: epochs take whatever the sources give
@@ -281,8 +202,6 @@ class SourceLoop:
         self._waiters, self._figures = Waiters(self._positions), SourceProgress(self._positions)
         self._input_ended = False
         self._message, self._has_rows = "Initializing sources", False
-        now_s = time.monotonic()
-        self._lease_s, self._tick_s = now_s + _LEASE_S, now_s + _TICK_S  # when each is due again
         self._thread = LoopThread(run, self._run_loop, self._close_sources)
         self.begin, self.wait = self._thread.begin, self._thread.wait
         self._over = self._thread.over
@@ -382,7 +301,7 @@ class SourceLoop:
             self._positions.fix_ends()
         while not self._gate.closed:
             began_cpu_s = thread_time()
-            self._check_lease()
+            self._run.check_lease()
             self._waiters.set_targets()
             if self._waiters and not self._run.is_pending:
                 self._waiters.release_finished(self._run.loop.finish_delivery)
@@ -480,8 +399,7 @@ class SourceLoop:
             if not self._run_round(due=True):
                 self._run.without_input()
             return True
-        if self._run.view.awaits and time.monotonic() >= self._tick_s:
-            self._tick_s = time.monotonic() + _TICK_S
+        if self._run.view.awaits:
             self._run.advance_clock()
         return False
 
@@ -489,9 +407,3 @@ class SourceLoop:
         """Close all windows once bounded input has ended, if the user asked for it."""
         self._input_ended = True
         self._run.end_input()
-
-    def _check_lease(self) -> None:
-        """Raise if another query has taken the lease; checked every half second."""
-        if time.monotonic() >= self._lease_s:
-            self._lease_s = time.monotonic() + _LEASE_S
-            self._run.check_lease()

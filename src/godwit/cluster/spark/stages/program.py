@@ -7,7 +7,7 @@ both has one source side all the same, so that its lanes wait for one exchange.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -33,12 +33,12 @@ class Program:
     """The part of a flow that executors need."""
 
     lanes: LaneFlow
+    # of Godwit's own sources; these are never opened where tasks run
+    side: SourceSide
+    sources: Mapping[str, Source]
     # of DataFrames: how their rows are laid out, without maps, which stay on the driver, and schema
     feeds: tuple[Feed, ...] = ()
     schema: pa.Schema | None = None
-    # of Godwit's own sources; these are never opened where tasks run
-    side: SourceSide | None = None
-    sources: Mapping[str, Source] = field(default_factory=dict)
 
     def ship(
         self, instruction: EpochInstruction, items: Iterable[Any], partition: int
@@ -54,7 +54,6 @@ class Program:
         places = 0 if TaskContext.get() is None else len(instruction.places)
         for are_splits, group in groupby(items, lambda item: isinstance(item, NumberedSplit)):
             if are_splits:
-                assert self.side is not None, "only own sources have splits"
                 yield from ship_splits(self.side, routes, self.sources, group, places=places)
                 continue
             batches = (pa.ipc.read_record_batch(pa.py_buffer(data), self.schema) for data in group)

@@ -10,8 +10,10 @@ import pytest
 from py4j.protocol import Py4JError
 
 from godwit.cluster.spark.run import micro_batch_query
-from godwit.cluster.spark.run.micro_batch_query import QuietEpochs
+from godwit.cluster.spark.run.micro_batch_epochs import MicroBatchEpochs
+from godwit.cluster.spark.run.micro_batch_query import MicroBatchQuery
 from godwit.cluster.spark.run.threads import EpochGate
+from godwit.engine.source_positions import RecordedSources, SourcePositions
 from godwit.model.errors import CheckpointInUseError, UserFunctionError
 
 if TYPE_CHECKING:
@@ -51,6 +53,9 @@ class Run:
     def advance_clock(self) -> None:
         pass
 
+    def background_failed(self, *told: str) -> None:
+        raise AssertionError(told)
+
 
 class SparkQuery:
     def __init__(self) -> None:
@@ -83,14 +88,13 @@ class Story:
         self.finished = threading.Event()
         self.trigger = trigger
 
-    def start(self) -> QuietEpochs:
-        return QuietEpochs(
-            run=cast("Any", self.run),
-            gate=self.gate,
-            spark_query=cast("Any", self.spark),
-            ending=cast("Any", SimpleNamespace(finish=self.finished.set)),
-            trigger=self.trigger,
-        )
+    def start(self) -> MicroBatchQuery:
+        rows = SimpleNamespace(positions=SourcePositions({}, RecordedSources()))
+        run, trigger = cast("Any", self.run), self.trigger
+        epochs = MicroBatchEpochs(run, cast("Any", rows), trigger=trigger)
+        query = MicroBatchQuery(cast("Any", self.spark), epochs, run=run, trigger=trigger)
+        query.begin(cast("Any", SimpleNamespace(finish=self.finished.set)))
+        return query
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +107,7 @@ def test_an_error_of_py4j_s_ends_the_query_as_a_failure() -> None:
     story = Story()
     story.spark.error = ConnectionRefusedError("the JVM is gone")
     quiet = story.start()
-    assert quiet.join(PATIENCE_S)
+    assert quiet.wait(PATIENCE_S)
     assert story.finished.is_set()
     assert story.gate.failure is story.spark.error
 
@@ -117,7 +121,7 @@ def test_an_epoch_that_fails_ends_the_query() -> None:
         raise error
 
     story.run.on_epoch = fail
-    assert story.start().join(PATIENCE_S)
+    assert story.start().wait(PATIENCE_S)
     assert story.finished.is_set()
     assert story.gate.failure is error
 
@@ -135,7 +139,7 @@ def test_a_query_whose_input_has_ended_waits_for_what_stands_in_the_way_of_its_w
         story.run.is_pending = False
 
     story.run.on_look, story.run.on_epoch = look, close
-    assert story.start().join(PATIENCE_S)
+    assert story.start().wait(PATIENCE_S)
     assert story.run.epochs == 1
     assert story.gate.failure is None
 
@@ -148,7 +152,7 @@ def test_a_checkpoint_that_somebody_has_taken_ends_the_query_though_no_row_arriv
         raise error
 
     story.run.on_look = insist
-    assert story.start().join(PATIENCE_S)
+    assert story.start().wait(PATIENCE_S)
     assert story.gate.failure is error
 
 
@@ -166,7 +170,7 @@ def test_an_epoch_that_is_held_ends_when_spark_s_query_is_stopped() -> None:
     quiet = story.start()
     assert held.wait(PATIENCE_S)
     story.spark.active = False
-    assert quiet.join(PATIENCE_S)
+    assert quiet.wait(PATIENCE_S)
     assert story.gate.failure is None
     assert not story.run.input_ended
 
@@ -212,7 +216,7 @@ def test_only_the_end_of_the_input_counts_as_such(
 ) -> None:
     story = Story(trigger)
     story.spark.active, story.spark.found_nothing = False, found_nothing
-    assert story.start().join(PATIENCE_S)
+    assert story.start().wait(PATIENCE_S)
     assert story.run.input_ended is ended
     assert story.finished.is_set()
     assert story.gate.failure is None
@@ -222,5 +226,5 @@ def test_the_one_micro_batch_of_a_query_that_runs_once_is_all_its_input() -> Non
     story = Story({"once": True})
     story.run.batches = 1
     story.spark.active = False
-    assert story.start().join(PATIENCE_S)
+    assert story.start().wait(PATIENCE_S)
     assert story.run.input_ended

@@ -119,8 +119,6 @@ class Story:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_loop, "_LOOK_S", 0.001)
     monkeypatch.setattr(source_loop, "_FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(source_loop, "_LEASE_S", 0.0)
-    monkeypatch.setattr(source_loop, "_TICK_S", 0.0)
     monkeypatch.setattr(source_loop, "_STOP_S", PATIENCE_S)
 
 

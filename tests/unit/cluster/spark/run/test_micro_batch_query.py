@@ -10,9 +10,9 @@ import pytest
 
 import godwit as gw
 from godwit.checkpoint.records import BatchRef
-from godwit.cluster.spark.run import mixed_query, source_loop
-from godwit.cluster.spark.run.mixed_query import MixedQuery
-from godwit.cluster.spark.run.mixed_rows import MixedEpochs
+from godwit.cluster.spark.run import micro_batch_query, source_loop
+from godwit.cluster.spark.run.micro_batch_epochs import MicroBatchEpochs
+from godwit.cluster.spark.run.micro_batch_query import MicroBatchQuery
 from godwit.cluster.spark.run.threads import EpochGate
 from godwit.engine.cluster import SourceLook
 from godwit.engine.source_positions import RecordedSources, SourcePositions
@@ -78,6 +78,8 @@ class Run:
 class SparkQuery:
     """A query of Spark's that a test ends."""
 
+    recentProgress: tuple[Any, ...] = ()  # noqa: N815  Spark's own spelling
+
     def __init__(self) -> None:
         self.isActive, self.has_rows, self.input_ended = True, False, False
         self.seen = threading.Event()  # somebody has looked while it had rows
@@ -111,14 +113,14 @@ class Story:
         self.source = gw.sources.memory("k string") if source is None else source
         self.positions = SourcePositions({"rows": self.source}, RecordedSources())
         self.positions.open()
-        own = SimpleNamespace(positions=self.positions, on_failure=None)
-        frames = SimpleNamespace(
-            identify=self.identify, look=lambda _ref, _session: SourceLook(at_us=0)
+        rows = SimpleNamespace(
+            positions=self.positions,
+            identify=self.identify,
+            look=lambda _ref, _session: SourceLook(at_us=0),
         )
         self.finished = threading.Event()
-        rows = SimpleNamespace(own=own, frames=frames)
-        self.epochs = MixedEpochs(cast("Any", self.run), cast("Any", rows), trigger=trigger)
-        self.query = MixedQuery(
+        self.epochs = MicroBatchEpochs(cast("Any", self.run), cast("Any", rows), trigger=trigger)
+        self.query = MicroBatchQuery(
             cast("Any", self.spark), self.epochs, run=cast("Any", self.run), trigger=trigger
         )
 
@@ -127,7 +129,7 @@ class Story:
         committed = last is not None and last.of_spark and last.number == number
         return None if committed else BatchRef(number=number, digest=f"digest {number}")
 
-    def begin(self) -> MixedQuery:
+    def begin(self) -> MicroBatchQuery:
         self.query.begin(cast("Any", SimpleNamespace(finish=self.finished.set)))
         return self.query
 
@@ -144,8 +146,9 @@ class Story:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mixed_query, "_LOOK_S", 0.001)
-    monkeypatch.setattr(mixed_query, "_STOP_S", PATIENCE_S)
+    monkeypatch.setattr(micro_batch_query, "_LOOK_S", 0.001)
+    monkeypatch.setattr(micro_batch_query, "_LOOK_AT_SPARK_S", 0.0)
+    monkeypatch.setattr(micro_batch_query, "_STOP_S", PATIENCE_S)
     monkeypatch.setattr(source_loop, "_LOOK_S", 0.001)
     monkeypatch.setattr(source_loop, "_FIRST_PAUSE_S", 0.001)
 
@@ -241,7 +244,7 @@ def test_with_one_epoch_own_rows_come_with_the_micro_batch_whatever_their_limit(
 def test_a_source_that_does_not_answer_keeps_neither_an_epoch_nor_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mixed_query, "_STOP_S", 0.1)
+    monkeypatch.setattr(micro_batch_query, "_STOP_S", 0.1)
     story, asked, answers = Story(), threading.Event(), threading.Event()
 
     def latest(*_: Any, **__: Any) -> int:

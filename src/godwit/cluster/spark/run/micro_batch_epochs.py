@@ -1,4 +1,4 @@
-"""Epochs of a flow that mixes DataFrames with Godwit's own sources, and their rows.
+"""Epochs of a flow over DataFrames, and over Godwit's own sources beside them, if it has any.
 
 The problem: Spark calls for an epoch when DataFrames have rows, and its own log says which; own
 sources have rows at any time, and the commit record alone says how far they were read.
@@ -25,18 +25,22 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import msgspec
 
-from godwit.cluster.spark.run.cluster import BatchRows
+from godwit.checkpoint.spark_log import update_layout
+from godwit.cluster.spark.run.batch_rows import BatchRows
 from godwit.cluster.spark.run.lifecycle import is_bounded
-from godwit.cluster.spark.run.micro_batch_query import MicroBatchRows
+from godwit.cluster.spark.run.micro_batch_looks import MicroBatchLooks
+from godwit.cluster.spark.run.micro_batches import MicroBatches, give_id, remove_leftovers
 from godwit.cluster.spark.run.source_figures import SourceProgress
-from godwit.cluster.spark.run.source_loop import OwnRows, announce_pause, num_tasks
+from godwit.cluster.spark.run.source_loop import announce_pause, num_tasks
+from godwit.cluster.spark.run.spark_stream import query_of
 from godwit.cluster.spark.run.threads import DaemonPool, GateClosedError
-from godwit.cluster.spark.stages.split_rows import assign_splits
+from godwit.cluster.spark.stages.source_rows import SourceRows, arrow_schema, feeds_of
+from godwit.cluster.spark.stages.stages import EpochRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import BatchRef
@@ -44,7 +48,6 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.run.run import SparkRun
     from godwit.cluster.spark.run.threads import EpochGate
     from godwit.cluster.spark.stages.program import Program
-    from godwit.cluster.spark.stages.stages import EpochRows
     from godwit.engine.cluster import SourceBatch, SourceLook
     from godwit.engine.lane.lane import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction
@@ -57,8 +60,8 @@ _LOOK_S: Final = 0.05
 _KEPT: Final = 1000  # epochs that are known, as many as `SparkRun.progress` has
 
 
-class MixedRows(BatchRows):
-    """Rows of micro-batches and of own sources."""
+class MicroBatchRows(BatchRows):
+    """Rows of Spark's micro-batches, with the log that says which they are, and of own sources."""
 
     has_log = True
 
@@ -67,12 +70,17 @@ class MixedRows(BatchRows):
         recovery: Recovery,
         log: CommitLog,
         *,
-        rows: DataFrame,  # as of `MicroBatchRows`
-        offsets: OffsetLayout,
+        rows: DataFrame,  # the one streaming DataFrame (`godwit.cluster.spark.stages.source_rows`)
+        offsets: OffsetLayout,  # whose the offsets are that Spark keeps of it
         trigger: Mapping[str, object] | None,  # when epochs run
     ) -> None:
-        self.frames = MicroBatchRows(recovery, log, rows=rows, offsets=offsets, trigger=trigger)
-        self.own = OwnRows(recovery, log)
+        super().__init__(recovery, log)
+        self._log, self._offsets = log, offsets
+        self._batches = MicroBatches(log.storage, offsets.lines)
+        self._looks = MicroBatchLooks(offsets, trigger)
+        self._schema = arrow_schema(rows)
+        self._rows = SourceRows(self._schema)
+        self._feeds = tuple(replace(feed, maps=()) for feed in feeds_of(recovery.flow))
         # With a trigger of one epoch, that epoch reads all there is: nothing is to be held back.
         self._ends = is_bounded(trigger) and "once" not in (trigger or {})
         self._now: SourceBatch[DataFrame] | None = None  # that was read last
@@ -81,57 +89,67 @@ class MixedRows(BatchRows):
     @property
     def latest(self) -> Any:
         """JVM RDD of the last micro-batch, which new executors read in a trial epoch."""
-        return self.frames.latest
+        return self._rows.latest
 
     def program(self, lanes: LaneFlow) -> Program:
         """Return the program of executors for both kinds of rows."""
-        own = self.own.program(lanes)
-        return replace(self.frames.program(lanes), side=own.side, sources=own.sources)
-
-    def use_log(self, log: CommitLog) -> None:
-        """Read what waits in loops from this log of the checkpoint, from now on."""
-        self.own.use_log(log)
+        return replace(super().program(lanes), feeds=self._feeds, schema=self._schema)
 
     def open(self) -> None:
-        """Open sources of both kinds; a bounded query fixes the end of own sources now."""
-        self.frames.open()
-        self.own.open()
+        """Check Spark's offset log against the checkpoint, and reorder it for this run's plan.
+
+        Its lines follow the sources of the flow, which may have changed since the last run. Own
+        sources are opened; a bounded query fixes their end now.
+        """
+        log = self._log
+        self._batches.check_last(None if log.latest is None else log.latest.last_batch)
+        update_layout(log.storage, self._offsets, committed=log.latest is not None)
+        give_id(log.storage, log.identity.query_id)
+        remove_leftovers(log.storage)
+        super().open()
         if self._ends:
-            self.own.positions.fix_ends()
+            self.positions.fix_ends()
+
+    def identify(self, number: int, last: BatchRef | None) -> BatchRef | None:
+        """Return the reference to a micro-batch; ``None`` if it is committed already.
+
+        `last`: last committed batch.
+        """
+        return self._batches.identify(number, None if last is None or not last.of_spark else last)
+
+    def look(self, ref: BatchRef, spark: SparkSession) -> SourceLook:
+        """Return the known arrival times of a micro-batch's rows; called on Spark's thread."""
+        return self._looks.look(ref, query_of(spark))
 
     def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> EpochRows:
-        """Return a batch's rows: of the micro-batch, if any, and of own sources' splits."""
+        """Return a batch's rows: of the micro-batch, if any, and of own sources' splits.
+
+        Few rows of a micro-batch are read on the driver; many are an RDD of the JVM.
+        """
         self._now = batch
-        own = assign_splits(batch, len(instruction.places))
+        own = super().read(batch, instruction)
         if batch.rows is None:
             return own
-        return self.frames.read(batch, instruction).with_others(own)
+        read = self._rows.read(batch.rows, batch.ref.number)
+        frames = EpochRows(here=read) if isinstance(read, list) else EpochRows(rdd=read)
+        return frames.with_others(own)
 
     def force_log(self, ref: BatchRef) -> None:
         """Make Spark's own log entries durable, once for each micro-batch."""
         if ref.of_spark and ref.number != self._secured:
-            self.frames.force_log(ref)
+            self._batches.force_log(ref)
             self._secured = ref.number
 
     def micro_batch_rows(self, rows: int) -> int | None:
-        """Return the number of the last batch's rows that came from a micro-batch.
-
-        ``None`` if none.
-
-        `rows`: number of all its rows.
-        """
-        batch = self._now
-        if batch is None or batch.rows is None:
+        """Return how many of the last batch's `rows` a micro-batch had; ``None``: it has none."""
+        if self._now is None or self._now.rows is None:
             return None
-        return max(0, rows - (batch.split_rows or 0))
+        return max(0, rows - (self._now.split_rows or 0))
 
     def expect_rows(self, rows: int) -> None:
         """Set the expected number of rows of the next micro-batch."""
-        self.frames.expect_rows(rows)
-
-    def close(self) -> None:
-        """Close the own sources."""
-        self.own.close()
+        self._rows.expect(rows)
+        self._looks.committed(rows)
 
 
 class SourceThread:
@@ -165,19 +183,19 @@ class SourceThread:
         return bool(wait([future], timeout_s).done)
 
 
-class MixedEpochs:
-    """Epochs with rows of either kind, or of both, whoever calls for them.
+class MicroBatchEpochs:
+    """Epochs with rows of DataFrames, of own sources, or of both, whoever calls for them.
 
     Every epoch is planned and carried out while the gate lets in nobody else, so positions are
     those of the last commit.
     """
 
     def __init__(
-        self, run: SparkRun, rows: MixedRows, *, trigger: Mapping[str, object] | None
+        self, run: SparkRun, rows: MicroBatchRows, *, trigger: Mapping[str, object] | None
     ) -> None:
         self._run, self._rows = run, rows
         self._once = trigger is not None and "once" in trigger
-        self.positions = rows.own.positions
+        self.positions = rows.positions
         self.thread = SourceThread(run.gate)
         self.figures = SourceProgress(self.positions)
         # the last epoch that was offered, until own sources are told that it is committed
@@ -185,8 +203,8 @@ class MixedEpochs:
         self._peeked: tuple[int, SourceBatch[DataFrame]] | None = None  # planned after an epoch
         self._without_frames: deque[int] = deque(maxlen=_KEPT)
         self.read_own = False  # an epoch of this run has read own sources, or they had nothing
-        rows.own.on_failure = run.background_failed
-        rows.own.on_pause = partial(announce_pause, run)
+        rows.on_failure = run.background_failed
+        rows.on_pause = partial(announce_pause, run)
 
     def run_micro_batch(
         self, rows: DataFrame, number: int, stopped: Callable[[], bool]
@@ -271,13 +289,13 @@ class MixedEpochs:
         self, rows: DataFrame, number: int, last: BatchRef | None
     ) -> SourceBatch[DataFrame] | None:
         """Plan the epoch of micro-batch `number`; ``None`` if that is committed already."""
-        ref = self._rows.frames.identify(number, last)
+        ref = self._rows.identify(number, last)
         if ref is None:
             return None
         planned = None if self._once and self.read_own else self._plan_own()
         if planned is None:
             planned = self.thread.call(self._plan_loops_only)
-        frames, own = self._rows.frames.look(ref, rows.sparkSession), self._observe_sources(planned)
+        frames, own = self._rows.look(ref, rows.sparkSession), self._observe_sources(planned)
         return _merge_batches(ref, rows, planned, own.with_others(frames))
 
     def _batch_of_own(self, last: BatchRef | None) -> SourceBatch[DataFrame] | None:
