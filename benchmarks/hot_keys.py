@@ -21,7 +21,7 @@ from benchmarks.lane_times import LaneTimes
 from benchmarks.options import read_options
 from tests.oracles.one_process import OneProcess, lane_operator
 
-from godwit.engine.lane.lane import LaneFlow, shipments
+from godwit.engine.lane.lane_flow import LaneFlow, shipments
 from godwit.engine.lane.wire import ship
 from godwit.operators import aggregates as gw
 from godwit.operators.compute import ComputeOperator

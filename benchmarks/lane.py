@@ -19,7 +19,7 @@ import pyarrow as pa
 from benchmarks.options import read_options
 from tests.oracles.one_process import OneProcess, Took, lane_operator
 
-from godwit.engine.lane.lane import LaneFlow
+from godwit.engine.lane.lane_flow import LaneFlow
 from godwit.operators import aggregates as gw
 from godwit.operators.compute import ComputeOperator
 

@@ -10,7 +10,7 @@ from tests.contract.windows_apart import WindowsApart
 
 from godwit.adapt.windows import ExchangeCosts, SplitOrCombine, Splitting, layout_of
 from godwit.cluster.spark.run.policies import OperatorPolicies
-from godwit.engine.loop import SharedConductor
+from godwit.engine.shared_conductor import SharedConductor
 from godwit.model.events import LayoutsCompared, RegroupingStarted
 from godwit.operators.windows.two_phase import ConsolidatePart
 

@@ -17,7 +17,6 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 import godwit as gw
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
-from godwit.engine.flow_epochs import is_due, is_pending
 from godwit.operators.windows.spec import tumbling
 
 if TYPE_CHECKING:
@@ -62,10 +61,6 @@ class Timed(OneProcess):
     def rows(self, *moments: int, keys: list[str] = KEYS) -> None:
         """Run an epoch with a row of every key at each moment, in seconds."""
         self.epoch([(key, moment * S, moment) for moment in moments for key in keys])
-
-    def times(self) -> dict[str, Any]:
-        """Event times that `is_due` and `is_pending` are called with."""
-        return {"view": self.view, "times": self.event_times, "clock_us": 0, "silence_us": 0}
 
     def quiet_epoch(self) -> None:
         """Run an epoch without rows."""
@@ -138,13 +133,13 @@ def test_windows_are_pending_while_their_key_groups_are_suspended(tmp_path: Path
     run.warming(Warming(goes="held"))
     run.see({"a": 1})  # after the last row
     run.end_input()
-    assert not is_due(**run.times())
-    assert is_pending(**run.times())
+    assert not run.run.epochs.is_due(run.view)
+    assert run.run.epochs.is_pending(run.view)
     run.warming(Warming(goes="works"))
     run.settle()
-    assert is_due(**run.times())
+    assert run.run.epochs.is_due(run.view)
     run.quiet_epoch()
-    assert not is_pending(**run.times())
+    assert not run.run.epochs.is_pending(run.view)
     assert len(run.out) == len(KEYS)
 
 
@@ -154,10 +149,10 @@ def test_windows_are_pending_while_epochs_are_held(tmp_path: Path) -> None:
     run.see({})  # nobody is there to run an epoch
     run.end_input()
     assert run.view.holds
-    assert not is_due(**run.times())
-    assert is_pending(**run.times())
+    assert not run.run.epochs.is_due(run.view)
+    assert run.run.epochs.is_pending(run.view)
     run.see({"c": 2})
     run.settle()
     run.quiet_epoch()
-    assert not is_pending(**run.times())
+    assert not run.run.epochs.is_pending(run.view)
     assert len(run.out) == len(KEYS)

@@ -12,7 +12,7 @@ from tests.contract.windows_apart import History, WindowsApart, expected
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.edits import drop_operator, rename_operator
 from godwit.cluster.spark.query.placement import QueryPlacement
-from godwit.engine.loop import SharedConductor
+from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import Strategy
 from godwit.model.errors import (
     CheckpointError,

@@ -26,7 +26,7 @@ from godwit.engine.instructions import (
     places_of,
     state_instruction,
 )
-from godwit.engine.lane.lane import lane_flow
+from godwit.engine.lane.lane_flow import lane_flow
 from godwit.engine.lane.messages import EpochInstruction
 from godwit.engine.recovery import recover_flow
 from godwit.migration import ComponentView, Copies

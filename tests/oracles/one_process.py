@@ -27,7 +27,7 @@ from godwit.engine.instructions import (
     places_of,
     state_instruction,
 )
-from godwit.engine.lane.lane import LaneOperator
+from godwit.engine.lane.lane_flow import LaneOperator
 from godwit.engine.lane.messages import EpochInstruction, LaneReport
 from godwit.engine.lane.source_side import LaneInput
 from godwit.migration import ComponentView, Copies
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from godwit.checkpoint.records import StateId
-    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.messages import StateInstruction
     from godwit.operators.operator import KeyedOperator
     from godwit.plan.compiled import UpstreamInput

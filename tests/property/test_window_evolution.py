@@ -21,7 +21,7 @@ from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.event_time import EventTimes
-from godwit.engine.lane.lane import lane_flow
+from godwit.engine.lane.lane_flow import lane_flow
 from godwit.engine.recovery import recover_flow
 from godwit.operators import aggregates as gw
 from godwit.operators.windows.spec import hopping, tumbling

@@ -10,7 +10,7 @@ from tests.oracles.noting_ports import NotingPorts
 from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
 from godwit.cluster.spark.query.placement import QueryPlacement
 from godwit.cluster.spark.run.threads import EpochGate
-from godwit.engine.loop import SharedConductor
+from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import (
     Conductor,
     EpochOutcome,

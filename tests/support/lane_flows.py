@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from tests.oracles.one_process import lane_operator
 
-from godwit.engine.lane.lane import LaneFlow
+from godwit.engine.lane.lane_flow import LaneFlow
 from godwit.operators import aggregates as gw
 from godwit.operators.compute import ComputeOperator
 

@@ -19,7 +19,7 @@ from godwit.checkpoint.framing import encode_record
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.local.sources import lane_inputs
 from godwit.engine.event_time import EventTimes
-from godwit.engine.lane.lane import lane_flow
+from godwit.engine.lane.lane_flow import lane_flow
 from godwit.engine.recovery import recover_flow
 from godwit.plan.staging import StagedSink
 

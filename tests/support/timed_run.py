@@ -12,7 +12,7 @@ from tests.support.fake_flow import FakeSink, resolver
 from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.engine.event_time import EventTimes, Times
-from godwit.engine.lane.lane import LaneFlow
+from godwit.engine.lane.lane_flow import LaneFlow
 from godwit.migration import ComponentView
 from godwit.operators.spreading import Spreads
 

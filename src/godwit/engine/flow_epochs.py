@@ -5,7 +5,6 @@ This is the work that `godwit.engine.loop` sequences on every cluster that runs 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from godwit.engine.cluster import AttemptLostError, SourceLook
@@ -13,7 +12,6 @@ from godwit.engine.event_time import EventTimes
 from godwit.engine.instructions import Instructor
 from godwit.engine.lane.messages import senders_that_differ
 from godwit.engine.latency import LatencyMeter
-from godwit.engine.loop import EpochDelivery
 from godwit.engine.outcomes import (
     build_commit_record,
     build_outcome,
@@ -28,12 +26,11 @@ from godwit.model.latency import LatencyHistogram
 from godwit.plan.feedback import waiting_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import BatchRef, CommitRecord, PhysicalPlan
     from godwit.engine.cluster import Cluster, SourceBatch
-    from godwit.engine.lane.messages import LaneReport
     from godwit.engine.latency import SourceLatency
     from godwit.engine.recovery import Recovery
     from godwit.engine.settings import Lanes
@@ -42,30 +39,6 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow
 
 RowsT = TypeVar("RowsT")
-
-
-def is_due(view: ProtocolView, times: EventTimes, *, clock_us: int, silence_us: int) -> bool:
-    """Return whether an epoch without input has work now, such as windows to close.
-
-    `clock_us`, `silence_us`: see `EventTimes.epoch_times`.
-    """
-    return view.due or (
-        not view.holds
-        and times.is_due(clock_us=clock_us, silence_us=silence_us, components=view.components)
-    )
-
-
-def is_pending(view: ProtocolView, times: EventTimes, *, clock_us: int, silence_us: int) -> bool:
-    """Return whether an epoch without input has work, now or once key groups are resumed.
-
-    It differs from `is_due` while a migration stops the world, there is no executor, or key groups
-    are suspended: no epoch can run then, but a query whose input has ended must not end yet.
-    """
-    return (
-        view.waiting
-        or view.due
-        or times.is_due(clock_us=clock_us, silence_us=silence_us, components={})
-    )
 
 
 def _held_watermarks(flow: CompiledFlow, record: CommitRecord | None) -> dict[str, int]:
@@ -134,12 +107,19 @@ class FlowEpochs(Generic[RowsT]):
         return None if latest is None else latest.last_batch
 
     def is_due(self, view: ProtocolView) -> bool:
-        """Return whether an epoch without input has work now."""
-        return is_due(view, self.times, **self._clocks_us())
+        """Return whether an epoch without input has work now, such as windows to close."""
+        return view.due or (
+            not view.holds and self.times.is_due(**self._clocks_us(), components=view.components)
+        )
 
     def is_pending(self, view: ProtocolView) -> bool:
-        """Return whether an epoch without input has work, now or once key groups are resumed."""
-        return is_pending(view, self.times, **self._clocks_us())
+        """Return whether an epoch without input has work, now or once key groups are resumed.
+
+        It differs from `is_due` while a migration stops the world, there is no executor, or key
+        groups are suspended: no epoch can run then, but a query whose input has ended must not end
+        yet.
+        """
+        return view.waiting or view.due or self.times.is_due(**self._clocks_us(), components={})
 
     def end_input(self) -> None:
         """Mark the input as ended, so that open windows close."""
@@ -224,6 +204,7 @@ class FlowEpochs(Generic[RowsT]):
                 sinks=self.cluster.sink_records(),
             )
         )
+        self._committed = self._batch, self._reports, self._planned_us
         self.times.after_commit(
             times, self._epoch_times, self._reports, self.cluster.monotonic_us()
         )
@@ -245,29 +226,13 @@ class FlowEpochs(Generic[RowsT]):
             counting=self._counting,
         )
 
-    def delivery(self) -> EpochDelivery:
-        """Return the delivery of the committed epoch."""
-        return EpochDelivery(
-            deliver=partial(self.cluster.deliver, self._record),
-            latencies=partial(
-                self._latencies, self._batch, self._reports, self._planned_us, self.flow.sources
-            ),
-            remarks=partial(
-                _left_out_rows,
-                self._reports,
-                {} if self._batch is None else self._batch.missing,
-                self.flow,
-            ),
-        )
+    def deliver(self) -> None:
+        """Deliver the committed epoch to the sinks."""
+        self.cluster.deliver(self._record)
 
-    def _latencies(
-        self,
-        batch: SourceBatch[Any] | None,
-        reports: Sequence[LaneReport],
-        planned_us: Mapping[str, int],  # the clocks when the attempt that was committed was planned
-        sources: Sequence[str],
-    ) -> dict[str, SourceLatency]:
-        """Return source → latencies of the rows of an epoch that is delivered now."""
+    def latencies(self) -> dict[str, SourceLatency]:
+        """Return source → latencies of the rows of the committed epoch, delivered just now."""
+        batch, reports, planned_us = self._committed
         if batch is None:
             return {}
         clock_us = planned_us["clock_us"]
@@ -276,30 +241,24 @@ class FlowEpochs(Generic[RowsT]):
         for report in reports:
             for source, of_lane in report.ages.items():
                 ages.setdefault(source, []).append(of_lane)
+        nothing_us = dict.fromkeys(self.flow.sources, clock_us)
         return self.meter.measure(
-            batch.look or SourceLook(at_us=clock_us, nothing_us=dict.fromkeys(sources, clock_us)),
+            batch.look or SourceLook(at_us=clock_us, nothing_us=nothing_us),
             rows_by_source(reports, self._counting),
             clock_us + ago_us,
             ages={source: LatencyHistogram.merged(parts) for source, parts in ages.items()},
             ago_s=ago_us / 1e6,
         )
 
-
-def _left_out_rows(
-    reports: Sequence[LaneReport],
-    missing: Mapping[str, int],  # source → rows that it no longer has
-    flow: CompiledFlow,
-    outcome: EpochOutcome,
-) -> list[tuple[type[events.Event], Mapping[str, Any]]]:
-    """Return events about rows that operators left out, or that sources could not read.
-
-    Each as its class, and its fields.
-    """
-    left_out = rows_left_out(outcome.left_out, flow)
-    return [
-        *((events.RowsLeftOut, {"epoch": outcome.epoch, **values}) for values in left_out),
-        *(
-            (events.RowsUnreadable, {"epoch": outcome.epoch, **values})
-            for values in rows_unreadable(reports, missing, flow)
-        ),
-    ]
+    def remarks(self, outcome: EpochOutcome) -> list[tuple[type[events.Event], Mapping[str, Any]]]:
+        """Return events about rows that operators left out, or that sources could not read."""
+        batch, reports, _ = self._committed
+        unreadable = rows_unreadable(reports, {} if batch is None else batch.missing, self.flow)
+        return [
+            (kind, {"epoch": outcome.epoch, **values})
+            for kind, every in (
+                (events.RowsLeftOut, rows_left_out(outcome.left_out, self.flow)),
+                (events.RowsUnreadable, unreadable),
+            )
+            for values in every
+        ]

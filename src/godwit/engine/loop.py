@@ -28,10 +28,8 @@ record where rows are processed (`godwit.engine.flow_epochs`), numbers in the si
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -44,21 +42,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from godwit.engine.latency import SourceLatency
+    from godwit.engine.shared_conductor import SharedConductor
     from godwit.migration import (
         ComponentView,
         Conductor,
         Copies,
-        EndMigration,
-        EndRegrouping,
         EpochOutcome,
-        LanesRequested,
-        MigrationRequested,
-        ProtocolView,
     )
 
 BatchT = TypeVar("BatchT")
 _BatchT_contra = TypeVar("_BatchT_contra", contravariant=True)
-_T = TypeVar("_T")
 
 
 class EpochLoop(Generic[BatchT]):
@@ -105,49 +98,12 @@ class EpochLoop(Generic[BatchT]):
             conductor.commit(outcome)
             waiting = sum(len(c.waiting) for c in conductor.view.components.values())
         self._observer.committed(outcome, plans, took_s)
-        deliver = partial(self._deliver, epochs.delivery(), outcome, waiting, stopwatch)
+        deliver = partial(self._deliver, outcome, waiting, stopwatch)
         if self._beside is None:
             deliver()
         else:
             self._delivered = self._beside(deliver)
         return outcome
-
-    def finish_delivery(self) -> None:
-        """Wait until the last committed epoch is delivered; raise the delivery's error, if any."""
-        delivered = self._delivered
-        if delivered is not None:
-            try:
-                delivered()
-            finally:
-                self._delivered = None
-
-    def _deliver(
-        self, delivery: EpochDelivery, outcome: EpochOutcome, waiting: int, stopwatch: Stopwatch
-    ) -> None:
-        """Deliver a committed epoch to the sinks, and report it.
-
-        `waiting`: number of key groups with waiting rows. Independent of attempts, so the next
-        epoch may be running.
-        """
-        with stopwatch.phase("deliver"):
-            delivery.deliver()
-        self.at_step("delivered", outcome.epoch)
-        stopwatch.stop()
-        latencies = delivery.latencies()
-        self._observer.delivered(outcome, stopwatch, latencies)
-        with self._conductor.locked() as conductor:
-            conductor.announce(
-                events.EpochCommitted,
-                epoch=outcome.epoch,
-                rows_in=outcome.rows_in,
-                rows_out=outcome.rows_out,
-                duration_ms=round(stopwatch.took_ms()["epoch"], 1),
-                waiting_key_groups=waiting,
-                latency_ms=merged_latency(latencies).figures_ms(),
-                watermarks={of: time_us // 1000 for of, time_us in outcome.watermarks.items()},
-            )
-            for kind, values in delivery.remarks(outcome):
-                conductor.announce(kind, **values)
 
     def _begin(self, epoch: int) -> tuple[Mapping[str, ComponentView], Any] | None:
         """Begin an epoch once none is held; return the components' plans, and the physical plan.
@@ -194,12 +150,47 @@ class EpochLoop(Generic[BatchT]):
             raise
         return True
 
+    def _deliver(self, outcome: EpochOutcome, waiting: int, stopwatch: Stopwatch) -> None:
+        """Deliver the committed epoch to the sinks, and report it; the next one may be running.
+
+        `waiting`: number of key groups with waiting rows.
+        """
+        with stopwatch.phase("deliver"):
+            self._epochs.deliver()
+        self.at_step("delivered", outcome.epoch)
+        stopwatch.stop()
+        latencies = self._epochs.latencies()
+        self._observer.delivered(outcome, stopwatch, latencies)
+        with self._conductor.locked() as conductor:
+            conductor.announce(
+                events.EpochCommitted,
+                epoch=outcome.epoch,
+                rows_in=outcome.rows_in,
+                rows_out=outcome.rows_out,
+                duration_ms=round(stopwatch.took_ms()["epoch"], 1),
+                waiting_key_groups=waiting,
+                latency_ms=merged_latency(latencies).figures_ms(),
+                watermarks={of: time_us // 1000 for of, time_us in outcome.watermarks.items()},
+            )
+            for kind, values in self._epochs.remarks(outcome):
+                conductor.announce(kind, **values)
+
+    def finish_delivery(self) -> None:
+        """Wait until the last committed epoch is delivered; raise the delivery's error, if any."""
+        delivered = self._delivered
+        if delivered is not None:
+            try:
+                delivered()
+            finally:
+                self._delivered = None
+
 
 class Epochs(Protocol[_BatchT_contra]):
     """Port of the loop to the epochs of a run: plan, run stages, commit, deliver.
 
-    `plan` begins an attempt at an epoch; the methods below it concern the last attempt, and are
-    called once each, in their order here.
+    `plan` begins an attempt at an epoch; the methods from it to `outcome` concern the last attempt,
+    and are called once each, in their order here. So are those after them for every committed
+    epoch, before the next commit; an attempt at the next epoch may be running meanwhile.
     """
 
     @property
@@ -239,21 +230,16 @@ class Epochs(Protocol[_BatchT_contra]):
     def outcome(self, copies: Copies) -> EpochOutcome:
         """Return the outcome of the committed epoch; `copies`: copies on executors before it."""
 
-    def delivery(self) -> EpochDelivery:
-        """Return the delivery of the committed epoch, which a later `plan` does not change."""
+    def deliver(self) -> None:
+        """Deliver the committed epoch to the sinks."""
 
+    def latencies(self) -> Mapping[str, SourceLatency]:
+        """Return source → latencies of the rows of the epoch, which was delivered just now."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochDelivery:
-    """A committed epoch, to be delivered; each function is called once, in their order here."""
-
-    deliver: Callable[[], object] = lambda: None  # delivers the epoch to the sinks
-    # measures how long the rows of the delivered epoch took; source → latencies
-    latencies: Callable[[], Mapping[str, SourceLatency]]
-    # returns kinds and fields of further events to announce of the epoch
-    remarks: Callable[[EpochOutcome], Iterable[tuple[type[events.Event], Mapping[str, Any]]]] = (
-        lambda _outcome: ()
-    )
+    def remarks(
+        self, outcome: EpochOutcome
+    ) -> Iterable[tuple[type[events.Event], Mapping[str, Any]]]:
+        """Return kinds and fields of further events to announce of the epoch."""
 
 
 class EpochObserver(Protocol):
@@ -301,104 +287,3 @@ class Stopwatch:
     def stop(self) -> None:
         """Stop the clock."""
         self._took_ms = self.took_ms()
-
-
-class SharedConductor:
-    """The conductor of a run behind one lock, for all its threads.
-
-    The lock is held for as long as the conductor thinks, never while anything is read, written or
-    waited for.
-    """
-
-    def __init__(self, conductor: Conductor) -> None:
-        self._conductor = conductor
-        self._changed = threading.Condition(threading.RLock())
-        self._closed = False
-
-    @contextmanager
-    def locked(self) -> Iterator[Conductor]:
-        """Context with the conductor under its lock.
-
-        Waiting threads check their condition afterwards.
-        """
-        with self._changed:
-            try:
-                yield self._conductor
-            finally:
-                self._changed.notify_all()
-
-    @property
-    def view(self) -> ProtocolView:
-        """State of the migration protocol, as an immutable value."""
-        return self._conductor.view
-
-    def background_failed(self, what: str, error: str) -> None:
-        """Announce that the background work `what` has failed."""
-        self.announce(events.BackgroundFailed, what=what, error=error)
-
-    def announce(self, kind: type[events.Event], **values: Any) -> None:
-        """Announce an event.
-
-        This and the following methods implement `godwit.adapt.interfaces.Migrations`.
-        """
-        with self.locked() as conductor:
-            conductor.announce(kind, **values)
-
-    def migrate(self, request: MigrationRequested) -> None:
-        """Start a migration."""
-        with self.locked() as conductor:
-            conductor.migrate(request)
-
-    def change_lanes(self, request: LanesRequested) -> None:
-        """Request that key groups change lane within their executors, from the next epoch on."""
-        with self.locked() as conductor:
-            conductor.change_lanes(request)
-
-    def drain(self, executor: str) -> None:
-        """Mark an executor as draining: key groups no longer move to it."""
-        with self.locked() as conductor:
-            conductor.drain(executor)
-
-    def stay(self, executor: str) -> None:
-        """Cancel the draining of an executor."""
-        with self.locked() as conductor:
-            conductor.stay(executor)
-
-    def cancel(self, change: str, reason: str) -> None:
-        """Cancel a migration or regrouping; key groups that have switched stay there."""
-        with self.locked() as conductor:
-            conductor.cancel(change, reason)
-
-    @property
-    def closed(self) -> bool:
-        """True once the run is over."""
-        return self._closed
-
-    def ended(self, migration: str, timeout_s: float | None) -> EndMigration | None:
-        """Wait for the end of a migration and return it; ``None`` if it has not ended by then."""
-        return self._wait_for_end(lambda conductor: conductor.ended(migration), timeout_s)
-
-    def ended_regrouping(self, regrouping: str, timeout_s: float | None) -> EndRegrouping | None:
-        """Wait for the end of a regrouping and return it; ``None`` if it has not ended by then."""
-        return self._wait_for_end(
-            lambda conductor: conductor.ended_regrouping(regrouping), timeout_s
-        )
-
-    def _wait_for_end(
-        self, ended: Callable[[Conductor], _T | None], timeout_s: float | None
-    ) -> _T | None:
-        """Wait until `ended` returns a result, and return it.
-
-        ``None`` after the time-out or the end of the run.
-        """
-        with self._changed:
-            self._changed.wait_for(
-                lambda: ended(self._conductor) is not None or self._closed, timeout_s
-            )
-            return ended(self._conductor)
-
-    def close(self) -> None:
-        """Wake all waiting threads; later waits return at once."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()

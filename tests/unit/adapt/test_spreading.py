@@ -19,8 +19,8 @@ from godwit.cluster.local.run import LocalRows, LocalRun, staged_rows
 from godwit.cluster.local.sources import lane_inputs
 from godwit.cluster.spark.query.hot_keys import QueryHotKeys
 from godwit.cluster.spark.run.policies import OperatorPolicies
-from godwit.engine.loop import SharedConductor
 from godwit.engine.settings import Lanes
+from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import ComponentView, EpochOutcome
 from godwit.model import events
 from godwit.model.assignment import even_assignment

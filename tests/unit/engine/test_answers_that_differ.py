@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from godwit.engine.cluster import AttemptLostError
-from godwit.engine.loop import EpochDelivery, EpochLoop
+from godwit.engine.loop import EpochLoop
 from godwit.model import events
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import TracebackType
 
+    from godwit.engine.latency import SourceLatency
     from godwit.migration import ComponentView, Conductor, EpochOutcome
 
 
@@ -85,12 +86,14 @@ class Story:
         outcome: EpochOutcome = cast("Any", Outcome(self.committed_epochs - 1))
         return outcome
 
-    def delivery(self) -> EpochDelivery:
-        return EpochDelivery(
-            deliver=lambda: self.note("deliver"),
-            latencies=dict,
-            remarks=lambda _: [(events.RowsLeftOut, {})],
-        )
+    def deliver(self) -> None:
+        self.note("deliver")
+
+    def latencies(self) -> dict[str, SourceLatency]:
+        return {}
+
+    def remarks(self, _outcome: object) -> list[tuple[type[events.Event], dict[str, object]]]:
+        return [(events.RowsLeftOut, {})]
 
     def now_s(self) -> float:
         self.now += 1

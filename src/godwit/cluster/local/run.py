@@ -21,11 +21,12 @@ from godwit.cluster.local.stages import add_splits, run_lanes, ship_rows
 from godwit.engine.cluster import Executor, SourceBatch
 from godwit.engine.copies import receive_copies, send_copies, warm_copies, warm_states
 from godwit.engine.flow_epochs import FlowEpochs
-from godwit.engine.lane.executor import local_store_root
-from godwit.engine.lane.lane import lane_flow, local_store
+from godwit.engine.lane.executor import local_store, local_store_root
+from godwit.engine.lane.lane_flow import lane_flow
 from godwit.engine.lane.source_side import SourceSide, check_repeated_reads
-from godwit.engine.loop import EpochLoop, SharedConductor
+from godwit.engine.loop import EpochLoop
 from godwit.engine.recovery import recover_flow, run_started
+from godwit.engine.shared_conductor import SharedConductor
 from godwit.engine.source_positions import SourcePositions
 from godwit.migration import Conductor, DropCopies, Policy, StartWarming
 from godwit.model import events

@@ -10,7 +10,8 @@ import pickle
 from typing import TYPE_CHECKING
 
 from godwit.engine.lane.instruction_parts import InstructionParts
-from godwit.engine.lane.lane import run_lane, shipments
+from godwit.engine.lane.lane import run_lane
+from godwit.engine.lane.lane_flow import shipments
 from godwit.engine.lane.messages import LaneReport
 from godwit.engine.lane.source_side import LaneInput, ship_input, ship_splits
 from godwit.engine.lane.wire import ship_arrivals, split_by_level
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.lane.source_side import NumberedSplit, SourceSide
     from godwit.engine.lane.wire import Blob

@@ -22,8 +22,9 @@ from godwit.cluster.simulated.transfers import Warming
 from godwit.cluster.simulated.workload import DrawnRows
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.latency import SourceLatency, latency_entry, merged_latency
-from godwit.engine.loop import EpochDelivery, EpochLoop, SharedConductor
+from godwit.engine.loop import EpochLoop
 from godwit.engine.row_limit import RowLimit
+from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import Conductor, DropCopies, StartWarming, inputs
 from godwit.model.assignment import even_assignment
 from godwit.model.latency import LatencyHistogram
@@ -281,11 +282,14 @@ class Simulation:
         """Return the outcome of the committed epoch."""
         return self._outcome
 
-    def delivery(self) -> EpochDelivery:
-        """Return the delivery of the committed epoch, which only measures how long rows took."""
-        return EpochDelivery(latencies=self._latencies)
+    def deliver(self) -> None:
+        """No-op: there are no sinks."""
 
-    def _latencies(self) -> dict[str, SourceLatency]:
+    def remarks(self, _outcome: EpochOutcome) -> tuple[()]:
+        """Return nothing: no rows are left out."""
+        return ()
+
+    def latencies(self) -> dict[str, SourceLatency]:
         """Return source → exact latency of its rows: each row's arrival is known here."""
         histogram = LatencyHistogram.spread(Delays.of(self._left, self._now_s).pieces)
         if not histogram.rows:

@@ -1,4 +1,4 @@
-"""The executor that this Python process belongs to, and the path of its local store.
+"""The executor that this Python process belongs to, and its local store.
 
 Invariant: what is made, trusted and removed lies in a directory that belongs to this user and that
 nobody else may write to; it may itself lie in one that everybody shares, such as ``/tmp``.  Names
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from godwit.model.errors import LocalStoreError
+from godwit.store.local_store import LocalStore
 
 _ID: Final = re.compile(r"[0-9a-f]{1,64}")
 _EXECUTOR: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
@@ -77,6 +78,21 @@ def local_store_root(local_dir: str | None, run_id: str, executor: str) -> Path:
         block_dirs = os.environ.get("SPARK_LOCAL_DIRS", "")
         local_dir = block_dirs.split(",")[0] or "/tmp"  # noqa: S108  Spark's own last resort
     return Path(local_dir) / f"godwit-{query}" / run / executor
+
+
+_stores: dict[Path, LocalStore] = {}
+
+
+def local_store(root: Path) -> LocalStore:
+    """Return the local store at `root`: the same object for the life of this process."""
+    store = _stores.get(root)
+    if store is None:
+        claim_local_store(root)
+        for known in list(_stores):
+            if known.parent != root.parent:
+                del _stores[known]
+        store = _stores[root] = LocalStore(root)
+    return store
 
 
 def claim_local_store(root: Path) -> None:

@@ -16,7 +16,7 @@ a later epoch finds it committed.  So an attempt never meets the half-done work 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,9 @@ import pyarrow as pa
 from godwit.checkpoint.entries import BatchCache, StateRows, read_chain
 from godwit.checkpoint.hydration import Hydration, recover_chains
 from godwit.columns.digest import RowsDigest
-from godwit.engine.lane.executor import claim_local_store, current_executor, local_store_root
+from godwit.engine.lane.executor import current_executor, local_store, local_store_root
 from godwit.engine.lane.files import LaneFiles
+from godwit.engine.lane.lane_flow import shipments
 from godwit.engine.lane.messages import LaneReport, OperatorReport, PassedOn
 from godwit.engine.lane.outputs import stage_output
 from godwit.engine.lane.packing import hot_schema, merge_hot_keys
@@ -45,7 +46,6 @@ from godwit.engine.lane.wire import (
     ROWS,
     UNREADABLE,
     Header,
-    Shipment,
     check_keys_stay_in_lane,
     count_key_group_pairs,
     pass_in_lane,
@@ -63,118 +63,24 @@ from godwit.operators.operator import OperatorInput
 from godwit.operators.spreading import work_by_time
 from godwit.operators.windows.event_time import NO_ARRIVALS
 from godwit.plan.grouping import keeps_keys
-from godwit.plan.staging import loop_sink
-from godwit.store.local_store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     import numpy.typing as npt
 
-    from godwit.checkpoint.entries import EntryLayout, WaitingLayout
     from godwit.checkpoint.records import StateId
+    from godwit.engine.lane.lane_flow import LaneFlow, LaneOperator
     from godwit.engine.lane.messages import EpochInstruction, OperatorInstruction, StateInstruction
     from godwit.engine.lane.rows import LaneRows
     from godwit.engine.lane.wire import Blob, Payload
     from godwit.model.key_work import OperatorWork
     from godwit.operators.broadcast import BroadcastTable
     from godwit.operators.operator import Choose, KeyedOperator, OperatorOutput
-    from godwit.plan.compiled import CompiledFlow, UpstreamInput
-    from godwit.plan.lineage import Layouts
     from godwit.plan.maps import ArrowMap
     from godwit.plan.staging import StagedSink
     from godwit.store.changes import EntryRange
-    from godwit.store.local_store import LocalState
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneOperator:
-    """An operator with what a lane needs for it: layouts and sinks."""
-
-    index: int  # of the operator in the flow
-    operator: KeyedOperator
-    # what takes its output: (index of the operator fed, maps on the way and input of that operator)
-    feeds: tuple[tuple[int, UpstreamInput], ...]
-    outputs: tuple[StagedSink, ...]  # sinks that take its output and want rows
-    left_out: StagedSink | None = None  # the sink of the rows that it leaves out
-    states: Mapping[str, EntryLayout]  # name of a state → how it is read from the checkpoint
-    waiting: WaitingLayout  # how rows that wait for it are read from the checkpoint
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneFlow:
-    """The part of a compiled flow that executors get; picklable, the same for every epoch.
-
-    Which operators share a component is not part of it: each epoch says on which level they run.
-    """
-
-    num_key_groups: int
-    operators: tuple[LaneOperator, ...]
-    # source → the sink of its rows that cannot be read
-    unreadable: Mapping[str, StagedSink] = field(default_factory=dict)
-
-
-def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink]) -> LaneFlow:
-    """Return the part of a compiled flow that executors need.
-
-    `layouts`: how states and waiting rows of each operator are read. `sinks`: the open sinks for
-    which lanes stage rows (the sinks themselves stay on the driver).
-    """
-    staged = {sink.name: sink for sink in sinks}
-    looped = [(edge.operator, loop_sink(edge)) for edge in flow.feedbacks]
-    names = [operator.name for operator in flow.operators]
-    operators = []
-    for index, operator in enumerate(flow.operators):
-        outputs = flow.outputs_of(operator.name)
-        states, waiting = layouts[operator.name]
-        operators.append(
-            LaneOperator(
-                index=index,
-                operator=operator,
-                feeds=tuple(
-                    (names.index(i.operator), i) for i in flow.inputs_fed_by(operator.name)
-                ),
-                outputs=(
-                    *(staged[o.name] for o in outputs if o.name in staged and o.is_result),
-                    *(sink for name, sink in looped if name == operator.name),
-                ),
-                left_out=next((staged.get(o.name) for o in outputs if o.left_out), None),
-                states=states,
-                waiting=waiting,
-            )
-        )
-    return LaneFlow(
-        num_key_groups=flow.num_key_groups,
-        operators=tuple(operators),
-        unreadable={
-            o.unreadable_of: staged[o.name]
-            for o in flow.outputs
-            if o.unreadable_of and o.name in staged
-        },
-    )
-
-
-def shipments(flow: LaneFlow, instruction: EpochInstruction) -> tuple[Shipment, ...]:
-    """Return the route of rows to each operator in this epoch, in the flow's order."""
-    by_itself = [
-        Shipment(
-            index=o.index,
-            level=own.level,
-            operator=o.operator,
-            places=own.places,
-            time=own.time,
-            keeps_left_out=o.left_out is not None,
-            hot_share=instruction.hot_keys / len(instruction.places),
-        )
-        for o, own in zip(flow.operators, instruction.operators, strict=True)
-    ]
-    second = {
-        role.first: by_itself[o.index]
-        for o in flow.operators
-        if (role := o.operator.two_phase) is not None and role.slot == 1
-    }
-    return tuple(replace(s, second=second.get(s.operator.name)) for s in by_itself)
+    from godwit.store.local_store import LocalState, LocalStore
 
 
 def run_lane(
@@ -239,45 +145,6 @@ class _Lane:
         # index of an operator of this level → rows that another one of this lane made for it
         self.handed_over: dict[int, list[tuple[Header, Payload]]] = {}
 
-    def run(self, by_operator: Mapping[int, Sequence[tuple[Header, Payload]]]) -> Iterator[Blob]:
-        """Run the operators of the level, and yield rows for lanes of later levels.
-
-        `by_operator`: operator number → its payloads.
-        """
-        epoch = self.instruction
-        store = local_store(local_store_root(epoch.local_dir, epoch.run_id, self.report.executor))
-        for member, own in zip(self.flow.operators, epoch.operators, strict=True):
-            if own.level != self.level:
-                continue
-            arrived = [*by_operator.get(member.index, ()), *self.handed_over.pop(member.index, ())]
-            arrived.sort(key=lambda item: item[0].sort_key)
-            self._stage_left_out(member, arrived)
-            output = self._process(member, own, arrived, store)
-            if output is not None:
-                yield from self._emit(member, output)
-
-    def pass_digest_on(self, digests: Mapping[tuple[int, int], int]) -> Iterator[Blob]:
-        """Report digests of the rows that senders have read, and send them to the next level.
-
-        `digests`: result of `read_digests`.
-        """
-        self.report.digests.update(digests)
-        if self.level == self.instruction.levels:
-            return
-        of_all: tuple[tuple[int, Mapping[Any, int]], ...] = (
-            (self.place, digests),
-            (self.place + EMITTED, self.emitted),
-        )
-        for number, every in of_all:
-            if every:
-                joined = hash(tuple(sorted(every.items()))) % 2**64  # of integers: no seed
-                yield from ship_digest(
-                    joined,
-                    (self.level, number),
-                    level=self.level + 1,
-                    places=len(self.instruction.places),
-                )
-
     def stage_unreadable(self, payloads: Iterable[tuple[Header, bytes]]) -> None:
         """Count rows that sources could not read, and stage them for their sinks."""
         counts = self.report.unreadable
@@ -296,6 +163,23 @@ class _Lane:
                 epoch=self.instruction.epoch,
                 place=self.place,
             )
+
+    def run(self, by_operator: Mapping[int, Sequence[tuple[Header, Payload]]]) -> Iterator[Blob]:
+        """Run the operators of the level, and yield rows for lanes of later levels.
+
+        `by_operator`: operator number → its payloads.
+        """
+        epoch = self.instruction
+        store = local_store(local_store_root(epoch.local_dir, epoch.run_id, self.report.executor))
+        for member, own in zip(self.flow.operators, epoch.operators, strict=True):
+            if own.level != self.level:
+                continue
+            arrived = [*by_operator.get(member.index, ()), *self.handed_over.pop(member.index, ())]
+            arrived.sort(key=lambda item: item[0].sort_key)
+            self._stage_left_out(member, arrived)
+            output = self._process(member, own, arrived, store)
+            if output is not None:
+                yield from self._emit(member, output)
 
     def _stage_left_out(
         self, member: LaneOperator, arrived: Sequence[tuple[Header, Payload]]
@@ -468,6 +352,33 @@ class _Lane:
             )
         return hydrations, cold
 
+    def _hydrate_state(
+        self,
+        member: LaneOperator,
+        instruction: OperatorInstruction,
+        state: StateInstruction,
+        store: LocalStore,
+        gone: EntryRange | None,
+    ) -> Hydration:
+        """Return the copies of one state, ready to be brought up to date.
+
+        `gone`: range of expired panes, whose entries are left out.
+        """
+        epoch, num_key_groups = self.instruction, len(instruction.places)
+        layout = member.states[state.state.state]
+        return Hydration(
+            local=store.state(str(state.state), layout.schema, num_key_groups),
+            layout=layout,
+            homes=np.full(num_key_groups, epoch.places[self.place].lane, np.int32),
+            storage=epoch.storage,
+            segments=state.segments,
+            snapshots=state.snapshots,
+            floor=state.floor,
+            load=instruction.load,
+            recover=partial(recover_chains, epoch.storage, state.recorded_as, epoch.epoch - 1),
+            gone=gone,
+        )
+
     def _write_snapshots(
         self,
         operator: KeyedOperator,
@@ -513,33 +424,6 @@ class _Lane:
             rows = read_chain(storage, chain, member.states[state], cache=cache)
             left[state] = left[state].followed_by(rows) if state in left else rows
         return left
-
-    def _hydrate_state(
-        self,
-        member: LaneOperator,
-        instruction: OperatorInstruction,
-        state: StateInstruction,
-        store: LocalStore,
-        gone: EntryRange | None,
-    ) -> Hydration:
-        """Return the copies of one state, ready to be brought up to date.
-
-        `gone`: range of expired panes, whose entries are left out.
-        """
-        epoch, num_key_groups = self.instruction, len(instruction.places)
-        layout = member.states[state.state.state]
-        return Hydration(
-            local=store.state(str(state.state), layout.schema, num_key_groups),
-            layout=layout,
-            homes=np.full(num_key_groups, epoch.places[self.place].lane, np.int32),
-            storage=epoch.storage,
-            segments=state.segments,
-            snapshots=state.snapshots,
-            floor=state.floor,
-            load=instruction.load,
-            recover=partial(recover_chains, epoch.storage, state.recorded_as, epoch.epoch - 1),
-            gone=gone,
-        )
 
     # -- what comes of it -------------------------------------------------------------------------
 
@@ -616,6 +500,28 @@ class _Lane:
             if payload[0] in (ROWS, PARTIAL) and places[place].executor != here:
                 passed_on.crossed_bytes += len(payload)
             yield blob
+
+    def pass_digest_on(self, digests: Mapping[tuple[int, int], int]) -> Iterator[Blob]:
+        """Report digests of the rows that senders have read, and send them to the next level.
+
+        `digests`: result of `read_digests`.
+        """
+        self.report.digests.update(digests)
+        if self.level == self.instruction.levels:
+            return
+        of_all: tuple[tuple[int, Mapping[Any, int]], ...] = (
+            (self.place, digests),
+            (self.place + EMITTED, self.emitted),
+        )
+        for number, every in of_all:
+            if every:
+                joined = hash(tuple(sorted(every.items()))) % 2**64  # of integers: no seed
+                yield from ship_digest(
+                    joined,
+                    (self.level, number),
+                    level=self.level + 1,
+                    places=len(self.instruction.places),
+                )
 
     def finish(self) -> LaneReport:
         """Write the changelog and the staged output to files, and return the report."""
@@ -717,18 +623,3 @@ def _load_by_key_group(processed: OperatorOutput, cpu_ms: float) -> KeyGroupLoad
         cpu_ms=own_ms + shared_ms,
         busy_ms=shared_ms + (own_ms if processed.busy_ms is None else processed.busy_ms),
     )
-
-
-_stores: dict[Path, LocalStore] = {}
-
-
-def local_store(root: Path) -> LocalStore:
-    """Return the local store at `root`: the same object for the life of this process."""
-    store = _stores.get(root)
-    if store is None:
-        claim_local_store(root)
-        for known in list(_stores):
-            if known.parent != root.parent:
-                del _stores[known]
-        store = _stores[root] = LocalStore(root)
-    return store

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from godwit.engine.lane.executor import claim_local_store, local_store_root
-from godwit.engine.lane.lane import local_store
+from godwit.engine.lane.executor import claim_local_store, local_store, local_store_root
 from godwit.model.errors import LocalStoreError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from tests.oracles.one_process import OneProcess, lane_operator
 from tests.support.window_flows import WindowedRun
 
-from godwit.engine.lane.lane import LaneFlow
+from godwit.engine.lane.lane_flow import LaneFlow
 from godwit.engine.lane.packing import hot_hashes, mask_of_hot_rows, sample_positions
 from godwit.engine.outcomes import hot_keys_of
 from godwit.operators import aggregates as gw

@@ -11,7 +11,8 @@ from tests.oracles.one_process import OneProcess
 from tests.support.lane_flows import flow_of, rows_of, sums
 
 from godwit.checkpoint.records import StateId
-from godwit.engine.lane.lane import run_lane, shipments
+from godwit.engine.lane.lane import run_lane
+from godwit.engine.lane.lane_flow import shipments
 from godwit.engine.lane.messages import LaneReport, OperatorReport
 from godwit.engine.lane.wire import ship, split_by_level
 from godwit.model.errors import UserFunctionError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from pathlib import Path
 
-    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.wire import Blob
 
 

@@ -22,7 +22,7 @@ from godwit.sources.source import Split
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
 
 

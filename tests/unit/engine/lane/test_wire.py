@@ -11,7 +11,7 @@ from tests.oracles.one_process import OneProcess, lane_operator
 from tests.support.lane_flows import rows_of, sums
 
 from godwit.columns.hashing import hash_keys
-from godwit.engine.lane.lane import LaneFlow
+from godwit.engine.lane.lane_flow import LaneFlow
 from godwit.engine.lane.wire import Header, Shipment, ship, unpack_rows
 from godwit.model.key_groups import key_groups_of
 from godwit.operators import aggregates as gw

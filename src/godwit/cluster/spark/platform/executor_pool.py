@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
     from godwit.cluster.spark.run.threads import EpochGate
-    from godwit.engine.loop import SharedConductor
+    from godwit.engine.shared_conductor import SharedConductor
     from godwit.migration import ProtocolView
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
     from godwit.cluster.spark.run.cluster import LostExecutors, SparkCluster
     from godwit.engine.lane.wire import Blob
-    from godwit.engine.loop import SharedConductor
+    from godwit.engine.shared_conductor import SharedConductor
 
 
 def live_executors(spark: SparkContext, *, spare_slots: int = 0) -> tuple[Executor, ...]:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.cluster.spark.run.controller import ControllerThread
-    from godwit.engine.loop import SharedConductor
+    from godwit.engine.shared_conductor import SharedConductor
     from godwit.migration import EndMigration
     from godwit.model.key_groups import KeyGroupPairs
     from godwit.planning import Problem

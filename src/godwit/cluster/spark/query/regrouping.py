@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from godwit.cluster.spark.run.run import SparkRun
-    from godwit.engine.loop import SharedConductor
     from godwit.engine.regrouping import RegroupingPlan
+    from godwit.engine.shared_conductor import SharedConductor
     from godwit.migration import Bounds, EndRegrouping
 
 

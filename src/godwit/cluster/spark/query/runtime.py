@@ -26,9 +26,10 @@ from godwit.cluster.spark.run.micro_batch_epochs import MicroBatchEpochs, MicroB
 from godwit.cluster.spark.run.micro_batch_query import MicroBatchQuery
 from godwit.cluster.spark.run.micro_batches import quick_local_logs, wait_for_sources
 from godwit.cluster.spark.run.opening import open_run
-from godwit.cluster.spark.run.source_loop import SourceLoop, interval_s
+from godwit.cluster.spark.run.source_loop import SourceLoop
 from godwit.cluster.spark.run.spark_stream import is_stopped
 from godwit.cluster.spark.run.threads import EpochGate
+from godwit.cluster.spark.run.trigger import interval_s
 from godwit.cluster.spark.stages.pickling import check_picklable
 from godwit.cluster.spark.stages.source_plans import (
     check_offset_log,

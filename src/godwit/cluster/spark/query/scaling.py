@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
     from godwit.cluster.spark.query.placement import AnyStrategy, Migration, QueryPlacement
     from godwit.cluster.spark.run.run import SparkRun
-    from godwit.engine.loop import SharedConductor
+    from godwit.engine.shared_conductor import SharedConductor
     from godwit.migration import Bounds
     from godwit.planning import Problem
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from godwit.cluster.spark.resident.job import Tasks
-    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, Place
 
 _PAUSE: Final = 10

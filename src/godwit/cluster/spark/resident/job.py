@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from godwit.cluster.spark.resident.channel import Channel
     from godwit.cluster.spark.run.threads import DaemonPool
-    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction, Place
 
 _HANDSHAKE_S = 5.0

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from godwit.cluster.spark.resident.channel import Channel
     from godwit.engine.lane.instruction_parts import InstructionParts
-    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, Place
     from godwit.engine.lane.wire import Blob
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.run.cluster import SparkCluster
     from godwit.engine.instructions import Instructor
     from godwit.engine.lane.messages import StateInstruction
-    from godwit.engine.loop import SharedConductor
+    from godwit.engine.shared_conductor import SharedConductor
     from godwit.migration import PeerCopies, Warmed
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import BatchRef
     from godwit.cluster.spark.stages.stages import EpochRows
     from godwit.engine.cluster import SourceBatch
-    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.recovery import Recovery
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from godwit.adapt import Control, EpochObserved, ExecutorPool
     from godwit.checkpoint.records import BatchRef
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.engine.loop import SharedConductor
+    from godwit.engine.shared_conductor import SharedConductor
     from godwit.migration import Conductor
     from godwit.model.latency import LatencyHistogram
     from godwit.plan.compiled import CompiledFlow

@@ -22,7 +22,7 @@ from godwit.model.errors import EndingError, InvalidFlowError, StopTimeoutError
 from godwit.model.naming import check_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from godwit.cluster.spark.observe.dispatcher import EventDispatcher
     from godwit.cluster.spark.run.run import SparkRun
@@ -74,11 +74,6 @@ class EpochDriver(Protocol):
 
     def add_source_figures(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the progress of epochs with figures of their sources added, if known."""
-
-
-def is_bounded(trigger: Mapping[str, object] | None) -> bool:
-    """Return whether a trigger ends the query with the available input."""
-    return bool(trigger) and not {"availableNow", "once"}.isdisjoint(trigger or ())
 
 
 class LoopThread:

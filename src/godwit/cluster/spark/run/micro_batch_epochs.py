@@ -27,13 +27,13 @@ import msgspec
 
 from godwit.checkpoint.spark_log import update_layout
 from godwit.cluster.spark.run.batch_rows import BatchRows
-from godwit.cluster.spark.run.lifecycle import is_bounded
 from godwit.cluster.spark.run.micro_batch_looks import MicroBatchLooks
 from godwit.cluster.spark.run.micro_batches import MicroBatches, give_id, remove_leftovers
 from godwit.cluster.spark.run.source_figures import SourceProgress
 from godwit.cluster.spark.run.source_loop import announce_pause, num_tasks
 from godwit.cluster.spark.run.spark_stream import query_of
 from godwit.cluster.spark.run.threads import DaemonPool, GateClosedError
+from godwit.cluster.spark.run.trigger import is_bounded, is_once
 from godwit.cluster.spark.stages.source_rows import SourceRows, arrow_schema, feeds_of
 from godwit.cluster.spark.stages.stages import EpochRows
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.run.threads import EpochGate
     from godwit.cluster.spark.stages.program import Program
     from godwit.engine.cluster import SourceBatch, SourceLook
-    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.recovery import Recovery
 
@@ -82,7 +82,7 @@ class MicroBatchRows(BatchRows):
         self._rows = SourceRows(self._schema)
         self._feeds = tuple(replace(feed, maps=()) for feed in feeds_of(recovery.flow))
         # With a trigger of one epoch, that epoch reads all there is: nothing is to be held back.
-        self._ends = is_bounded(trigger) and "once" not in (trigger or {})
+        self._ends = is_bounded(trigger) and not is_once(trigger)
         self._now: SourceBatch[DataFrame] | None = None  # that was read last
         self._secured = -1  # micro-batch whose entries of Spark's log are durable
 
@@ -194,7 +194,7 @@ class MicroBatchEpochs:
         self, run: SparkRun, rows: MicroBatchRows, *, trigger: Mapping[str, object] | None
     ) -> None:
         self._run, self._rows = run, rows
-        self._once = trigger is not None and "once" in trigger
+        self._once = is_once(trigger)
         self.positions = rows.positions
         self.thread = SourceThread(run.gate)
         self.figures = SourceProgress(self.positions)

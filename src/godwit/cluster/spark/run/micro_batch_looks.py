@@ -17,8 +17,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.cluster.spark.observe.progress import offsets_behind
+from godwit.cluster.spark.run.trigger import known_interval_s
 from godwit.engine.cluster import SourceLook
-from godwit.model.durations import read_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,9 +46,7 @@ class MicroBatchLooks:
         self._now_us = now_us
         # by Spark's number of a source: the source of the flow that reads it
         self._names = [readings[0].source if readings else "" for readings in offsets.readings]
-        text = str((trigger or {}).get("processingTime", ""))
-        interval_us = read_duration(text.strip().lower().removeprefix("interval "))
-        self._interval_us = max(interval_us or 0, 0)
+        self._interval_us = round(known_interval_s(trigger) * 1e6)
         self._committed_us: int | None = None  # when the last micro-batch of this run was
         self._rows = 0  # it had
         self._last: tuple[int, int] | None = None  # its number, and when Spark looked for it

@@ -18,10 +18,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.cluster.spark.observe.progress import add_source_figures, rows_held_back, source_lag
-from godwit.cluster.spark.run.lifecycle import LoopThread, is_bounded
+from godwit.cluster.spark.run.lifecycle import LoopThread
 from godwit.cluster.spark.run.source_loop import ReadPace, Waiters, unanswered_error
 from godwit.cluster.spark.run.spark_stream import SparkStream
 from godwit.cluster.spark.run.threads import GateClosedError
+from godwit.cluster.spark.run.trigger import is_bounded, is_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -55,7 +56,7 @@ class MicroBatchQuery:
         self._epochs, self._figures, self._ask = epochs, epochs.figures, epochs.thread.call
         self._stream = SparkStream(spark_query, trigger, batches=lambda: run.batches)
         self._bounded = is_bounded(trigger)
-        self._once = trigger is not None and "once" in trigger
+        self._once = is_once(trigger)
         self._pace, self._waiters = ReadPace(trigger), Waiters(epochs.positions)
         self._has_sources = bool(epochs.positions.sources)
         self._own_ended = not self._has_sources

@@ -40,14 +40,14 @@ from godwit.cluster.spark.run.cluster import LostExecutors, SinkSession, SparkCl
 from godwit.cluster.spark.run.controller import ControllerThread, last_memory, past_decisions
 from godwit.cluster.spark.run.policies import OperatorPolicies
 from godwit.cluster.spark.run.run import SOURCES, RunParts, SparkRun
-from godwit.cluster.spark.run.source_loop import known_interval_s
 from godwit.cluster.spark.run.threads import DaemonPool, close_all
+from godwit.cluster.spark.run.trigger import known_interval_s
 from godwit.cluster.spark.stages.stages import lanes_of, ship_program
 from godwit.engine.flow_epochs import FlowEpochs
-from godwit.engine.lane.lane import lane_flow
-from godwit.engine.loop import SharedConductor
+from godwit.engine.lane.lane_flow import lane_flow
 from godwit.engine.outputs import OpenSinks, staged_sinks
 from godwit.engine.recovery import last_loads, recover_flow, run_started
+from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import Conductor, LoadSummary
 from godwit.model import events
 

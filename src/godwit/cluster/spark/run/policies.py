@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from godwit.adapt.policy import AdaptationPolicy, Announce, Proposal
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import StateId
-    from godwit.engine.loop import SharedConductor
+    from godwit.engine.shared_conductor import SharedConductor
     from godwit.engine.sharing import PaneMeter
     from godwit.engine.spreading import SpreadOrders
     from godwit.migration import ComponentView, EpochOutcome

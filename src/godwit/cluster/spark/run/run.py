@@ -20,7 +20,7 @@ from godwit.checkpoint.collection import collect_garbage
 from godwit.cluster.spark.run.repartitioning import Repartitioning
 from godwit.cluster.spark.run.threads import GateClosedError, Guard, close_all
 from godwit.engine.latency import latency_entry, merged_latency
-from godwit.engine.loop import EpochLoop, SharedConductor
+from godwit.engine.loop import EpochLoop
 from godwit.engine.outcomes import progress_of
 from godwit.model import events
 from godwit.plan.explain import UserNames
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from godwit.engine.flow_epochs import FlowEpochs
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
+    from godwit.engine.shared_conductor import SharedConductor
     from godwit.engine.spreading import SpreadOrders
     from godwit.migration import ComponentView, EpochOutcome, ProtocolView
     from godwit.plan.compiled import CompiledFlow

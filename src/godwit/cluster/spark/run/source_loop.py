@@ -16,20 +16,19 @@ import math
 import threading
 import time
 import uuid
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from time import thread_time
 from typing import TYPE_CHECKING, Any, Final
 
-from godwit.cluster.spark.run.lifecycle import LoopThread, is_bounded
+from godwit.cluster.spark.run.lifecycle import LoopThread
 from godwit.cluster.spark.run.source_figures import SourceProgress, now_us
 from godwit.cluster.spark.run.threads import close_all
+from godwit.cluster.spark.run.trigger import interval_s, is_bounded, is_once
 from godwit.cluster.spark.stages.split_rows import has_few_rows
 from godwit.engine.row_limit import RowLimit
 from godwit.model import events
-from godwit.model.durations import read_duration
-from godwit.model.errors import InvalidFlowError, StopTimeoutError
+from godwit.model.errors import StopTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -55,30 +54,6 @@ than the CPU time it took, so that a query without input takes little of a core.
 _LONG_S: Final = 10.0
 """A call of a source that takes longer is in the query's status."""
 _STOP_S: Final = 10.0
-
-
-def interval_s(trigger: Mapping[str, object] | None) -> float:
-    """Return the trigger's interval in seconds; 0 if it has none.
-
-    Raises `InvalidFlowError` if the interval is no length of time.
-    """
-    text = (trigger or {}).get("processingTime")
-    if text is None:
-        return 0.0
-    length_us = read_duration(str(text).strip().lower().removeprefix("interval "))
-    if length_us is None or length_us < 0:
-        raise InvalidFlowError(
-            f"The trigger processingTime of start is {text!r}, which is no length of time.",
-            remedy='Give an interval such as "500 milliseconds", "1 second" or "2 minutes".',
-        )
-    return length_us / 1e6
-
-
-def known_interval_s(trigger: Mapping[str, object] | None) -> float:
-    """Return the trigger's interval in seconds; 0 also if only Spark can parse it."""
-    with suppress(InvalidFlowError):
-        return interval_s(trigger)
-    return 0.0
 
 
 class ReadPace:
@@ -323,7 +298,7 @@ class SourceLoop:
         if self._input_ended or self._pace.seconds_to_poll > 0:
             return self._run_round(due=False)
         began_s = time.monotonic()
-        once = self._trigger is not None and "once" in self._trigger
+        once = is_once(self._trigger)
         limit, after = self._limit.per_source(len(self._positions.sources)), self._run.log.latest
         plan = partial(self._positions.plan, num_tasks(self._run), limit=limit, everything=once)
         asked_us, planned = now_us(), plan()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from godwit.cluster.spark.run.lifecycle import is_bounded
+from godwit.cluster.spark.run.trigger import is_bounded, is_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,7 +47,7 @@ class SparkStream:
         """Return whether Spark's query has ended without an error, because its input has."""
         if not is_bounded(self._trigger):
             return False
-        if self._trigger is not None and "once" in self._trigger and self._batches():
+        if is_once(self._trigger) and self._batches():
             return True
         try:
             # Set when Spark has looked for more input and found none, which ends such a query.

@@ -23,8 +23,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from godwit.engine.lane.executor import current_executor, local_store_root
-from godwit.engine.lane.lane import local_store
+from godwit.engine.lane.executor import current_executor, local_store, local_store_root
 from godwit.model.errors import LocalStoreError
 
 if TYPE_CHECKING:

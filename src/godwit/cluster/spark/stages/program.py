@@ -15,13 +15,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from godwit.cluster.spark.stages.source_rows import read_feeds
-from godwit.engine.lane.lane import shipments
+from godwit.engine.lane.lane_flow import shipments
 from godwit.engine.lane.source_side import NumberedSplit, gather_batches, ship_input, ship_splits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.lane.source_side import Feed, SourceSide
     from godwit.engine.lane.wire import Blob

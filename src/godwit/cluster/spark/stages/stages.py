@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.resident.epoch_lanes import EpochLanes
     from godwit.cluster.spark.resident.lanes import ResidentLanes
     from godwit.cluster.spark.stages.program import Program
-    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.lane.wire import Blob
 

@@ -23,8 +23,7 @@ from godwit.cluster.spark.stages.exchange import (
     run_streamed,
 )
 from godwit.engine import copies
-from godwit.engine.lane.executor import current_executor, local_store_root
-from godwit.engine.lane.lane import local_store
+from godwit.engine.lane.executor import current_executor, local_store, local_store_root
 from godwit.model.errors import GodwitError, MigrationError
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from godwit.cluster.spark.run.controller import (
     last_memory,
     past_decisions,
 )
-from godwit.engine.loop import SharedConductor
+from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import EpochOutcome, MigrationRequested
 from godwit.model import events
 from godwit.model.errors import MigrationError

@@ -17,8 +17,8 @@ from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.run import policies
 from godwit.cluster.spark.run.policies import OperatorPolicies
 from godwit.engine.cluster import Executor
-from godwit.engine.loop import SharedConductor
 from godwit.engine.recovery import recover_flow, run_started
+from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import Conductor, EpochOutcome, Policy
 from godwit.model.events import (
     BackgroundFailed,

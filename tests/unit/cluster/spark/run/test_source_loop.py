@@ -10,8 +10,9 @@ import pytest
 
 import godwit as gw
 from godwit.cluster.spark.run import source_loop
-from godwit.cluster.spark.run.source_loop import SourceLoop, interval_s
+from godwit.cluster.spark.run.source_loop import SourceLoop
 from godwit.cluster.spark.run.threads import EpochGate
+from godwit.cluster.spark.run.trigger import interval_s
 from godwit.engine.source_positions import RecordedSources, SourcePositions
 from godwit.model.errors import (
     CheckpointInUseError,

@@ -1,0 +1,46 @@
+"""Triggers of epochs, as users give them to start and Spark spells them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from godwit.model.durations import read_duration
+from godwit.model.errors import InvalidFlowError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def is_bounded(trigger: Mapping[str, object] | None) -> bool:
+    """Return whether a trigger ends the query with the available input."""
+    return bool(trigger) and not {"availableNow", "once"}.isdisjoint(trigger or ())
+
+
+def is_once(trigger: Mapping[str, object] | None) -> bool:
+    """Return whether a trigger asks for one epoch over the available input."""
+    return "once" in (trigger or {})
+
+
+def interval_s(trigger: Mapping[str, object] | None) -> float:
+    """Return the trigger's interval in seconds; 0 if it has none.
+
+    Raises `InvalidFlowError` if the interval is no length of time.
+    """
+    text = (trigger or {}).get("processingTime")
+    if text is None:
+        return 0.0
+    length_us = read_duration(str(text).strip().lower().removeprefix("interval "))
+    if length_us is None or length_us < 0:
+        raise InvalidFlowError(
+            f"The trigger processingTime of start is {text!r}, which is no length of time.",
+            remedy='Give an interval such as "500 milliseconds", "1 second" or "2 minutes".',
+        )
+    return length_us / 1e6
+
+
+def known_interval_s(trigger: Mapping[str, object] | None) -> float:
+    """Return the trigger's interval in seconds; 0 also if only Spark can parse it."""
+    with suppress(InvalidFlowError):
+        return interval_s(trigger)
+    return 0.0
