@@ -27,7 +27,7 @@ from godwit.adapt.spreading import parts_for
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.local.run import LocalRows, LocalRun
+from godwit.cluster.local.run import LocalRun
 from godwit.cluster.local.sources import lane_inputs
 from godwit.engine.settings import Lanes
 from godwit.engine.state_view import view_state
@@ -95,7 +95,7 @@ class Way(LaneTimes):
     def epoch(self, rows: pa.Table) -> None:
         """Run an epoch; four source partitions."""
         given = lane_inputs(self.run.flow, {"rows": rows}, partitions=4)
-        outcome = self.run.epoch(LocalRows(rows=given))
+        outcome = self.run.epoch(given)
         self.epochs.append(list(outcome.executor_cpu_ms.values()))
 
     @property

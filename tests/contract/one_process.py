@@ -12,7 +12,7 @@ from tests.contract.flow import NUM_KEY_GROUPS, build
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.local.run import LocalRows, LocalRun, staged_rows
+from godwit.cluster.local.run import LocalRun, staged_rows
 from godwit.cluster.local.sources import lane_inputs
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.outcomes import state_bytes
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import CommitRecord, PhysicalPlan, StateId
+    from godwit.cluster.local.run import LocalRows
     from godwit.engine.cluster import SourceBatch
     from godwit.engine.event_time import EventTimes
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
@@ -289,8 +290,9 @@ class OneProcess:
         if number is None:
             self.run.epoch(None)
             return
-        rows = LocalRows(rows=self.rows_of_batch(number))
-        self.run.epoch(rows, batch=BatchRef(number=number, digest=str(number)))
+        self.run.epoch(
+            self.rows_of_batch(number), batch=BatchRef(number=number, digest=str(number))
+        )
 
     def rows_of_batch(self, number: int) -> Mapping[Any, list[pa.RecordBatch]]:
         """Rows of a batch, as operators read them."""

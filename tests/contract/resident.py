@@ -24,7 +24,6 @@ import pytest
 from pyspark import cloudpickle
 from tests.contract.one_process import OneProcess, _Run
 
-from godwit.cluster.local.run import LocalRows
 from godwit.cluster.local.stages import run_lanes, ship_rows
 from godwit.cluster.spark.resident.epoch_lanes import EpochLanes
 from godwit.cluster.spark.resident.lanes import ResidentLanes
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
     from tests.contract.scenario import Policy
 
+    from godwit.cluster.local.run import LocalRows
     from godwit.engine.cluster import SourceBatch
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, Place
 
@@ -103,8 +103,8 @@ class _ResidentRun(_Run):
     def run_stages(
         self, instruction: EpochInstruction, batch: SourceBatch[LocalRows] | None
     ) -> list[LaneReport]:
-        rows = LocalRows(rows={}) if batch is None or batch.rows is None else batch.rows
-        boxes = ship_rows(self._lanes, instruction, rows.rows, rows.newest)
+        rows = {} if batch is None or batch.rows is None else batch.rows
+        boxes = ship_rows(self._lanes, instruction, rows)
         reports = self.owner.resident_stages(instruction, dict(enumerate(boxes)))
         if reports is None:
             instruction = pickle.loads(pickle.dumps(instruction))

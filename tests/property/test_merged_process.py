@@ -36,7 +36,7 @@ from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.local.run import LocalRows, LocalRun, staged_rows
+from godwit.cluster.local.run import LocalRun, staged_rows
 from godwit.cluster.local.sources import lane_inputs
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.settings import Lanes
@@ -186,7 +186,7 @@ class HotKeys(RuleBasedStateMachine):
         )
         while (last := self.run.epochs.last_batch) is None or last.number < number:
             try:
-                given = LocalRows(rows=lane_inputs(self.run.flow, {"rows": table}, partitions=2))
+                given = lane_inputs(self.run.flow, {"rows": table}, partitions=2)
                 self.run.epoch(given, batch=BatchRef(number=number, digest=str(number)))
             except DiedError:
                 self.open()

@@ -20,7 +20,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.local.run import LocalRows, LocalRun, staged_rows
+from godwit.cluster.local.run import LocalRun, staged_rows
 from godwit.cluster.local.sources import lane_inputs
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.settings import Lanes
@@ -161,7 +161,7 @@ class History:
             )
             for name, rows in self.batches[number].items()
         }
-        rows = LocalRows(rows=lane_inputs(self.run.flow, tables, partitions=2))
+        rows = lane_inputs(self.run.flow, tables, partitions=2)
         self.run.epoch(rows, batch=BatchRef(number=number, digest=str(number)))
 
     def found(self) -> Counter[tuple[Any, ...]]:

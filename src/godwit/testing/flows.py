@@ -26,7 +26,7 @@ from godwit.api.stand_in import is_stand_in, map_rows
 from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.ownership import acquire_lease
 from godwit.checkpoint.storage import CheckpointStorage, LocalStorage, PosixDisk
-from godwit.cluster.local.run import LocalRows, LocalRun, staged_rows
+from godwit.cluster.local.run import LocalRun, staged_rows
 from godwit.cluster.local.sources import check_loops, check_sources, lane_inputs, split_into_epochs
 from godwit.columns.tables import table_of
 from godwit.columns.types import to_schema
@@ -519,7 +519,7 @@ class Run:
         self._clock_us = self._driver.clock_us
         first = self._driver.log.latest_epoch + 1
         if watermarks:
-            self._driver.epoch(LocalRows(rows={}, newest=self._newest(watermarks)))
+            self._driver.advance_watermarks(self._newest(watermarks))
         return self._settled(first)
 
     @user_call
@@ -1077,7 +1077,7 @@ class Run:
                 source: table_of(source, given, self._schemas[source], self._needed[source])
                 for source, given in inputs.items()
             }
-            rows = LocalRows(rows=lane_inputs(self.flow, tables, self._apply_maps))
+            rows = lane_inputs(self.flow, tables, self._apply_maps)
             ran = self._driver.read_epoch(rows, limit=limit) is not None
         for _ in self._driver.run_until_idle():
             pass

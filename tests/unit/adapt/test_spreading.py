@@ -15,7 +15,7 @@ from godwit.adapt.policy import FlowEpoch, ManualOverrides, Proposal
 from godwit.adapt.spreading import SpreadHotKeys, SpreadKeyOver, parts_for, spreading_of
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.local.run import LocalRows, LocalRun, staged_rows
+from godwit.cluster.local.run import LocalRun, staged_rows
 from godwit.cluster.local.sources import lane_inputs
 from godwit.cluster.spark.query.hot_keys import QueryHotKeys
 from godwit.cluster.spark.run.policies import OperatorPolicies
@@ -229,9 +229,7 @@ class Story:
             ]
             given[name] = pa.Table.from_arrays(columns, schema=SCHEMA)
         self.second += 2
-        self.observe(
-            self.run.epoch(LocalRows(rows=lane_inputs(self.run.flow, given, partitions=3)))
-        )
+        self.observe(self.run.epoch(lane_inputs(self.run.flow, given, partitions=3)))
 
     def observe(self, outcome: EpochOutcome) -> None:
         self.hot = outcome.hot_keys

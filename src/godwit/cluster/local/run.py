@@ -11,7 +11,7 @@ from __future__ import annotations
 import pickle
 import shutil
 import uuid
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,15 +63,10 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow
     from godwit.store.local_store import LocalState
 
+    LocalRows = Mapping[LaneInput, Sequence[pa.RecordBatch]]
+    """Input of an operator → its rows in memory, a batch per source partition."""
+
 _PATIENCE = 3_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalRows:
-    """Rows in memory that an epoch is given, and event times that no row has."""
-
-    rows: Mapping[LaneInput, Sequence[pa.RecordBatch]]  # a batch per source partition
-    newest: Mapping[int, int] = field(default_factory=dict)  # see `ship_rows`
 
 
 class LocalRun:
@@ -117,6 +112,7 @@ class LocalRun:
         self.copies_fail: str | None = None  # why all of them fail for now
         self.executors: Mapping[str, Executor] = _executors(executors)
         self._settings = settings
+        self._newest: Mapping[int, int] = {}  # of the present epoch: see `ship_rows`
         self._orders: list[StartWarming | DropCopies] = []
         sinks = self.open_sinks(recovered.flow)
         self._lanes = lane_flow(recovered.flow, recovered.layouts, sinks)
@@ -186,6 +182,14 @@ class LocalRun:
         played = self.sources.with_test_rows()
         return self._run_epoch(replace(played, ref=batch or played.ref, rows=rows))
 
+    def advance_watermarks(self, newest: Mapping[int, int]) -> None:
+        """Run an epoch without rows that moves watermarks; `newest`: see `ship_rows`."""
+        self._newest = newest
+        try:
+            self.epoch({})
+        finally:
+            self._newest = {}
+
     def read_epoch(
         self, rows: LocalRows | None = None, *, limit: int | None = None
     ) -> EpochOutcome | None:
@@ -220,9 +224,7 @@ class LocalRun:
                 remedy="Add an executor.",
             )
         if source is not None:
-            self.sources.committed(
-                source.ref, others=source.rows is not None and bool(source.rows.rows)
-            )
+            self.sources.committed(source.ref, others=bool(source.rows))
         self.run_background_copies()
         return outcome
 
@@ -261,9 +263,9 @@ class LocalRun:
         self, instruction: EpochInstruction, batch: SourceBatch[LocalRows] | None
     ) -> list[LaneReport]:
         """Run the stages one after the other in this process; return the lanes' reports."""
-        rows = LocalRows(rows={}) if batch is None or batch.rows is None else batch.rows
+        rows = {} if batch is None or batch.rows is None else batch.rows
         splits = () if batch is None else batch.splits
-        boxes = ship_rows(self._lanes, instruction, rows.rows, rows.newest)
+        boxes = ship_rows(self._lanes, instruction, rows, self._newest)
         add_splits(
             boxes,
             self._lanes,
