@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.observe.dispatcher import EventDispatcher
     from godwit.cluster.spark.run.run import SparkRun
     from godwit.cluster.spark.run.threads import EpochGate
+    from godwit.engine.source_positions import SourcePositions
 
 
 class EpochDriver(Protocol):
@@ -113,6 +114,24 @@ class LoopThread:
     def is_own_thread(self) -> bool:
         """True if the calling thread is the loop's."""
         return threading.current_thread() is self._thread
+
+    def wait_for_end(self, positions: SourcePositions, timeout_s: float) -> None:
+        """Wait until the loop has ended, once no epoch can begin; no-op on its own thread.
+
+        Raises `StopTimeoutError` if it does not within `timeout_s` of the last delivery, since a
+        source does not answer.
+        """
+        if self.is_own_thread:
+            return
+        self._run.gate.wait_until_idle()  # however long a sink takes, that is none of the sources'
+        if self.over.wait(timeout_s):
+            return
+        call = positions.unanswered(0) or f"a source has not answered for {timeout_s:.0f} s"
+        raise StopTimeoutError(
+            f"{call[0].upper()}{call[1:]}.",
+            remedy="No further epoch begins. Look why it does not answer, and give what it waits "
+            "for a time-out; its thread ends with the process.",
+        )
 
     def _run_thread(self) -> None:
         """Run the loop, close its sources, and end the query; the body of the thread."""

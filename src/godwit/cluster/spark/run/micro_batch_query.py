@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from godwit.cluster.spark.observe.progress import add_source_figures, rows_held_back, source_lag
 from godwit.cluster.spark.run.lifecycle import LoopThread
-from godwit.cluster.spark.run.source_loop import ReadPace, Waiters, unanswered_error
+from godwit.cluster.spark.run.source_loop import ReadPace, Waiters
 from godwit.cluster.spark.run.spark_stream import SparkStream
 from godwit.cluster.spark.run.threads import GateClosedError
 from godwit.cluster.spark.run.trigger import is_bounded, is_once
@@ -57,9 +57,11 @@ class MicroBatchQuery:
         self._stream = SparkStream(spark_query, trigger, batches=lambda: run.batches)
         self._bounded = is_bounded(trigger)
         self._once = is_once(trigger)
-        self._pace, self._waiters = ReadPace(trigger), Waiters(epochs.positions)
         self._has_sources = bool(epochs.positions.sources)
         self._own_ended = not self._has_sources
+        # Without own sources, an interval that only Spark can read is nobody's business here.
+        self._pace = ReadPace(trigger if self._has_sources else None)
+        self._waiters = Waiters(epochs.positions)
         self._stream_ended = self._input_ended = self._has_own = False
         self._quiet = 0  # looks in a row at which Spark had nothing to offer
         self._looked_s = time.monotonic()  # whether Spark's query is active
@@ -98,7 +100,7 @@ class MicroBatchQuery:
         status = dict(self.spark_query.status)
         if self._over.is_set():
             return status
-        if self._stream_ended:
+        if self._stream_ended and self._has_sources:
             status["message"] = "Reading what is left of Godwit's own sources"
         status["isDataAvailable"] = bool(status["isDataAvailable"] or self._has_own)
         status["isTriggerActive"] = bool(status["isTriggerActive"] or self._gate.busy)
@@ -121,12 +123,7 @@ class MicroBatchQuery:
         The loop's own thread does not wait. Raises `StopTimeoutError` if the loop goes on.
         """
         self.spark_query.stop()
-        if self._thread.is_own_thread:
-            return
-        self._gate.wait_until_idle()
-        if self._over.wait(2 * _STOP_S):
-            return
-        raise unanswered_error(self._epochs.positions, 2 * _STOP_S)
+        self._thread.wait_for_end(self._epochs.positions, 2 * _STOP_S)
 
     def sources(self) -> dict[str, Any] | None:
         """Return the lag of sources of both kinds as plain values.

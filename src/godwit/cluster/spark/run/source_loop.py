@@ -28,7 +28,6 @@ from godwit.cluster.spark.run.trigger import interval_s, is_bounded, is_once
 from godwit.cluster.spark.stages.split_rows import has_few_rows
 from godwit.engine.row_limit import RowLimit
 from godwit.model import events
-from godwit.model.errors import StopTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -140,16 +139,6 @@ def announce_pause(run: SparkRun, loop: str, rounds: int, rows: int) -> None:
     run.conducting.announce(events.FeedbackPaused, loop=loop, rounds=rounds, rows=rows)
 
 
-def unanswered_error(positions: SourcePositions, waited_s: float) -> StopTimeoutError:
-    """Return the error that a source keeps the loop of a stopped query waiting."""
-    call = positions.unanswered(0) or f"a source has not answered for {waited_s:.0f} s"
-    return StopTimeoutError(
-        f"{call[0].upper()}{call[1:]}.",
-        remedy="No further epoch begins. Look why it does not answer, and give what it waits for "
-        "a time-out; its thread ends with the process.",
-    )
-
-
 def num_tasks(run: SparkRun) -> int:
     """Return the approximate number of tasks that can run concurrently."""
     return max(1, sum(e.lanes for e in run.cluster.executors.values()))
@@ -220,12 +209,7 @@ class SourceLoop:
 
         Raises `StopTimeoutError` if a source does not answer in time.
         """
-        if self._thread.is_own_thread:
-            return
-        self._gate.wait_until_idle()  # however long a sink takes, that is none of the sources'
-        if self._over.wait(_STOP_S):
-            return
-        raise unanswered_error(self._positions, _STOP_S)
+        self._thread.wait_for_end(self._positions, _STOP_S)
 
     def sources(self) -> dict[str, Any] | None:
         """Return the lag of the sources as plain values."""
