@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_Planned = TypeVar("_Planned", bound="SourceBatch[Any] | None")
 
 _LOOK_S: Final = 0.05
 _KEPT: Final = 1000  # epochs that are known, as many as `SparkRun.progress` has
@@ -232,44 +233,35 @@ class MicroBatchEpochs:
         return epoch not in self._without_frames
 
     def _plan_own(self) -> SourceBatch[DataFrame] | None:
-        """Return the next batch of own sources, planned on their thread; ``None`` without rows."""
-        return self.thread.call(self._plan_on_thread, num_tasks(self._run))
+        """Return the next batch of own sources; ``None`` without rows."""
+        return self._planned(partial(self.positions.plan, everything=self._once))
 
-    def _plan_on_thread(self, parallelism: int) -> SourceBatch[DataFrame] | None:
-        """Return the batch of own sources after the last commit; runs on their thread."""
-        self._note_commit()
-        return self.positions.plan(parallelism, everything=self._once)
+    def _planned(self, plan: Callable[[int], _Planned]) -> _Planned:
+        """Return what `plan` makes of own sources after the last commit, on their thread."""
 
-    def _plan_loops_only(self) -> SourceBatch[DataFrame]:
-        """Return a batch of only rows waiting in loops; runs on the own sources' thread."""
-        self._note_commit()
-        return self.positions.plan_loops_only(num_tasks(self._run))
+        def call() -> _Planned:
+            """Report the last commit, and plan for the tasks that can run at once."""
+            self._note_commit()
+            return plan(num_tasks(self._run))
 
-    def _plan_round(self, *, due: bool) -> SourceBatch[DataFrame] | None:
-        """Return a batch of rows waiting in loops; ``None`` without any or if loops pause.
-
-        Runs on the own sources' thread. `due`: an epoch runs anyway, even if the loops pause.
-        """
-        self._note_commit()
-        return self.positions.plan_next_round(num_tasks(self._run), due=due)
+        return self.thread.call(call)
 
     def run_round(self, stopped: Callable[[], bool], *, due: bool) -> bool:
         """Run an epoch over rows waiting in loops, if any; return whether it ran.
 
         `due`: an epoch is due anyway, so it runs even if the loops pause.
         """
-        if self.thread.call(self._plan_round, due=due) is None:
+        plan = partial(self.positions.plan_next_round, due=due)
+        if self._planned(plan) is None:
             return False
-        self._run_epoch(partial(self._round_batch, due=due), stopped)
+
+        def round_batch(last: BatchRef | None) -> SourceBatch[DataFrame] | None:
+            """Plan the round again; ``None`` if another epoch has read the rows."""
+            planned = self._planned(plan)
+            return None if planned is None else self._own_batch(planned, last)
+
+        self._run_epoch(round_batch, stopped)
         return True
-
-    def _round_batch(self, last: BatchRef | None, *, due: bool) -> SourceBatch[DataFrame] | None:
-        """Return a batch of rows waiting in loops; ``None`` if another epoch has read them.
-
-        `last`: last committed batch. `due`: see `run_round`.
-        """
-        planned = self.thread.call(self._plan_round, due=due)
-        return None if planned is None else self._own_batch(planned, last)
 
     def _own_batch(
         self, planned: SourceBatch[DataFrame], last: BatchRef | None
@@ -294,9 +286,11 @@ class MicroBatchEpochs:
             return None
         planned = None if self._once and self.read_own else self._plan_own()
         if planned is None:
-            planned = self.thread.call(self._plan_loops_only)
-        frames, own = self._rows.look(ref, rows.sparkSession), self._observe_sources(planned)
-        return _merge_batches(ref, rows, planned, own.with_others(frames))
+            planned = self._planned(self.positions.plan_loops_only)
+        look = self._rows.look(ref, rows.sparkSession)
+        if self.positions.sources:
+            look = self._observe_sources(planned).with_others(look)
+        return _merge_batches(ref, rows, planned, look)
 
     def _batch_of_own(self, last: BatchRef | None) -> SourceBatch[DataFrame] | None:
         """Plan an epoch of own rows; ``None`` if a micro-batch has taken them meanwhile."""
