@@ -228,3 +228,11 @@ def test_the_one_micro_batch_of_a_query_that_runs_once_is_all_its_input() -> Non
     story.spark.active = False
     assert story.start().wait(PATIENCE_S)
     assert story.run.input_ended
+
+
+def test_an_interval_that_only_spark_can_read_is_nobody_else_s_business() -> None:
+    story = Story({"processingTime": "1 month"})
+    query = story.start()
+    story.gate.close()
+    assert query.wait(PATIENCE_S)
+    assert story.gate.failure is None
