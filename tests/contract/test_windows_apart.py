@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -89,11 +89,15 @@ def test_users_see_one_component_and_move_its_key_groups_from_whichever_slot(
     history = History(run, 4)
     for _ in range(4):
         history.epoch(40)
+    of_run = SimpleNamespace(
+        conducting=SharedConductor(run.conductor),
+        controller=None,
+        names=UserNames(run.flow.operators),
+    )
     placement = QueryPlacement(
         "q",
-        SimpleNamespace(conducting=SharedConductor(run.conductor), controller=None),
+        cast("Any", of_run),
         state_bytes=lambda _: np.zeros(16, np.int64),
-        names=UserNames(run.flow.operators),
     )
     assert list(placement.assignments) == ["w"]
     assert placement.parts == ("w", "w_second", "w_windows")  # all of which have to leave executors

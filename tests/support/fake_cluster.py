@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from tests.oracles.noting_ports import NotingPorts
@@ -20,6 +20,7 @@ from godwit.migration import (
     inputs,
 )
 from godwit.model.assignment import even_assignment
+from godwit.plan.explain import UserNames
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,10 +74,10 @@ class FakeStream:
                 ports=self.ports,
             )
         )
-        self.controller = None
+        self.controller, self.names = None, UserNames(())
         self.now_s = 0.0
         self.pool = SparkExecutorPool(
-            scheduler,
+            cast("Any", scheduler),
             conducting=self.conducting,
             gate=self.gate,
             patience_s=60.0,
@@ -85,7 +86,7 @@ class FakeStream:
         )
         self.placement = QueryPlacement(
             "totals",
-            self,
+            cast("Any", self),
             state_bytes=lambda _: np.arange(10, 10 + KEY_GROUPS),
         )
         self.fails_to_warm, self.answers = False, True

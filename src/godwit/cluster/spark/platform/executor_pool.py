@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from godwit.adapt.interfaces import PoolView
 from godwit.cluster.spark.run.threads import GateClosedError, Guard, one_line
@@ -32,29 +32,11 @@ if TYPE_CHECKING:
     from godwit.migration import ProtocolView
 
 
-class Scheduler(Protocol):
-    """Port to the cluster manager: request and end executors; calls may take a while."""
-
-    @property
-    def unsupported_reason(self) -> str:
-        """Reason why executors can never be added or removed, with a remedy; empty if they can."""
-
-    @property
-    def max_executors(self) -> int | None:
-        """Maximum number of executors of this application; ``None`` if unknown."""
-
-    def request(self, total: int) -> bool:
-        """Request a total number of executors; return whether the cluster manager accepted."""
-
-    def give_back(self, executors: Sequence[str]) -> bool:
-        """Stop idle executors; return whether the cluster manager accepted it."""
-
-
 class SparkScheduler:
     """The cluster manager behind a SparkContext: standalone, YARN and Kubernetes alike.
 
-    The calls are Spark's developer API: ``requestTotalExecutors`` sets the number that the cluster
-    manager keeps up, ``killExecutor`` ends one and lowers that number.
+    Calls may take a while. They are Spark's developer API: ``requestTotalExecutors`` sets the
+    number that the cluster manager keeps up, ``killExecutor`` ends one and lowers that number.
     """
 
     def __init__(self, spark: SparkContext) -> None:
@@ -133,7 +115,7 @@ class SparkExecutorPool:
 
     def __init__(
         self,
-        scheduler: Scheduler,  # the cluster
+        scheduler: SparkScheduler,  # the cluster
         *,
         conducting: SharedConductor,  # knows who is there and who owns what
         gate: EpochGate,  # lets no epoch begin while executors are given back

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from godwit.model.assignment import Assignment
 from godwit.model.errors import InvalidPlanError, MigrationError
 from godwit.model.frames import user_call
 from godwit.model.naming import listing, type_name
-from godwit.plan.explain import UserNames
 from godwit.planning import Limits, Solution
 from godwit.planning import planner as planner_named
 from godwit.planning.preview import preview
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from godwit.cluster.spark.run.controller import ControllerThread
+    from godwit.cluster.spark.run.run import SparkRun
     from godwit.engine.shared_conductor import SharedConductor
     from godwit.migration import EndMigration
     from godwit.model.key_groups import KeyGroupPairs
@@ -299,18 +298,6 @@ class Migration(Pending["EndMigration"]):
                 self._conducting.cancel(other, reason)
 
 
-class Conducted(Protocol):
-    """Port to the parts of a run that migrations concern; a run may replace them."""
-
-    @property
-    def conducting(self) -> SharedConductor:
-        """The conductor of now."""
-
-    @property
-    def controller(self) -> ControllerThread | None:
-        """The controller, if there is one; its migrations give way to those that users ask for."""
-
-
 class QueryPlacement:
     """Assignments of key groups in a running query, plans for them, and migrations.
 
@@ -325,14 +312,12 @@ class QueryPlacement:
     def __init__(
         self,
         query: str,  # the query's name, for messages
-        run: Conducted,
+        run: SparkRun,  # its conductor may be replaced
         *,
         # component → bytes of state of each key group
         state_bytes: Callable[[str], npt.NDArray[np.int64]],
-        names: UserNames | None = None,  # by which users know components
     ) -> None:
-        self._query, self._run = query, run
-        self._names = UserNames(()) if names is None else names
+        self._query, self._run, self._names = query, run, run.names
         self._state_bytes = state_bytes
 
     @property

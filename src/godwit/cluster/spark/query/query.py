@@ -115,7 +115,7 @@ class Query:
         )
         dispatcher.record_samples("sources", driver.sources)
         run.ask_backlog(driver.rows_held_back)
-        self.placement = QueryPlacement(name, run, state_bytes=self._state_bytes, names=run.names)
+        self.placement = QueryPlacement(name, run, state_bytes=self._state_bytes)
         self.scaling = scaling = QueryScaling(self.placement, run)
         run.is_scaling = lambda: scaling.is_under_way
         self.components = QueryComponents(run)
