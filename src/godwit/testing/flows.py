@@ -256,20 +256,6 @@ def cluster(
     )
 
 
-class _Driver(LocalRun):
-    """Delivers the rows and outcomes of a local run to a `Run`."""
-
-    owner: Run
-
-    def deliver(self, record: CommitRecord) -> None:
-        """Store the rows that an epoch delivers to sinks."""
-        self.owner._delivered(record)  # noqa: SLF001  one class in two parts
-
-    def committed(self, outcome: EpochOutcome, *_: object) -> None:
-        """Record the outcome of a committed epoch."""
-        self.owner.epochs.append(outcome)
-
-
 class Run:
     """A flow that runs in this process, epoch by epoch; for tests.
 
@@ -321,7 +307,7 @@ class Run:
         self._lease = None if checkpoint is None else acquire_lease(self._storage, uuid.uuid4().hex)
         self._clock_us = time.time_ns() // 1000 if now is None else micros(now, "now")
         self._migrations = 0
-        self._driver: _Driver
+        self._driver: LocalRun
         try:
             self._start(flow, _lanes(executors), components)
         except BaseException:
@@ -346,7 +332,7 @@ class Run:
         self._placed = {} if placed is None else placed
         compiled = flow.compiled()
         self._names = names = UserNames(compiled.operators)
-        self._driver = _Driver(
+        self._driver = LocalRun(
             compiled,
             self._storage,
             executors=executors,
@@ -358,8 +344,9 @@ class Run:
             close_at_end=self._close_at_end,
             clock_us=self._clock_us,
             emit=lambda event: self.events.append(names.event(event)),
+            on_commit=self.epochs.append,
+            on_delivery=self._delivered,
         )
-        self._driver.owner = self
         self._logical = flow
         self._needed = _columns_read(compiled)
         self._schemas = {name: _schema_of(name, frame) for name, frame in flow.sources.items()}

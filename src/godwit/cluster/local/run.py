@@ -73,7 +73,8 @@ class LocalRun:
     """One run of a flow, from the recovery of its checkpoint on.
 
     `executors` says how many lanes each has; `plan` is the physical plan of a new checkpoint, and
-    `components` what is to be changed of the one that there is; `emit` takes every event.
+    `components` what is to be changed of the one that there is; `emit` takes every event,
+    `on_commit` the outcome and `on_delivery` the record of every epoch.
     """
 
     def __init__(
@@ -93,6 +94,8 @@ class LocalRun:
         close_at_end: bool = True,
         clock_us: int = 0,
         emit: Callable[[Event], None] = lambda _: None,
+        on_commit: Callable[[EpochOutcome], None] = lambda _: None,
+        on_delivery: Callable[[CommitRecord], None] = lambda _: None,
     ) -> None:
         policy, run = policy or Policy(), uuid.uuid4().hex[:12]
         self.log, recovered = recover_flow(
@@ -107,7 +110,7 @@ class LocalRun:
         )
         self.run_id = f"{self.log.identity.query_id[:12]}-{run}"
         self.clock_us = clock_us
-        self.announce = emit
+        self.announce, self._on_commit, self._on_delivery = emit, on_commit, on_delivery
         self.copies_held = False  # background copies are not carried out for now
         self.copies_fail: str | None = None  # why all of them fail for now
         self.executors: Mapping[str, Executor] = _executors(executors)
@@ -283,7 +286,8 @@ class LocalRun:
         return _staged_sinks(flow)
 
     def deliver(self, record: CommitRecord) -> None:
-        """No-op: no sink is open."""
+        """Pass an epoch's record on; no sink is open."""
+        self._on_delivery(record)
 
     def sink_records(self) -> Mapping[str, SinkRecord]:
         """Return an empty mapping, since sinks are not opened."""
@@ -316,9 +320,13 @@ class LocalRun:
         return self.clock_us
 
     def committed(
-        self, outcome: EpochOutcome, plans: Mapping[str, ComponentView], took_s: float
+        self,
+        outcome: EpochOutcome,
+        plans: Mapping[str, ComponentView],  # noqa: ARG002
+        took_s: float,  # noqa: ARG002
     ) -> None:
-        """No-op; subclasses observe commits."""
+        """Pass on the outcome of a committed epoch."""
+        self._on_commit(outcome)
 
     def delivered(
         self, outcome: EpochOutcome, stopwatch: Stopwatch, latencies: Mapping[str, SourceLatency]
