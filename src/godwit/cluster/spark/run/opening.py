@@ -203,80 +203,6 @@ class _Opener:
         """Return the names and closing functions of open parts, in the order of closing."""
         return [(part, self._closing[part]) for part in _CLOSED if part in self._closing]
 
-    # -- operators --------------------------------------------------------------------------------
-
-    def _place(
-        self, flow: CompiledFlow, free: frozenset[str], may_rewrite: Callable[[], bool]
-    ) -> list[dict[str, Any]]:
-        """Choose the columns that place operators, as options enable it; return what to announce.
-
-        `free`: operators without state in the checkpoint. `may_rewrite`: returns whether the state
-        of others can be rewritten now.
-        """
-        fusion, lanes = self._options.adaptation.fusion, self._spark.sparkContext.defaultParallelism
-        compared: list[dict[str, Any]] = []
-        if fusion is not None and fusion.by == "attributes":
-            compared.extend(place_by_attributes(flow, free, fusion, lanes))
-        if fusion is not None and self._options.checkpointing.repartition and may_rewrite():
-            past = past_decisions(self.storage)
-            compared.extend(place_as_measured(flow, past, fusion.confirm))
-        return compared
-
-    def _components(self, flow: CompiledFlow, *, changed_only: bool) -> dict[str, tuple[str, ...]]:
-        """Return component → operators: as the user says, or fused by attributes.
-
-        `changed_only`: of a running query, those that change with the columns of some operators.
-        """
-        named, fusion = dict(self._options.components), self._options.adaptation.fusion
-        fused: dict[str, tuple[str, ...]] = {}
-        if fusion is not None and fusion.by == "attributes":
-            fused = by_attributes(flow, {name for of in named.values() for name in of})
-        if changed_only:
-            return {name: of for name, of in fused.items() if {*self._placed} & {*of}}
-        return fused | named
-
-    def _policies(
-        self, epochs: FlowEpochs[Any], conducting: SharedConductor, past: list[events.Event]
-    ) -> OperatorPolicies:
-        """Return the policies that may change operators of the query, as options enable them."""
-        options, flow, times = self._options, epochs.flow, epochs.times
-        splitting = splitting_of(flow, options.adaptation.splitting)
-        spreading = spreading_of(flow, options.adaptation.spreading)
-
-        def chosen(
-            overrides: ManualOverrides, announce: Announce
-        ) -> list[AdaptationPolicy[FlowEpoch]]:
-            """Create the policies that the options enable."""
-            policies: list[AdaptationPolicy[FlowEpoch]] = []
-            if times.sharing:
-                policies.append(SharePanes(times.sharing))
-            if spreading is not None:
-                policies.append(SpreadHotKeys(times.spreading, spreading, overrides=overrides))
-            if splitting is not None:
-                policies.append(
-                    SplitOrCombine(
-                        flow, splitting, _EXCHANGE, overrides=overrides, announce=announce
-                    )
-                )
-            fusion = options.adaptation.fusion
-            if fusion is not None and fusion.by == "traffic":
-                policies.append(Fusing(flow, fusion, overrides=overrides))
-            if fusion is not None and (fusion.by == "traffic" or fusion.repartition):
-                policies.append(ComparePlacing(flow, fusion, _EXCHANGE, announce=announce))
-            return policies
-
-        return OperatorPolicies(
-            flow,
-            chosen,
-            conducting=conducting,
-            log=epochs.log,
-            meters=times.sharing,
-            spreading=times.spreading,
-            stated=[name for of in options.components.values() for name in of],
-            respect_s=RESPECT_S if options.control is None else options.control.respect_s,
-            past=past,
-        )
-
     # -- parts ------------------------------------------------------------------------------------
 
     def _open_over(self, recovery: Recovery, log: CommitLog, before: RunParts | None) -> RunParts:
@@ -491,6 +417,80 @@ class _Opener:
         thread = DaemonPool(1, "godwit-delivery")
         self._closing["deliveries"] = thread.close
         return lambda deliver: thread.submit(self._gate.register_delivery(deliver)).result
+
+    # -- operators --------------------------------------------------------------------------------
+
+    def _place(
+        self, flow: CompiledFlow, free: frozenset[str], may_rewrite: Callable[[], bool]
+    ) -> list[dict[str, Any]]:
+        """Choose the columns that place operators, as options enable it; return what to announce.
+
+        `free`: operators without state in the checkpoint. `may_rewrite`: returns whether the state
+        of others can be rewritten now.
+        """
+        fusion, lanes = self._options.adaptation.fusion, self._spark.sparkContext.defaultParallelism
+        compared: list[dict[str, Any]] = []
+        if fusion is not None and fusion.by == "attributes":
+            compared.extend(place_by_attributes(flow, free, fusion, lanes))
+        if fusion is not None and self._options.checkpointing.repartition and may_rewrite():
+            past = past_decisions(self.storage)
+            compared.extend(place_as_measured(flow, past, fusion.confirm))
+        return compared
+
+    def _components(self, flow: CompiledFlow, *, changed_only: bool) -> dict[str, tuple[str, ...]]:
+        """Return component → operators: as the user says, or fused by attributes.
+
+        `changed_only`: of a running query, those that change with the columns of some operators.
+        """
+        named, fusion = dict(self._options.components), self._options.adaptation.fusion
+        fused: dict[str, tuple[str, ...]] = {}
+        if fusion is not None and fusion.by == "attributes":
+            fused = by_attributes(flow, {name for of in named.values() for name in of})
+        if changed_only:
+            return {name: of for name, of in fused.items() if {*self._placed} & {*of}}
+        return fused | named
+
+    def _policies(
+        self, epochs: FlowEpochs[Any], conducting: SharedConductor, past: list[events.Event]
+    ) -> OperatorPolicies:
+        """Return the policies that may change operators of the query, as options enable them."""
+        options, flow, times = self._options, epochs.flow, epochs.times
+        splitting = splitting_of(flow, options.adaptation.splitting)
+        spreading = spreading_of(flow, options.adaptation.spreading)
+
+        def chosen(
+            overrides: ManualOverrides, announce: Announce
+        ) -> list[AdaptationPolicy[FlowEpoch]]:
+            """Create the policies that the options enable."""
+            policies: list[AdaptationPolicy[FlowEpoch]] = []
+            if times.sharing:
+                policies.append(SharePanes(times.sharing))
+            if spreading is not None:
+                policies.append(SpreadHotKeys(times.spreading, spreading, overrides=overrides))
+            if splitting is not None:
+                policies.append(
+                    SplitOrCombine(
+                        flow, splitting, _EXCHANGE, overrides=overrides, announce=announce
+                    )
+                )
+            fusion = options.adaptation.fusion
+            if fusion is not None and fusion.by == "traffic":
+                policies.append(Fusing(flow, fusion, overrides=overrides))
+            if fusion is not None and (fusion.by == "traffic" or fusion.repartition):
+                policies.append(ComparePlacing(flow, fusion, _EXCHANGE, announce=announce))
+            return policies
+
+        return OperatorPolicies(
+            flow,
+            chosen,
+            conducting=conducting,
+            log=epochs.log,
+            meters=times.sharing,
+            spreading=times.spreading,
+            stated=[name for of in options.components.values() for name in of],
+            respect_s=RESPECT_S if options.control is None else options.control.respect_s,
+            past=past,
+        )
 
 
 def _announce_executor_changes(conducting: SharedConductor, former: Mapping[str, int]) -> None:
