@@ -82,7 +82,7 @@ def require_load(values: FloatArray, name: str) -> None:
         raise wrong_value(f"{name}[{place}]", float(values[at]), "give numbers from 0 to 1e100")
 
 
-def require_index(values: IntArray, count: int, name: str, what: str) -> None:
+def require_index(values: IndexArray, count: int, name: str, what: str) -> None:
     """Raise `InvalidProblemError` if a number is no index of `count` things; `what`: their name."""
     bad = (values < 0) | (values >= count)
     if bad.any():

@@ -19,9 +19,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from godwit.planning.arrays import wrong_value
+from godwit.planning.arrays import FloatArray, freeze_array, require_load, wrong_value
 
-FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 
@@ -38,21 +37,13 @@ class QueueingNetwork:
     input_per_s: float  # rows that enter the flow from outside, λ_0; positive
 
     def __post_init__(self) -> None:
+        freeze_array(self, "arrival_per_s", np.float64, ndim=1)
+        freeze_array(self, "service_per_s", np.float64, shape=self.arrival_per_s.shape)
         for name in ("arrival_per_s", "service_per_s"):
-            values = np.asarray(getattr(self, name), np.float64).copy()
-            if values.ndim != 1:
-                raise wrong_value(name, f"shape {values.shape}", "give a vector")
-            least = 0.0 if name == "arrival_per_s" else np.finfo(np.float64).tiny
-            bad = ~(np.isfinite(values) & (values >= least))
-            if bad.any():
-                j = int(np.flatnonzero(bad)[0])
-                remedy = "rates must be finite; arrivals at least 0, service above 0"
-                raise wrong_value(f"{name}[{j}]", float(values[j]), remedy)
-            values.setflags(write=False)
-            object.__setattr__(self, name, values)
-        if self.arrival_per_s.shape != self.service_per_s.shape:
-            remedy = f"give as many as in arrival_per_s, {len(self.arrival_per_s)}"
-            raise wrong_value("service_per_s", f"{len(self.service_per_s)} rates", remedy)
+            require_load(getattr(self, name), name)
+        if not self.service_per_s.all():
+            j = int(self.service_per_s.argmin())
+            raise wrong_value(f"service_per_s[{j}]", 0.0, "give rates above 0")
         if not (np.isfinite(self.input_per_s) and self.input_per_s > 0):
             raise wrong_value("input_per_s", self.input_per_s, "it must be positive and finite")
 

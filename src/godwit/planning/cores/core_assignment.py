@@ -12,15 +12,20 @@ intensity no executor is bound to its machine and the doubling ends.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from godwit.planning.arrays import require_index, require_load, wrong_value
+from godwit.planning.arrays import (
+    FloatArray,
+    freeze_array,
+    require_index,
+    require_load,
+    wrong_value,
+)
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+IntArray = npt.NDArray[np.integer[Any]]
 
 DEFAULT_PHI_BYTES_PER_S = 512.0 * 1024
 
@@ -46,25 +51,17 @@ class CoreAssignmentProblem:
         if len(shape) != 2 or 0 in shape:
             raise wrong_value("current", f"shape {shape}", "give machines x executors")
         n, m = shape
-        for name, size in (
-            ("current", shape),
-            ("machine_cores", (n,)),
-            ("cores", (m,)),
-            ("state_bytes", (m,)),
-            ("data_bytes_per_s", (m,)),
-            ("home", (m,)),
+        for name, dtype, size in (
+            ("current", np.int32, shape),
+            ("machine_cores", np.int32, (n,)),
+            ("cores", np.int32, (m,)),
+            ("state_bytes", np.float64, (m,)),
+            ("data_bytes_per_s", np.float64, (m,)),
+            ("home", np.int32, (m,)),
         ):
-            values = np.asarray(getattr(self, name), np.float64)
-            if values.shape != size:
-                raise wrong_value(name, f"shape {values.shape}", f"the shape must be {size}")
-            require_load(values, name)
-            whole = name not in {"state_bytes", "data_bytes_per_s"}
-            if whole and ((values != np.floor(values)) | (values > np.iinfo(np.int32).max)).any():
-                raise wrong_value(name, "a number that does not fit", "give whole numbers in range")
-            array = values.astype(np.int64) if whole else values.copy()
-            array.setflags(write=False)
-            object.__setattr__(self, name, array)
-        require_index(self.home.astype(np.int32), n, "home", "machines")
+            freeze_array(self, name, dtype, shape=size)
+            require_load(getattr(self, name), name)
+        require_index(self.home, n, "home", "machines")
         used = self.current.sum(axis=1)
         if (used > self.machine_cores).any():
             i = int((used > self.machine_cores).argmax())
