@@ -168,7 +168,6 @@ def table2(run: FigureRun) -> FigureResult:
 
 
 _NODES = (8, 16, 32)
-_PAPER_THROUGHPUT = (66.6, 121.3, 218.6)
 
 
 @figure(

@@ -15,7 +15,7 @@ Whatever the policy, what comes out is a plan for the same problem, budgeted and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from godwit.adapt.interfaces import MeasuredProblem
     from godwit.planning.arrays import FloatArray, IntArray
 
-Counts = npt.NDArray[np.int64]
+Counts = npt.NDArray[np.integer[Any]]
 
 _IDLE = 1e-9
 """Lanes' worth of work below which an elastic executor counts as idle."""

@@ -172,7 +172,8 @@ def epoch_figure(recording: Recording) -> Figure:
     title = "New York's flights of 2013: a live migration and a killed executor"
     above_it = [f"{duration:.1f} s" for duration in durations if duration > highest]
     if above_it:
-        title += f"\noff the scale: the first {_counted(above_it)}, in which Python processes start"
+        first = f"epoch{'s' if len(above_it) > 1 else ''} ({', '.join(above_it)})"
+        title += f"\noff the scale: the first {first}, in which Python processes start"
     above.set_title(title, fontsize=11)
     begin = float(at_s[0]) if len(at_s) else 0.0
     span = max([*at_s, *(mark.at_s for mark in recording.marks), begin + 1.0]) - begin
@@ -242,7 +243,7 @@ def label_rows(labels: Sequence[tuple[float, str]]) -> list[tuple[int, bool]]:
     spans_by_row: list[list[tuple[float, float]]] = []
     rows = []
     for at, text in labels:
-        width = _width(text)
+        width = 0.02 + 0.0085 * len(text)  # as a share of that of the axes
         is_left = at + width > 1
         start = at - width if is_left else at
         free = (
@@ -256,16 +257,6 @@ def label_rows(labels: Sequence[tuple[float, str]]) -> list[tuple[int, bool]]:
         spans_by_row[row].append((start, start + width))
         rows.append((row, is_left))
     return rows
-
-
-def _width(text: str) -> float:
-    """Return the width of a label as a share of the axes' width."""
-    return 0.02 + 0.0085 * len(text)
-
-
-def _counted(durations: Sequence[str]) -> str:
-    """Return the label of an axis of epochs, with their duration if all have the same."""
-    return f"epoch ({durations[0]})" if len(durations) == 1 else f"epochs ({', '.join(durations)})"
 
 
 def scenario_figure(runs: Sequence[ScenarioRun], *, title: str) -> Figure:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
@@ -229,7 +230,7 @@ def reduced(state: PageState, entry: Mapping[str, Any]) -> PageState:
 
 def _apply_progress(state: PageState, values: Mapping[str, Any]) -> PageState:
     """Return the state after a journal entry ``progress``: with the figures of an epoch added."""
-    took = _finite_numbers(values.get("durationMs"))
+    took = {name: number(of) for name, of in _first_pairs(values.get("durationMs"))}
     duration_ms = took.get("epoch", 0.0)
     latency = mapping(values.get("latencyMs"))
     left_out = dict(state.frame.left_out)
@@ -448,28 +449,18 @@ def _apply_flow(state: PageState, values: Mapping[str, Any]) -> PageState:
 
 
 def _apply_places(
-    state: PageState, values: Mapping[str, Any], read: Callable[..., Any]
+    state: PageState, values: Mapping[str, Any], *, key: str, read: Callable[..., Any]
 ) -> PageState:
     """Return the state with new places of key groups, from the values of a journal entry.
 
-    `read`: returns a component's places from them.
+    `key`: where components are in them. `read`: returns a component's places.
     """
     placements = dict(state.frame.placements)
-    for name, of in _first_pairs(values):
+    for name, of in _first_pairs(values.get(key)):
         placement = read(mapping(of), placements.get(name))
         if placement is not None:
             placements[name] = placement
     return replace(state, frame=replace(state.frame, placements=placements))
-
-
-def _apply_placement(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Return the state after a journal entry ``placement``: key groups that changed place."""
-    return _apply_places(state, mapping(values.get("components")), moved_placement)
-
-
-def _apply_stream(state: PageState, values: Mapping[str, Any]) -> PageState:
-    """Return the state after a journal entry ``stream``: places of all key groups."""
-    return _apply_places(state, mapping(values.get("places")), streamed_placement)
 
 
 def _apply_load(state: PageState, values: Mapping[str, Any]) -> PageState:
@@ -778,8 +769,8 @@ _REDUCERS: Final[Mapping[str, Callable[[PageState, Mapping[str, Any]], PageState
     "progress": _apply_progress,
     "sources": _apply_sources,
     "flow": _apply_flow,
-    "placement": _apply_placement,
-    "stream": _apply_stream,
+    "placement": partial(_apply_places, key="components", read=moved_placement),
+    "stream": partial(_apply_places, key="places", read=streamed_placement),
     "load": _apply_load,
     "journal": _apply_journal,
     "event": _apply_event,
@@ -789,11 +780,6 @@ _REDUCERS: Final[Mapping[str, Callable[[PageState, Mapping[str, Any]], PageState
 def _first_pairs(value: Any) -> list[tuple[str, Any]]:
     """Return the first names and values if a value is a mapping, else none."""
     return [(text(name), of) for name, of in islice(mapping(value).items(), _MAX_NAMES)]
-
-
-def _finite_numbers(value: Any) -> dict[str, float]:
-    """Return the names and numbers of a mapping whose values are finite."""
-    return {name: number(of) for name, of in _first_pairs(value)}
 
 
 def _add_rows(totals: dict[tuple[str, str], int], name: tuple[str, str], rows: Any) -> int:

@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from godwit.web.heat import heat_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from godwit.web.entries import EventLine
     from godwit.web.liveness import QueryLife
-    from godwit.web.page_state import Frame, Movement, PageState, Point, ShownDecision
+    from godwit.web.page_state import Frame, PageState, Point, ShownDecision
 
 _MAX_EXECUTORS: Final = 128
 _MAX_LISTED: Final = 60
@@ -69,8 +66,14 @@ def sections_of(state: PageState, *, flow: str, life: QueryLife) -> dict[str, An
         "graph": _graph_json(state),
         "now": now_of(state.frame),
         "decisions": [_decision_json(of) for of in state.decisions],
-        "movements": [_movement_json(of) for of in state.movements[-_MAX_LISTED:]],
-        "events": [_event_json(of) for of in state.events[-_MAX_LISTED:]],
+        "movements": [
+            {name: _round_numbers(value) for name, value in asdict(of).items()}
+            for of in state.movements[-_MAX_LISTED:]
+        ],
+        "events": [
+            {"atS": _round_numbers(of.at_s), "kind": of.kind, "line": of.line}
+            for of in state.events[-_MAX_LISTED:]
+        ],
     }
 
 
@@ -212,21 +215,6 @@ def _decision_json(decision: ShownDecision) -> dict[str, Any]:
     }
 
 
-def _movement_json(movement: Movement) -> dict[str, Any]:
-    """Return a migration or recovery as plain values for JSON."""
-    return {name: _round_numbers(value) for name, value in asdict(movement).items()}
-
-
-def _event_json(event: EventLine) -> dict[str, Any]:
-    """Return an event as plain values for JSON."""
-    return {"atS": _round_numbers(event.at_s), "kind": event.kind, "line": event.line}
-
-
 def _round_numbers(value: Any) -> Any:
     """Round numbers for JSON: times to milliseconds, others to what can be seen."""
     return round(value, 3) if isinstance(value, float) else value
-
-
-def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[str]:
-    """Names of the sections that differ."""
-    return [name for name in after if before.get(name) != after[name]]

@@ -61,7 +61,7 @@ def play(settings: Settings, audience: Audience, loading: Future[Days]) -> Outco
     (folder / "in").mkdir()
     run = _Run(settings, Recording(started_s=time.time(), rows_in_all=0), audience)
     days = loading.result()
-    run.recording.rows_in_all = _num_rows(days)
+    run.recording.rows_in_all = sum(rows.num_rows for _, rows in days)
     audience.say(f"{len(days)} days of flights, {settings.executors - 1} executors in this process")
     try:
         _Script(settings, run, audience, days).play()
@@ -75,11 +75,6 @@ def play(settings: Settings, audience: Audience, loading: Future[Days]) -> Outco
         checkpoint_problems=tuple(f"{f.file}: {f.problem}" for f in report.findings),
         stream_s=run.recording.epochs[-1].at_s,
     )
-
-
-def _num_rows(days: Days) -> int:
-    """Return the number of rows of all days."""
-    return sum(rows.num_rows for _, rows in days)
 
 
 class _Run(LocalRun):

@@ -91,8 +91,8 @@ def _bounded(
     """Return the check of our number against a bound; `sign`: "≤" or "≥"."""
     return Check(
         claim=claim,
-        expected=f"{sign} {bound:.4g}{_spaced_unit(about.get('unit', ''))}",
-        ours=_finite(ours),
+        expected=f"{sign} {bound:.4g} {about.get('unit', '')}".rstrip(),
+        ours=float(ours) if math.isfinite(ours) else None,
         holds=bool(holds),
         **about,
     )
@@ -121,16 +121,6 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return np.asarray((last - (counts - 1) / 2)[place], np.float64)
-
-
-def _finite(number: float) -> float | None:
-    """Return a number, or ``None`` if it is not finite."""
-    return float(number) if math.isfinite(number) else None
-
-
-def _spaced_unit(unit: str) -> str:
-    """Return a unit with a space before it; empty if there is none."""
-    return f" {unit}" if unit else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
