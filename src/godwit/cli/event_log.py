@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -29,6 +28,7 @@ from godwit.model.errors import GodwitError
 from godwit.model.naming import listing
 from godwit.model.wording import human_bytes
 from godwit.sources.directory import open_file_system
+from godwit.web.entries import mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -386,16 +386,16 @@ class StageReader:
 
     def _log_start(self, line: bytes) -> None:
         """Store Spark's version."""
-        self.spark_version = str(_mapping(json.loads(line)).get("Spark Version", ""))[:40]
+        self.spark_version = str(mapping(json.loads(line)).get("Spark Version", ""))[:40]
 
     def _application_start(self, line: bytes) -> None:
         """Store the application's name."""
-        self.application = str(_mapping(json.loads(line)).get("App Name", ""))[:200]
+        self.application = str(mapping(json.loads(line)).get("App Name", ""))[:200]
 
     def _environment(self, line: bytes) -> None:
         """Store the settings that concern scheduling."""
-        properties = _mapping(json.loads(line)).get("Spark Properties")
-        known = dict(properties) if isinstance(properties, list) else _mapping(properties)
+        properties = mapping(json.loads(line)).get("Spark Properties")
+        known = dict(properties) if isinstance(properties, list) else mapping(properties)
         self._task_cpus = max(1, int(known.get("spark.task.cpus", 1)))
 
     def _executor_added(self, line: bytes) -> None:
@@ -472,17 +472,17 @@ class StageReader:
 
     def _query_started(self, line: bytes) -> None:
         """Store a streaming query's name."""
-        started = _mapping(json.loads(line))
+        started = mapping(json.loads(line))
         self._query(started.get("id"), started.get("name"))
 
     def _query_progress(self, line: bytes) -> None:
         """Add a micro-batch's durations to its query."""
-        progress = _mapping(_mapping(json.loads(line)).get("progress"))
+        progress = mapping(mapping(json.loads(line)).get("progress"))
         figures = self._query(progress.get("id"), progress.get("name"))
         figures.batches += 1
-        took_ms = _mapping(progress.get("durationMs")).get("triggerExecution", 0)
+        took_ms = mapping(progress.get("durationMs")).get("triggerExecution", 0)
         figures.trigger_s += float(took_ms) / 1e3
-        for place, operator in enumerate(map(_mapping, progress.get("stateOperators") or [])):
+        for place, operator in enumerate(map(mapping, progress.get("stateOperators") or [])):
             name = f"{place} {operator.get('operatorName', 'operator')}"[:80]
             before = figures.operators.get(name, {})
             commit_s = float(operator.get("commitTimeMs", 0)) / 1e3
@@ -510,7 +510,7 @@ def _kind(line: bytes) -> str | None:
         if end >= 0:
             return line[len(_PREFIX) : end].decode("utf-8", "replace")
     try:  # by another writer of JSON than Spark's, or no event at all
-        value = _mapping(json.loads(line)).get("Event")
+        value = mapping(json.loads(line)).get("Event")
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, str) else None
@@ -521,7 +521,7 @@ def _stateful(rdds: list[_Rdd]) -> tuple[str, ...]:
     names = set()
     for rdd in rdds:
         if "StateStore" in rdd.name:
-            scope = _mapping(json.loads(rdd.scope)) if rdd.scope else {}
+            scope = mapping(json.loads(rdd.scope)) if rdd.scope else {}
             names.add(str(scope.get("name", rdd.name))[:80])
     if "StateStoreSave" in names:
         names.discard("StateStoreRestore")  # the other half of the same operator
@@ -532,8 +532,3 @@ def _summed(accumulables: list[_Accumulable], name: str) -> int:
     """Return the sum of a task's updates of the accumulator `name`."""
     updates = [a.update for a in accumulables if a.name == name and a.update is not None]
     return sum(msgspec.convert(update, _Long, strict=False) for update in updates)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    """Return a mapping, or an empty one in place of anything else."""
-    return value if isinstance(value, Mapping) else {}
