@@ -202,7 +202,7 @@ def fill_limits(
         limits = replace(limits, theta=1 + even_enough)
     # What a planner does not keep to is seen to when its plan is cut down to the budget.
     limits = replace(limits, **dict.fromkeys(planner.refuses))
-    intervals = planner.plans_intervals and not one_range_each(problem)
+    intervals = planner.plans_intervals and one_range_each.holds(problem)
     return replace(measured, problem=replace(problem, limits=limits, intervals=intervals))
 
 
@@ -516,7 +516,9 @@ class Planning:
         problem = measured.problem
         planned, gathers = problem.current, False
         if not fixed.issuperset(measured.components):
-            gathers = self._by_ranges and bool(one_range_each(problem)) and not self._waits(problem)
+            gathers = (
+                self._by_ranges and not one_range_each.holds(problem) and not self._waits(problem)
+            )
             if gathers and self._sequence is not None and not hypothetical:
                 self._sequence.forget(measured.components, "ranges were laid out anew")
             asked = (

@@ -79,55 +79,34 @@ def _to_json(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
-Requirement = Callable[[Problem], str]
-"""Reason why a planner cannot take a problem, in a few words; empty if it can."""
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """What a planner asks of a problem."""
+
+    holds: Callable[[Problem], bool]
+    otherwise: str  # why a problem is refused for which it does not hold, in a few words
 
 
-def one_range_each(problem: Problem) -> str:
-    """Return why the problem is refused if an executor owns several ranges of key groups.
-
-    This and the next functions return an empty text if the problem is accepted.
-    """
-    if not is_contiguous(problem.current, problem.num_executors):
-        return "the current assignment is not made of intervals"
-    return ""
-
-
-def equal_executors(problem: Problem) -> str:
-    """Return why the problem is refused if executors have different capacities; else empty."""
-    return "" if problem.homogeneous else "executors have different capacities"
-
-
-def two_windows(problem: Problem) -> str:
-    """Return why the problem is refused if its history has less than two windows; else empty."""
-    return "" if len(problem.history) > 1 else "there are less than two windows of history"
-
-
-def a_load_range(problem: Problem) -> str:
-    """Return why the problem is refused if it has no range for loads; else empty."""
-    limits = problem.limits
-    complete = limits.load_low is not None and limits.load_high is not None
-    return "" if complete else "limits.load_low and limits.load_high are not given"
-
-
-def none_draining(problem: Problem) -> str:
-    """Return why the problem is refused if an executor is draining; else empty."""
-    return "an executor is draining" if problem.draining.any() else ""
-
-
-def some_traffic(problem: Problem) -> str:
-    """Return why the problem is refused if no key groups exchange rows; else empty."""
-    return "" if len(problem.traffic.rate) else "there is no traffic between key groups"
-
-
-def some_tau(problem: Problem) -> str:
-    """Return why the problem is refused if it has no load balancing threshold τ; else empty."""
-    return "" if problem.limits.tau is not None else "limits.tau is not given"
-
-
-def arbitrary_maps(problem: Problem) -> str:
-    """Return why the problem is refused if assignments have to be by intervals; else empty."""
-    return "intervals are wanted" if problem.intervals else ""
+one_range_each = Requirement(
+    lambda problem: is_contiguous(problem.current, problem.num_executors),
+    "the current assignment is not made of intervals",
+)
+equal_executors = Requirement(
+    lambda problem: problem.homogeneous, "executors have different capacities"
+)
+two_windows = Requirement(
+    lambda problem: len(problem.history) > 1, "there are less than two windows of history"
+)
+a_load_range = Requirement(
+    lambda problem: None not in (problem.limits.load_low, problem.limits.load_high),
+    "limits.load_low and limits.load_high are not given",
+)
+none_draining = Requirement(lambda problem: not problem.draining.any(), "an executor is draining")
+some_traffic = Requirement(
+    lambda problem: len(problem.traffic.rate) > 0, "there is no traffic between key groups"
+)
+some_tau = Requirement(lambda problem: problem.limits.tau is not None, "limits.tau is not given")
+arbitrary_maps = Requirement(lambda problem: not problem.intervals, "intervals are wanted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +123,7 @@ class Planner:
     cost: str
     paper: str  # paper and section
     asks: str = "assignment"  # kind of problem, see `ASKED`
-    requires: tuple[Requirement, ...] = ()  # checks a problem must pass; see `refusal`
+    requires: tuple[Requirement, ...] = ()
     # limits that it does not keep: a problem that has one is refused. A baseline may break other
     # limits, and its solution then says so.
     refuses: tuple[str, ...] = ()
@@ -161,13 +140,13 @@ class Planner:
 
     def refusal(self, problem: Problem) -> str:
         """Return the reasons, as text, why this planner cannot take a problem; empty if it can."""
-        reasons = [check(problem) for check in self.requires]
+        reasons = [asked.otherwise for asked in self.requires if not asked.holds(problem)]
         reasons += [
             f"it does not keep limits.{name}"
             for name in self.refuses
             if getattr(problem.limits, name) is not None
         ]
-        return "; ".join(filter(None, reasons))
+        return "; ".join(reasons)
 
     def load(self) -> Callable[..., Any]:
         """Import and return the planner's function.
