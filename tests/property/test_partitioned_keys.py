@@ -7,6 +7,7 @@ that are sent from one to the other.
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from collections import Counter
 from contextlib import suppress
@@ -45,6 +46,15 @@ def named(key: Any, rows: Any, states: Any) -> Any:
         yield *key, len(states.seen)
 
 
+def wound(key: Any, rows: Any, state: dict[str, int]) -> None:
+    for row in rows:
+        rows.timers.set(row.ts + dt.timedelta(minutes=5))
+
+
+def rung(key: Any, timer: Any, state: dict[str, int]) -> Any:
+    yield *key, int(timer.at.timestamp()) // 60
+
+
 def with_table(key: Any, rows: Any, state: dict[str, int], names: Any) -> Any:
     yield from each(key, rows, state)
 
@@ -79,6 +89,9 @@ KINDS: dict[str, Any] = {
         named, states={"seen": gw.MapState(int, bool)}, output=EMITTED, name="a"
     ),
     "batch": lambda _, by: by.process_batch(number, state=Counted, output=EMITTED, name="a"),
+    "timers": lambda _, by: by.process(
+        wound, state=dict, timers="event", on_timer=rung, output=EMITTED, name="a"
+    ),
     "rows": lambda _, by: by.window(gw.rows(6, every=2), name="a").compute(n=gw.count()),
     "tumbling": lambda _, by: by.window(HOUR, name="a").compute(n=gw.count()),
     "hopping": lambda _, by: by.window(TEN, name="a").compute(n=gw.count()),
@@ -95,7 +108,7 @@ KINDS: dict[str, Any] = {
 }
 MEETING = {"join", "newest", "duplicates"}
 """Kinds whose rows are those of the source."""
-ONCE = {"rows", "tumbling", "hopping", "apart", "session", "whole", *MEETING}
+ONCE = {"timers", "rows", "tumbling", "hopping", "apart", "session", "whole", *MEETING}
 """Kinds whose rows do not depend on where epochs begin."""
 
 
