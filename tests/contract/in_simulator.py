@@ -261,7 +261,7 @@ class InSimulator:
     def forget_store(self, executor: str) -> None:
         """See `Realization.forget_store`."""
         for held in self._runs.flow.holdings.values():
-            held.copies.pop(executor, None)
+            held.copies.pop(executor)
 
     # -- epochs -----------------------------------------------------------------------------------
 

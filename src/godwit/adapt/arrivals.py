@@ -59,6 +59,7 @@ class ArrivalCurve:
         self._rows: list[float] = []
         self._taken, self._reported = 0.0, False
         self._earlier = [float(rate) for rate in usual][-_KEPT:]
+        self._changed: tuple[int | None] | None = None  # see `_last_changed`; ``None``: not known
 
     def add_epoch(self, rows: int, at_s: float, backlog_rows: int | None) -> None:
         """Add an epoch that took `rows` rows at `at_s`, when sources had `backlog_rows` besides.
@@ -66,6 +67,7 @@ class ArrivalCurve:
         ``None``: sources do not report a backlog.
         """
         self._taken += rows
+        self._changed = None
         if backlog_rows is None and self._reported:
             return  # what they hold back is not known now
         if backlog_rows is not None and not self._reported:
@@ -138,7 +140,15 @@ class ArrivalCurve:
 
         ``None`` if it has not changed.
         """
+        if self._changed is None:
+            self._changed = (self._find_change(),)
+        return self._changed[0]
+
+    def _find_change(self) -> int | None:
+        """Return how many intervals ago the rate changed, by the likelihood ratio."""
         rates = np.log(self._rates(_KEPT))
+        if not len(rates) or rates.max() - rates.min() <= _LEAST_CHANGE:
+            return None
         known = min(len(rates) - _USUAL, len(self._times_s) - 1)
         worst, found = _CHANGE_ERRORS, None
         for last in range(_STEP, known + 1):
@@ -175,6 +185,7 @@ class ArrivalCurve:
         if last < _KEPT:
             self._earlier = []
         del self._times_s[:-last], self._rows[:-last]
+        self._changed = None
 
 
 def _median_and_noise(rates: FloatArray) -> tuple[float, float]:

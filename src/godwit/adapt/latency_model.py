@@ -67,16 +67,25 @@ class StageLoad:
     component: str  # of the heaviest one
     key_group: int  # its number there
     key: str = ""  # the key that has most of it, as JSON, where one has
+    # lanes → load of the busiest of them, as far as it was asked for: a decision asks for each
+    # number of executors several times
+    _known: dict[int, float] = field(default_factory=dict, repr=False)
 
     def busiest(self, lanes: int, speed: float) -> float:
         """Return the smallest share of time for which the busiest of `lanes` lanes can be busy."""
+        if lanes not in self._known:
+            self._known[lanes] = self._busiest(lanes)
+        return self._known[lanes] / speed
+
+    def _busiest(self, lanes: int) -> float:
+        """Return the smallest load that the busiest of `lanes` lanes can have."""
         if not len(self.loads):
             return 0.0
         summed = np.concatenate(([0.0], np.cumsum(self.loads)))
         rounds = np.arange(1, (len(self.loads) - 1) // lanes + 1)
         fullest = summed[rounds * lanes + 1] - summed[rounds * (lanes - 1)]
         share = float(summed[-1]) / lanes
-        return max(float(self.loads[0]), share, float(fullest.max(initial=0.0))) / speed
+        return max(float(self.loads[0]), share, float(fullest.max(initial=0.0)))
 
     @property
     def heaviest(self) -> float:
@@ -85,7 +94,8 @@ class StageLoad:
 
     def scaled(self, factor: float) -> StageLoad:
         """Return the stage with its loads multiplied by `factor`."""
-        return replace(self, loads=self.loads * factor)
+        known = {lanes: load * factor for lanes, load in self._known.items()}
+        return replace(self, loads=self.loads * factor, _known=known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

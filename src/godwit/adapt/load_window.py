@@ -24,13 +24,13 @@ few operations on arrays of as many numbers as there are key groups; nothing is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from godwit.migration import KeyGroupLoad
     from godwit.model.assignment import Assignment
@@ -41,6 +41,7 @@ _SINGLE = 16
 """Blocks at the end of the window that are single epochs."""
 _PARTS = (2, 3, 4, 6, 8, 12, 16)
 """Lengths of the latest part that is compared with all before; older blocks are tried besides."""
+_IS_TRIED = np.isin(np.arange(_PARTS[-1] + 1), (1, *_PARTS))
 _BEFORE = 4
 """Epochs that there must be before it."""
 _CHANGED = 5.5
@@ -58,44 +59,28 @@ _OUTLIER = 4.0
 """Standard errors, by the noise that is known, above which an epoch counts no more."""
 
 
+_EPOCHS, _APART, _TOGETHER, _STRAYED = range(4)
+"""Columns of a block's numbers: epochs; squares of what key groups strayed, and of what executors
+did, both summed; epochs of which these are known."""
+
+
 @dataclass(slots=True, kw_only=True)
 class _Sums:
-    """Sums over some epochs; vectors have one entry per key group."""
+    """Sums over some epochs."""
 
     # shape ``(3, G)``: rows, busy seconds, and squares of what each key group strayed from its
     # share, in standard seconds
     vectors: FloatArray
-    epochs: int = 0
-    apart: float = 0.0  # sum of these squares
-    together: float = 0.0  # the same of sums over executors
-    strayed: int = 0  # epochs of which it is known
+    numbers: FloatArray  # shape ``(4,)``: see `_EPOCHS`
 
-    def add(self, other: _Sums) -> None:
-        """Add the sums over other epochs."""
-        self.vectors += other.vectors
-        self.epochs += other.epochs
-        self.apart += other.apart
-        self.together += other.together
-        self.strayed += other.strayed
-
-    def plus(self, blocks: Sequence[_Block], speeds: Mapping[str, float]) -> _Sums:
-        """Return the sums over these epochs and over those of blocks, in standard seconds."""
-        total = replace(self, vectors=self.vectors.copy())
-        for block in blocks:
-            total.add(block.standard(speeds))
-        return total
-
-    def forget_deviations(self) -> None:
-        """Forget the deviations from a load that is another now: they were no noise."""
-        self.squares[:] = 0.0
-        self.apart = self.together = 0.0
-        self.strayed = 0
+    def plus(self, vectors: FloatArray, numbers: FloatArray) -> _Sums:
+        """Return the sums over these epochs and another block."""
+        return _Sums(vectors=self.vectors + vectors, numbers=self.numbers + numbers)
 
     @property
-    def rows(self) -> FloatArray:
-        """Rows of each key group."""
-        rows: FloatArray = self.vectors[0]
-        return rows
+    def epochs(self) -> int:
+        """Number of epochs."""
+        return int(self.numbers[_EPOCHS])
 
     @property
     def busy_s(self) -> FloatArray:
@@ -104,45 +89,83 @@ class _Sums:
         return busy_s
 
     @property
-    def squares(self) -> FloatArray:
-        """Sum of squares of what each key group strayed from its share."""
-        squares: FloatArray = self.vectors[2]
-        return squares
-
-    @property
     def counted(self) -> FloatArray:
         """Variance of each key group's seconds by chance."""
-        return self.busy_s * self.busy_s / np.maximum(self.rows, 1.0)
+        rows, busy_s, _ = self.vectors
+        counted: FloatArray = busy_s * busy_s / np.maximum(rows, 1.0)
+        return counted
 
 
-@dataclass(slots=True, kw_only=True)
-class _Block:
-    """Some consecutive epochs under one placement."""
+class _Blocks:
+    """Blocks of consecutive epochs under one placement, oldest first: a row of arrays each."""
 
-    executors: tuple[str, ...]
-    executor_of: IntArray
-    ended_s: float
-    sums: _Sums
+    def __init__(self, num_key_groups: int) -> None:
+        self._vectors = np.zeros((2 * _SINGLE, 3, num_key_groups))  # see `_Sums`
+        self._numbers = np.zeros((2 * _SINGLE, 4))
+        # executors of each, the executor of each key group, and when it ended
+        self._places: list[tuple[tuple[str, ...], IntArray, float]] = []
 
-    def add(self, other: _Block) -> None:
-        """Add the epochs of a later block that has the same assignment."""
-        self.ended_s = other.ended_s
-        self.sums.add(other.sums)
+    def __len__(self) -> int:
+        return len(self._places)
 
-    def follows(self, other: _Block) -> bool:
-        """Return whether key groups are on the same executors as in block `other`."""
-        return self.executors == other.executors and (
-            self.executor_of is other.executor_of
-            or bool((self.executor_of == other.executor_of).all())
-        )
+    @property
+    def vectors(self) -> FloatArray:
+        """Shape ``(n, 3, G)``: vectors of the blocks, to be read or changed."""
+        return self._vectors[: len(self._places)]
 
-    def standard(self, speeds: Mapping[str, float]) -> _Sums:
-        """Return the sums with the seconds that executors of speed 1 would have been busy."""
+    @property
+    def numbers(self) -> FloatArray:
+        """Shape ``(n, 4)``: numbers of the blocks, to be read or changed."""
+        return self._numbers[: len(self._places)]
+
+    def standard(self, speeds: Mapping[str, float]) -> FloatArray:
+        """Return the vectors with the seconds that executors of speed 1 would have been busy."""
         if not speeds:  # of executors whose speed is another than 1
-            return self.sums
-        vectors = self.sums.vectors.copy()
-        vectors[1] *= np.array([speeds.get(name, 1.0) for name in self.executors])[self.executor_of]
-        return replace(self.sums, vectors=vectors)
+            return self.vectors
+        vectors = self.vectors.copy()
+        for at, (executors, executor_of, _) in enumerate(self._places):
+            vectors[at, 1] *= np.array([speeds.get(name, 1.0) for name in executors])[executor_of]
+        return vectors
+
+    def add(self, assignment: Assignment, load: KeyGroupLoad, ended_s: float) -> None:
+        """Add a block of one epoch."""
+        at = len(self._places)
+        if at == len(self._vectors):
+            self._vectors = np.concatenate((self._vectors, np.zeros_like(self._vectors)))
+            self._numbers = np.concatenate((self._numbers, np.zeros_like(self._numbers)))
+        self._vectors[at], self._numbers[at] = 0.0, (1, 0, 0, 0)
+        self._vectors[at, :2, load.key_groups] = np.stack((load.rows, load.busy_s), axis=1)
+        self._places.append((assignment.executors, assignment.executor_of, ended_s))
+
+    def remove(self, first: int, stop: int) -> None:
+        """Remove some consecutive blocks."""
+        count, rest = len(self._places), len(self._places) - stop
+        self._vectors[first : first + rest] = self._vectors[stop:count]
+        self._numbers[first : first + rest] = self._numbers[stop:count]
+        del self._places[first:stop]
+
+    def remove_before(self, since_s: float) -> None:
+        """Remove the blocks that ended before `since_s`, but not the last one."""
+        count = 0
+        while count < len(self._places) - 1 and self._places[count][2] < since_s:
+            count += 1
+        if count:
+            self.remove(0, count)
+
+    def merge_old(self) -> None:
+        """Merge consecutive old blocks of equal lengths under one placement."""
+        for at in range(len(self._places) - _SINGLE - 2, -1, -1):
+            shorter = self._numbers[at, _EPOCHS] <= self._numbers[at + 1, _EPOCHS]
+            if shorter and self._same_place(at):
+                self._vectors[at] += self._vectors[at + 1]
+                self._numbers[at] += self._numbers[at + 1]
+                self._places[at] = self._places[at + 1]
+                self.remove(at + 1, at + 2)
+
+    def _same_place(self, at: int) -> bool:
+        """Return whether a block and the next one have key groups on the same executors."""
+        (before, owner, _), (executors, later, _) = self._places[at], self._places[at + 1]
+        return before == executors and (owner is later or bool((owner == later).all()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -158,9 +181,7 @@ class LoadWindow:
     """Loads of one component's key groups since they last changed."""
 
     def __init__(self, num_key_groups: int) -> None:
-        self._size = num_key_groups
-        self._no_epochs = _Sums(vectors=np.zeros((3, num_key_groups)))
-        self._blocks: list[_Block] = []
+        self._blocks = _Blocks(num_key_groups)
         # measured noise over counted noise, and noise of sums over that of their parts, as known
         # from before the window
         self._dispersion, self._together = _UNEQUAL_ROWS, 1.0
@@ -178,33 +199,30 @@ class LoadWindow:
         if load is None or not len(load.key_groups):
             return
         speeds = {name: speed for name, speed in speeds.items() if speed != 1.0}
-        self._drop_before(now_s - _LONGEST_S)
-        earlier, last = self._blocks[: -_PARTS[0]], self._blocks[-_PARTS[0] :]
-        usual = self._no_epochs.plus(earlier, speeds)
-        window = usual.plus(last, speeds)
-        vectors = np.zeros((3, self._size))
-        vectors[:2, load.key_groups] = load.rows, load.busy_s
-        block = _Block(
-            executors=assignment.executors,
-            executor_of=assignment.executor_of,
-            ended_s=now_s,
-            sums=_Sums(vectors=vectors, epochs=1),
-        )
-        self._add_deviations(block, window, speeds)
-        self._blocks.append(block)
-        self._cut_at_change(usual, window.plus([block], speeds), speeds)
-        self._merge_blocks()
+        blocks = self._blocks
+        blocks.remove_before(now_s - _LONGEST_S)
+        blocks.add(assignment, load, now_s)
+        vectors = blocks.standard(speeds)
+        first = max(len(blocks) - 1 - _PARTS[0], 0)
+        window = usual = _summed(vectors[:first], blocks.numbers[:first])
+        for at in range(first, len(blocks) - 1):
+            window = window.plus(vectors[at], blocks.numbers[at])
+        self._note_deviations(vectors[-1], window, assignment)
+        every = window.plus(vectors[-1], blocks.numbers[-1])
+        self._cut_at_change(vectors, usual, every, assignment)
+        blocks.merge_old()
 
     def shares(self, speeds: Mapping[str, float]) -> LoadShares | None:
         """Return the shares of load of key groups; ``None`` if nothing was measured."""
         speeds = {name: speed for name, speed in speeds.items() if speed != 1.0}
-        every = self._no_epochs.plus(self._blocks, speeds)
+        every = _summed(self._blocks.standard(speeds), self._blocks.numbers)
         total_s = float(every.busy_s.sum())
         if not total_s:
             return None
         dispersion, together = self._noise(every)
         counted = _TRUST * dispersion * every.counted
-        variance = (every.epochs * every.squares + counted) / (every.strayed + _TRUST)
+        strayed = float(every.numbers[_STRAYED])
+        variance = (every.epochs * every.vectors[2] + counted) / (strayed + _TRUST)
         return LoadShares(
             share=every.busy_s / total_s,
             variance=variance * together / total_s**2,
@@ -213,20 +231,23 @@ class LoadWindow:
 
     # -- changes ----------------------------------------------------------------------------------
 
-    def _cut_at_change(self, usual: _Sums, every: _Sums, speeds: Mapping[str, float]) -> None:
+    def _cut_at_change(
+        self, vectors: FloatArray, usual: _Sums, every: _Sums, assignment: Assignment
+    ) -> None:
         """Drop the epochs before the last significant change of the distribution of load.
 
-        `usual`: sums over all blocks but the last three, `every` over all.
+        `vectors`: those of the blocks, in standard seconds. `usual`: sums over all blocks but the
+        last three, `every` over all.
         """
         blocks = self._blocks
         if every.epochs < _BEFORE + _PARTS[0]:
             return
         # the latest parts of the window, from the last block on
-        epochs = np.cumsum([block.sums.epochs for block in blocks[:0:-1]])
-        parts = np.cumsum([b.standard(speeds).vectors[:2] for b in blocks[:0:-1]], axis=0)
+        epochs = np.cumsum(blocks.numbers[:0:-1, _EPOCHS]).astype(np.int64)
+        parts = np.cumsum(vectors[:0:-1, :2], axis=0)
         late_s = parts[:, 1]
         late, total_s = late_s.sum(axis=1), float(every.busy_s.sum())
-        tried = np.isin(epochs, (1, *_PARTS)) | (epochs >= _PARTS[-1])
+        tried = _IS_TRIED[np.minimum(epochs, _PARTS[-1])]
         tried &= (epochs <= every.epochs - _BEFORE) & (np.minimum(late, total_s - late) > 0)
         if not tried.any():
             return
@@ -239,7 +260,7 @@ class LoadWindow:
         dispersion, together = self._noise(usual)
         rate = dispersion * together * every.counted / total_s
         known = np.sqrt(1 / late + 1 / early)[:, None]
-        owner, num_executors = blocks[-1].executor_of, len(blocks[-1].executors)
+        owner, num_executors = assignment.executor_of, len(assignment.executors)
         places = owner + num_executors * np.arange(len(differs))[:, None]
         sums = np.bincount(places.ravel(), differs.ravel(), num_executors * len(differs))
         sums = np.abs(sums.reshape(len(differs), num_executors))
@@ -253,39 +274,24 @@ class LoadWindow:
         last = scores[0] if epochs[0] == 1 else 0.0  # an epoch of no time was not tried
         if max(_CHANGED, last) < scores[worst] <= 2 * scores[half]:
             cut = len(blocks) - 1 - int(at[worst])
-            before = self._no_epochs.plus(blocks[:cut], speeds)
+            before = _summed(vectors[:cut], blocks.numbers[:cut])
             self._dispersion, self._together = self._noise(before)
-            del blocks[:cut]
-            for block in blocks:
-                block.sums.forget_deviations()
+            blocks.remove(0, cut)
+            # Deviations from a load that is another now were no noise.
+            blocks.vectors[:, 2] = 0.0
+            blocks.numbers[:, _APART:] = 0.0
             moved = (by_executor > _CHANGED) & (sums * num_executors > _MATERIAL)
             self.shifted = bool(moved[worst].any())
 
-    def _drop_before(self, since_s: float) -> None:
-        """Drop the blocks that ended before `since_s`."""
-        while len(self._blocks) > 1 and self._blocks[0].ended_s < since_s:
-            del self._blocks[0]
-
-    def _merge_blocks(self) -> None:
-        """Merge consecutive old blocks of equal lengths under one assignment."""
-        blocks = self._blocks
-        at = len(blocks) - _SINGLE - 2
-        while at >= 0:
-            one, later = blocks[at], blocks[at + 1]
-            if one.sums.epochs <= later.sums.epochs and later.follows(one):
-                one.add(later)
-                del blocks[at + 1]
-            at -= 1
-
     # -- noise ------------------------------------------------------------------------------------
 
-    def _add_deviations(self, block: _Block, window: _Sums, speeds: Mapping[str, float]) -> None:
-        """Add to an epoch's sums its squared deviations from the shares of the window before it.
+    def _note_deviations(self, epoch: FloatArray, window: _Sums, assignment: Assignment) -> None:
+        """Add the squared deviations of the last block from the shares of the window before it.
 
-        Very large deviations are capped, since they are not noise: such as loading of state, or an
-        executor that has become slow.
+        `epoch`: its vectors, in standard seconds. Very large deviations are capped, since they are
+        not noise: such as loading of state, or an executor that has become slow.
         """
-        epoch_s = block.standard(speeds).busy_s
+        epoch_s = epoch[1]
         total_s, window_s = float(epoch_s.sum()), float(window.busy_s.sum())
         if not (total_s > 0 and window_s > 0):
             return
@@ -294,22 +300,27 @@ class LoadWindow:
         # The share that it strays from has an error of its own.
         own = 1 / (1 + total_s / window_s)
         usual = window.counted * (total_s / window_s) * _OUTLIER**2 * max(dispersion, 1.0)
-        of, sums = block.executor_of, block.sums
+        of = assignment.executor_of
         by_executor = np.minimum(
             np.bincount(of, strayed) ** 2, np.bincount(of, usual) * max(together, 1.0)
         )
-        sums.squares[:] = np.minimum(strayed * strayed, np.maximum(usual, usual.mean())) * own
-        sums.apart, sums.together = float(sums.squares.sum()), float(by_executor.sum()) * own
-        sums.strayed = 1
+        squares = np.minimum(strayed * strayed, np.maximum(usual, usual.mean())) * own
+        self._blocks.vectors[-1, 2] = epoch[2] = squares
+        self._blocks.numbers[-1] = 1, squares.sum(), float(by_executor.sum()) * own, 1
 
     def _noise(self, sums: _Sums) -> tuple[float, float]:
         """Return smoothed ratios: measured over counted noise, noise of sums over that of parts."""
-        trust = sums.strayed / (sums.strayed + _TRUST)
+        epochs, apart, together, strayed = sums.numbers.tolist()
+        trust = strayed / (strayed + _TRUST)
         dispersion, factor = self._dispersion, self._together
         if (counted := float(sums.counted.sum())) > 0:
-            measured = float(sums.squares.sum()) * sums.epochs / max(sums.strayed, 1)
+            measured = float(sums.vectors[2].sum()) * epochs / max(strayed, 1)
             dispersion += trust * (measured / counted - dispersion)
-        if sums.apart > 0:
-            together = min(max(sums.together / sums.apart, 1.0), _MOST_TOGETHER)
-            factor += trust * (together - factor)
+        if apart > 0:
+            factor += trust * (min(max(together / apart, 1.0), _MOST_TOGETHER) - factor)
         return dispersion, factor
+
+
+def _summed(vectors: FloatArray, numbers: FloatArray) -> _Sums:
+    """Return the sums over some blocks."""
+    return _Sums(vectors=vectors.sum(axis=0), numbers=numbers.sum(axis=0))

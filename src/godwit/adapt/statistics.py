@@ -381,15 +381,24 @@ class Statistics:
 
 def busiest_lane_s(stage: tuple[str, ...], epoch: EpochObserved) -> float:
     """Return the seconds that the busiest lane was busy in one stage of an epoch."""
-    busy: dict[tuple[str, int], float] = {}
+    # lanes by executors and their numbers of lanes, which components mostly have in common
+    busy: dict[tuple[tuple[str, ...], tuple[int, ...]], FloatArray] = {}
     for name in stage:
         load, assignment = epoch.outcome.loads.get(name), epoch.assignments.get(name)
         if load is None or assignment is None or not len(load.key_groups):
             continue
-        sums = np.bincount(assignment.flat_lanes()[load.key_groups], load.busy_s)
-        for place, busy_s in zip(assignment.places(), sums.tolist(), strict=False):
-            busy[place] = busy.get(place, 0.0) + busy_s
-    return max(busy.values(), default=0.0)
+        lane = assignment.flat_lanes()[load.key_groups]
+        sums = np.bincount(lane, load.busy_s, sum(assignment.lanes)).astype(np.float64, copy=False)
+        lanes = assignment.executors, assignment.lanes
+        busy[lanes] = busy[lanes] + sums if lanes in busy else sums
+    if len(busy) < 2:
+        return float(max((sums.max() for sums in busy.values()), default=0.0))
+    total: dict[tuple[str, int], float] = {}
+    for (executors, lanes_of), sums in busy.items():
+        each = [(e, lane) for e, n in zip(executors, lanes_of, strict=True) for lane in range(n)]
+        for place, busy_s in zip(each, sums.tolist(), strict=True):
+            total[place] = total.get(place, 0.0) + busy_s
+    return max(total.values())
 
 
 def _total(columns: list[FloatArray]) -> FloatArray:

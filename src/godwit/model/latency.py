@@ -114,6 +114,15 @@ class LatencyHistogram:
         parts = [part for part in several if part.rows]
         if not parts:
             return cls()
+        if len(parts) == 1:
+            (one,) = parts
+            return cls(
+                buckets=one.buckets,
+                counts=one.counts,
+                sum_s=one.sum_s,
+                max_s=one.max_s,
+                ahead=one.ahead,
+            )
         counts = np.zeros(max(int(part.buckets[-1]) for part in parts) + 1, np.int64)
         for part in parts:
             counts[part.buckets] += part.counts
@@ -152,12 +161,17 @@ class LatencyHistogram:
 
     def quantile_s(self, share: float) -> float:
         """Return the latency that `share` of the rows do not exceed; 0 without rows."""
+        return self._quantiles_s((share,))[0]
+
+    def _quantiles_s(self, shares: Iterable[float]) -> list[float]:
+        """Return the latency for each of some shares of the rows."""
         if not self.rows:
-            return 0.0
+            return [0.0 for _ in shares]
         reached = np.cumsum(self.counts)
-        at = int(np.searchsorted(reached, math.ceil(share * int(reached[-1]) - 1e-9)))
-        middle_s = float(_middle_us(self.buckets[[min(at, len(reached) - 1)]])[0]) / 1e6
-        return min(middle_s, self.max_s)
+        wanted = [math.ceil(share * int(reached[-1]) - 1e-9) for share in shares]
+        at = np.searchsorted(reached, wanted).clip(max=len(reached) - 1)
+        quantiles: list[float] = np.minimum(_middle_us(self.buckets[at]) / 1e6, self.max_s).tolist()
+        return quantiles
 
     def below(self, bounds_s: Iterable[float]) -> list[int]:
         """Return the number of rows at or below each bound; a bucket counts by its middle."""
@@ -172,7 +186,7 @@ class LatencyHistogram:
         """
         if not self.rows:
             return {}
-        figures = {name: self.quantile_s(share) for name, share in _QUANTILES.items()}
+        figures = dict(zip(_QUANTILES, self._quantiles_s(_QUANTILES.values()), strict=True))
         figures |= {"max": self.max_s, "mean": self.mean_s}
         return {name: round(seconds * 1e3, 1) for name, seconds in figures.items()}
 

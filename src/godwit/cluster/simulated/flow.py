@@ -266,15 +266,15 @@ def slowest_lane_ms(
     executor with more lanes than cores cannot end before its cores have done all of the work.
     `parts`: work of each component of the level. `cores`: executor → number of cores.
     """
-    names = list(cores)
+    number = {name: at for at, name in enumerate(cores)}
     width = max(max(part.plan.assignment.lanes) for part in parts)
-    ms = np.zeros(len(names) * width)
+    ms = np.zeros(len(number) * width)
     for part in parts:
         assignment = part.plan.assignment
-        row = np.array([names.index(name) for name in assignment.executors])
+        row = np.array([number[name] for name in assignment.executors])
         lane = row[assignment.executor_of] * width + assignment.lane_of
         ms += np.bincount(lane, weights=part.cpu_ms, minlength=len(ms))
-    lanes = ms.reshape(len(names), width)
+    lanes = ms.reshape(len(number), width)
     shared = lanes.sum(axis=1) / np.array(list(cores.values()))
     return float(max(lanes.max(), shared.max())), float(ms.sum())
 
@@ -411,9 +411,10 @@ class SimulatedFlow:
         """
         for name, assignment in assignments.items():
             self.holdings[name].set_initial_state(self._spread[name].held)
-            for at, executor in enumerate(assignment.executors):
-                own = np.flatnonzero(assignment.executor_of == at)
-                self.holdings[name].bring_forward(executor, own, np.zeros(len(own)))
+            everything = np.ones(assignment.num_key_groups, np.bool_)
+            self.holdings[name].copies.bring_forward(
+                assignment, everything, np.zeros(len(everything))
+            )
 
     # -- an attempt -------------------------------------------------------------------------------
 
@@ -511,11 +512,12 @@ class SimulatedFlow:
         new = routed.rows if routed else batch.rows_of.get(name, np.zeros(m, np.int64))
         consume, load = key_group_mask(plan.consume, m), key_group_mask(plan.load, m)
         waiting = self.buffers[name].waiting
-        runs = ~key_group_mask(plan.suspended, m)
-        runs &= ~self._lacks_state(name, plan, (new > 0) | (consume & (waiting > 0)), copies)
+        due = (new > 0) | (consume & (waiting > 0))
+        runs = ~(key_group_mask(plan.suspended, m) | self._lacks_state(name, plan, due, copies))
         processed = np.where(runs, new, 0) + np.where(runs & consume, waiting, 0)
         keys = phase.keys_among(processed)
-        moved = np.where((processed > 0) | load, self._missing_bytes(name, plan), 0.0)
+        missing = self.holdings[name].missing_at_owners(plan.assignment)
+        moved = np.where((processed > 0) | load, missing, 0.0)
         cpu_ms = self._lane_ms(component, processed, keys, processed > 0)
         cpu_ms += moved / self._costs.read_bytes_per_ms
         if routed is not None:
@@ -527,7 +529,7 @@ class SimulatedFlow:
             runs=runs,
             consumes=consume,
             loads=load,
-            waits=~runs & ((new > 0) | (consume & (waiting > 0))),
+            waits=~runs & due,
             new=new,
             processed=processed,
             keys=keys,
@@ -567,22 +569,12 @@ class SimulatedFlow:
         astray = np.zeros(assignment.num_key_groups, np.bool_)
         if self._on_loss is LossPolicy.LOAD:
             return astray
-        for at, executor in enumerate(assignment.executors):
-            gone = touched & (assignment.executor_of == at) & (holdings.state_bytes > 0)
-            gone &= ~holdings.copy(executor).there
-            for g in np.flatnonzero(gone).tolist():
-                expected = copies.reach(name, executor, g) >= 0
+        gone = touched & ~holdings.copies.there(assignment)
+        if gone.any():
+            for g in np.flatnonzero(gone & (holdings.state_bytes > 0)).tolist():
+                expected = copies.reach(name, assignment.executor(g), g) >= 0
                 astray[g] = expected and g not in plan.load and g not in plan.suspended
         return astray
-
-    def _missing_bytes(self, name: str, plan: ComponentView) -> FloatArray:
-        """Return the bytes of state that each key group lacks on its executor."""
-        assignment, holdings = plan.assignment, self.holdings[name]
-        missing = np.zeros(assignment.num_key_groups)
-        for at, executor in enumerate(assignment.executors):
-            here = assignment.executor_of == at
-            missing[here] = holdings.missing_bytes(executor)[here]
-        return missing
 
     # -- a commit ---------------------------------------------------------------------------------
 
@@ -592,11 +584,13 @@ class SimulatedFlow:
         Rows count once for every component that reads them from the source. The arrivals are as
         `godwit.cluster.simulated.workload.RowArrivals.pieces` returns them.
         """
-        left = [np.empty((0, 3))]
+        arrived, whole, left = work.batch.arrived, 0, []
         changelog = snapshots = 0.0
         for name, part in work.components.items():
-            gone = self.buffers[name].commit(part.new, part.runs, part.consumes, work.batch.arrived)
-            if not self.components[name].feeds:
+            gone = self.buffers[name].commit(part.new, part.runs, part.consumes, arrived)
+            if gone is arrived:
+                whole += not self.components[name].feeds
+            elif not self.components[name].feeds:
                 left.append(gone)
             before = self.holdings[name].written_bytes.copy()
             written, rewritten = self.holdings[name].commit_epoch(
@@ -607,7 +601,8 @@ class SimulatedFlow:
                 known=self._spread[name].held,
             )
             changelog, snapshots = changelog + written, snapshots + rewritten
-            self._advance_copies(name, part, before)
+            # The lanes' copies are of the version before this epoch.
+            self.holdings[name].copies.bring_forward(part.plan.assignment, part.used, before)
         fed = {feed.upstream for c in self.components.values() for feed in c.feeds}
         outcome = build_outcome(
             work,
@@ -616,11 +611,4 @@ class SimulatedFlow:
             changelog_bytes=int(changelog),
             snapshot_bytes=int(snapshots),
         )
-        return outcome, np.concatenate(left)
-
-    def _advance_copies(self, name: str, part: ComponentWork, written_before: FloatArray) -> None:
-        """Bring the lanes' copies up to `written_before`, the end of each key group's changelog."""
-        assignment, used = part.plan.assignment, part.used
-        for at, executor in enumerate(assignment.executors):
-            here = np.flatnonzero(used & (assignment.executor_of == at))
-            self.holdings[name].bring_forward(executor, here, written_before[here])
+        return outcome, np.concatenate([arrived * np.array([whole, 1.0, 1.0]), *left])

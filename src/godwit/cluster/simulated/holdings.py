@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from godwit.cluster.simulated.workload import Phase
+    from godwit.model.assignment import Assignment
     from godwit.planning.arrays import BoolArray, FloatArray
 
 
@@ -33,6 +34,79 @@ class Copy:
     seen_bytes: FloatArray
 
 
+class Copies:
+    """Copies of one component's key groups on all executors, a row of two matrices each."""
+
+    def __init__(self, key_groups: int) -> None:
+        self._row: dict[str, int] = {}
+        self._there = np.zeros((0, key_groups), np.bool_)
+        self._seen = np.zeros((0, key_groups))
+        self._groups = np.arange(key_groups)
+        self._last: tuple[Assignment | None, np.ndarray] = None, self._groups
+
+    def get(self, executor: str) -> Copy | None:
+        """Return the copies of an executor, to be read or changed; ``None`` if it has none."""
+        row = self._row.get(executor)
+        if row is None:
+            return None
+        return Copy(there=self._there[row], seen_bytes=self._seen[row])
+
+    def add(self, executor: str) -> None:
+        """Add an executor without copies, if it is not there."""
+        if executor in self._row:
+            return
+        self._row[executor] = row = len(self._row)
+        if row == len(self._there):
+            more = max(8, row), len(self._groups)
+            self._there = np.vstack((self._there, np.zeros(more, np.bool_)))
+            self._seen = np.vstack((self._seen, np.zeros(more)))
+
+    def pop(self, executor: str) -> None:
+        """Delete an executor with its copies."""
+        row = self._row.pop(executor, None)
+        if row is None:
+            return
+        self._last = None, self._groups
+        last = len(self._row)
+        self._there[row], self._seen[row] = self._there[last], self._seen[last]
+        self._there[last], self._seen[last] = False, 0.0
+        for name, of in self._row.items():
+            if of == last:
+                self._row[name] = row
+
+    def clear(self) -> None:
+        """Delete all copies."""
+        self._row.clear()
+        self._there[:], self._seen[:] = False, 0.0
+        self._last = None, self._groups
+
+    def owners(self, assignment: Assignment) -> tuple[np.ndarray, np.ndarray]:
+        """Return the index of each key group's entry at its owner, in both matrices."""
+        if self._last[0] is not assignment:
+            for executor in assignment.executors:
+                self.add(executor)
+            rows = np.array([self._row[executor] for executor in assignment.executors])
+            self._last = assignment, rows[assignment.executor_of]
+        return self._last[1], self._groups
+
+    def there(self, assignment: Assignment) -> BoolArray:
+        """Return whether each key group's owner has a copy, shape ``(m,)``."""
+        there: BoolArray = self._there[self.owners(assignment)]
+        return there
+
+    def seen_bytes(self, assignment: Assignment) -> FloatArray:
+        """Return the changelog in the copy of each key group's owner, shape ``(m,)``."""
+        seen: FloatArray = self._seen[self.owners(assignment)]
+        return seen
+
+    def bring_forward(self, assignment: Assignment, used: BoolArray, seen: FloatArray) -> None:
+        """Advance the owners' copies of key groups (a mask) to positions in the changelog."""
+        rows, groups = self.owners(assignment)
+        at = rows[used], groups[used]
+        self._there[at] = True
+        self._seen[at] = np.maximum(self._seen[at], seen[used])
+
+
 @dataclass(slots=True, kw_only=True)
 class Holdings:
     """State of one component: sizes, changelog and copies."""
@@ -43,7 +117,7 @@ class Holdings:
     snapshot_bytes: FloatArray = field(init=False)  # shape ``(m,)``: of the last snapshot
     changelog_bytes: FloatArray = field(init=False)  # shape ``(m,)``: of the changelog after it
     written_bytes: FloatArray = field(init=False)  # shape ``(m,)``: changelog ever written
-    copies: dict[str, Copy] = field(default_factory=dict)  # executor → what it holds
+    copies: Copies = field(init=False)  # by executor
     _phase: int = field(init=False, default=-1)
     _before: FloatArray = field(init=False)
     _rows: FloatArray = field(init=False)
@@ -53,6 +127,7 @@ class Holdings:
         self.keys, self.snapshot_bytes = np.zeros(m), np.zeros(m)
         self.changelog_bytes, self.written_bytes = np.zeros(m), np.zeros(m)
         self._before, self._rows = np.zeros(m), np.zeros(m)
+        self.copies = Copies(m)
 
     @property
     def state_bytes(self) -> FloatArray:
@@ -65,19 +140,26 @@ class Holdings:
         return self.keys * self.key_bytes
 
     def copy(self, executor: str) -> Copy:
-        """Return an executor's copies, as a record of what they include; empty at first."""
+        """Return an executor's copies, to be read or changed; empty at first."""
+        self.copies.add(executor)
         found = self.copies.get(executor)
-        if found is None:
-            m = self.key_groups
-            found = Copy(there=np.zeros(m, np.bool_), seen_bytes=np.zeros(m))
-            self.copies[executor] = found
+        assert found is not None
         return found
 
     def missing_bytes(self, executor: str) -> FloatArray:
         """Return the bytes that an executor reads to bring its copies up to date, per key group."""
         copy = self.copy(executor)
-        behind = self.written_bytes - copy.seen_bytes
-        return np.where(copy.there, np.minimum(behind, self.state_bytes), self.state_bytes)
+        return self._missing(copy.there, copy.seen_bytes)
+
+    def missing_at_owners(self, assignment: Assignment) -> FloatArray:
+        """Return the bytes that each key group lacks on the executor that owns it."""
+        return self._missing(self.copies.there(assignment), self.copies.seen_bytes(assignment))
+
+    def _missing(self, there: BoolArray, seen_bytes: FloatArray) -> FloatArray:
+        """Return the bytes that copies read to be up to date."""
+        state_bytes = self.state_bytes
+        behind = self.written_bytes - seen_bytes
+        return np.where(there, np.minimum(behind, state_bytes), state_bytes)
 
     def bring_forward(self, executor: str, key_groups: np.ndarray, seen_bytes: FloatArray) -> None:
         """Advance an executor's copies to positions in the changelog, in bytes."""
@@ -167,7 +249,13 @@ class WaitBuffers:
         of the processed rows, in the same form. Raises `MigrationError` if new rows would overtake
         waiting ones.
         """
-        overtaken = np.flatnonzero(runs & ~consume & (self.waiting > 0) & (new > 0))
+        waiting = self.waiting
+        if not self._entries and runs.all():
+            # Nothing waits, as in most epochs: what comes in goes out.
+            self.processed += new
+            self.arrived += new
+            return arrived if new.any() else np.empty((0, 3))
+        overtaken = np.flatnonzero(runs & ~consume & (waiting > 0) & (new > 0))
         if len(overtaken):
             raise MigrationError(
                 f"Rows that wait would be overtaken in key groups {overtaken[:5].tolist()} of "
@@ -190,8 +278,7 @@ class WaitBuffers:
             self._entries.append(_Waiting(rows=waits, arrived=_scaled(arrived, share)))
         if share < 1 and new.any():
             left.append(_scaled(arrived, 1 - share))
-        before = self.waiting
-        self.processed += np.where(runs, new, 0) + np.where(takes, before, 0)
+        self.processed += np.where(runs, new, 0) + np.where(takes, waiting, 0)
         self.arrived += new
         return np.concatenate([np.empty((0, 3)), *left])
 

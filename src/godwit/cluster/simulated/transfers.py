@@ -201,7 +201,7 @@ class Warming:
                 self._peers.forget(order)
         self._links.stop(executor)
         for holdings in self.holdings.values():
-            holdings.copies.pop(executor, None)
+            holdings.copies.pop(executor)
         for name, other in self._jobs.items():
             if other.peer is not None and other.peer.executor == executor:
                 self._links.stop(name)

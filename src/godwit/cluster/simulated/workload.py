@@ -107,7 +107,9 @@ class RowArrivals:
         """
         if last <= first:
             return np.empty((0, 3))
-        bends = self._rows[(self._rows > first) & (self._rows < last)]
+        bends = self._rows[
+            np.searchsorted(self._rows, first, "right") : np.searchsorted(self._rows, last)
+        ]
         rows = np.concatenate(([first], np.unique(bends), [last]))
         times = np.interp(rows, self._rows, self._times)
         return np.column_stack((np.diff(rows), times[:-1], times[1:]))

@@ -7,6 +7,7 @@ import pytest
 
 from godwit.cluster.simulated.holdings import Holdings
 from godwit.cluster.simulated.workload import Keys, KeySpread
+from godwit.model.assignment import even_assignment
 
 SPREAD = KeySpread(keys=Keys(number=1000, zipf=0.0), key_groups=4, seed=(1,))
 
@@ -58,3 +59,18 @@ def test_a_snapshot_is_taken_when_the_changelog_has_outgrown_the_last_one() -> N
         rewritten += snapshots
     assert 0 < rewritten < 3 * held.written_bytes.sum()
     assert (held.changelog_bytes <= held.snapshot_bytes + 200 * 10_000).all()
+
+
+def test_copies_of_an_executor_that_goes_leave_those_of_others_as_they_are() -> None:
+    held = holdings()
+    held.set_initial_state(SPREAD.held)
+    places = even_assignment(4, ["a", "b", "c"], [1, 1, 1])
+    held.copies.bring_forward(places, np.ones(4, np.bool_), held.written_bytes)
+    held.copies.pop("a")
+    assert held.copies.get("a") is None
+    assert held.copy("c").there.tolist() == [False, False, True, False]
+    assert held.copies.there(places).tolist() == [False, True, True, False]
+    assert held.missing_at_owners(places)[1:3].tolist() == [0, 0]
+    for name in map(str, range(20)):
+        held.bring_forward(name, np.array([3]), np.zeros(1))
+    assert held.copy("b").there.tolist() == [False, True, False, False]
