@@ -114,6 +114,8 @@ class Controller:
         self._period: PeriodStatistics | None = None
         self._speed_of: Mapping[str, float] = {}
         self._executors = frozenset(migrations.view.executors)
+        # last committed epoch when executors joined that nothing was planned for yet
+        self._joined_after: int | None = None
         self._lanes = LaneBalancing(settings, self._overrides, now_s)
 
     # -- what whoever drives it calls -------------------------------------------------------------
@@ -209,7 +211,8 @@ class Controller:
     def propose(self, now_s: float) -> Iterator[Proposal]:
         """Yield proposals at the end of a period: lanes, number of executors, and moves."""
         view, static = self._migrations.view, self._settings.elasticity == "static"
-        came = view.executors.keys() - self._executors
+        if view.executors.keys() - self._executors and self._joined_after is None:
+            self._joined_after = view.committed
         self._executors = frozenset(view.executors)
         if not view.executors:
             self._resizing.request_first(now_s)
@@ -226,7 +229,7 @@ class Controller:
             yield from self._plan_and_propose(period, view, now_s, scale=True)
         elif static:
             return
-        elif came and self._period is not None:
+        elif self._period is not None and self._plans_for_joined(view):
             yield from self._plan_and_propose(self._period, view, now_s, scale=False)
         elif self._statistics.shifted:
             # Where key groups should be cannot wait for the period's end; rates can.
@@ -237,6 +240,17 @@ class Controller:
             yield from self._plan_and_propose(period, view, now_s, scale=False)
         else:
             yield from self._lanes.propose(view, now_s, self._topology.stages)
+
+    def _plans_for_joined(self, view: ProtocolView) -> bool:
+        """Return whether to plan for executors that have joined.
+
+        While others are to join it is done once the epoch that runs has ended: each plan begins the
+        copies anew, and none takes effect within an epoch.
+        """
+        if self._joined_after is None:
+            return False
+        ended = view.running is None or view.committed > self._joined_after
+        return ended or not self._resizing.pending
 
     def _is_due(self, view: ProtocolView, now_s: float) -> bool:
         """Return whether the period ends: at a step in the arrival rate, or with enough epochs."""
@@ -267,6 +281,7 @@ class Controller:
             if (c.migration and c.migration not in own)
             or self._overrides.holds(f"migration of {name}", now_s)
         }
+        self._joined_after = None
         planning = self._planning
         planning.start_time_limit(now_s, coming=self._resizing.pending)
         if scale:

@@ -724,6 +724,12 @@ class Planning:
                 if name in index:
                     index[name] += share
         mean = offered / sum(lanes) if lanes else 0.0
+        key_groups = sum(plan.measured.problem.num_key_groups for plan in planned)
+        state_bytes = sum(float(plan.measured.problem.state_bytes.sum()) for plan in planned)
+        moves, size = settings.budget.max_moves, settings.budget.max_bytes
+        fills_at_once = (moves is None or moves >= key_groups) and (
+            size is None or size >= state_bytes
+        )
         idle = ""
         if 0 in (settings.budget.max_moves, settings.budget.max_bytes):
             idle = "the budget lets no key group move"
@@ -752,6 +758,7 @@ class Planning:
             busiest=period.busiest_s / period.covered_s * demand if period.covered_s > 0 else 0.0,
             learned=self._learning.learned,
             lead_s=lead_s,
+            fills_at_once=fills_at_once,
             idle=idle,
         )
 

@@ -145,7 +145,10 @@ class Rebalancing:
         if not under_way:
             return None
         if not remaining:
-            return ""  # everything has moved, and it ends by itself
+            # Everything has moved, and it ends by itself, after an epoch under its assignment.
+            known_to_all = frozenset.intersection(*(own.known_executors for own in under_way))
+            new = sorted(set(measured.problem.executors) - known_to_all)
+            return f"executor {new[0]} has come" if new else ""
         limit = self._settings.worth.max_load_distance
         reasons = (
             own.replacement_reason(
@@ -398,7 +401,10 @@ class LaneBalancing:
             under = [
                 epoch
                 for epoch in self._epochs
-                if all(epoch.assignments.get(name) == a for name, a in places.items())
+                if all(
+                    (then := epoch.assignments.get(name)) is a or then == a
+                    for name, a in places.items()
+                )
             ]
             long = sum(epoch.took_s for epoch in under) >= self._settings.period_s / 2
             if len(under) < _LANES_EPOCHS and not long:
@@ -434,6 +440,31 @@ def recent_load(
     return LaneLoads(assignment=assignment, load=load, variance=variance)
 
 
+def _allowed_imbalance(error: FloatArray, theta: float) -> FloatArray:
+    """Return the busiest lane over the mean one up to which lanes stay; `error`: of the ratio."""
+    allowed: FloatArray = np.minimum(theta, 1 + np.maximum(_FINE * (theta - 1), CERTAIN * error))
+    return allowed
+
+
+def _uneven_executors(parts: Mapping[str, LaneLoads], theta: float) -> list[str]:
+    """Return the executors with a lane that is busier than allowed, up to rounding, by name."""
+    names = sorted({e for part in parts.values() for e in part.assignment.executors})
+    number = {name: at for at, name in enumerate(names)}
+    width = max((max(part.assignment.lanes) for part in parts.values()), default=1)
+    lanes, load, variance = np.full(len(names), width), *np.zeros((2, len(names) * width))
+    for part in parts.values():
+        at = np.array([number[name] for name in part.assignment.executors])
+        np.minimum.at(lanes, at, part.assignment.lanes)
+        flat = at[part.assignment.executor_of] * width + part.assignment.lane_of
+        load += np.bincount(flat, part.load, len(load))
+        variance += np.bincount(flat, part.variance, len(load))
+    busiest = load.reshape(-1, width).max(axis=1)
+    mean = np.maximum(load.reshape(-1, width).sum(axis=1) / lanes, np.finfo(np.float64).tiny)
+    error = np.sqrt(variance.reshape(-1, width).max(axis=1)) / mean
+    uneven = busiest / mean > _allowed_imbalance(error, theta) * (1 - 1e-9)
+    return [names[at] for at in np.flatnonzero(uneven).tolist()]
+
+
 def rebalance_lanes(parts: Mapping[str, LaneLoads], theta: float) -> list[LaneChange]:
     """Return changes of lanes that even out each executor's lanes, for the components of a stage.
 
@@ -445,7 +476,7 @@ def rebalance_lanes(parts: Mapping[str, LaneLoads], theta: float) -> list[LaneCh
     lane_of: dict[str, dict[int, int]] = {name: {} for name in parts}
     changed: dict[str, list[str]] = {name: [] for name in parts}
     before, after = 1.0, 1.0
-    for executor in sorted({e for part in parts.values() for e in part.assignment.executors}):
+    for executor in _uneven_executors(parts, theta):
         here = {name: part for name, part in parts.items() if executor in part.assignment.executors}
         numbers = {n: part.assignment.executors.index(executor) for n, part in here.items()}
         lanes = min(part.assignment.lanes[numbers[n]] for n, part in here.items())
@@ -459,7 +490,7 @@ def rebalance_lanes(parts: Mapping[str, LaneLoads], theta: float) -> list[LaneCh
             continue
         variance = np.concatenate([part.variance[mine[n]] for n, part in here.items()])
         error = float(np.bincount(current, variance, lanes).max()) ** 0.5 / mean
-        allowed = min(theta, 1 + max(_FINE * (theta - 1), CERTAIN * error))
+        allowed = float(_allowed_imbalance(np.array(error), theta))
         gain = min(_LEAST_GAIN, max(_FINE * _LEAST_GAIN, CERTAIN * error))
         was = float(np.bincount(current, load, lanes).max()) / mean
         if was <= allowed:

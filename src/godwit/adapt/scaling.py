@@ -88,6 +88,8 @@ class ScalingSituation:
     # seconds until executors that are asked for now will have come
     lead_s: float = 0.0
     learned: Learned = field(default_factory=Learned)  # what completes the model
+    # whether the budget of a period lets key groups move to executors that come as soon as they do
+    fills_at_once: bool = True
     # why an executor that comes would have little to do; empty where key groups move to it
     idle: str = ""
     # greatest source rows a second until executors that are asked for now would be there, where
@@ -315,6 +317,10 @@ _KNEE, _FLAT = 1.25, 1.1
 which some may go: what lies between is the knee of the curve."""
 
 
+_SOON_S = 5.0
+"""Time in which a backlog of less is worked off: half of the 15 s that a step up may take."""
+
+
 _RESERVE = 1.04
 """Factor on the arrival rate at which executors that suffice as measured still meet the target.
 
@@ -353,6 +359,18 @@ class Latency:
             return 1.0
         return min(max(self.measured_s(recent) / recent.mean_s, 1 / _MAX_RATIO), _MAX_RATIO)
 
+    def _soon_s(self, situation: ScalingSituation) -> float:
+        """Return the time in which executors that are requested should work a backlog off.
+
+        As long as its rows took to arrive: that takes twice the executors at most. But no sooner
+        than `_SOON_S`, and no later than half of the time to catch up; nor if it takes executors
+        longer to get key groups.
+        """
+        if not situation.fills_at_once:
+            return self.catch_up_s / 2
+        lies_s = backlog_to_come(situation) / max(situation.arrival_per_s, 1e-9)
+        return min(max(lies_s, _SOON_S), self.catch_up_s / 2)
+
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
         """Return the fewest executors whose predicted latency meets the target."""
         numbers = {
@@ -365,7 +383,7 @@ class Latency:
         if situation.latency.rows:
             numbers["measured_s"] = self.measured_s(situation.latency)
         ratio = self._quantile_ratio(situation)
-        sooner = catching_up(situation, self.catch_up_s / 2)
+        sooner = catching_up(situation, self._soon_s(situation))
         situation = catching_up(situation, self.catch_up_s)
         curve = ratio * latency_curve(situation)
         have = min(max(situation.executors, 1), situation.most)
@@ -388,9 +406,10 @@ class Latency:
         aim = _min_executors(curve, self.target_s * (1 - self.slack) ** 0.5)
         comfortable = _min_executors(curve, self.target_s * (1 - self.slack)) or best
         if sooner is not situation:
-            # Who just works a backlog off in time would soon be asked for one more by noise.
-            in_half = _min_executors(ratio * latency_curve(sooner), self.target_s)
-            aim = max(aim or fewest, in_half or best)
+            # Who just works a backlog off in time would soon be asked for one more by noise; and
+            # the target is missed until it is worked off.
+            soon = _min_executors(ratio * latency_curve(sooner), self.target_s)
+            aim = max(aim or fewest, soon or best)
             comfortable = max(comfortable, aim)
         return WantedExecutors(
             executors=fewest,

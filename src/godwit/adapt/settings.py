@@ -507,11 +507,11 @@ class Control:
         >>> print(gw.Control().longest_epoch_s(1.0))
         None
         >>> gw.Control(scaling=gw.latency("2 seconds")).longest_epoch_s(1.0)
-        10.0
+        5.0
         """
         if self.scaling_model is None:
             return None
-        return max(self.period_s, 2 * trigger_s)
+        return max(self.period_s / 2, trigger_s)
 
     @property
     def respect_s(self) -> float:

@@ -16,6 +16,7 @@ from godwit.adapt.scaling import (
     ScalingSituation,
     Station,
     WantedExecutors,
+    at_rate,
     custom,
     fixed,
     latency,
@@ -172,6 +173,24 @@ def test_executors_that_are_asked_for_work_a_backlog_off_in_half_the_time() -> N
     assert wanted.comfortable >= wanted.aim
     # More is too many as soon as nothing waits any more.
     assert latency("300 milliseconds").wanted(situation()).comfortable < wanted.aim
+
+
+@pytest.mark.parametrize(
+    ("backlog_rows", "changed", "seconds"),
+    [
+        (8_000, {}, 5.0),
+        (40_000, {}, 10.0),
+        (400_000, {}, 30.0),
+        (40_000, {"fills_at_once": False}, 30.0),
+    ],
+)
+def test_a_backlog_is_worked_off_in_the_time_in_which_it_arrived(
+    backlog_rows: int, changed: dict[str, Any], seconds: float
+) -> None:
+    """Between five seconds and half of the time to catch up, unless executors fill slowly."""
+    model, rate = latency("300 milliseconds"), 1 + backlog_rows / 4000 / seconds
+    wanted = model.wanted(situation(backlog_rows=backlog_rows, most=64, **changed))
+    assert wanted.aim == model.wanted(at_rate(situation(most=64), 4000 * rate)).executors
 
 
 def test_those_suffice_that_meet_the_target_with_a_little_more_load() -> None:

@@ -7,6 +7,7 @@ out how long it takes, let the background go on meanwhile, and count what it did
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,9 @@ if TYPE_CHECKING:
     from godwit.planning.arrays import FloatArray
 
 _PAUSE_S = 0.1  # while epochs are held, or nothing is due
-_LOOK_S = 1.0  # while an epoch runs: the controller's thread does not wait for its end
+# while an epoch runs, first and later: the controller's thread is told when it begins, and does not
+# wait for its end
+_FIRST_LOOK_S, _LOOK_S = 0.25, 1.0
 
 
 class Simulation:
@@ -97,6 +100,8 @@ class Simulation:
         self._limit = RowLimit(math.inf if longest_s is None else longest_s)
         self._offered: Batch | None = None
         self._copied_bytes = 0.0
+        # the last load distance, and what it is of
+        self._distance: tuple[tuple[Any, ...], float] = (), 0.0
         self._make_controller = control
         self._note, self._recorder = note, StreamRecorder()
         self._start_run()
@@ -255,12 +260,13 @@ class Simulation:
     def run_stages(self) -> None:
         """Advance time by the attempt's duration; raise if an executor that it uses dies."""
         work = self._work
-        end_s = self._now_s + work.took_s
+        end_s, look_s = self._now_s + work.took_s, self._now_s + _FIRST_LOOK_S
         while self._now_s < end_s and work.used <= self.executors.alive.keys():
-            look_s = self._now_s + _LOOK_S
             self._advance_background_work(
                 min(end_s, look_s, max(self.executors.next_s(), self._now_s))
             )
+            if self._now_s >= look_s:
+                look_s = self._now_s + _LOOK_S
             if self._controller is not None and self._now_s < end_s:
                 self._controller.step()
 
@@ -382,10 +388,11 @@ class Simulation:
         moves, loaded = 0, 0.0
         for name, part in work.components.items():
             now, before = part.plan.assignment, self._places[name]
-            here = np.array(now.executors)[now.executor_of]
-            moves += int((here != np.array(before.executors)[before.executor_of]).sum())
+            if now is not before:
+                here = np.array(now.executors)[now.executor_of]
+                moves += int((here != np.array(before.executors)[before.executor_of]).sum())
+                self._places[name] = now
             loaded += float(part.moved_bytes[list(part.plan.load)].sum())
-            self._places[name] = now
         copied = self._warming.moved_bytes - self._copied_bytes
         self._copied_bytes = self._warming.moved_bytes
         return EpochRecord(
@@ -407,11 +414,19 @@ class Simulation:
 
         The number of rows is rounded to one digit: more would change little.
         """
-        rows = int(float(f"{rows:.0e}"))
-        return max(
+        rows, view = int(float(f"{rows:.0e}")), self.conductor.view
+        speeds = tuple((name, self.executors.speed(name)) for name in self.executors.alive)
+        places = tuple(component.assignment for component in view.components.values())
+        of = rows, phase, speeds, frozenset(view.executors), view.draining
+        *before, known = self._distance[0] or (None,) * 6
+        if tuple(before) == of and all(map(operator.is_, known, places)):
+            return self._distance[1]
+        distance = max(
             _load_distance(*self.load_and_capacity(stage, rows, phase))
             for stage in self.topology.stages
         )
+        self._distance = (*of, places), distance
+        return distance
 
     def load_and_capacity(
         self, stage: tuple[str, ...], rows: int, phase: int
