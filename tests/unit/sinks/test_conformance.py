@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from godwit.sinks.sink import Sink, SinkContext
 
 deltalake = pytest.importorskip("deltalake", reason="one of the targets")
-psycopg = pytest.importorskip("psycopg", reason="one of the targets")
+pytest.importorskip("psycopg", reason="one of the targets")
 pytest.importorskip("pyiceberg", reason="one of the targets")
 
 
@@ -89,11 +89,12 @@ def _iceberg(path: Path) -> Target:
 
 
 def _postgres(dsn: str) -> Target:
+    from tests.support.postgres_sinks import execute
+
     from godwit.sinks.postgres_sink import PostgresSink
 
     def read() -> pa.Table:
-        with psycopg.connect(dsn) as connection:
-            return rows(0, *connection.execute("SELECT plane, total FROM target")).table
+        return rows(0, *execute(dsn, "SELECT plane, total FROM target")).table
 
     def make(**options: Any) -> Sink:
         return PostgresSink(dsn, "target", **(options or {"epoch_column": "n"}))

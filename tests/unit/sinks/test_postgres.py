@@ -12,6 +12,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 from tests.support.epoch_rows import SCHEMA, Committed, EpochRows, context, point, rows
+from tests.support.postgres_sinks import execute, opened
 
 from godwit.model.errors import SinkError
 from godwit.sinks import postgres_copy, postgres_sink
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from godwit.plan.staging import Rejections
-    from godwit.sinks.sink import SinkContext
 
 pytestmark = pytest.mark.postgres
 
@@ -34,27 +34,9 @@ UPSERTED = [(None, None), ("N1", 11), ("N2", 2), ("N3", 30)]
 REPLACED = [(None, None), ("N1", 10), ("N1", 11), ("N3", 30)]
 
 
-def query(dsn: str, statement: str) -> list[tuple[Any, ...]]:
-    with psycopg.Connection.connect(dsn, autocommit=True) as connection:
-        cursor = connection.execute(statement.encode())
-        return cursor.fetchall() if cursor.description else []
-
-
 def table(dsn: str, name: str = "target") -> list[tuple[Any, ...]]:
     statement = f"SELECT plane, total FROM {name} ORDER BY plane NULLS FIRST, total"
-    return query(dsn, statement)
-
-
-@contextmanager
-def opened(
-    dsn: str, ctx: SinkContext | None = None, name: str = "target", **options: Any
-) -> Iterator[PostgresSink]:
-    sink = PostgresSink(dsn, name, **options)
-    sink.open(ctx or context())
-    try:
-        yield sink
-    finally:
-        sink.close()
+    return execute(dsn, statement)
 
 
 def test_a_column_that_others_add_while_it_runs_keeps_its_values(postgres: str) -> None:
@@ -64,7 +46,7 @@ def test_a_column_that_others_add_while_it_runs_keeps_its_values(postgres: str) 
             connection.execute("ALTER TABLE target ADD COLUMN note text")
             connection.execute("UPDATE target SET note = 'theirs'")
         sink.deliver(rows(1, ("N1", 10)))
-    assert query(postgres, "SELECT plane, total, note FROM target") == [("N1", 10, "theirs")]
+    assert execute(postgres, "SELECT plane, total, note FROM target") == [("N1", 10, "theirs")]
 
 
 def test_a_complete_epoch_may_be_upserted(postgres: str) -> None:
@@ -102,9 +84,9 @@ def test_a_large_epoch_is_copied_in_parts(postgres: str) -> None:
     with opened(postgres, context(name="newest"), "newest", mode="upsert") as sink:
         sink.deliver(large)
     total = many * (many - 1) // 2
-    assert query(postgres, "SELECT count(*), sum(total) FROM target") == [(many, total)]
+    assert execute(postgres, "SELECT count(*), sum(total) FROM target") == [(many, total)]
     newest = sum(range(many - 1000, many))
-    assert query(postgres, "SELECT count(*), sum(total) FROM newest") == [(1000, newest)]
+    assert execute(postgres, "SELECT count(*), sum(total) FROM newest") == [(1000, newest)]
 
 
 @pytest.mark.parametrize(("copied", "splits"), [(2_000, False), (2**40, True)])
@@ -127,7 +109,9 @@ def test_rows_of_more_bytes_than_arrow_joins_are_copied_in_parts(
     wide = pa.table([names, [["x" * 90] * 10] * 40], schema=schema)
     with opened(postgres, context(schema=schema)) as sink:
         sink.deliver(EpochRows(epoch=0, table=wide, batch_rows=40))  # and refuses no row
-    assert query(postgres, "SELECT count(*), min(array_length(legs, 1)) FROM target") == [(40, 10)]
+    assert execute(postgres, "SELECT count(*), min(array_length(legs, 1)) FROM target") == [
+        (40, 10)
+    ]
     assert bool(too_large) == splits
 
 
@@ -136,7 +120,7 @@ def test_a_column_may_have_the_name_of_the_row_numbers(postgres: str) -> None:
     numbers = EpochRows(epoch=0, table=pa.table([["N1", "N1"], [7, 6]], schema=schema))
     with opened(postgres, context(schema=schema), mode="upsert") as sink:
         sink.deliver(numbers)
-    assert query(postgres, "SELECT plane, godwit_row FROM target") == [("N1", 6)]
+    assert execute(postgres, "SELECT plane, godwit_row FROM target") == [("N1", 6)]
 
 
 @pytest.mark.parametrize(("set_to", "used"), [("off", "on"), ("local", "local"), ("on", "on")])
@@ -156,7 +140,7 @@ def test_two_queries_append_to_one_table(postgres: str) -> None:
         for sink in (one, two, one):
             sink.deliver(rows(0, ("N1", 1)))
     assert table(postgres) == [("N1", 1), ("N1", 1)]
-    recorded = query(postgres, "SELECT query_id, sink, epoch FROM godwit_epochs ORDER BY 1")
+    recorded = execute(postgres, "SELECT query_id, sink, epoch FROM godwit_epochs ORDER BY 1")
     assert recorded == [("one", "by_plane", 0), ("two", "by_plane", 0)]
 
 
@@ -182,28 +166,28 @@ def test_another_table_of_the_schema_gets_its_epochs_and_the_first_one_keeps_the
 
 
 def test_a_table_that_was_moved_or_renamed_does_not_get_its_epochs_again(postgres: str) -> None:
-    ((schema,),) = query(postgres, "SELECT current_schema()")
+    ((schema,),) = execute(postgres, "SELECT current_schema()")
     moved = f"{schema}_moved"
     with opened(postgres) as sink:
         sink.deliver(EPOCHS[0])
-    query(postgres, f"CREATE SCHEMA {moved}")
-    query(postgres, f"ALTER TABLE target SET SCHEMA {moved}")
+    execute(postgres, f"CREATE SCHEMA {moved}")
+    execute(postgres, f"ALTER TABLE target SET SCHEMA {moved}")
     with opened(postgres, None, f"{moved}.target") as sink:
         sink.deliver(EPOCHS[0])
-    query(postgres, f"ALTER TABLE {moved}.target RENAME TO planes")
+    execute(postgres, f"ALTER TABLE {moved}.target RENAME TO planes")
     with opened(postgres, None, f"{moved}.planes") as sink:
         sink.deliver(EPOCHS[0])
         sink.deliver(EPOCHS[1])
     assert table(postgres, f"{moved}.planes") == APPENDED
-    assert query(postgres, f"SELECT target, epoch FROM {moved}.godwit_epochs") == [("planes", 1)]
-    assert query(postgres, "SELECT * FROM godwit_epochs") == []
-    query(postgres, f"DROP SCHEMA {moved} CASCADE")
+    assert execute(postgres, f"SELECT target, epoch FROM {moved}.godwit_epochs") == [("planes", 1)]
+    assert execute(postgres, "SELECT * FROM godwit_epochs") == []
+    execute(postgres, f"DROP SCHEMA {moved} CASCADE")
 
 
 def test_a_table_in_the_place_of_one_that_was_renamed_is_another_one(postgres: str) -> None:
     with opened(postgres) as sink:
         sink.deliver(EPOCHS[0])
-    query(postgres, "ALTER TABLE target RENAME TO planes")
+    execute(postgres, "ALTER TABLE target RENAME TO planes")
     for name in ("target", "planes"):
         with opened(postgres, None, name) as sink:
             sink.deliver(EPOCHS[0])
@@ -213,32 +197,32 @@ def test_a_table_in_the_place_of_one_that_was_renamed_is_another_one(postgres: s
 def test_a_table_that_was_restored_from_a_dump_is_known_by_its_name(postgres: str) -> None:
     with opened(postgres) as sink:
         sink.deliver(EPOCHS[0])
-    query(postgres, "CREATE TABLE dumped AS TABLE target")
-    query(postgres, "DROP TABLE target")
-    query(postgres, "ALTER TABLE dumped RENAME TO target")
+    execute(postgres, "CREATE TABLE dumped AS TABLE target")
+    execute(postgres, "DROP TABLE target")
+    execute(postgres, "ALTER TABLE dumped RENAME TO target")
     with opened(postgres) as sink:
         sink.deliver(EPOCHS[0])
     assert len(table(postgres)) == 3
 
 
 def test_a_table_is_known_whatever_the_search_path(postgres: str) -> None:
-    ((schema,),) = query(postgres, "SELECT current_schema()")
+    ((schema,),) = execute(postgres, "SELECT current_schema()")
     with opened(postgres) as sink:
         sink.deliver(EPOCHS[0])
-    query(postgres, f"CREATE SCHEMA {schema}_before")
+    execute(postgres, f"CREATE SCHEMA {schema}_before")
     longer = f"{postgres.replace(schema, f'{schema}_before,{schema}')}"
     with opened(longer) as sink:
         sink.deliver(EPOCHS[0])
     assert len(table(postgres)) == 3
-    query(postgres, f"DROP SCHEMA {schema}_before CASCADE")
+    execute(postgres, f"DROP SCHEMA {schema}_before CASCADE")
 
 
 def test_a_server_that_went_back_during_a_run_is_noticed(postgres: str) -> None:
     with opened(postgres) as sink:
         for number in range(3):
             sink.deliver(rows(number, ("N1", number)))
-        query(postgres, "DELETE FROM target WHERE total > 0")
-        query(postgres, "UPDATE godwit_epochs SET epoch = 0")
+        execute(postgres, "DELETE FROM target WHERE total > 0")
+        execute(postgres, "UPDATE godwit_epochs SET epoch = 0")
         with pytest.raises(SinkError, match="has epochs up to 0, and epochs up to 2 were"):
             sink.deliver(rows(3, ("N1", 3)))
     assert table(postgres) == [("N1", 0)]
@@ -255,11 +239,11 @@ def test_a_whole_result_is_rolled_back_by_writing_it_anew(postgres: str) -> None
 
 
 def test_tables_that_cannot_be_rolled_back_say_why(postgres: str) -> None:
-    with opened(postgres, name="upserted", mode="upsert") as sink:
+    with opened(postgres, table="upserted", mode="upsert") as sink:
         assert "were replaced" in str(sink.cannot_roll_back())
-    with opened(postgres, name="appended") as sink:
+    with opened(postgres, table="appended") as sink:
         assert "epoch_column=" in str(sink.cannot_roll_back())
-    with opened(postgres, name="shared", epoch_column="n") as sink:
+    with opened(postgres, table="shared", epoch_column="n") as sink:
         sink.deliver(EPOCHS[0])
         assert sink.cannot_roll_back() is None
         with opened(postgres, context(query_id="q"), "shared", epoch_column="n") as other:
@@ -399,7 +383,7 @@ def test_a_connection_that_breaks_at_any_step_is_opened_anew(
 
 
 def terminate_writers(dsn: str) -> None:
-    query(
+    execute(
         dsn,
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE application_name = 'the_sink'",
@@ -493,8 +477,8 @@ def test_queries_that_upsert_the_same_keys_at_once_do_not_lock_each_other_out(
         thread.join(60)
     for sink in sinks:
         sink.close()
-    assert query(postgres, "SELECT count(*) FROM target") == [(300,)]
-    assert query(postgres, "SELECT min(epoch), count(*) FROM godwit_epochs") == [(4, 3)]
+    assert execute(postgres, "SELECT count(*) FROM target") == [(300,)]
+    assert execute(postgres, "SELECT min(epoch), count(*) FROM godwit_epochs") == [(4, 3)]
 
 
 # --- errors ---------------------------------------------------------------------------------
@@ -516,20 +500,18 @@ def test_a_server_that_cannot_be_reached_is_an_error_at_open(tmp_path: object) -
 
 def test_the_connection_may_be_given_as_a_mapping(postgres: str) -> None:
     parameters = psycopg.conninfo.conninfo_to_dict(postgres)
-    ((schema,),) = query(postgres, "SELECT current_schema()")
-    sink = PostgresSink(parameters, f"{schema}.target")
-    sink.open(context())
-    sink.deliver(rows(0, ("N1", 1)))
-    sink.close()
+    ((schema,),) = execute(postgres, "SELECT current_schema()")
+    with opened(parameters, None, f"{schema}.target") as sink:
+        sink.deliver(rows(0, ("N1", 1)))
     assert table(postgres) == [("N1", 1)]
 
 
 def test_epochs_are_recorded_in_the_schema_of_the_table(postgres: str) -> None:
-    query(postgres, "CREATE SCHEMA results")
+    execute(postgres, "CREATE SCHEMA results")
     with opened(postgres, None, "results.target") as sink:
         sink.deliver(EPOCHS[0])
-    assert query(postgres, "SELECT epoch FROM results.godwit_epochs") == [(0,)]
-    query(postgres, "DROP SCHEMA results CASCADE")
+    assert execute(postgres, "SELECT epoch FROM results.godwit_epochs") == [(0,)]
+    execute(postgres, "DROP SCHEMA results CASCADE")
 
 
 @pytest.mark.parametrize(
@@ -554,7 +536,7 @@ def test_options_that_are_never_right_are_refused_at_once(
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_names_may_hold_any_character(postgres: str, mode: str) -> None:
     name = '100%s {of} "it"'
-    query(postgres, f'CREATE SCHEMA "{name.replace(chr(34), chr(34) * 2)}"')
+    execute(postgres, f'CREATE SCHEMA "{name.replace(chr(34), chr(34) * 2)}"')
     schema = pa.schema([("pla%ne", pa.string()), ("to {tal} %(x)s", pa.int64())])
     ctx = context(schema=schema, keys=("pla%ne",))
     epoch = EpochRows(epoch=0, table=pa.table([["a"], [1]], schema=schema))
@@ -562,8 +544,8 @@ def test_names_may_hold_any_character(postgres: str, mode: str) -> None:
         sink.deliver(epoch)
         sink.deliver(epoch)
     quoted = name.replace('"', '""')
-    assert query(postgres, f'SELECT * FROM "{quoted}"."50% `t`"') == [("a", 1)]
-    query(postgres, f'DROP SCHEMA "{quoted}" CASCADE')
+    assert execute(postgres, f'SELECT * FROM "{quoted}"."50% `t`"') == [("a", 1)]
+    execute(postgres, f'DROP SCHEMA "{quoted}" CASCADE')
 
 
 @pytest.mark.parametrize("name", ["t\0", "a\0.t"])
@@ -573,8 +555,8 @@ def test_a_name_with_a_zero_byte_names_no_table(name: str) -> None:
 
 
 def test_rows_that_no_column_takes_are_found_before_they_are_committed(postgres: str) -> None:
-    query(postgres, "CREATE TYPE size AS ENUM ('small', 'large')")
-    query(
+    execute(postgres, "CREATE TYPE size AS ENUM ('small', 'large')")
+    execute(
         postgres,
         "CREATE TABLE target (plane varchar(3) NOT NULL, size size, day date, note jsonb)",
     )
@@ -608,7 +590,7 @@ def test_rows_that_no_column_takes_are_found_before_they_are_committed(postgres:
 def test_rows_that_only_the_server_refuses_are_diverted_and_the_others_written(
     postgres: str, mode: str
 ) -> None:
-    query(
+    execute(
         postgres,
         "CREATE TABLE target (plane text UNIQUE NOT NULL, total bigint CHECK (total < 100))",
     )
@@ -627,12 +609,12 @@ def test_rows_that_only_the_server_refuses_are_diverted_and_the_others_written(
 
 
 def test_a_row_that_nobody_takes_leaves_nothing_of_its_epoch(postgres: str) -> None:
-    query(postgres, "CREATE TABLE target (plane text, total bigint CHECK (total < 100))")
+    execute(postgres, "CREATE TABLE target (plane text, total bigint CHECK (total < 100))")
     with opened(postgres) as sink:
         for _ in range(2):
             with pytest.raises(SinkError, match=r"'N2'.*violates check constraint"):
                 sink.deliver(rows(0, ("N1", 1), ("N2", 200)))
             assert table(postgres) == []
-        query(postgres, "ALTER TABLE target DROP CONSTRAINT target_total_check")
+        execute(postgres, "ALTER TABLE target DROP CONSTRAINT target_total_check")
         sink.deliver(rows(0, ("N1", 1), ("N2", 200)))
     assert table(postgres) == [("N1", 1), ("N2", 200)]

@@ -12,10 +12,10 @@ import psycopg
 import pyarrow as pa
 import pytest
 from tests.support.epoch_rows import EpochRows, context
+from tests.support.postgres_sinks import opened
 
 from godwit.model.errors import SinkError
 from godwit.sinks.postgres_copy import csv_rows, postgres_type
-from godwit.sinks.postgres_sink import PostgresSink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,12 +111,8 @@ def written_and_read(
         connection.execute("SET TimeZone = 'UTC'")
         if created:
             connection.execute(f'CREATE TABLE target ("row" bigint, value {created})'.encode())
-        sink = PostgresSink(dsn, "target")
-        try:
-            sink.open(context(schema=table.schema, keys=()))
+        with opened(dsn, context(schema=table.schema, keys=())) as sink:
             sink.deliver(EpochRows(epoch=0, table=table, batch_rows=2))
-        finally:
-            sink.close()
         return connection.execute(
             """SELECT value, (SELECT format_type(atttypid, atttypmod) FROM pg_attribute
                               WHERE attrelid = 'target'::regclass AND attname = 'value')

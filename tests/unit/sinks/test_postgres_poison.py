@@ -7,15 +7,14 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pyarrow as pa
 import pytest
 from tests.support.epoch_rows import EpochRows, context, rows
+from tests.support.postgres_sinks import execute, opened
 
 from godwit.model.errors import SinkError
 from godwit.sinks import postgres_sink
 from godwit.sinks.postgres_copy import csv_rows
-from godwit.sinks.postgres_sink import PostgresSink
 
 if TYPE_CHECKING:
     from godwit.plan.staging import Rejections
@@ -30,13 +29,6 @@ TEXTS = [
 FLOATS = [0.1, -0.0, 5e-324, 1.7976931348623157e308, math.inf, -math.inf, math.nan, 2**53 + 1.0]
 
 
-def execute(dsn: str, *statements: str) -> list[tuple[Any, ...]]:
-    with psycopg.Connection.connect(dsn, autocommit=True) as connection:
-        for statement in statements:
-            cursor = connection.execute(statement.encode())
-        return cursor.fetchall() if cursor.description else []
-
-
 def deliver(
     dsn: str, table: pa.Table, *, mode: Any = "append", **changes: Any
 ) -> list[tuple[dict[str, Any], str]]:
@@ -46,12 +38,8 @@ def deliver(
     def divert(found: pa.RecordBatch, rejections: Rejections) -> None:
         diverted.extend(zip(found.to_pylist(), rejections.reasons, strict=True))
 
-    sink = PostgresSink(dsn, "target", mode=mode)
-    sink.open(context(schema=table.schema, **changes))
-    try:
+    with opened(dsn, context(schema=table.schema, **changes), mode=mode) as sink:
         sink.deliver(EpochRows(epoch=0, table=table, batch_rows=7, on_divert=divert))
-    finally:
-        sink.close()
     return diverted
 
 
@@ -216,16 +204,12 @@ def test_values_that_no_text_stands_for_are_found_before_they_are_committed(
     postgres: str, values: pa.Array, bad: list[int]
 ) -> None:
     table = pa.table({"plane": [f"N{n}" for n in range(len(values))], "value": values})
-    sink = PostgresSink(postgres, "target")
-    sink.open(context(schema=table.schema))
-    try:
+    with opened(postgres, context(schema=table.schema)) as sink:
         found = sink.row_check()(*table.to_batches())
         assert found is not None
         assert found.rows.tolist() == bad
         kept = table.take(pa.array([n for n in range(len(values)) if n not in bad]))
         sink.deliver(EpochRows(epoch=0, table=kept))
-    finally:
-        sink.close()
     assert execute(postgres, "SELECT count(*) FROM target") == [(len(values) - 1,)]
 
 
@@ -243,12 +227,8 @@ def test_wide_rows_are_copied_in_small_parts(
     monkeypatch.setattr(postgres_sink, "_COPIED_BYTES", 10_000)
     texts = ["x" * 3000] * 10 + ["y" * 50_000] + ["z"] * 100
     epoch = rows(0, *((text, n) for n, text in enumerate(texts)))
-    sink = PostgresSink(postgres, "target")
-    sink.open(context())
-    try:
+    with opened(postgres) as sink:
         sink.deliver(replace(epoch, batch_rows=1000))
-    finally:
-        sink.close()
     assert sum(count for count, _ in sizes) == 111
     assert all(size < 12_000 or count == 1 for count, size in sizes)
     assert execute(postgres, "SELECT total FROM target") == [(n,) for n in range(111)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pyarrow as pa
 import pytest
 from tests.support.epoch_rows import SCHEMA, EpochRows, context, rows
+from tests.support.postgres_sinks import execute, opened
 
 from godwit.model.errors import SinkError
 from godwit.sinks.postgres_sink import PostgresSink
@@ -23,19 +23,9 @@ pytestmark = pytest.mark.postgres
 NOT_NULL = pa.schema([pa.field("plane", pa.string(), nullable=False), SCHEMA.field("total")])
 
 
-def execute(dsn: str, *statements: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        for statement in statements:
-            cursor = connection.execute(statement.encode())
-        return cursor.fetchall() if cursor.description else []
-
-
 def open_and_close(dsn: str, ctx: SinkContext | None = None, **options: Any) -> None:
-    sink = PostgresSink(dsn, "target", **options)
-    try:
-        sink.open(ctx or context())
-    finally:
-        sink.close()
+    with opened(dsn, ctx, **options):
+        pass
 
 
 def refusal(dsn: str, ctx: SinkContext | None = None, **options: Any) -> SinkError:
@@ -79,10 +69,11 @@ def test_a_table_that_the_sink_created_is_accepted_when_the_query_starts_again(
 
 def test_odd_names_of_tables_and_columns_are_quoted(postgres: str) -> None:
     schema = pa.schema([('the "plane"', pa.string()), ("SELECT", pa.int64()), ("a b", pa.int64())])
-    sink = PostgresSink(postgres, 'Big "Table"', mode="upsert", keys='the "plane"')
-    sink.open(context(schema=schema, keys=('the "plane"',)))
-    sink.deliver(EpochRows(epoch=0, table=pa.table([["x"], [1], [2]], schema=schema)))
-    sink.close()
+    options = {"mode": "upsert", "keys": 'the "plane"'}
+    with opened(
+        postgres, context(schema=schema, keys=('the "plane"',)), 'Big "Table"', **options
+    ) as sink:
+        sink.deliver(EpochRows(epoch=0, table=pa.table([["x"], [1], [2]], schema=schema)))
     assert execute(postgres, 'SELECT * FROM "Big ""Table"""') == [("x", 1, 2)]
 
 
@@ -132,10 +123,8 @@ def test_a_misfit_is_refused_and_the_statement_in_the_error_mends_it(
 )
 def test_columns_that_fill_themselves_do_no_harm(postgres: str, columns: str) -> None:
     execute(postgres, f"CREATE TABLE target ({columns})")
-    sink = PostgresSink(postgres, "target")
-    sink.open(context())
-    sink.deliver(rows(0, ("N1", 1)))
-    sink.close()
+    with opened(postgres) as sink:
+        sink.deliver(rows(0, ("N1", 1)))
     assert execute(postgres, "SELECT plane, total FROM target") == [("N1", 1)]
 
 
@@ -249,10 +238,8 @@ def test_a_user_needs_no_right_to_create_where_all_tables_are_there(
     needed = f'table target needs table "{schema}"."godwit_epochs", which may not be written'
     assert needed in error.message
     execute(postgres, error.remedy)
-    sink = PostgresSink(as_reader, "target")
-    sink.open(context())
-    sink.deliver(rows(0, ("N1", 1)))
-    sink.close()
+    with opened(as_reader) as sink:
+        sink.deliver(rows(0, ("N1", 1)))
     assert execute(postgres, "SELECT * FROM target") == [("N1", 1)]
 
 
@@ -322,11 +309,11 @@ def test_columns_carried_along_in_the_index_are_no_keys(postgres: str) -> None:
 
 def test_a_null_key_that_the_table_forbids_is_an_error_of_its_epoch(postgres: str) -> None:
     execute(postgres, "CREATE TABLE target (plane text PRIMARY KEY, total bigint)")
-    sink = PostgresSink(postgres, "target", mode="upsert")
-    sink.open(context())
-    with pytest.raises(SinkError, match="null value in column"):
+    with (
+        opened(postgres, mode="upsert") as sink,
+        pytest.raises(SinkError, match="null value in column"),
+    ):
         sink.deliver(rows(0, (None, 1)))
-    sink.close()
 
 
 @pytest.mark.parametrize(
