@@ -10,7 +10,7 @@ feed any number of operators and sinks. The rows of a source or an operator are 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from godwit.api.annotations import check_annotations
 from godwit.api.checks import (
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Unpack
 
+    from godwit.api.flow import LogicalFlow
     from godwit.api.typed import Emitted, O, ProcessOptions, R, S, TableFunction
     from godwit.model.durations import Duration
     from godwit.operators.aggregates import Aggregate
@@ -94,18 +95,6 @@ if TYPE_CHECKING:
     from godwit.operators.windows.spec import WindowSpec
     from godwit.plan.nodes import Codec, OperatorNode
     from godwit.values.codec import State
-
-
-class OwningFlow(Protocol):
-    """The flow that streams belong to, as far as streams use it."""
-
-    name: str
-
-    def _add_operator(self, node: OperatorNode) -> None:
-        """Add a keyed operator to the flow; raise if its name is taken."""
-
-    def _feed_back(self, stream: StreamNode, loop: SourceNode) -> None:
-        """Record that a stream is fed back to a loop; raise if another one is already."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -123,7 +112,7 @@ class Stream:
     <Stream of flow 'delays': operator 'flights_total_by_plane'>
     """
 
-    flow: OwningFlow
+    flow: LogicalFlow
     node: StreamNode
 
     def __repr__(self) -> str:
@@ -420,7 +409,7 @@ class KeyedStream:
     <KeyedStream of flow 'delays': source 'flights' by plane, origin>
     """
 
-    flow: OwningFlow
+    flow: LogicalFlow
     node: StreamNode
     keys: tuple[str, ...]
     # key columns that place rows; empty: all of them do, ``None``: nobody has said
@@ -1391,7 +1380,7 @@ class WindowedStream:
         return f"{describe(self.keyed.node)} by {', '.join(self.keyed.keys)}, {windows}"
 
 
-def _add_to_flow(flow: OwningFlow, node: OperatorNode) -> Stream:
+def _add_to_flow(flow: LogicalFlow, node: OperatorNode) -> Stream:
     """Add a keyed operator to the flow, and return the stream of its output."""
     flow._add_operator(node)  # noqa: SLF001  of a flow, for its streams alone
     return Stream(flow, node)
