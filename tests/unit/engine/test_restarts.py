@@ -141,5 +141,5 @@ def test_a_record_of_a_moment_that_cannot_be_is_refused(tmp_path: Path, of: str)
         said[of]["rows"] = 2**63
 
     changed(tmp_path, "commits", change)
-    with pytest.raises(CorruptCheckpointError, match="the event time of"):
+    with pytest.raises(CorruptCheckpointError, match=rf"at `\$\.{of}"):
         Restarted(tmp_path, windows())
