@@ -262,7 +262,10 @@ class BatchProcess(KeyedOperator):
 
     def _cast(self, column: Any, column_field: pa.Field, what: str) -> pa.Array:
         """Convert a column of the table `what` to its declared type; refuse what does not fit."""
-        whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        whole = column
+        if isinstance(whole, pa.ChunkedArray):
+            # `combine_chunks` copies a single chunk too.
+            whole = whole.chunk(0) if whole.num_chunks == 1 else whole.combine_chunks()
         if isinstance(whole, pa.ChunkedArray):  # of no chunks
             whole = pa.nulls(0, whole.type)
         if whole.type == column_field.type:
