@@ -133,7 +133,8 @@ def hopping(
     ------
     InvalidFlowError
         If a length is not positive, `every` exceeds the length, `start` is not less than `every`,
-        or a window would consist of more than 10,000 panes.
+        or a window would consist of more than 10,000 panes: slices of time in which no window
+        begins or ends.
 
     Examples
     --------
