@@ -105,7 +105,7 @@ class Pace:
         made = self._made_for(kind, arrival_per_s, at_s)
         self._hysteresis.record(_SCALING, kind, at_s)
         self._arrived, self._arrival_per_s, self.last = False, arrival_per_s, (kind, at_s)
-        if not self._same_rate(arrival_per_s):
+        if not self._is_same_step(arrival_per_s):
             self._step_per_s = arrival_per_s
         self._made = made + 1
         self._made_at_rest, self._answered = self._steady, False
@@ -118,10 +118,13 @@ class Pace:
         change, since the first came too early to see all of it.
         """
         again = self._hysteresis.cooling_down(_SCALING, at_s) == kind and not self._made_at_rest
-        return self._made if again or self._same_rate(arrival_per_s) else 0
+        return self._made if again or self._is_same_step(arrival_per_s) else 0
 
-    def _same_rate(self, arrival_per_s: float) -> bool:
-        """Return whether an arrival rate is the one for which the last decisions were made."""
+    def _is_same_step(self, arrival_per_s: float) -> bool:
+        """Return whether an arrival rate is within 25 % of that of the last step decided for.
+
+        False if no decision was made for a known rate.
+        """
         step = self._step_per_s
         return max(arrival_per_s, step) <= _TOO_LITTLE * min(arrival_per_s, step) < math.inf
 
@@ -144,7 +147,7 @@ class Pace:
         ``None`` if it is unknown, this period was not `at_rest`, or the last decision is corrected
         by it already: more corrections would only follow the noise.
         """
-        made = self._made if self._same_rate(situation.arrival_per_s) else 0
+        made = self._made if self._is_same_step(situation.arrival_per_s) else 0
         if not at_rest or wanted.sufficient is None or made > 1:
             self._sufficed.clear()
             return None

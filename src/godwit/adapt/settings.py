@@ -164,11 +164,11 @@ class Search:
         Options of the planner, by name, as in ``{"gap": 0.5}``: then `milp` stops within 0.5 % of
         the mean load of the optimum. ``godwit plan NAME --help`` lists the options of a planner.
     limits
-        Further limits for the planner, as in ``godwit.planning.Limits(tau=0.4)``. Limits on moves
-        and bytes are in `Budget`.
+        Further limits for the planner, as in ``godwit.planning.Limits(tau=0.4)``: no executor's
+        load may be above 1.4 times its fair share. Limits on moves and bytes are in `Budget`.
     every
         Number of statistics periods from one plan to the next. A planner that uses a history, such
-        as `clb` (paper 4 §4), gets the loads of all of them. To empty an executor that is to be
+        as `clb`, gets the loads of each of these periods. To empty an executor that is to be
         removed, the controller plans at once.
     time_limit
         Maximum wall-clock time of the planner for one decision, and of a scaling function, as text

@@ -129,7 +129,11 @@ class JournalWriter:
             self._numbers.pop(0)
 
     def _write_segment(self, segment: _Segment) -> None:
-        """Write one segment; if its file cannot be written, retry under the next number."""
+        """Write one segment to its file; raise if that fails, and a later flush tries again.
+
+        After two failures under one number, the segment gets a number above all others: whatever is
+        in the way of its file stays there.
+        """
         if self._numbers is None:
             self._numbers = sorted(_segment_sizes(self._storage))
         if segment.number is None or segment.failures > 1:  # what is in its way may stay there

@@ -280,14 +280,20 @@ def _mix_words(words: list[UInt64Array], *, evenly: bool) -> UInt64Array:
 
 
 def _number_by_hash_table(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Assign numbers to values by Arrow's hash table; returns both as `_number_keys`."""
+    """Assign numbers to the distinct values of a column, null included, in order of appearance.
+
+    Returns each row's number, and the first row of each number.
+    """
     encoded = column.dictionary_encode(null_encoding="encode")
     numbers = values_of(encoded.indices).astype(np.int64)
     return numbers, _first_rows(numbers)
 
 
 def _number_by_sort(mixed: UInt64Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Assign numbers to hashes by a sort of their upper bits; returns both as `_number_keys`."""
+    """Assign numbers to the distinct hashes by a sort of their upper bits.
+
+    Returns each row's number, and the first row of each number.
+    """
     row_bits = np.uint64(max(len(mixed) - 1, 0).bit_length())
     row_mask = (np.uint64(1) << row_bits) - np.uint64(1)
     packed = mixed & ~row_mask

@@ -172,22 +172,25 @@ class EpochCommitted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsLeftOut(Event):
-    """An event-time operator dropped rows in an epoch.
+    """An event-time operator left rows of an epoch out: they are in none of its results.
 
     Attributes
     ----------
     operator
         Name of the operator.
     late
-        Number of rows whose windows were all closed by earlier epochs.
+        Number of rows that came too late. For windows: earlier epochs had closed all windows of the
+        row. For interval joins and ``drop_duplicates``: the row is older than the watermark after
+        the previous epoch.
     ahead
-        Number of rows that were too far ahead of the driver's clock.
+        Number of rows whose event time was ahead of the driver's clock by more than the source's
+        ``max_ahead``.
     untimed
         Number of rows without an event time.
     sink
-        Name of the sink that got these rows; empty if they are lost.
+        Name of the sink that got these rows (``late=`` of the operator); empty if they are lost.
     no_slack
-        Sources of the operator whose slack is 0, so that any row out of order is late.
+        Sources of the operator whose slack is 0, so that any row out of order may be late.
 
     Examples
     --------
@@ -448,7 +451,7 @@ class FilesCollected(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResidentLanesStarted(Event):
-    """Resident lanes are ready, and process small epochs from now on.
+    """Resident lanes (tasks that stay alive between epochs) process small epochs from now on.
 
     Attributes
     ----------
@@ -473,12 +476,14 @@ class ResidentLanesStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResidentLanesEnded(Event):
-    """Resident lanes ended; epochs run as Spark jobs until new ones are ready.
+    """Resident lanes (tasks that stay alive between epochs) ended, though none had failed.
+
+    If the query goes on, its epochs run as Spark jobs until new resident lanes are ready.
 
     Attributes
     ----------
     reason
-        Reason why they ended.
+        Reason why they ended, such as ``"an epoch has many rows"`` or ``"the query ends"``.
 
     Examples
     --------

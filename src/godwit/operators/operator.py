@@ -91,7 +91,7 @@ class StateView(Protocol):
         """Return a copy of the entries of a range that `choose` picks.
 
         `columns`: positions of 64-bit columns that `choose` gets, key columns counted first; it
-        returns the positions of the entries to copy.
+        returns a mask of the entries to copy.
         """
 
     def min_after(self, column: int, after: int) -> int:

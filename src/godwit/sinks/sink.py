@@ -34,7 +34,10 @@ MAX_PARTITIONS: Final = 10_000
 
 
 class Views(Protocol):
-    """Port by which a sink shows rows under a name, such as a temporary view in Spark.
+    """Protocol of ``context.views``, by which a sink shows rows under a name.
+
+    A sink gets the object in its `SinkContext`, as ``Sink.open(context)``. For a query on Spark,
+    `show` creates a temporary view of that name in the query's Spark session.
 
     Examples
     --------
@@ -311,7 +314,11 @@ class Sink(ABC):
         return None
 
     def cannot_roll_back(self) -> str | None:
-        """Return the reason why the target cannot remove epochs; ``None`` if it can.
+        """Return why the target cannot remove epochs that it has already; ``None`` if it can.
+
+        Asked when the target has epochs that the checkpoint does not have. ``None`` allows
+        ``flow.start(on_divergence="roll_back")``, which calls `roll_back`. By default a target
+        cannot remove epochs.
 
         Examples
         --------
@@ -359,7 +366,11 @@ class Sink(ABC):
         return None
 
     def lane_writer(self) -> LaneWriter | None:
-        """Return the writer of target files for lanes, or ``None``; called after `open`.
+        """Return an object by which lanes (parallel tasks) write files of the target themselves.
+
+        ``None``, the default: lanes write rows to the checkpoint, and `deliver` reads them from
+        there. Called after `open`. Godwit's Parquet and Delta sinks have such an object; a sink of
+        yours needs none.
 
         Examples
         --------

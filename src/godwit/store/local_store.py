@@ -141,7 +141,7 @@ class LocalState:
         """Copy the entries in a range that `choose` picks: hashes, key columns and state columns.
 
         `choose` gets the values of `columns` (positions of 64-bit columns, key columns counted
-        first) for all tables at once, and returns the positions of entries in the order wanted.
+        first) for the entries of all tables at once, and returns a mask of the entries to copy.
         """
         tables = [
             (table, key_groups[which])

@@ -558,7 +558,8 @@ class Run:
             `gw.Assignment`.
         strategy
             ``"live"``, ``"disruptive"`` or ``"stop_the_world"``; for two-phase windows also
-            ``"instant"`` (their default) or ``"smooth"``. See `gw.Strategy`.
+            ``"instant"`` or ``"smooth"``. By default ``"instant"`` for two-phase windows, and
+            ``"live"`` for all others. See `gw.Strategy`.
         bounds
             Limits on what is in flight at once; by default ``gw.Bounds()``.
 
@@ -732,7 +733,10 @@ class Run:
 
     @user_call
     def kill(self, executor: str) -> None:
-        """Kill an executor: its local state is lost, and its key groups go to other executors.
+        """Kill an executor, as a crash would; its key groups go to the other executors.
+
+        Its local copies of state are lost, but no state is: the other executors read the state of
+        the last commit from the checkpoint in the next epoch.
 
         Parameters
         ----------
@@ -985,9 +989,11 @@ class Run:
 
     @property
     def watermarks(self) -> dict[str, dt.datetime]:
-        """Name of a source → its watermark, for sources that have one.
+        """Name of a source → its watermark (newest event time less slack), if it has one.
 
-        If maps may have changed the event time, the name is ``<source>/<operator>``.
+        Rows after a map that may compute a new event time (every map on a source of `gw.sources`)
+        have a watermark of their own. Its name is ``<source>/<operator>``, with the operator that
+        reads these rows; ``/<number>`` follows if it is not the operator's first input.
 
         Examples
         --------

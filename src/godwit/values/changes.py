@@ -209,8 +209,11 @@ def _is_self_evident(node: Any) -> bool:
     )
 
 
-def _are_literals_of(old: Any, new: Any) -> bool:
-    """Return whether type `old` has only literals, all of which are values of type `new`."""
+def _are_literals_of(
+    old: Any,  # node of a type description: a type's name, or a dict with its ``kind``
+    new: Any,
+) -> bool:
+    """Return whether `old` has only literals, all of them of type `new`: str, int or bytes."""
     if isinstance(old, str) or old["kind"] != "literal":
         return False
     kind = {"str": str, "int": int, "bytes": bytes}.get(new) if isinstance(new, str) else None

@@ -298,7 +298,10 @@ class QueryRecorder:
         self._audience.say(label)
 
     def next_event(self, timeout_s: float, *, record: bool = True) -> events.Event | None:
-        """Return the next event, and show it if `record`; ``None`` if none came in time."""
+        """Return the next event, added to the recording and shown if `record`.
+
+        ``None`` if none came in time; then raises if the query has ended, or been silent too long.
+        """
         try:
             event = self._events.get(timeout=timeout_s)
         except queue.Empty:

@@ -63,7 +63,10 @@ class CostModel:
 
 @cache
 def calibration() -> Mapping[str, Any]:
-    """Return the parameters of the fitted cost model, with their origin and their errors."""
+    """Return ``calibration.json``: the fitted cost model, its origin and its errors.
+
+    ``parameters`` has the fields of `CostModel`, and ``runs`` each measured run.
+    """
     text = files("godwit.cluster.simulated").joinpath("calibration.json").read_text("utf-8")
     values: Mapping[str, Any] = json.loads(text)
     return values

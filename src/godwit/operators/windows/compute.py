@@ -243,7 +243,7 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
             with work.timing("scan"):
                 entries, closing = self.closing_entries(data, changed)
             work.scanned = len(entries.hashes)
-            return self.close(entries, closing, time, work), None
+            return self.output_of_closed(entries, closing, time, work), None
         first, end = self.closing_panes(time)
         first_staying, end_staying = kept.grid.closing(time.closed, time.until)
         if first_staying < end_staying:
@@ -301,10 +301,14 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
             entries = entries.followed_by(changed.take(of_changed))
         return entries, pieces, piece_of[read], steps
 
-    def close(
-        self, entries: StateRows, changed: StateRows | None, time: EpochTime, work: WindowWork
+    def output_of_closed(
+        self,
+        entries: StateRows,  # stored entries of the panes of windows that close
+        changed: StateRows | None,  # entries that this epoch changed, in place of those stored
+        time: EpochTime,
+        work: WindowWork,  # gets what was merged, and the CPU time it took
     ) -> pa.RecordBatch:
-        """Return the output of windows that close; `changed` entries replace those of `entries`."""
+        """Merge entries into the windows that close, and return the rows that they emit."""
         entries = entries if changed is None else entries.followed_by(changed)
         pieces = self.pieces(entries, time)
         return self._build_windows(entries, *pieces, work, repeats=changed is not None)[0]

@@ -228,7 +228,7 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
         if raw:
             session = np.empty(len(order), np.int64)
             session[order] = np.cumsum(begins) - 1
-            merged = self._session_states(stored.values, arrived, session, len(some))
+            merged = self._merged_states(stored.values, arrived, session, len(some))
         else:
             parts = pa.concat_batches([stored.values, arrived.values])
             merged = self.merge_in_order(parts.take(pa.array(order)), starts)
@@ -261,10 +261,14 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
             ),
         )
 
-    def _session_states(
-        self, stored: pa.RecordBatch, rows: StateRows, session: IntArray, count: int
+    def _merged_states(
+        self,
+        stored: pa.RecordBatch,  # states of stored sessions
+        rows: StateRows,  # new rows, not yet aggregated
+        session: IntArray,  # session number of each stored session, then of each new row
+        count: int,  # number of sessions
     ) -> pa.RecordBatch:
-        """Return states of stored sessions and new rows, whose numbers are in `session`."""
+        """Aggregate new rows and merge them with stored sessions; return a state per number."""
         of_stored, of_row = session[: stored.num_rows], session[stored.num_rows :]
         with_rows = np.bincount(of_row, minlength=count) > 0
         number = (np.cumsum(with_rows) - 1)[of_row]

@@ -74,7 +74,7 @@ class ComputePart(WindowedCompute):
     def two_phase(self) -> TwoPhase:
         return _role_of_part(self, self.part_of or self.name, self.slot)
 
-    def close(
+    def output_of_closed(
         self,
         entries: StateRows,
         changed: StateRows | None,
@@ -144,7 +144,7 @@ class ConsolidatePart(EventTimeOperator):
         groups = group_rows(rows.hashes, own, data.num_key_groups)
         partials = self._merged(rows, groups.key_groups[groups.of_row], data.time)
         work = WindowWork()
-        output = self.whole.close(partials, None, data.time, work)
+        output = self.whole.output_of_closed(partials, None, data.time, work)
         work.keys = 0  # the compute part counts them
         return OperatorOutput(
             output=output,

@@ -496,7 +496,11 @@ def _visit_frequencies(space: Space, chosen: IntArray) -> FloatArray:
 
 
 def _solve_costs(space: Space, *, tolerance: float, block_map: BlockMap) -> _Solved:
-    """Solve the cost equations by sweeps and policy evaluation, until the error is small."""
+    """Solve the cost equations by sweeps and policy evaluation, until the error is small.
+
+    `tolerance`: largest error of a cost, as a share of the bytes of all state. `block_map`: runs
+    the blocks of a sweep, in this process or as Spark tasks.
+    """
     counts = [len(rows) for rows in space.cuts]
     blocks = row_blocks(counts, max(counts))
     bounds = np.cumsum([0, *counts])

@@ -225,7 +225,7 @@ def pair_with_locations(
     # Python framed, where anything else would be pickled.
     product = empty_rdd_at(tuple(locations), spark).toJavaRDD().cartesian(partitions)
     across = len(locations) if count is None else count
-    return jvm.pruned(product.rdd(), _diagonal(len(locations), across, spark))
+    return jvm.pruned(product.rdd(), _paired_partitions(len(locations), across, spark))
 
 
 @lru_cache(maxsize=8)
@@ -243,10 +243,11 @@ def empty_rdd_at(locations: tuple[str | None, ...], spark: SparkContext) -> Any:
 
 
 @lru_cache(maxsize=8)
-def _diagonal(locations: int, partitions: int, spark: SparkContext) -> Any:
-    """Return the numbers of partitions (i, i) in a product of `locations` by `partitions`.
+def _paired_partitions(locations: int, partitions: int, spark: SparkContext) -> Any:
+    """Return which partitions of a cartesian RDD pair location i with partition i mod `partitions`.
 
-    As a Scala set, which is the function that says whether a number is in it.
+    Partition i · `partitions` + j is the pair (i, j). Returns a Scala set, which is the function
+    that says whether a number is in it.
     """
     jvm = jvm_classes(spark)
     numbers = jvm.array_list()
