@@ -112,8 +112,8 @@ class BatchRows:
     def force_log(self, ref: BatchRef) -> None:
         """Make Spark's log entries of a micro-batch durable; called while the stages run."""
 
-    def micro_batch_rows(self, rows: int) -> int | None:
-        """Return how many of the last batch's `rows` a micro-batch had; ``None``: it has none."""
+    def committed(self, rows: int) -> int | None:
+        """Record the commit of the last batch; return how many of its `rows` a micro-batch had.
 
-    def expect_rows(self, rows: int) -> None:
-        """Set the expected number of rows of the next micro-batch."""
+        ``None``: it has no micro-batch.
+        """

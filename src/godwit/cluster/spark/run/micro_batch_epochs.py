@@ -141,16 +141,17 @@ class MicroBatchRows(BatchRows):
             self._batches.force_log(ref)
             self._secured = ref.number
 
-    def micro_batch_rows(self, rows: int) -> int | None:
-        """Return how many of the last batch's `rows` a micro-batch had; ``None``: it has none."""
+    def committed(self, rows: int) -> int | None:
+        """Record the commit of the last batch; return how many of its `rows` a micro-batch had.
+
+        ``None``: it has no micro-batch. The next one is expected to have as many.
+        """
         if self._now is None or self._now.rows is None:
             return None
-        return max(0, rows - (self._now.split_rows or 0))
-
-    def expect_rows(self, rows: int) -> None:
-        """Set the expected number of rows of the next micro-batch."""
-        self._rows.expect(rows)
-        self._looks.committed(rows)
+        of_frames = max(0, rows - (self._now.split_rows or 0))
+        self._rows.expect(of_frames)
+        self._looks.committed(of_frames)
+        return of_frames
 
 
 class SourceThread:

@@ -277,11 +277,8 @@ class SparkRun:
         self, outcome: EpochOutcome, plans: Mapping[str, ComponentView], took_s: float
     ) -> None:
         """Observe an epoch that is committed and not delivered yet."""
-        batch, of_frames = self.epochs.batch, None
-        if batch is not None:
-            of_frames = self.cluster.source.micro_batch_rows(outcome.rows_in)
-        if of_frames is not None:
-            self.cluster.source.expect_rows(of_frames)
+        batch = self.epochs.batch
+        of_frames = None if batch is None else self.cluster.source.committed(outcome.rows_in)
         observed = EpochObserved(
             outcome=outcome,
             assignments={name: plan.assignment for name, plan in plans.items()},
