@@ -15,7 +15,8 @@ for the end.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
 
 from godwit.cluster.spark.run.threads import GateClosedError, close_all, one_line
 from godwit.model.errors import EndingError, InvalidFlowError, StopTimeoutError
@@ -30,69 +31,31 @@ if TYPE_CHECKING:
     from godwit.engine.source_positions import SourcePositions
 
 
-class EpochDriver(Protocol):
+class EpochDriver(ABC):
     """Calls for the epochs of a run, with input and without, until no more are to come.
 
-    It is made before the query, and begins (`begin`) once everything else is there.
+    It is made before the query, and begins (`begin`) once everything else is there. A thread of its
+    own runs `_run_loop`: the query fails by what that raises, and ends when it returns.
     """
 
     what: str  # what it is called in errors, such as "Spark's query"
 
-    @property
-    def id(self) -> str:
-        """Identifier of the query, the same over restarts from one checkpoint."""
-
-    @property
-    def is_active(self) -> bool:
-        """True while epochs may still be started."""
-
-    def failure(self) -> BaseException | None:
-        """Return the error that ended the driver outside of any epoch.
-
-        ``None`` if there is none.
-        """
-
-    def status(self) -> dict[str, Any]:
-        """Return ``message``, ``isDataAvailable`` and ``isTriggerActive``, as Spark does."""
-
-    def begin(self, ending: Ending) -> None:
-        """Start running epochs; call `ending` once the input has ended."""
-
-    def wait(self, timeout_s: float | None) -> bool:
-        """Wait until the query has ended, failed or not; return whether it has."""
-
-    def process_all_available(self) -> None:
-        """Wait until available rows are processed and no rows wait, or the query has failed."""
-
-    def stop(self) -> None:
-        """Stop reading rows, and wait for work in progress; called once no epoch can begin."""
-
-    def sources(self) -> dict[str, Any] | None:
-        """Return the lag of the sources as plain values; ``None`` before it is known."""
-
-    def rows_held_back(self) -> int | None:
-        """Return the sources' backlog in rows; ``None`` if unknown."""
-
-    def add_source_figures(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the progress of epochs with figures of their sources added, if known."""
-
-
-class LoopThread:
-    """Thread that runs a loop of epochs, and ends the query when the loop ends."""
-
-    def __init__(
-        self,
-        run: SparkRun,
-        loop: Callable[[], None],  # calls for epochs; the query fails by what it raises
-        close: Callable[[], None],  # lets go of what it has asked for rows; raises nothing
-    ) -> None:
-        self._run, self._loop, self._close = run, loop, close
+    def __init__(self, run: SparkRun) -> None:
+        self._run, self._gate = run, run.gate
         self._ending: Ending
-        self.over = threading.Event()  # no more epochs come, and what it had is closed
+        self._over = threading.Event()  # no more epochs come, and the sources are closed
         self._thread = threading.Thread(target=self._run_thread, name="godwit-epochs", daemon=True)
 
+    @abstractmethod
+    def _run_loop(self) -> None:
+        """Run epochs until no more are to come."""
+
+    @abstractmethod
+    def _close_sources(self) -> None:
+        """Close the sources that the loop has asked for rows; raises nothing."""
+
     def begin(self, ending: Ending) -> None:
-        """Start the loop's thread; `ending` is called once the loop returns."""
+        """Start running epochs; `ending` is called once the loop returns."""
         self._ending = ending
         self._thread.start()
 
@@ -106,25 +69,20 @@ class LoopThread:
                 whole=False,
                 error=InvalidFlowError,
             )
-        if not self.is_own_thread:
+        if threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    @property
-    def is_own_thread(self) -> bool:
-        """True if the calling thread is the loop's."""
-        return threading.current_thread() is self._thread
-
-    def wait_for_end(self, positions: SourcePositions, timeout_s: float) -> None:
+    def _wait_for_end(self, positions: SourcePositions, timeout_s: float) -> None:
         """Wait until the loop has ended, once no epoch can begin; no-op on its own thread.
 
         Raises `StopTimeoutError` if it does not within `timeout_s` of the last delivery, since a
         source does not answer.
         """
-        if self.is_own_thread:
+        if threading.current_thread() is self._thread:
             return
-        self._run.gate.wait_until_idle()  # however long a sink takes, that is none of the sources'
-        if self.over.wait(timeout_s):
+        self._gate.wait_until_idle()  # however long a sink takes, that is none of the sources'
+        if self._over.wait(timeout_s):
             return
         call = positions.unanswered(0) or f"a source has not answered for {timeout_s:.0f} s"
         raise StopTimeoutError(
@@ -137,14 +95,55 @@ class LoopThread:
         """Run the loop, close its sources, and end the query; the body of the thread."""
         try:
             self._run.use_this_thread()
-            self._loop()
+            self._run_loop()
         except GateClosedError:
             pass
         except BaseException as error:  # noqa: BLE001  without this thread, rows would wait for ever
-            self._run.gate.fail(error)
-        self._close()
-        self.over.set()
+            self._gate.fail(error)
+        self._close_sources()
+        self._over.set()
         self._ending.finish()
+
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """Identifier of the query, the same over restarts from one checkpoint."""
+
+    @property
+    def is_active(self) -> bool:
+        """True while epochs may still be started."""
+        return not self._over.is_set()
+
+    def failure(self) -> BaseException | None:
+        """Return the error that ended the driver outside of any epoch; ``None`` if there is none.
+
+        What the loop raises is none: it fails the query through its gate.
+        """
+        return None
+
+    @abstractmethod
+    def status(self) -> dict[str, Any]:
+        """Return ``message``, ``isDataAvailable`` and ``isTriggerActive``, as Spark does."""
+
+    @abstractmethod
+    def process_all_available(self) -> None:
+        """Wait until available rows are processed and no rows wait, or the query has failed."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop reading rows, and wait for work in progress; called once no epoch can begin."""
+
+    @abstractmethod
+    def sources(self) -> dict[str, Any] | None:
+        """Return the lag of the sources as plain values; ``None`` before it is known."""
+
+    @abstractmethod
+    def rows_held_back(self) -> int | None:
+        """Return the sources' backlog in rows; ``None`` if unknown."""
+
+    @abstractmethod
+    def add_source_figures(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the progress of epochs with figures of their sources added, if known."""
 
 
 _GRACE_S = 5.0

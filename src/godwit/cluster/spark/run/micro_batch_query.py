@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.cluster.spark.observe.progress import add_source_figures, rows_held_back, source_lag
-from godwit.cluster.spark.run.lifecycle import LoopThread
+from godwit.cluster.spark.run.lifecycle import EpochDriver
 from godwit.cluster.spark.run.source_loop import ReadPace, Waiters
 from godwit.cluster.spark.run.spark_stream import SparkStream
 from godwit.cluster.spark.run.threads import GateClosedError
@@ -39,8 +39,8 @@ _QUIET_LOOKS: Final = 2
 """Between two micro-batches Spark looks quiet for a moment."""
 
 
-class MicroBatchQuery:
-    """A query of Spark's, whose micro-batches are epochs, and epochs between (`EpochDriver`)."""
+class MicroBatchQuery(EpochDriver):
+    """A query of Spark's, whose micro-batches are epochs, and epochs between them."""
 
     what = "Spark's query"
 
@@ -52,7 +52,8 @@ class MicroBatchQuery:
         run: SparkRun,
         trigger: Mapping[str, object] | None,
     ) -> None:
-        self.spark_query, self._run, self._gate = spark_query, run, run.gate
+        super().__init__(run)
+        self.spark_query = spark_query
         self._epochs, self._figures, self._ask = epochs, epochs.figures, epochs.thread.call
         self._stream = SparkStream(spark_query, trigger, batches=lambda: run.batches)
         self._bounded = is_bounded(trigger)
@@ -65,9 +66,6 @@ class MicroBatchQuery:
         self._stream_ended = self._input_ended = self._has_own = False
         self._quiet = 0  # looks in a row at which Spark had nothing to offer
         self._looked_s = time.monotonic()  # whether Spark's query is active
-        self._thread = LoopThread(run, self._run_loop, self._close_sources)
-        self.begin, self.wait = self._thread.begin, self._thread.wait
-        self._over = self._thread.over
 
     # -- EpochDriver ------------------------------------------------------------------------------
 
@@ -123,7 +121,7 @@ class MicroBatchQuery:
         The loop's own thread does not wait. Raises `StopTimeoutError` if the loop goes on.
         """
         self.spark_query.stop()
-        self._thread.wait_for_end(self._epochs.positions, 2 * _STOP_S)
+        self._wait_for_end(self._epochs.positions, 2 * _STOP_S)
 
     def sources(self) -> dict[str, Any] | None:
         """Return the lag of sources of both kinds as plain values.

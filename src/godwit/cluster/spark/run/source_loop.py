@@ -21,7 +21,7 @@ from functools import partial
 from time import thread_time
 from typing import TYPE_CHECKING, Any, Final
 
-from godwit.cluster.spark.run.lifecycle import LoopThread
+from godwit.cluster.spark.run.lifecycle import EpochDriver
 from godwit.cluster.spark.run.source_figures import SourceProgress, now_us
 from godwit.cluster.spark.run.threads import close_all
 from godwit.cluster.spark.run.trigger import interval_s, is_bounded, is_once
@@ -144,8 +144,8 @@ def num_tasks(run: SparkRun) -> int:
     return max(1, sum(e.lanes for e in run.cluster.executors.values()))
 
 
-class SourceLoop:
-    """Calls for the epochs of a run from its sources (`EpochDriver`)."""
+class SourceLoop(EpochDriver):
+    """Calls for the epochs of a run from its sources."""
 
     what = "the loop of epochs"
 
@@ -158,7 +158,8 @@ class SourceLoop:
         # that an epoch is to last; ``None``: epochs take whatever the sources give
         longest_s: float | None = None,
     ) -> None:
-        self._run, self._gate, self._positions = run, run.gate, rows.positions
+        super().__init__(run)
+        self._positions = rows.positions
         rows.on_failure = run.background_failed
         rows.on_pause = partial(announce_pause, run)
         self._trigger, self._pace = trigger, ReadPace(trigger)
@@ -166,9 +167,6 @@ class SourceLoop:
         self._waiters, self._figures = Waiters(self._positions), SourceProgress(self._positions)
         self._input_ended = False
         self._message, self._has_rows = "Initializing sources", False
-        self._thread = LoopThread(run, self._run_loop, self._close_sources)
-        self.begin, self.wait = self._thread.begin, self._thread.wait
-        self._over = self._thread.over
 
     # -- EpochDriver ------------------------------------------------------------------------------
 
@@ -176,15 +174,6 @@ class SourceLoop:
     def id(self) -> str:
         """Identifier of the query: that of the checkpoint."""
         return str(uuid.UUID(self._run.log.identity.query_id))
-
-    @property
-    def is_active(self) -> bool:
-        """True until the loop has ended."""
-        return not self._over.is_set()
-
-    def failure(self) -> BaseException | None:
-        """Return ``None``: an error of the loop fails the query through its gate."""
-        return None
 
     def status(self) -> dict[str, Any]:
         """Return ``message``, ``isDataAvailable`` and ``isTriggerActive``, as Spark does."""
@@ -209,7 +198,7 @@ class SourceLoop:
 
         Raises `StopTimeoutError` if a source does not answer in time.
         """
-        self._thread.wait_for_end(self._positions, _STOP_S)
+        self._wait_for_end(self._positions, _STOP_S)
 
     def sources(self) -> dict[str, Any] | None:
         """Return the lag of the sources as plain values."""
