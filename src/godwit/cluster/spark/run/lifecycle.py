@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from godwit.cluster.spark.run.threads import GateClosedError, close_all, one_line
@@ -53,6 +54,31 @@ class EpochDriver(ABC):
     @abstractmethod
     def _close_sources(self) -> None:
         """Close the sources that the loop has asked for rows; raises nothing."""
+
+    @abstractmethod
+    def _run_round(self, *, due: bool) -> bool:
+        """Run an epoch over rows waiting in loops, if there are any; return whether it ran.
+
+        `due`: an epoch is due anyway, so it runs even if the loops pause.
+        """
+
+    def _is_stopped(self) -> bool:
+        """Return whether the query was stopped in another way than by its gate."""
+        return False
+
+    def _run_quiet_epoch(self) -> bool:
+        """Run an epoch without source rows if one is due; return whether it ran.
+
+        It reads rows waiting in loops, even if these pause.
+        """
+        if self._run.is_due:
+            if not self._run_round(due=True):
+                with suppress(GateClosedError):
+                    self._run.without_input(self._is_stopped)
+            return True
+        if self._run.view.awaits:
+            self._run.advance_clock()
+        return False
 
     def begin(self, ending: Ending) -> None:
         """Start running epochs; `ending` is called once the loop returns."""

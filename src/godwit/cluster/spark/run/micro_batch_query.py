@@ -234,21 +234,6 @@ class MicroBatchQuery(EpochDriver):
             return self._has_sources and self._epochs.run_round(self._is_stopped, due=due)
         return False
 
-    def _run_quiet_epoch(self) -> bool:
-        """Run an epoch without source rows if one is due; return whether it ran.
-
-        It reads rows waiting in loops, even if these pause.
-        """
-        if self._run.is_due:
-            if self._run_round(due=True):
-                return True
-            with suppress(GateClosedError):
-                self._run.without_input(self._is_stopped)
-            return True
-        if self._run.view.awaits:
-            self._run.advance_clock()
-        return False
-
     def _is_stopped(self) -> bool:
         """Return whether Spark's query was stopped from outside."""
         return not self._stream_ended and self._stream.is_stopped()

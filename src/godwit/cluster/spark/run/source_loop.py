@@ -338,19 +338,6 @@ class SourceLoop(EpochDriver):
         self._figures.record_epoch(planned.ref.number, planned, began_s, ended_s)
         return True
 
-    def _run_quiet_epoch(self) -> bool:
-        """Run an epoch without source rows if one is due; return whether it ran.
-
-        It reads rows waiting in loops, even if these pause.
-        """
-        if self._run.is_due:
-            if not self._run_round(due=True):
-                self._run.without_input()
-            return True
-        if self._run.view.awaits:
-            self._run.advance_clock()
-        return False
-
     def _end_input(self) -> None:
         """Close all windows once bounded input has ended, if the user asked for it."""
         self._input_ended = True

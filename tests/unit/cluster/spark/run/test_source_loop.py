@@ -74,7 +74,7 @@ class Run:
     def epoch_begun(self, rows: int, held_back: int) -> None:
         self.begun.append((rows, held_back))
 
-    def without_input(self) -> None:
+    def without_input(self, _stopped: Callable[[], bool]) -> None:
         with self.gate.epoch():
             self.is_due = self.is_pending = False
             self.epochs.append(None)
