@@ -40,6 +40,7 @@ class EpochDriver(ABC):
     """
 
     what: str  # what it is called in errors, such as "Spark's query"
+    stop_s = 10.0  # that the end of the loop is waited for, once no epoch is delivered
 
     def __init__(self, run: SparkRun) -> None:
         self._run, self._gate = run, run.gate
@@ -99,18 +100,17 @@ class EpochDriver(ABC):
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _wait_for_end(self, positions: SourcePositions, timeout_s: float) -> None:
+    def _wait_for_end(self, positions: SourcePositions) -> None:
         """Wait until the loop has ended, once no epoch can begin; no-op on its own thread.
 
-        Raises `StopTimeoutError` if it does not within `timeout_s` of the last delivery, since a
-        source does not answer.
+        Raises `StopTimeoutError` if it does not in time, since a source does not answer.
         """
         if threading.current_thread() is self._thread:
             return
         self._gate.wait_until_idle()  # however long a sink takes, that is none of the sources'
-        if self._over.wait(timeout_s):
+        if self._over.wait(self.stop_s):
             return
-        call = positions.unanswered(0) or f"a source has not answered for {timeout_s:.0f} s"
+        call = positions.unanswered(0) or f"a source has not answered for {self.stop_s:.0f} s"
         raise StopTimeoutError(
             f"{call[0].upper()}{call[1:]}.",
             remedy="No further epoch begins. Look why it does not answer, and give what it waits "

@@ -43,6 +43,7 @@ class MicroBatchQuery(EpochDriver):
     """A query of Spark's, whose micro-batches are epochs, and epochs between them."""
 
     what = "Spark's query"
+    stop_s = 2 * _STOP_S  # with the time that sources take to close
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class MicroBatchQuery(EpochDriver):
         The loop's own thread does not wait. Raises `StopTimeoutError` if the loop goes on.
         """
         self.spark_query.stop()
-        self._wait_for_end(self._epochs.positions, 2 * _STOP_S)
+        self._wait_for_end(self._epochs.positions)
 
     def sources(self) -> dict[str, Any] | None:
         """Return the lag of sources of both kinds as plain values.

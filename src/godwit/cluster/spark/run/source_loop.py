@@ -52,7 +52,6 @@ _LONGEST_REST_S: Final = 0.1
 than the CPU time it took, so that a query without input takes little of a core."""
 _LONG_S: Final = 10.0
 """A call of a source that takes longer is in the query's status."""
-_STOP_S: Final = 10.0
 
 
 class ReadPace:
@@ -198,7 +197,7 @@ class SourceLoop(EpochDriver):
 
         Raises `StopTimeoutError` if a source does not answer in time.
         """
-        self._wait_for_end(self._positions, _STOP_S)
+        self._wait_for_end(self._positions)
 
     def sources(self) -> dict[str, Any] | None:
         """Return the lag of the sources as plain values."""

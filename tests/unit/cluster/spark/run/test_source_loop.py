@@ -120,7 +120,7 @@ class Story:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_loop, "_LOOK_S", 0.001)
     monkeypatch.setattr(source_loop, "_FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(source_loop, "_STOP_S", PATIENCE_S)
+    monkeypatch.setattr(SourceLoop, "stop_s", PATIENCE_S)
 
 
 def rows(count: int) -> list[dict[str, str]]:
@@ -283,7 +283,7 @@ def test_a_source_that_raises_fails_the_query_by_its_name() -> None:
 def test_a_source_that_does_not_answer_does_not_keep_the_query_from_ending(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(source_loop, "_STOP_S", 0.1)
+    monkeypatch.setattr(SourceLoop, "stop_s", 0.1)
     source = Broken(threading.Event())
     story = Story(source=source)
     loop = story.begin()
@@ -308,9 +308,9 @@ def test_a_delivery_that_takes_long_is_waited_for_and_not_blamed_on_a_source(
 
     def then_patiently() -> None:
         until_idle()
-        monkeypatch.setattr(source_loop, "_STOP_S", PATIENCE_S)
+        monkeypatch.setattr(SourceLoop, "stop_s", PATIENCE_S)
 
-    monkeypatch.setattr(source_loop, "_STOP_S", 0.0)
+    monkeypatch.setattr(SourceLoop, "stop_s", 0.0)
     monkeypatch.setattr(gate, "wait_until_idle", then_patiently)
     delivery = threading.Thread(target=gate.register_delivery(lambda: _wait(go_on)), daemon=True)
     delivery.start()
