@@ -60,26 +60,17 @@ def test_ssm_equals_brute_force_on_thousands_of_problems_of_every_kind() -> None
     assert min(kinds.values()) >= 250, kinds
 
 
-@given(seeds)
-@settings(derandomize=True, deadline=None, max_examples=300)
-def test_ssm_equals_brute_force(seed: int) -> None:
-    _check_against_brute_force(seed)
-
-
-@given(seeds)
-@settings(derandomize=True, deadline=None, max_examples=200)
-def test_ssm_equals_brute_force_when_gains_are_computed_block_by_block(seed: int) -> None:
+@pytest.mark.parametrize(
+    "cells",
+    [{}, {"BLOCK_CELLS": 4, "CACHED_CELLS": 0}, {"BLOCK_CELLS": 4}],
+    ids=["all at once", "block by block", "blocks that are kept"],
+)
+@given(seed=seeds)
+@settings(derandomize=True, deadline=None, max_examples=250)
+def test_ssm_equals_brute_force(cells: dict[str, int], seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ssm, "BLOCK_CELLS", 4)
-        patch.setattr(ssm, "CACHED_CELLS", 0)
-        _check_against_brute_force(seed)
-
-
-@given(seeds)
-@settings(derandomize=True, deadline=None, max_examples=200)
-def test_ssm_equals_brute_force_when_blocks_are_small_and_kept(seed: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ssm, "BLOCK_CELLS", 4)
+        for name, size in cells.items():
+            patch.setattr(ssm, name, size)
         _check_against_brute_force(seed)
 
 

@@ -4,7 +4,7 @@ import json
 from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from py4j.protocol import Py4JError
@@ -14,6 +14,8 @@ from godwit.cli.demo.recording import Audience, Comparison, Recording
 from godwit.cli.main import main
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from godwit.cli.demo.story import Days, Outcome, Settings
 
 
@@ -49,15 +51,15 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
             stream_s=2.0,
         )
 
-    monkeypatch.setattr(command, "_cluster_for", lambda *_: nullcontext("a cluster"))
-    monkeypatch.setattr(story, "play", play)
-    monkeypatch.setattr(story, "load_days", no_days)
+    stage(monkeypatch, play)
     return asked
 
 
-def no_days(_days: int) -> Future[Days]:
-    """Load nothing."""
-    return Future()
+def stage(monkeypatch: pytest.MonkeyPatch, play: Callable[..., Outcome]) -> None:
+    """Let a play be played in place of the story, without cluster and rows."""
+    monkeypatch.setattr(command, "_cluster_for", lambda *_: nullcontext("a cluster"))
+    monkeypatch.setattr(story, "play", play)
+    monkeypatch.setattr(story, "load_days", lambda _days: Future[Any]())
 
 
 def test_an_equal_result_is_status_zero_and_leaves_a_picture(
@@ -141,9 +143,7 @@ def test_ctrl_c_is_status_130_and_removes_the_temporary_directory(
         seen.append(settings.work_dir)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "_cluster_for", lambda *_: nullcontext("a cluster"))
-    monkeypatch.setattr(story, "play", play)
-    monkeypatch.setattr(story, "load_days", no_days)
+    stage(monkeypatch, play)
     assert main(["demo"]) == 130
     assert not seen[0].exists()
 
@@ -168,8 +168,6 @@ def test_a_clean_up_that_fails_after_ctrl_c_is_told_unless_the_jvm_is_gone(
         finally:
             raise failure
 
-    monkeypatch.setattr(command, "_cluster_for", lambda *_: nullcontext("a cluster"))
-    monkeypatch.setattr(story, "play", play)
-    monkeypatch.setattr(story, "load_days", no_days)
+    stage(monkeypatch, play)
     assert main(["demo", "--work-dir", str(tmp_path / "w")]) == 130
     assert told in capsys.readouterr().out
