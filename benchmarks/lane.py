@@ -9,13 +9,13 @@ epochs (medians), so other programs on the machine disturb them little.
 
 from __future__ import annotations
 
-import functools
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from benchmarks.lane_times import in_parts
 from benchmarks.options import read_options
 from tests.oracles.one_process import OneProcess, Took, lane_operator
 
@@ -91,19 +91,9 @@ def main() -> None:
         snapshots=0,
         state=tuple(AGGREGATES),
     )
-    median = functools.partial(np.median)
     for num_key_groups in arguments.key_groups:
         took = measure(flow_of(num_key_groups, arguments.operators, arguments.state), arguments)
-        parts = {
-            name: median([getattr(one, name) for one in took])
-            for name in ("plan", "source", "lanes", "commit")
-        }
-        phases = {p: median([one.phases.get(p, 0.0) for one in took]) for p in took[-1].phases}
-        print(f"{num_key_groups:>6} key groups:", end="")
-        print(
-            "".join(f"  {name} {ms:.1f}" for name, ms in parts.items()), end=" ms CPU; lanes, wall:"
-        )
-        print("".join(f"  {phase} {ms:.1f}" for phase, ms in phases.items()))
+        print(f"{num_key_groups:>6} key groups:{in_parts(took)}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from godwit.engine.lane.lane import run_lane
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from tests.oracles.one_process import Took
+
     from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
 
@@ -53,3 +55,14 @@ class LaneTimes:
             spent.append((time.process_time() - began) * 1e3)
         self.epochs.append(spent)
         return reports
+
+
+def in_parts(took: Sequence[Took]) -> str:
+    """Return a line of text: CPU time of the parts of epochs, and of the phases of their lanes."""
+    parts = {
+        name: median(getattr(one, name) for one in took)
+        for name in ("plan", "source", "lanes", "commit")
+    }
+    phases = {name: median(one.phases.get(name, 0.0) for one in took) for name in took[-1].phases}
+    cpu, wall = ("".join(f"  {name} {ms:.1f}" for name, ms in of.items()) for of in (parts, phases))
+    return f"{cpu} ms CPU; lanes, wall:{wall}"

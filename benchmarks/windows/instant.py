@@ -16,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +38,39 @@ def batch(keys: np.ndarray[tuple[int], np.dtype[np.int64]], moment_us: int) -> p
     )
 
 
+class Stream:
+    """Windows with a row of every key, of which some get another row in every epoch."""
+
+    def __init__(self, directory: Path, keys: int, *, rows: int = 2_000, **options: Any) -> None:
+        self.run = WindowsApart(directory, share="always", **options)
+        self.run.start({"a": 1, "b": 1, "c": 1})
+        self._keys = np.random.default_rng(1).permutation(keys)
+        self._rows = rows
+        self.fill(1)
+
+    def fill(self, second: int) -> None:
+        """Give every key a row."""
+        for first in range(0, len(self._keys), AT_ONCE):
+            self.run.take(batch(self._keys[first : first + AT_ONCE], second * S))
+
+    def epoch_ms(self) -> float:
+        """CPU milliseconds of an epoch."""
+        some = batch(self._keys[: self._rows], 2 * S)
+        gc.collect()  # or it comes in some epoch, and takes longer than all else there
+        cpu = time.process_time()
+        self.run.take(some)
+        return (time.process_time() - cpu) * 1e3
+
+    def usual_ms(self, epochs: int) -> float:
+        """Median of some epochs in which nothing happens, after one that is not counted."""
+        return median([self.epoch_ms() for _ in range(epochs + 1)][1:])
+
+    def own_key_groups(self, component: str) -> list[int]:
+        """Key groups of executor ``a``."""
+        own: list[int] = self.run.view.components[component].assignment.key_groups("a").tolist()
+        return own
+
+
 def pause_ms(
     directory: Path, strategy: Strategy, keys: int, rows: int, rounds: int = 3
 ) -> tuple[float, int]:
@@ -47,26 +81,12 @@ def pause_ms(
 
 def _pause_ms(directory: Path, strategy: Strategy, keys: int, rows: int) -> tuple[float, int]:
     """Pause of a migration in one stream, and bytes of the state that it is about."""
-    run = WindowsApart(directory, share="always")
-    run.start({"a": 1, "b": 1, "c": 1})
-    every = np.random.default_rng(1).permutation(keys)
-    for first in range(0, keys, AT_ONCE):
-        run.take(batch(every[first : first + AT_ONCE], 1 * S))
-    some = batch(every[: min(rows, keys)], 2 * S)
-
-    def epoch() -> float:
-        gc.collect()  # or it comes in some epoch, and takes longer than all else there
-        cpu = time.process_time()
-        run.take(some)
-        return (time.process_time() - cpu) * 1e3
-
-    usual = median([epoch() for _ in range(6)][1:])
-    component = run.view.components["w"]
-    moved = component.assignment.key_groups("a").tolist()
+    stream = Stream(directory, keys, rows=rows)
+    run, usual, moved = stream.run, stream.usual_ms(5), stream.own_key_groups("w")
     (load,) = [load for name, load in run.outcomes[-1].loads.items() if name == "w"]
     sizes = dict(zip(load.key_groups.tolist(), load.state_bytes.tolist(), strict=True))
     migration = run.send("w", dict.fromkeys(moved, "b"), strategy)
-    pause = sum(epoch() - usual for _ in range(EPOCHS_AFTER))
+    pause = sum(stream.epoch_ms() - usual for _ in range(EPOCHS_AFTER))
     ended = run.ended(migration)
     assert ended is not None
     assert ended.moved == len(moved)

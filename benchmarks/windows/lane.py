@@ -14,11 +14,11 @@ import pstats
 import tempfile
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from benchmarks.lane_times import in_parts
 from benchmarks.options import read_options
 from benchmarks.streaming.inputs import names_of
 from benchmarks.windows.inputs import timed_batch
@@ -46,21 +46,28 @@ FLOWS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def windowed(
+    flow: Callable[[Any], Any], root: str, *, num_key_groups: int
+) -> tuple[WindowedRun, list[str]]:
+    """Make a run of windows on two lanes, and say which columns of rows it takes."""
+    run = WindowedRun(
+        flow,
+        Path(root),
+        executors={"a": 2},
+        num_key_groups=num_key_groups,
+        columns=COLUMNS,
+        key="key",
+    )
+    run.run.clock_us = AFTER_ALL_US
+    return run, list(run.compiled.inputs[0].columns)
+
+
 def measure(flow: str, given: argparse.Namespace) -> list[Took]:
     """Run epochs and return what each took."""
     rng, names = np.random.default_rng(1), names_of(np.arange(given.keys))
     profile = cProfile.Profile()
     with tempfile.TemporaryDirectory() as root:
-        run = WindowedRun(
-            FLOWS[flow],
-            Path(root),
-            executors={"a": 2},
-            num_key_groups=256,
-            columns=COLUMNS,
-            key="key",
-        )
-        run.run.clock_us = AFTER_ALL_US
-        wanted = list(run.compiled.inputs[0].columns)
+        run, wanted = windowed(FLOWS[flow], root, num_key_groups=256)
         took = []
         for epoch in range(given.epochs):
             batch = timed_batch(rng, names, epoch, given.rows).select(wanted)
@@ -81,13 +88,7 @@ def main() -> None:
     )
     for flow in given.row:
         took = measure(flow, given)[given.epochs // 2 :]
-        parts = {
-            name: median(getattr(one, name) for one in took)
-            for name in ("plan", "source", "lanes", "commit")
-        }
-        phases = {p: median(one.phases.get(p, 0.0) for one in took) for p in took[-1].phases}
-        print(f"{flow:>9}:", "".join(f"  {name} {ms:.0f}" for name, ms in parts.items()), end="")
-        print(" ms CPU; lanes, wall:", "".join(f"  {p} {ms:.0f}" for p, ms in phases.items()))
+        print(f"{flow:>9}:{in_parts(took)}")
 
 
 if __name__ == "__main__":

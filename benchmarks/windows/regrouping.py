@@ -9,17 +9,14 @@ the median of three before; copies in the background are not counted, as they ru
 
 from __future__ import annotations
 
-import gc
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from benchmarks.options import read_options
-from benchmarks.windows.instant import AT_ONCE, batch
-from tests.contract.windows_apart import S, WindowsApart
+from benchmarks.windows.instant import Stream
+from tests.contract.windows_apart import WindowsApart
 
 from godwit.adapt.windows import components_for
 from godwit.migration import Strategy
@@ -30,17 +27,13 @@ if TYPE_CHECKING:
 _PATIENCE = 200
 
 
-class _Stream:
-    """Windows with a row of every key, of which some get another row in every epoch."""
+class _Stream(Stream):
+    """Such windows, whose copies in the background are not counted."""
 
-    def __init__(self, directory: Path, keys: int, *, rows: int = 2_000, **options: Any) -> None:
-        self.run = WindowsApart(directory, share="always", **options)
-        self.run.start({"a": 1, "b": 1, "c": 1})
-        self._keys = np.random.default_rng(1).permutation(keys)
-        self._rows = rows
+    def __init__(self, directory: Path, keys: int, **options: Any) -> None:
+        super().__init__(directory, keys, **options)
         self._copies, self._beside_s = self.run.run.run_background_copies, 0.0
         self.run.run.run_background_copies = self._copy  # type: ignore[method-assign]
-        self.fill(1)
 
     def _copy(self) -> None:
         """Make copies in the background, and note their time."""
@@ -48,33 +41,21 @@ class _Stream:
         self._copies()
         self._beside_s += time.process_time() - cpu
 
-    def fill(self, second: int) -> None:
-        """Give every key a row."""
-        for first in range(0, len(self._keys), AT_ONCE):
-            self.run.take(batch(self._keys[first : first + AT_ONCE], second * S))
-
     def epoch_ms(self) -> float:
         """CPU milliseconds of an epoch, without copies in the background."""
-        some = batch(self._keys[: self._rows], 2 * S)
-        gc.collect()  # or it comes in some epoch, and takes longer than all else there
-        cpu, beside_s = time.process_time(), self._beside_s
-        self.run.take(some)
-        return (time.process_time() - cpu - (self._beside_s - beside_s)) * 1e3
-
-    def usual_ms(self) -> float:
-        """Median of epochs in which nothing happens."""
-        return median([self.epoch_ms() for _ in range(4)][1:])
+        beside_s = self._beside_s
+        return super().epoch_ms() - (self._beside_s - beside_s) * 1e3
 
     def move(self, component: str, share: float, strategy: Strategy) -> None:
         """Let a share of the key groups of executor ``a`` take their rows at ``b``."""
-        own = self.run.view.components[component].assignment.key_groups("a").tolist()
+        own = self.own_key_groups(component)
         own = own[: round(share * len(own))]
         if own:
             self.run.send(component, dict.fromkeys(own, "b"), strategy)
 
     def regroup(self, layout: WindowLayout) -> tuple[float, int]:
         """Change the layout; return the longest pause of an epoch, and how many it took."""
-        usual, took = self.usual_ms(), []
+        usual, took = self.usual_ms(3), []
         part: Any = self.run.flow.operator("w_windows")
         components = components_for(self.run.flow, part, layout)
         WindowsApart.regroup(self.run, components)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, cast
 
@@ -19,9 +18,8 @@ import numpy as np
 from benchmarks.options import read_options
 from benchmarks.streaming.inputs import names_of
 from benchmarks.windows.inputs import timed_batch
-from benchmarks.windows.lane import AFTER_ALL_US, COLUMNS
+from benchmarks.windows.lane import windowed
 from tests.oracles.one_process import Took
-from tests.support.window_flows import WindowedRun
 
 import godwit as gw
 from godwit.adapt.windows import SharePanes
@@ -70,21 +68,16 @@ def measure(
     """Give CPU milliseconds a minute, and which way the last epoch went."""
     rng, names = np.random.default_rng(1), names_of(np.arange(given.keys))
     with tempfile.TemporaryDirectory() as root:
-        run = WindowedRun(
+        run, wanted = windowed(
             lambda keyed: keyed.window(*case.windows, name="w").compute(
                 n=gw.count(), s=gw.sum("v")
             ),
-            Path(root),
-            executors={"a": 2},
+            root,
             num_key_groups=64,
-            columns=COLUMNS,
-            key="key",
         )
-        run.run.clock_us = AFTER_ALL_US
         (sharing,) = run.times.sharing.values()
         sharing.duplicated = first
         policy, no_epoch = SharePanes({"w": sharing}), cast("FlowEpoch", None)
-        wanted = list(run.compiled.inputs[0].columns)
         took = []
         for epoch in range(given.minutes // case.minutes):
             batch = timed_batch(
