@@ -11,6 +11,7 @@ from tests.support.loop_flows import countdown_flow, counted_down, counts_in
 import godwit as gw
 from godwit.checkpoint.blocks import BlockWriter, read_block
 from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.edits import undelivered_sinks
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.records import SinkRecord
 from godwit.checkpoint.storage import CheckpointStorage
@@ -77,11 +78,13 @@ def test_an_edit_wants_the_last_epoch_delivered(
     before.flush()
     assert main(command) == 2
     assert "Start the query once" in capsys.readouterr().err
-    assert CommitLog.open_read_only(storage).latest_epoch == 1
+    log = CommitLog.open_read_only(storage)
+    assert (log.latest_epoch, undelivered_sinks(log)) == (1, ["out"])
     if by_journal:
         journal = JournalWriter(storage, "query-run")
         journal.add("event", EpochCommitted(at_s=0.0, epoch=1).to_dict())
         journal.flush()
+        assert undelivered_sinks(log) == []
     else:
         command.append("--delivered")
     assert main(command) == 0
