@@ -383,30 +383,25 @@ def play_both(args: argparse.Namespace, work_dir: Path, console: Console) -> int
 
 def _figures(run: ScenarioRun) -> dict[str, float]:
     """Return the figures of a run; times in seconds."""
+    # Executors import this module for its function, and none of the simulator.
+    from godwit.cluster.simulated.history import Delays  # noqa: PLC0415
+
     epochs = run.recording.epochs
     took_s = [epoch.duration_ms / 1e3 for epoch in epochs] or [0.0]
+    # From rows' arrival to their commit: all rows of a file came at once.
+    delays = Delays(np.array([(rows, s, s) for rows, s in run.delays or [(1, 0.0)]]))
     return {
         "rows_per_s": run.recording.rows / epochs[-1].at_s if epochs else 0.0,
         "epoch_s_median": float(np.median(took_s)),
         "epoch_s_99th": float(np.quantile(took_s, 0.99)),
-        "delay_s_mean": _delay_s(run, None),
-        "delay_s_99th": _delay_s(run, 0.99),
+        "delay_s_mean": delays.mean_s,
+        "delay_s_99th": delays.quantile_s(0.99),
         "rows_behind_at_most": max(run.behind_rows, default=0),
         "busiest_over_mean_median": float(np.median(run.imbalance or [1.0])),
         "executors_at_most": max(run.executors, default=0),
         "moved_bytes": run.moved_bytes[-1] if run.moved_bytes else 0,
         "decisions": sum(type(e).__name__ in DECISIONS for e in run.recording.log),
     }
-
-
-def _delay_s(run: ScenarioRun, quantile: float | None) -> float:
-    """Return the mean or quantile of the seconds from rows' arrival to their commit."""
-    if not run.delays:
-        return 0.0
-    rows, delays = np.array(sorted(run.delays, key=lambda pair: pair[1]), np.float64).T
-    if quantile is None:
-        return float(np.average(delays, weights=rows))
-    return float(delays[np.searchsorted(np.cumsum(rows), quantile * rows.sum())])
 
 
 def _measured(run: ScenarioRun) -> dict[str, Any]:

@@ -87,10 +87,11 @@ def test_the_function_counts_and_is_slow_where_it_is_told(
 
 def test_delays_are_those_of_rows_and_not_of_files() -> None:
     run = ScenarioRun(controlled=False, recording=Recording(started_s=0.0, rows_in_all=100))
-    assert scenarios._delay_s(run, 0.99) == 0.0
+    assert scenarios._figures(run)["delay_s_99th"] == 0.0
     run.delays += [(10, 9.0), (90, 1.0)]
-    assert scenarios._delay_s(run, None) == pytest.approx(1.8)
-    assert [scenarios._delay_s(run, q) for q in (0.5, 0.9, 0.99)] == [1.0, 1.0, 9.0]
+    figures = scenarios._figures(run)
+    assert figures["delay_s_mean"] == pytest.approx(1.8)
+    assert figures["delay_s_99th"] == 9.0
 
 
 def test_imbalance_is_the_busiest_lane_over_the_mean_of_those_that_stay() -> None:
