@@ -150,17 +150,20 @@ class ArrivalCurve:
         if not len(rates) or rates.max() - rates.min() <= _LEAST_CHANGE:
             return None
         known = min(len(rates) - _USUAL, len(self._times_s) - 1)
-        worst, found = _CHANGE_ERRORS, None
+        worst, found = 0.0, None
         for last in range(_STEP, known + 1):
             before = rates[-last - 4 * _USUAL : -last]
             middle, noise = _median_and_noise(before)
             differs = float(abs(np.mean(rates[-last:]) - middle))
-            error = noise * float(np.sqrt(1 / last + 1 / len(before)))
+            scale = float(np.sqrt(1 / last + 1 / len(before)))
             latest = (rates[-_STEP:] - middle) * np.sign(rates[-1] - middle)
             if float(latest.min()) < max(_LEAST_CHANGE, noise) / 2:
                 continue  # the very last one alone may be a bad moment
-            if differs > _LEAST_CHANGE and differs / error > worst:
-                worst, found = differs / error, last
+            # Noise as it was before decides whether it is a change; which one, the same noise for
+            # all: a few quiet intervals would be worth more than the step after them.
+            certain = differs > max(_LEAST_CHANGE, _CHANGE_ERRORS * noise * scale)
+            if certain and differs / scale > worst:
+                worst, found = differs / scale, last
         return found
 
     def _rates(self, count: int) -> FloatArray:

@@ -31,13 +31,15 @@ class RowLimit:
         self._longest_s = longest_s
         self.rows: int | None = None
         """The limit; ``None`` until an epoch was long enough to tell."""
+        self.cut = False
+        """Whether the limit cut the last epoch short: what waits need not wait for a trigger."""
 
     def record_epoch(self, rows: int | None, took_s: float) -> None:
         """Adjust the limit after an epoch of `rows` rows (``None``: unknown) that took `took_s`."""
+        self.cut = self.rows is not None and (rows or 0) >= _CUT * self.rows
         if not rows or took_s <= 0:
             return
-        cut = self.rows is not None and rows >= _CUT * self.rows
-        if not cut and took_s < _TELLING * self._longest_s:
+        if not self.cut and took_s < _TELLING * self._longest_s:
             return
         limit = rows * self._longest_s / took_s
         if self.rows is not None:

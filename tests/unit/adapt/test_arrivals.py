@@ -53,6 +53,15 @@ def test_noise_of_a_tenth_is_no_step_and_twice_the_rate_is_one_after_two_epochs(
         assert arrivals.step_s is None or second < 4
 
 
+def test_a_few_quiet_intervals_before_a_step_are_not_taken_for_its_part() -> None:
+    """Their noise is less than that before them, and a mean over both rates is that of no time."""
+    arrivals = ArrivalCurve()
+    rates = [1400, 1800, 1500, 1750, 1450, 1593, 1639, 1623, 1574, 1593, 1613, 6273, 7804]
+    for second, rate in enumerate([1600, *rates]):
+        arrivals.add_epoch(rate, float(second), None)
+    assert arrivals.rate_since_change == pytest.approx(7804)
+
+
 def test_a_rate_that_strays_widely_steps_only_where_it_leaves_what_is_usual() -> None:
     arrivals = ArrivalCurve()
     for second in range(40):

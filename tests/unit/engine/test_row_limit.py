@@ -43,6 +43,14 @@ def test_executors_that_came_raise_the_limit_within_a_few_epochs() -> None:
     assert limit.rows > 80_000
 
 
+def test_it_says_of_an_epoch_that_it_was_cut_short() -> None:
+    limit, cut = RowLimit(5.0), []
+    for rows, took_s in ((20_000, 20.0), (4999, 1.0), (100, 0.2), (0, 0.1)):
+        limit.record_epoch(rows, took_s)
+        cut.append(limit.cut)
+    assert cut == [False, True, False, False]
+
+
 def test_one_odd_epoch_lowers_it_by_so_much_and_no_more() -> None:
     limit = RowLimit(5.0)
     limit.record_epoch(20_000, 5.0)

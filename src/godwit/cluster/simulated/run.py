@@ -281,6 +281,8 @@ class Simulation:
         if batch.number is not None:
             self._offered, self._taken, self._batches = None, batch.last, self._batches + 1
             self._limit.record_epoch(batch.rows, work.took_s)
+            if self._limit.cut:
+                self._next_trigger_s = min(self._next_trigger_s, self._now_s)
         self._outcome, self._left = self.flow.commit(work)
         self._durable = {name: part.plan.assignment for name, part in work.components.items()}
 

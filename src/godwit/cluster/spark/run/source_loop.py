@@ -61,16 +61,23 @@ class ReadPace:
         self.interval_s = interval_s(trigger)
         self._trigger_s = self._look_s = time.monotonic()  # when each is due again
         self._rows_s = self._look_s  # when there were rows for the last time
+        self._at_once = False  # whether the next poll does not wait for the trigger
 
     @property
     def seconds_to_poll(self) -> float:
         """Seconds until sources are to be polled again."""
-        return max(self._trigger_s, self._look_s) - time.monotonic()
+        due_s = self._look_s if self._at_once else max(self._trigger_s, self._look_s)
+        return due_s - time.monotonic()
+
+    def poll_at_once(self) -> None:
+        """Let the next poll not wait for the trigger, since rows wait that the limit held back."""
+        self._at_once = True
 
     def record_poll(self, began_s: float, *, has_rows: bool) -> None:
         """Record a poll of the sources that began at `began_s`, and whether they had rows."""
         self._look_s = looked_s = time.monotonic()
-        if self.interval_s:
+        self._at_once = False
+        if self.interval_s and looked_s >= self._trigger_s:
             # Epochs begin at multiples, and those that are missed are not made up for.
             missed = max(0.0, looked_s - self._trigger_s) // self.interval_s
             self._trigger_s += (missed + 1) * self.interval_s
@@ -333,6 +340,8 @@ class SourceLoop(EpochDriver):
             return False
         ended_s = time.monotonic()
         self._limit.record_epoch(planned.split_rows, ended_s - began_s)
+        if self._limit.cut:
+            self._pace.poll_at_once()
         self._positions.committed(planned.ref)
         self._figures.record_epoch(planned.ref.number, planned, began_s, ended_s)
         return True

@@ -411,6 +411,21 @@ def test_a_query_without_rows_for_a_while_rests_by_the_cpu_time_that_a_look_take
     assert pace.pause_s(1.0) == 0.001
 
 
+def test_what_the_row_limit_held_back_does_not_wait_for_the_trigger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(now_s=100.0)
+    monkeypatch.setattr(source_loop, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    pace = source_loop.ReadPace({"processingTime": "10 seconds"})
+    pace.record_poll(100.0, has_rows=True)
+    clock.now_s = 103.0
+    assert pace.seconds_to_poll == 7
+    pace.poll_at_once()
+    assert pace.seconds_to_poll <= 0
+    pace.record_poll(103.0, has_rows=True)
+    assert pace.seconds_to_poll == 7  # epochs begin at the same multiples as before
+
+
 def test_epochs_with_rows_begin_at_multiples_of_the_interval(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
