@@ -91,12 +91,14 @@ class Copies:
 
     def there(self, assignment: Assignment) -> BoolArray:
         """Return whether each key group's owner has a copy, shape ``(m,)``."""
-        there: BoolArray = self._there[self.owners(assignment)]
+        at = self.owners(assignment)  # which may make room for others, so it comes first
+        there: BoolArray = self._there[at]
         return there
 
     def seen_bytes(self, assignment: Assignment) -> FloatArray:
         """Return the changelog in the copy of each key group's owner, shape ``(m,)``."""
-        seen: FloatArray = self._seen[self.owners(assignment)]
+        at = self.owners(assignment)
+        seen: FloatArray = self._seen[at]
         return seen
 
     def bring_forward(self, assignment: Assignment, used: BoolArray, seen: FloatArray) -> None:
