@@ -258,7 +258,8 @@ class ProcessOperator(KeyedOperator):
             written += packed_timers([key.timers for key in called])
         if self._ttl_us is not None:
             touched = np.array([key.touched for key in called], np.bool_)
-            expires = np.where(in_store, values_of(column[_EXPIRES]), END)
+            # Of an expired state only timers are left, and these do not expire.
+            expires = np.where(known, values_of(column[_EXPIRES]), END)
             written.append(pa.array(np.where(touched, time.clock + self._ttl_us, expires)))
         meter.add_by_bytes(blobs)
         return OperatorOutput.of_groups(

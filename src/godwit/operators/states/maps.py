@@ -284,7 +284,9 @@ class MapCells(Cells):
         columns = self._columns_with(key_number, parts) if self._tries else ()
         if columns:
             self._prefetch_items(key_number, columns)
-            return
+            if item in self._cached_map(key_number).ahead:
+                return
+            # Its parts are in rows of the key, but not together in one.
         self._tries -= 1
         groups = range(key_number, key_number + 1)
         if item in self._single:  # it was asked for of another key, too

@@ -123,6 +123,21 @@ def test_items_that_rows_name_are_looked_up_together(
     assert len(calls) < 20
 
 
+def test_an_item_whose_parts_are_in_different_rows_is_found(tmp_path: Path) -> None:
+    came: list[int] = []
+
+    def body(_key: Any, rows: Any, states: Any) -> None:
+        for row in rows:
+            pair = (row.item, 1)  # the rows of a key are ("x", 1) and ("y", 5)
+            states.pairs[pair] = states.pairs.get(pair, 0) + row.n
+        came.append(sum(states.pairs.values()))
+
+    run = running(tmp_path, body, {"pairs": MapState(tuple[str, int], int)})
+    for _ in range(2):
+        run.epoch([(key, "", item, n) for key in "abc" for item, n in (("x", 1), ("y", 5))])
+    assert came == [6] * 3 + [12] * 3
+
+
 def test_the_listing_of_a_map_does_not_grow_with_what_comes_and_goes(tmp_path: Path) -> None:
     run = StatesRun(tmp_path)
     for epoch in range(12):

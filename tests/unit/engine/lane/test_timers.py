@@ -153,6 +153,32 @@ def test_state_expires_once_its_key_was_not_touched_for_long(tmp_path: Path) -> 
     assert run.run.held() == {}
 
 
+def test_timers_that_outlive_their_state_are_alone_due() -> None:
+    def remember(_key: Any, rows: Any, state: dict[str, int]) -> None:
+        state["n"] = len(rows)
+        rows.timers.set(rows.timers.now + timedelta(minutes=5))
+
+    flow = gw.Flow("forgetful", num_key_groups=4)
+    rows = flow.source("rows", gw.testing.stream("k string"))
+    told = rows.key_by("k").process(
+        remember,
+        name="told",
+        state=dict,
+        ttl="3 minutes",
+        timers="processing",
+        on_timer=lambda key, _timer, state: [(key[0], state.get("n"))],
+        output="k string, n long",
+    )
+    flow.sink("out", told, gw.sinks.noop())
+    run = gw.testing.cluster(flow, now=EPOCH)
+    run.epoch({"rows": [{"k": "a"}]})
+    assert run.advance("4 minutes") == {}  # it comes to rest: the state is gone, its timer waits
+    assert run.state("told").column("expires").to_pylist() == [None]
+    assert run.advance("1 minute")["out"].to_pylist() == [{"k": "a", "n": None}]
+    run.advance("3 minutes")
+    assert run.state("told").num_rows == 0
+
+
 def test_a_timer_that_sets_itself_without_end_is_an_error(tmp_path: Path) -> None:
     def again(_key: Any, timer: Any, _state: Any) -> None:
         timer.timers.set(timer.at)
