@@ -23,19 +23,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 from benchmarks.options import read_options
-from tests.oracles.one_process import run_stages
 
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.entries import EntryLayout, WaitingLayout
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.records import FlowIdentity
 from godwit.checkpoint.storage import CheckpointStorage
+from godwit.cluster.local.stages import run_lanes, ship_rows
 from godwit.engine.cluster import Executor
 from godwit.engine.event_time import EventTimes
 from godwit.engine.instructions import Instructor
 from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.lane_flow import lane_flow
 from godwit.engine.lane.messages import LaneReport
+from godwit.engine.lane.source_side import LaneInput
 from godwit.engine.loop import Stopwatch
 from godwit.engine.outcomes import build_commit_record, build_outcome, progress_of
 from godwit.engine.settings import Lanes
@@ -187,8 +188,9 @@ class Driver:
         with self.part("one task decodes"):
             received = pickle.loads(sent)
             received.for_place(0)
-        fed = {index: [batch] for index in range(len(self.flow.operators))}
-        reports = run_stages(self.lanes, instruction, fed)
+        inputs = (LaneInput(index=index) for index in range(len(self.flow.operators)))
+        boxes = ship_rows(self.lanes, instruction, {given: [batch] for given in inputs})
+        reports = run_lanes(self.lanes, instruction, boxes)
         answers = [report.dumps() for report in reports]
         with self.part("decode"):
             reports = [LaneReport.loads(answer) for answer in answers]

@@ -9,22 +9,26 @@ lane the median over all epochs but the first; with hot keys split and not, in t
 
 from __future__ import annotations
 
-import pickle
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from benchmarks.lane_times import LaneTimes
 from benchmarks.options import read_options
-from tests.oracles.one_process import OneProcess, lane_operator
+from benchmarks.took import NoSinks
+from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
-from godwit.engine.lane.lane_flow import LaneFlow, shipments
-from godwit.engine.lane.wire import ship
+from godwit.api.flow import LogicalFlow
+from godwit.cluster.local.stages import ship_rows
+from godwit.engine.settings import Lanes
 from godwit.operators import aggregates as gw
-from godwit.operators.compute import ComputeOperator
+
+if TYPE_CHECKING:
+    from godwit.engine.cluster import SourceBatch
+    from godwit.engine.lane.messages import EpochInstruction, LaneReport
 
 KEY_GROUPS, PARTITIONS = 256, 4
 TYPES: dict[str, pa.DataType] = {"text": pa.string(), "decimal": pa.decimal128(19, 0)}
@@ -48,30 +52,31 @@ def batches(rng: np.random.Generator, kind: str, rows: int, share: float) -> lis
     return made
 
 
-class Lanes(LaneTimes):
+class HotRun(NoSinks):
     """Lanes of one operator, and what each spends."""
 
     def __init__(self, root: Path, kind: str, lanes: int, hot_keys: float) -> None:
-        super().__init__(warm_up=1)
-        operator = ComputeOperator(
-            name="sums",
-            keys=pa.schema({"k": TYPES[kind]}),
-            inputs=pa.schema({"v": pa.float64()}),
-            aggregates={"n": gw.count(), "total": gw.sum("v"), "high": gw.max("v")},
+        flow = LogicalFlow("flow", KEY_GROUPS)
+        frame: Any = FakeDataFrame(pa.schema({"k": TYPES[kind], "v": pa.float64()}))
+        keyed = flow.source("rows", frame).key_by("k")
+        sums = keyed.compute(n=gw.count(), total=gw.sum("v"), high=gw.max("v"))
+        flow.sink("sums", sums, FakeSink())
+        super().__init__(
+            flow.compile(resolver(flow)), root, {"e": lanes}, settings=Lanes(hot_keys=hot_keys)
         )
-        self.flow = LaneFlow(num_key_groups=KEY_GROUPS, operators=(lane_operator(operator),))
-        self.run = OneProcess(self.flow, root, {"e": lanes}, hot_keys=hot_keys)
+        self.spent = LaneTimes(warm_up=1)
 
-    def epoch(self, rows: list[pa.RecordBatch]) -> None:
-        """Run an epoch."""
-        told = pickle.loads(pickle.dumps(self.run.instruction()))
-        boxes: list[list[bytes]] = [[] for _ in told.places]
+    def run_stages(
+        self, instruction: EpochInstruction, batch: SourceBatch[Any] | None
+    ) -> list[LaneReport]:
+        """Run the stages, and take the CPU time of each lane."""
+        assert batch is not None
+        assert batch.rows is not None
         cpu = time.process_time()
-        for partition, batch in enumerate(rows):
-            for place, payload in ship(shipments(self.flow, told)[0], batch, (0, partition, 0)):
-                boxes[place].append(payload)
-        self.source_ms.append((time.process_time() - cpu) * 1e3)
-        self.run.commit(told.epoch, self.run_lanes(self.flow, told, boxes))
+        boxes = ship_rows(self.lane_flow, instruction, batch.rows)
+        self.spent.source_ms.append((time.process_time() - cpu) * 1e3)
+        self.reports = self.spent.run_lanes(self.lane_flow, instruction, boxes)
+        return self.reports
 
 
 def main() -> None:
@@ -84,18 +89,18 @@ def main() -> None:
             rng = np.random.default_rng(1)
             with tempfile.TemporaryDirectory() as directory:
                 ways = {
-                    way: Lanes(Path(directory) / way, kind, given.lanes, hot_keys)
+                    way: HotRun(Path(directory) / way, kind, given.lanes, hot_keys)
                     for way, hot_keys in (("no", 0.0), ("yes", 0.1))
                 }
                 for _ in range(given.epochs):
                     rows = batches(rng, kind, given.rows, share)
                     for lanes in ways.values():
-                        lanes.epoch(rows)
+                        lanes.play({0: rows})
             for way, lanes in ways.items():
-                of_lane = np.median(lanes.epochs[1:], axis=0)
+                of_lane = np.median(lanes.spent.epochs[1:], axis=0)
                 print(
                     f"| {kind} | {share:.0%} | {way} | {of_lane.max() / of_lane.mean():.2f} "
-                    f"| {of_lane.sum():.0f} | {lanes.source_side_ms:.0f} |"
+                    f"| {of_lane.sum():.0f} | {lanes.spent.source_side_ms:.0f} |"
                 )
 
 

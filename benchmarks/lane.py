@@ -11,47 +11,42 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from benchmarks.lane_times import in_parts
 from benchmarks.options import read_options
-from tests.oracles.one_process import OneProcess, Took, lane_operator
+from benchmarks.took import NoSinks, timed_epoch
+from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
-from godwit.engine.lane.lane_flow import LaneFlow
+from godwit.api.flow import LogicalFlow
+from godwit.engine.settings import Lanes
 from godwit.operators import aggregates as gw
-from godwit.operators.compute import ComputeOperator
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from godwit.operators.aggregates.aggregate import Aggregate
+    from benchmarks.took import Took
 
-AGGREGATES: dict[str, dict[str, Aggregate]] = {
+    from godwit.plan.compiled import CompiledFlow
+
+AGGREGATES: dict[str, dict[str, Any]] = {
     "aggregate": {"n": gw.count(), "total": gw.sum("v")},
     "binary": {"top": gw.top_k("v", 3)},
 }
 
 
-def flow_of(num_key_groups: int, operators: int, state: str) -> LaneFlow:
+def flow_of(num_key_groups: int, operators: int, state: str) -> CompiledFlow:
     """Make a flow of some operators side by side over a string key."""
-    return LaneFlow(
-        num_key_groups=num_key_groups,
-        operators=tuple(
-            lane_operator(
-                ComputeOperator(
-                    name=f"operator {index}",
-                    keys=pa.schema({"k": pa.string()}),
-                    inputs=pa.schema({"v": pa.float64()}),
-                    aggregates=AGGREGATES[state],
-                ),
-                index,
-            )
-            for index in range(operators)
-        ),
-    )
+    flow = LogicalFlow("flow", num_key_groups)
+    frame: Any = FakeDataFrame(pa.schema({"k": pa.string(), "v": pa.float64()}))
+    keyed = flow.source("rows", frame).key_by("k")
+    for index in range(operators):
+        stream = keyed.compute(name=f"operator{index}", **AGGREGATES[state])
+        flow.sink(f"sink{index}", stream, FakeSink())
+    return flow.compile(resolver(flow))
 
 
 def batches(rng: np.random.Generator, rows: int, keys: int) -> Sequence[pa.RecordBatch]:
@@ -64,18 +59,21 @@ def batches(rng: np.random.Generator, rows: int, keys: int) -> Sequence[pa.Recor
     return parts
 
 
-def measure(flow: LaneFlow, arguments: argparse.Namespace) -> list[Took]:
+def measure(flow: CompiledFlow, arguments: argparse.Namespace) -> list[Took]:
     """Run epochs and return what the second half of them took."""
     rng = np.random.default_rng(1)
     with tempfile.TemporaryDirectory() as directory:
-        run = OneProcess(
-            flow, Path(directory), {"e": arguments.lanes}, snapshot_budget_bytes=arguments.snapshots
+        settings = Lanes(
+            inline_bytes=32 * 1024,
+            snapshot_growth=1.0,
+            snapshot_budget_bytes=max(arguments.snapshots, 1),
         )
+        run = NoSinks(flow, Path(directory), {"e": arguments.lanes}, settings=settings)
+        run.snapshots = None if arguments.snapshots else ()
         took = []
         for _ in range(arguments.epochs):
             rows = batches(rng, arguments.rows, arguments.keys)
-            took.append(Took())
-            run.epoch({member.index: rows for member in flow.operators}, took[-1])
+            took.append(timed_epoch(run, dict.fromkeys(range(arguments.operators), rows)))
         return took[len(took) // 2 :]
 
 

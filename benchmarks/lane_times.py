@@ -11,7 +11,7 @@ from godwit.engine.lane.lane import run_lane
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tests.oracles.one_process import Took
+    from benchmarks.took import Took
 
     from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction, LaneReport

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 from benchmarks.options import read_options
-from tests.oracles.one_process import Took
+from benchmarks.took import timed_epoch
 from tests.support.fake_flow import FakeDataFrame
 from tests.support.timed_run import TimedRun
 
@@ -25,6 +25,8 @@ from godwit.api.flow import LogicalFlow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from benchmarks.took import Took
 
 ROWS = pa.schema([("k", pa.string()), ("item", pa.int64()), ("n", pa.int64())])
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -53,14 +55,12 @@ class Run(TimedRun):
 
     def changelog_bytes(self) -> int:
         """Bytes that the last epoch wrote of the state."""
-        return sum(segment.block.length for segment in self.record.segments)
+        return sum(segment.block.length for segment in self.run.log.latest.segments)
 
     def epoch(self, rows: pa.RecordBatch) -> Took:
         """Run an epoch."""
-        took = Took()
         wanted = list(self.compiled.inputs[0].columns)
-        self.record, self.reports = self.run.epoch({0: [rows.select(wanted)]}, took)
-        return took
+        return timed_epoch(self.run, {0: [rows.select(wanted)]})
 
 
 def batch(keys: int, items: Sequence[int]) -> pa.RecordBatch:

@@ -21,9 +21,9 @@ import pyarrow as pa
 from benchmarks.lane_times import in_parts
 from benchmarks.options import read_options
 from benchmarks.streaming.inputs import names_of
+from benchmarks.took import timed_epoch
 from benchmarks.windows.inputs import timed_batch
 from benchmarks.windows.programs import FOUR, sessions, timers, windows
-from tests.oracles.one_process import Took
 from tests.support.window_flows import WindowedRun
 
 import godwit as gw
@@ -31,6 +31,8 @@ import godwit as gw
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
+
+    from benchmarks.took import Took
 
 COLUMNS = pa.schema({"key": pa.string(), "ts": pa.timestamp("us", tz="UTC"), "v": pa.float64()})
 AFTER_ALL_US = 2_000_000_000_000_000  # a moment of the clock when no row is ahead of it
@@ -72,10 +74,9 @@ def measure(flow: str, given: argparse.Namespace) -> list[Took]:
         for epoch in range(given.epochs):
             batch = timed_batch(rng, names, epoch, given.rows).select(wanted)
             half = given.rows // 2
-            took.append(Took())
             if given.profile and epoch >= given.epochs // 2:
                 profile.enable()
-            run.run.epoch({0: [batch[:half], batch[half:]]}, took[-1])
+            took.append(timed_epoch(run.run, {0: [batch[:half], batch[half:]]}))
             profile.disable()
     if given.profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(30)

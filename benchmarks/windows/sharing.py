@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from benchmarks.options import read_options
 from benchmarks.streaming.inputs import names_of
+from benchmarks.took import timed_epoch
 from benchmarks.windows.inputs import timed_batch
 from benchmarks.windows.lane import windowed
-from tests.oracles.one_process import Took
 
 import godwit as gw
 from godwit.adapt.windows import SharePanes
@@ -83,8 +83,7 @@ def measure(
             batch = timed_batch(
                 rng, names, epoch, given.rows * case.minutes, span_us=case.minutes * 60_000_000
             )
-            took.append(Took())
-            run.run.epoch({0: [batch.select(wanted)]}, took[-1])
+            took.append(timed_epoch(run.run, {0: [batch.select(wanted)]}))
             policy.observe(no_epoch)
             for proposal in policy.propose(0.0) if chooses else ():
                 sharing.duplicated = proposal.change.duplicated

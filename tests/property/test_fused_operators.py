@@ -11,6 +11,7 @@ import pytest
 from tests.support.window_flows import WindowedRun
 
 import godwit as gw
+from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,12 +59,16 @@ def drawn_kinds(rng: random.Random) -> list[str]:
     return ["window"] * windows + [rng.choice(KINDS[:3]) for _ in range(rng.randint(2, 3))]
 
 
-def drawn_levels(rng: random.Random, count: int) -> list[int]:
+def drawn_plan(rng: random.Random, count: int) -> PhysicalPlan:
     """Let each operator begin a component or share that of the one before it."""
-    levels = [1]
-    for _ in range(count - 1):
-        levels.append(levels[-1] + rng.randint(0, 1))
-    return levels
+    rows = [["o0"]]
+    for at in range(1, count):
+        if rng.randint(0, 1):
+            rows.append([])
+        rows[-1].append(f"o{at}")
+    return PhysicalPlan(
+        components=tuple(ComponentPlan(name=row[0], operators=tuple(row)) for row in rows)
+    )
 
 
 def drawn_rows(rng: random.Random, epoch: int) -> list[tuple[str, int | None, int]]:
@@ -89,8 +94,8 @@ def test_a_row_of_operators_gives_the_same_under_plans_that_change_with_every_ep
     seen = shared = 0
     for epoch in range(6):
         parts = [drawn_rows(rng, epoch), drawn_rows(rng, epoch)]
-        fused.run.levels = drawn_levels(rng, len(kinds))
-        shared += len(kinds) - max(fused.run.levels)
+        fused.run.physical_plan = drawn_plan(rng, len(kinds))
+        shared += len(kinds) - len(fused.run.physical_plan.components)
         waits = frozenset(rng.sample(range(16), 4)) if epoch in (2, 3) else frozenset[int]()
         for run in (apart, fused):
             run.run.consume = run.run.suspended - waits

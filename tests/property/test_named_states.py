@@ -44,7 +44,6 @@ def test_states_are_those_of_dicts_and_lists(steps: list[dict[str, Any]]) -> Non
             if step["moved"] is not None:
                 _move(run, step["moved"])
             if step["lost"]:
-                run.run.vanish("a")
                 run.run.lose("a")
             rows: list[Row] = step["rows"]
             assert run.epoch(rows, step["minutes"]) == model.epoch(rows, step["minutes"])

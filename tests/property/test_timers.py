@@ -177,5 +177,4 @@ def test_timers_fire_as_plain_python_says_whatever_they_do_to_one_another(
         if rng.random() < 0.3:
             run.restart()
         if rng.random() < 0.2:
-            run.run.vanish("a")
             run.run.lose("a")

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import defaultdict
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.oracles.one_process import OneProcess
 from tests.oracles.windows import BEGINNING, windows_of
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
+from tests.support.manual_run import ManualRun
 from tests.support.window_flows import ROWS, batch_of
 
 from godwit.api.flow import LogicalFlow
-from godwit.checkpoint.blocks import decode_batch, read_block
-from godwit.checkpoint.storage import CheckpointStorage
-from godwit.engine.event_time import EventTimes
-from godwit.engine.lane.lane_flow import lane_flow
-from godwit.engine.recovery import recover_flow
 from godwit.operators import aggregates as gw
 from godwit.operators.windows.spec import hopping, tumbling
-from godwit.plan.staging import StagedSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -81,16 +73,8 @@ class Run:
         flow.sink("windows", windows, FakeSink())
         flow.sink("rings", rings, FakeSink())
         compiled = flow.compile(resolver(flow))
-        storage = CheckpointStorage.open(str(root / "checkpoint"))
-        log, taken = recover_flow(compiled, storage, uuid4().hex[:12], retain_epochs=3)
-        sinks = [
-            StagedSink(name=name, maps=(), keys=(), check=None, rejects=None, writer=None)
-            for name in ("windows", "rings")
-        ]
-        shutil.rmtree(root / "local", ignore_errors=True)
-        self.lanes = OneProcess(lane_flow(compiled, taken.layouts, sinks), root, {"a": 2}, log=log)
-        times = taken.times(log.latest)
-        self.lanes.event_times = self.times = EventTimes(compiled, times)
+        self.lanes = ManualRun(compiled, root, {"a": 2}, retain_epochs=3)
+        self.times = self.lanes.times
         self.inputs = {
             index: list(compiled.inputs_of(operator.name)[0].columns)
             for index, operator in enumerate(compiled.operators)
@@ -99,16 +83,9 @@ class Run:
     def epoch(self, rows: Iterable[Row]) -> dict[str, list[tuple[Any, ...]]]:
         """Run an epoch; return what came out, by sink, sorted."""
         batch = batch_of(rows)
-        record, _ = self.lanes.epoch({i: [batch.select(c)] for i, c in self.inputs.items()})
-        found: dict[str, list[tuple[Any, ...]]] = {"windows": [], "rings": []}
-        for ref in record.outputs:
-            out = decode_batch(read_block(self.lanes.log.storage, ref.block))
-            columns = [
-                (c.cast("int64") if str(c.type).startswith("timestamp") else c).to_pylist()
-                for c in out.columns
-            ]
-            found[ref.sink] += zip(*columns, strict=True)
-        return {sink: sorted(of, key=repr) for sink, of in found.items()}
+        self.lanes.play({i: [batch.select(c)] for i, c in self.inputs.items()})
+        sinks = ("windows", "rings")
+        return {sink: sorted(self.lanes.output(sink), key=repr) for sink in sinks}
 
 
 @settings(derandomize=True, deadline=None, max_examples=6, database=None)

@@ -127,7 +127,6 @@ def _misfortune(run: WindowedRun, rng: np.random.Generator) -> bool:
         lane_of = (rng.integers(0, 6, GROUPS) % np.array([2, 1])[executor_of]).astype(np.int32)
         lanes.assignment = replace(lanes.assignment, executor_of=executor_of, lane_of=lane_of)
     if rng.random() < 0.2:
-        lanes.vanish("a")
         lanes.lose("a")
     if rng.random() < 0.25:
         lanes.suspended = frozenset(rng.integers(0, GROUPS, 3).tolist())

@@ -68,7 +68,7 @@ class _Play:
         if run.waiting:
             return ["rows wait for ever", *drawn.text]
         due = run.times.is_due(
-            clock_us=run.run.clock_us, silence_us=run.run.clock_us, components=run.components
+            clock_us=run.run.clock_us, silence_us=run.run.clock_us, components=run.run.plans()
         )
         return ["something is due for ever", *drawn.text] if due else []
 

@@ -6,18 +6,19 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from tests.oracles.one_process import lane_operator
+from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
-from godwit.engine.lane.lane_flow import LaneFlow
+from godwit.api.flow import LogicalFlow
 from godwit.operators import aggregates as gw
 from godwit.operators.compute import ComputeOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy as np
 
-    from godwit.operators.operator import KeyedOperator
+    from godwit.api.streams import KeyedStream, Stream
+    from godwit.plan.compiled import CompiledFlow
 
 INPUTS = pa.schema({"v": pa.int64()})
 KEYS = pa.schema({"k": pa.string()})
@@ -34,9 +35,19 @@ def sums(*, complete: bool = False) -> ComputeOperator:
     )
 
 
-def flow_of(operator: KeyedOperator, num_key_groups: int) -> LaneFlow:
-    """Make a flow of one operator."""
-    return LaneFlow(num_key_groups=num_key_groups, operators=(lane_operator(operator),))
+def flow_of(
+    build: Callable[[KeyedStream], Stream], num_key_groups: int, key: pa.DataType | None = None
+) -> CompiledFlow:
+    """Compile a flow over rows of a key, of text or another type, and a value."""
+    flow = LogicalFlow("flow", num_key_groups)
+    frame: Any = FakeDataFrame(pa.schema({"k": key or pa.string(), "v": pa.int64()}))
+    flow.sink("out", build(flow.source("rows", frame).key_by("k")), FakeSink())
+    return flow.compile(resolver(flow))
+
+
+def summed(keyed: KeyedStream) -> Stream:
+    """Give what `sums` does to a stream."""
+    return keyed.compute(name="sums", n=gw.count(), total=gw.sum("v"))
 
 
 def rows_of(rng: np.random.Generator, rows: int, keys: int) -> list[pa.RecordBatch]:

@@ -77,7 +77,7 @@ class MeetingRun(TimedRun):
             if of
         }
         fed = lane_inputs(self.compiled, tables, partitions=2)
-        self.record, self.reports = self.run.epoch(fed)
+        self.play(fed)
         return self.output("out")
 
     @property
@@ -87,11 +87,11 @@ class MeetingRun(TimedRun):
 
     def held(self) -> int:
         """Entries of the last operator's state, gone ones too."""
-        return len(self.run.held(len(self.lanes.operators) - 1))
+        return len(self.run.held(len(self.compiled.operators) - 1))
 
     def suffer(self, rng: np.random.Generator) -> bool:
         """Let something happen between two epochs; return whether key groups are suspended."""
-        lanes, groups = self.run, self.lanes.num_key_groups
+        lanes, groups = self.run, self.compiled.num_key_groups
         self.recover()
         number = len(lanes.assignment.executors)
         if rng.random() < 0.3 and number > 1:
@@ -101,10 +101,10 @@ class MeetingRun(TimedRun):
             ).astype(np.int32)
             lanes.assignment = replace(lanes.assignment, executor_of=executor_of, lane_of=lane_of)
         if rng.random() < 0.3:
-            lanes.vanish("a")
+            lanes.forget_store("a")
             self._unknown = bool(rng.random() < 0.7)  # as where a lane runs elsewhere once
             if not self._unknown:
-                lanes.lose("a")
+                lanes.copies.forget_executor("a")
         if rng.random() < 0.2:
             lanes.suspended = frozenset(rng.integers(0, groups, 3).tolist())
             lanes.consume -= lanes.suspended
@@ -113,11 +113,13 @@ class MeetingRun(TimedRun):
     def recover(self) -> None:
         """Let all key groups go on."""
         if self._unknown:
-            self.run.lose("a")
+            self.run.copies.forget_executor("a")
         self._unknown = False
         self.run.suspended, self.run.consume = frozenset(), self.waiting
 
     @property
     def waiting(self) -> frozenset[int]:
         """Key groups whose rows wait."""
-        return frozenset(g for i in range(len(self.lanes.operators)) for g in self.run.waiting(i))
+        return frozenset(
+            g for i in range(len(self.compiled.operators)) for g in self.run.waiting(i)
+        )

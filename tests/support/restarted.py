@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from tests.fuzz.variants import chain_again, record_in
-from tests.oracles.one_process import OneProcess
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
+from tests.support.manual_run import ManualRun
 
 from godwit.api.flow import LogicalFlow
-from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.checkpoint.framing import encode_record
-from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.local.sources import lane_inputs
-from godwit.engine.event_time import EventTimes
-from godwit.engine.lane.lane_flow import lane_flow
-from godwit.engine.recovery import recover_flow
-from godwit.plan.staging import StagedSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from godwit.api.streams import Stream
+    from godwit.engine.event_time import EventTimes
 
 __all__ = ["COLUMNS", "TIME", "Restarted", "Shift", "changed"]
 
@@ -91,14 +84,13 @@ class Restarted:
         flow.sink("out", out, FakeSink())
         for number, stream in enumerate(beside):
             flow.sink(f"beside-{number}", stream, FakeSink())
-        compiled = flow.compile(resolver(flow), _retimed)
-        storage = CheckpointStorage.open(str(root / "checkpoint"))
-        log, taken = recover_flow(compiled, storage, uuid4().hex[:12], retain_epochs=3)
-        shutil.rmtree(root / "local", ignore_errors=True)
-        sink = StagedSink(name="out", maps=(), keys=(), check=None, rejects=None, writer=None)
-        self.compiled = compiled
-        self.lanes = OneProcess(lane_flow(compiled, taken.layouts, [sink]), root, {"a": 2}, log=log)
-        self.lanes.event_times = self.times = EventTimes(compiled, taken.times(log.latest))
+        self.compiled = flow.compile(resolver(flow), _retimed)
+        self.lanes = ManualRun(self.compiled, root, {"a": 2}, retain_epochs=3)
+
+    @property
+    def times(self) -> EventTimes:
+        """Event time of the run."""
+        return self.lanes.times
 
     def epoch(self, **rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Run an epoch on rows of sources; return what came out, sorted."""
@@ -108,18 +100,8 @@ class Restarted:
             if of
         }
         fed = lane_inputs(self.compiled, tables, _shifted)
-        record, _ = self.lanes.epoch(fed)
-        found: list[tuple[Any, ...]] = []
-        for ref in record.outputs:
-            out = decode_batch(read_block(self.lanes.log.storage, ref.block))
-            found += zip(
-                *(
-                    (c.cast("int64") if pa.types.is_timestamp(c.type) else c).to_pylist()
-                    for c in out.columns
-                ),
-                strict=True,
-            )
-        return sorted(found, key=repr)
+        self.lanes.play(fed)
+        return sorted(self.lanes.output(), key=repr)
 
 
 def changed(root: Path, directory: str, change: Callable[[Any], None]) -> None:

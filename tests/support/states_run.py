@@ -123,7 +123,7 @@ class StatesRun(TimedRun):
             arrays = [pa.array(c, f.type) for c, f in zip(columns, ROWS, strict=True)]
             batch = pa.RecordBatch.from_arrays(arrays, schema=ROWS)
             batches = {0: [batch.select(list(self.compiled.inputs[0].columns))]}
-        self.record, self.reports = self.run.epoch(batches)
+        self.play(batches)
         return sorted(self.output("out", ordered=False), key=lambda row: row[0])
 
     def entries(self, state: str) -> int:

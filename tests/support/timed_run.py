@@ -6,19 +6,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from tests.oracles.one_process import OneProcess, lane_operator
 from tests.support.fake_flow import FakeSink, resolver
+from tests.support.manual_run import ManualRun
 
-from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.engine.event_time import EventTimes, Times
-from godwit.engine.lane.lane_flow import LaneFlow
-from godwit.migration import ComponentView
 from godwit.operators.spreading import Spreads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from tests.support.manual_run import Rows
 
     from godwit.api.flow import LogicalFlow
     from godwit.api.streams import Stream
@@ -64,58 +63,35 @@ class TimedRun:
     ) -> None:
         flow.sink("out", stream, FakeSink())
         self.compiled = flow.compile(resolver(flow))
-        names = [operator.name for operator in self.compiled.operators]
-        self.lanes = LaneFlow(
-            num_key_groups=self.compiled.num_key_groups,
-            operators=tuple(
-                lane_operator(
-                    operator,
-                    index,
-                    tuple(
-                        (names.index(given.operator), given)
-                        for given in self.compiled.inputs_fed_by(operator.name)
-                    ),
-                    outputs=("out",) if operator.name == self.compiled.outputs[0].operator else (),
-                    left_out="late" if operator.over_event_time else "",
-                )
-                for index, operator in enumerate(self.compiled.operators)
-            ),
-        )
         if together:
+            names = tuple(operator.name for operator in self.compiled.operators)
             self.compiled = self.compiled.with_plan(
-                PhysicalPlan(components=(ComponentPlan(name="one", operators=tuple(names)),))
+                PhysicalPlan(components=(ComponentPlan(name="one", operators=names),))
             )
-        self.run = OneProcess(
-            self.lanes,
-            root,
-            executors or {"a": 2},
-            levels=[self.compiled.component_of(name).level for name in names],
-        )
-        self.times = self.run.event_times = EventTimes(self.compiled, None)
+        self.run = ManualRun(self.compiled, root, executors or {"a": 2})
+        self.run.stage_left_out("late")
 
     @property
-    def components(self) -> dict[str, ComponentView]:
-        """Component → how it would run now."""
-        plan = ComponentView(assignment=self.run.assignment, suspended=self.run.suspended)
-        return dict.fromkeys(self.times.components, plan)
+    def times(self) -> EventTimes:
+        """Event time of the run."""
+        return self.run.times
+
+    def play(self, rows: Rows) -> None:
+        """Run an epoch."""
+        self.record, self.reports = self.run.play(rows)
 
     def output(self, sink: str, *, ordered: bool = True) -> list[tuple[Any, ...]]:
         """Rows of the last epoch for a sink, moments as microseconds; sorted, or as they came."""
-        found: list[tuple[Any, ...]] = []
-        for ref in self.record.outputs:
-            if ref.sink == sink:
-                batch = decode_batch(read_block(self.run.log.storage, ref.block))
-                columns = [
-                    (c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c).to_pylist()
-                    for c in batch.columns
-                ]
-                found += zip(*columns, strict=True)
+        found = self.run.output(sink)
         return sorted(found, key=repr) if ordered else found
 
     def restart(self, *, knows_kept: bool = True) -> None:
         """Go on as a new run does: from the record alone, which may not say which windows stay."""
-        times = replace(times_of(self.record), **({} if knows_kept else {"kept": {}}))
-        self.times = self.run.event_times = EventTimes(self.compiled, times)
+        latest = self.run.log.latest
+        times = None if latest is None else times_of(latest)
+        if times is not None and not knows_kept:
+            times = replace(times, kept={})
+        self.run.epochs.times = EventTimes(self.compiled, times)
 
 
 def times_of(record: CommitRecord) -> Times:

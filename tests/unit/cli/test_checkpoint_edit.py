@@ -36,7 +36,7 @@ def test_renamed_state_is_found_under_the_new_name(
     assert "a is renamed to c" in capsys.readouterr().out
     after = run(tmp_path, Program(operators={"c": ("total",), "b": ("rows",)}), ("x", 10))
     assert after.results()["c"] == {"x": {"total": 11}}
-    assert after.recovery.changes.added == ()
+    assert after.changes.added == ()
 
 
 def test_dropped_state_is_gone_and_its_files_are_collected(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_dropped_state_is_gone_and_its_files_are_collected(tmp_path: Path) -> No
     after = run(tmp_path, only, ("x", 100))
     assert [state.operator for state in after.log.chains.states] == ["a"]
     again = run(tmp_path, TWO, ("x", 1000))
-    assert again.recovery.changes.added == ("b",)
+    assert again.changes.added == ("b",)
     assert again.results() == {"a": {"x": {"total": 1111}}, "b": {"x": {"rows": 1}}}
 
 
@@ -59,7 +59,7 @@ def test_an_edit_counts_from_the_next_epoch_and_not_before(tmp_path: Path) -> No
     run(tmp_path, renamed)
     assert run(tmp_path, renamed, ("x", 10)).results()["c"] == {"x": {"total": 11}}
     # It was taken up once: under its old name, an operator is a new one.
-    assert run(tmp_path, TWO, ("x", 5)).recovery.changes.added == ("a",)
+    assert run(tmp_path, TWO, ("x", 5)).changes.added == ("a",)
 
 
 def test_the_state_of_one_key_is_forgotten_and_that_of_others_stays(
@@ -149,7 +149,7 @@ def test_a_copy_takes_what_is_pending_with_it(tmp_path: Path) -> None:
     assert main(["checkpoint", "copy", str(tmp_path / "ck"), str(tmp_path / "copy")]) == 0
     renamed = Program(operators={"c": ("total",), "b": ("rows",)})
     fork = Runtime(renamed, CheckpointStorage.open(tmp_path / "copy"), tmp_path / "forks-local")
-    assert fork.recovery.changes.renamed == {"a": "c"}
+    assert fork.changes.renamed == {"a": "c"}
 
 
 RENAMED = Program(operators={"c": ("total",), "b": ("rows",)})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tests.oracles.one_process import OneProcess
-from tests.support.lane_flows import flow_of, rows_of, sums
+from tests.support.lane_flows import flow_of, rows_of, summed
+from tests.support.manual_run import ManualRun
 
 from godwit.engine.copies import warm_copies
 from godwit.engine.instructions import state_instruction
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 N = 8
 
 
-def told(run: OneProcess, floor: int) -> StateInstruction:
-    (state,) = run.flow.operators[0].operator.states
+def told(run: ManualRun, floor: int) -> StateInstruction:
+    (state,) = run.flow.operators[0].states
     return state_instruction(
         state=state,
         recorded_as=state,
@@ -32,8 +32,8 @@ def told(run: OneProcess, floor: int) -> StateInstruction:
     )
 
 
-def warm(run: OneProcess, store: LocalStore, key_groups: list[int], floor: int) -> dict[int, int]:
-    instruction, layout = told(run, floor), run.flow.operators[0].states["state"]
+def warm(run: ManualRun, store: LocalStore, key_groups: list[int], floor: int) -> dict[int, int]:
+    instruction, layout = told(run, floor), run.lane_flow.operators[0].states["state"]
     return warm_copies(
         store.state(str(instruction.state), layout.schema, N),
         key_groups,
@@ -46,16 +46,16 @@ def warm(run: OneProcess, store: LocalStore, key_groups: list[int], floor: int) 
 
 
 def test_a_copy_is_warmed_from_nothing_and_brought_forward_later(tmp_path: Path) -> None:
-    run, rng = OneProcess(flow_of(sums(), N), tmp_path, {"a": 2}), np.random.default_rng(0)
+    run, rng = ManualRun(flow_of(summed, N), tmp_path, {"a": 2}), np.random.default_rng(0)
     for snapshots in ((), (3,), ()):
         run.snapshots = snapshots
-        run.epoch({0: rows_of(rng, 200, 60)})
+        run.play({0: rows_of(rng, 200, 60)})
     store = LocalStore(tmp_path / "elsewhere")
     assert warm(run, store, [3, 5], -1) == {3: 2, 5: 2}
-    run.epoch({0: rows_of(rng, 200, 60)})
+    run.play({0: rows_of(rng, 200, 60)})
     assert warm(run, store, [5], 2) == {5: 3}
 
-    operator = run.flow.operators[0].operator
+    operator = run.flow.operators[0]
     local = store.state(str(operator.states[0]), operator.schema, N)
     assert local.versions.tolist() == [-1, -1, -1, 2, -1, 3, -1, -1]
     held = local.scan(np.array([5]))
@@ -66,11 +66,11 @@ def test_a_copy_is_warmed_from_nothing_and_brought_forward_later(tmp_path: Path)
 
 
 def test_a_copy_that_is_dropped_is_gone_and_the_others_stay(tmp_path: Path) -> None:
-    run, rng = OneProcess(flow_of(sums(), N), tmp_path, {"a": 1}), np.random.default_rng(0)
-    run.epoch({0: rows_of(rng, 200, 60)})
+    run, rng = ManualRun(flow_of(summed, N), tmp_path, {"a": 1}), np.random.default_rng(0)
+    run.play({0: rows_of(rng, 200, 60)})
     store = LocalStore(tmp_path / "elsewhere")
     warm(run, store, [1, 2], -1)
-    operator = run.flow.operators[0].operator
+    operator = run.flow.operators[0]
     local = store.state(str(operator.states[0]), operator.schema, N)
     local.drop(np.array([1, 7]))
     assert np.flatnonzero(local.versions >= 0).tolist() == [2]

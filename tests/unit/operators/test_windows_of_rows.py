@@ -65,7 +65,6 @@ def test_windows_are_the_last_rows_of_each_key_however_rows_fall_into_epochs(
         assert run.epoch(rows) == model.epoch(rows)
         if rng.random() < 0.3:
             executor = rng.choice("ab")
-            run.run.vanish(executor)
             run.run.lose(executor)
 
 

@@ -109,6 +109,7 @@ class LocalRun:
             delivered=True,  # right after its commit, in this process
         )
         self.run_id = f"{self.log.identity.query_id[:12]}-{run}"
+        self.changes = recovered.changes  # of the flow, since the last run
         self.clock_us = clock_us
         self.announce, self._on_commit, self._on_delivery = emit, on_commit, on_delivery
         self.copies_held = False  # background copies are not carried out for now

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.oracles.one_process import OneProcess, lane_operator
+from tests.support.lane_flows import flow_of
+from tests.support.manual_run import ManualRun
 from tests.support.window_flows import WindowedRun
 
-from godwit.engine.lane.lane_flow import LaneFlow
 from godwit.engine.lane.packing import hot_hashes, mask_of_hot_rows, sample_positions
 from godwit.engine.outcomes import hot_keys_of
+from godwit.engine.settings import Lanes
 from godwit.operators import aggregates as gw
-from godwit.operators.compute import ComputeOperator
 from godwit.operators.windows.spec import hopping
 
 if TYPE_CHECKING:
@@ -37,15 +37,10 @@ def batch(rng: np.random.Generator, share: float, rows: int = ROWS) -> pa.Record
     )
 
 
-def run(root: Path, hot_keys: float, **aggregates: Any) -> OneProcess:
-    operator = ComputeOperator(
-        name="sums",
-        keys=pa.schema({"k": KEY}),
-        inputs=pa.schema({"v": pa.int64()}),
-        aggregates=aggregates or {"n": gw.count(), "total": gw.sum("v")},
-    )
-    flow = LaneFlow(num_key_groups=64, operators=(lane_operator(operator),))
-    return OneProcess(flow, root, {"e": LANES}, hot_keys=hot_keys)
+def run(root: Path, hot_keys: float, **aggregates: Any) -> ManualRun:
+    aggregates = aggregates or {"n": gw.count(), "total": gw.sum("v")}
+    flow = flow_of(lambda keyed: keyed.compute(**aggregates), 64, KEY)
+    return ManualRun(flow, root, {"e": LANES}, settings=Lanes(hot_keys=hot_keys))
 
 
 def busiest(reports: list[LaneReport]) -> float:
@@ -63,7 +58,7 @@ def test_a_hot_key_reaches_its_lane_as_a_partial_state_of_each_sender(
         rng = np.random.default_rng(7)
         lanes = run(tmp_path / str(hot_keys), hot_keys)
         for _ in range(3):
-            _, reports[hot_keys] = lanes.epoch({0: [batch(rng, share), batch(rng, share)]})
+            _, reports[hot_keys] = lanes.play({0: [batch(rng, share), batch(rng, share)]})
         found[hot_keys] = lanes.held()
     assert found[0.1] == found[0.0]
     assert busiest(reports[0.1]) <= 1.3 < busiest(reports[0.0])
@@ -76,7 +71,7 @@ def test_results_that_mind_the_order_of_rows_are_those_of_rows_as_they_came(tmp_
         rng = np.random.default_rng(8)
         lanes = run(tmp_path / str(hot_keys), hot_keys, **ordered)
         for share in (0.3, 0.0, 0.02, 0.5):
-            lanes.epoch({0: [batch(rng, share), batch(rng, 0.0), batch(rng, share, 100)]})
+            lanes.play({0: [batch(rng, share), batch(rng, 0.0), batch(rng, share, 100)]})
         found.append(lanes.held())
     assert found[0] == found[1]
 
@@ -84,11 +79,11 @@ def test_results_that_mind_the_order_of_rows_are_those_of_rows_as_they_came(tmp_
 def test_hot_keys_are_told_with_their_share_and_forgotten_when_they_cool(tmp_path: Path) -> None:
     rng = np.random.default_rng(9)
     lanes = run(tmp_path, 0.1)
-    _, reports = lanes.epoch({0: [batch(rng, 0.3), batch(rng, 0.1)]})
+    _, reports = lanes.play({0: [batch(rng, 0.3), batch(rng, 0.1)]})
     (told,) = hot_keys_of(reports).values()
     assert list(told) == [json.dumps(["0"])]
     assert told[json.dumps(["0"])] == pytest.approx(0.2, abs=0.02)
-    _, reports = lanes.epoch({0: [batch(rng, 0.0), batch(rng, 0.001)]})
+    _, reports = lanes.play({0: [batch(rng, 0.0), batch(rng, 0.001)]})
     assert hot_keys_of(reports) == {}
 
 

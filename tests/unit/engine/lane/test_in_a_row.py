@@ -91,7 +91,7 @@ def test_operators_in_a_row_give_the_same_rows_together_as_apart(
     assert {report.level for report in row.reports} == {1}
     assert not any(p.exchanged for report in row.reports for p in report.passed_on)
     assert traffic_between(row.reports) == traffic_between(apart.reports)
-    for index in range(len(row.lanes.operators)):
+    for index in range(len(row.compiled.operators)):
         assert row.run.held(index) == apart.run.held(index)
 
 

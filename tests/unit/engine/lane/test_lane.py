@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-from tests.oracles.one_process import OneProcess
-from tests.support.lane_flows import flow_of, rows_of, sums
+from tests.support.lane_flows import flow_of, rows_of, summed
+from tests.support.manual_run import ManualRun
 
 from godwit.checkpoint.records import StateId
 from godwit.engine.lane.lane import run_lane
@@ -17,15 +16,14 @@ from godwit.engine.lane.messages import LaneReport, OperatorReport
 from godwit.engine.lane.wire import ship, split_by_level
 from godwit.model.errors import UserFunctionError
 from godwit.model.key_groups import NO_LOAD, PerKeyGroup
-from godwit.operators.process import ProcessOperator
 from godwit.operators.windows.event_time import NO_ARRIVALS, Arrivals, Due
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from pathlib import Path
 
-    from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.wire import Blob
+    from godwit.plan.compiled import CompiledFlow
 
 
 def ended(lane: Generator[Blob, None, LaneReport]) -> tuple[list[Blob], LaneReport]:
@@ -37,20 +35,21 @@ def ended(lane: Generator[Blob, None, LaneReport]) -> tuple[list[Blob], LaneRepo
             return blobs, end.value
 
 
-def lanes_of(flow: LaneFlow, directory: Path) -> Iterator[tuple[list[Blob], LaneReport]]:
+def lanes_of(flow: CompiledFlow, directory: Path) -> Iterator[tuple[list[Blob], LaneReport]]:
     """Run the lanes of the first level for some rows."""
-    told = OneProcess(flow, directory, {"a": 2}).instruction()
-    shipment = shipments(flow, told)[0]
+    run = ManualRun(flow, directory, {"a": 2})
+    told = run.instruction()
+    shipment = shipments(run.lane_flow, told)[0]
     boxes: dict[int, list[bytes]] = {0: [], 1: []}
     for batch in rows_of(np.random.default_rng(0), 200, 50):
         for place, payload in ship(shipment, batch, (0, 0, 0)):
             boxes[place].append(payload)
     for place, box in boxes.items():
-        yield ended(run_lane(flow, told, 1, place, box))
+        yield ended(run_lane(run.lane_flow, told, 1, place, box))
 
 
 def test_a_lane_without_operators_downstream_gives_a_report_and_no_rows(tmp_path: Path) -> None:
-    for place, (blobs, report) in enumerate(lanes_of(flow_of(sums(), 8), tmp_path)):
+    for place, (blobs, report) in enumerate(lanes_of(flow_of(summed, 8), tmp_path)):
         assert blobs == []
         assert (report.level, report.place, report.executor, report.error) == (1, place, "a", None)
         assert report.segments
@@ -61,15 +60,8 @@ def test_what_a_function_raises_is_reported_and_nothing_is_written(tmp_path: Pat
     def broken(key: tuple[str], rows: Any, state: dict[str, int]) -> Any:
         raise ZeroDivisionError(key[0])
 
-    operator = ProcessOperator(
-        name="broken",
-        keys=pa.schema({"k": pa.string()}),
-        inputs=pa.schema({"v": pa.int64()}),
-        function=broken,
-        state_type=dict,
-        output=pa.schema({"k": pa.string()}),
-    )
-    for _, report in lanes_of(flow_of(operator, 8), tmp_path):
+    flow = flow_of(lambda keyed: keyed.process(broken, state=dict, output="k string"), 8)
+    for _, report in lanes_of(flow, tmp_path):
         assert isinstance(report.error, UserFunctionError)
         assert (report.segments, report.outputs) == ([], [])
 
@@ -108,9 +100,8 @@ def test_a_report_takes_only_what_it_has_to_say_and_comes_back_whole() -> None:
 
 
 def test_payloads_for_later_levels_are_told_from_those_that_are_due(tmp_path: Path) -> None:
-    flow = flow_of(sums(), 8)
-    told = OneProcess(flow, tmp_path, {"a": 2}).instruction()
-    shipment = shipments(flow, told)[0]
+    run = ManualRun(flow_of(summed, 8), tmp_path, {"a": 2})
+    shipment = shipments(run.lane_flow, run.instruction())[0]
     (batch, _) = rows_of(np.random.default_rng(0), 20, 5)
     by_level = {
         level: [p for _, p in ship(replace(shipment, level=level), batch, (0, 0, 0))]

@@ -53,7 +53,7 @@ def running(root: Path, body: Any, states: Any = None, **options: Any) -> States
 
 
 def operator_of(run: StatesRun) -> ProcessOfStates:
-    operator = run.lanes.operators[0].operator
+    operator = run.compiled.operators[0]
     assert isinstance(operator, ProcessOfStates)
     return operator
 

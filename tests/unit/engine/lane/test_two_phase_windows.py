@@ -82,11 +82,11 @@ def test_while_key_groups_of_either_part_are_suspended_neither_closes(tmp_path: 
     for part in ("zones", "zones_windows"):
         run = WindowedRun(build, tmp_path / part)
         run.epoch([("a", 1 * S, 1), ("b", 95 * S, 2)])
-        plan = run.components[part]
-        stands = run.components | {part: replace(plan, suspended=frozenset([3]))}
+        plan = run.run.plans()[part]
+        stands = run.run.plans() | {part: replace(plan, suspended=frozenset([3]))}
         told = run.times.epoch_times(clock_us=0, silence_us=0, components=stands)
         assert {told[name].until for name in ("zones", "zones_windows")} == {told["zones"].closed}
-        told = run.times.epoch_times(clock_us=0, silence_us=0, components=run.components)
+        told = run.times.epoch_times(clock_us=0, silence_us=0, components=run.run.plans())
         assert {told[name].until for name in ("zones", "zones_windows")} == {95 * S}
 
 

@@ -233,7 +233,6 @@ def test_panes_that_are_gone_are_not_restored(tmp_path: Path) -> None:
     run.run.snapshots = ()
     for epoch in range(10):
         run.epoch([(f"k{i}", epoch * S, 0) for i in range(20)])
-    run.run.vanish("a")
     run.run.lose("a")
     run.epoch([("k0", 10 * S, 0)])
     schema = run.compiled.operators[0].schema
@@ -272,7 +271,6 @@ def test_sessions_hold_rows_that_lie_at_most_a_gap_apart(tmp_path: Path, seed: i
             for i in range(int(rng.integers(0, 20)))
         ]
         if rng.random() < 0.3:
-            run.run.vanish("a")
             run.run.lose("a")
         found = run.epoch(rows[::2], rows[1::2]) if rows else run.epoch()
         assert found == sorted(oracle.epoch([*rows[::2], *rows[1::2]]), key=repr)
@@ -360,7 +358,6 @@ def test_a_function_gets_the_rows_of_its_session_in_order_of_time(
             for i in range(int(rng.integers(0, 20)))
         ]
         if rng.random() < 0.3:
-            run.run.vanish("a")
             run.run.lose("a")
         found = run.epoch(rows[::2], rows[1::2]) if rows else run.epoch()
         assert found == sorted(oracle.epoch([*rows[::2], *rows[1::2]]), key=repr)
@@ -410,7 +407,7 @@ def test_windows_stay_open_at_the_end_of_an_input_that_is_to_go_on(tmp_path: Pat
     run = WindowedRun(
         lambda keyed: keyed.window(tumbling("10 seconds")).compute(n=gw.count()), tmp_path
     )
-    run.times = run.run.event_times = EventTimes(run.compiled, None, close_at_end=False)
+    run.run.epochs.times = EventTimes(run.compiled, None, close_at_end=False)
     run.epoch([("a", 1 * S, 1), ("a", 12 * S, 1)])
     run.times.end_input()
     assert run.epoch() == [("a", 0, 10 * S, 1)]  # over by the watermark

@@ -5,21 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from tests.oracles.one_process import OneProcess, lane_operator
-from tests.support.lane_flows import rows_of, sums
+from tests.support.lane_flows import flow_of, rows_of, summed, sums
+from tests.support.manual_run import ManualRun
 
 from godwit.columns.hashing import hash_keys
-from godwit.engine.lane.lane_flow import LaneFlow
 from godwit.engine.lane.wire import Header, Shipment, ship, unpack_rows
 from godwit.model.key_groups import key_groups_of
 from godwit.operators import aggregates as gw
-from godwit.operators.compute import ComputeOperator
-from godwit.plan.compiled import UpstreamInput
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from godwit.api.streams import KeyedStream, Stream
 
 NUM_KEY_GROUPS = 16
 
@@ -50,24 +48,14 @@ def test_every_row_goes_to_the_place_of_its_key_group(keys: int) -> None:
 def test_lanes_report_what_they_sent_on_and_how_much_of_it_crossed_executors(
     tmp_path: Path,
 ) -> None:
-    second = ComputeOperator(
-        name="second",
-        keys=pa.schema({"n": pa.int64()}),
-        inputs=pa.schema({"total": pa.int64()}),
-        aggregates={"keys": gw.count(), "highest": gw.max("total")},
-    )
-    schema = pa.schema({"n": pa.int64(), "total": pa.int64()})
-    feed = UpstreamInput(operator="second", upstream="sums", maps=(), keys=("n",), schema=schema)
-    flow = LaneFlow(
-        num_key_groups=NUM_KEY_GROUPS,
-        operators=(
-            lane_operator(sums(), feeds=((1, feed),)),
-            lane_operator(second, index=1),
-        ),
-    )
+    def two(keyed: KeyedStream) -> Stream:
+        second = summed(keyed).key_by("n")
+        return second.compute(name="second", keys=gw.count(), highest=gw.max("total"))
+
+    flow = flow_of(two, NUM_KEY_GROUPS)
     for executors, crosses in (({"a": 2}, False), ({"a": 1, "b": 1}, True)):
-        run = OneProcess(flow, tmp_path / "-".join(executors), executors)
-        _, reports = run.epoch({0: rows_of(np.random.default_rng(0), 2000, 500)})
+        run = ManualRun(flow, tmp_path / "-".join(executors), executors)
+        _, reports = run.play({0: rows_of(np.random.default_rng(0), 2000, 500)})
         assert sorted((r.level, r.place) for r in reports) == [(1, 0), (1, 1), (2, 0), (2, 1)]
         sent = [load for report in reports if report.level == 1 for load in report.passed_on]
         assert all(load.exchanged for load in sent)
