@@ -19,7 +19,11 @@ from godwit.engine.repartition import repartition as write_placed
 from godwit.engine.source_positions import RecordedSources, recorded_sources
 from godwit.migration import LoadSummary, RunStarted, SlotPair
 from godwit.model.assignment import Assignment, even_assignment
-from godwit.model.errors import CheckpointMismatchError, InvalidPlanError
+from godwit.model.errors import (
+    CheckpointMismatchError,
+    CorruptCheckpointError,
+    InvalidPlanError,
+)
 from godwit.model.naming import listing
 from godwit.operators.spreading import PART, Spreads
 from godwit.operators.windows.slots import Slots
@@ -535,7 +539,8 @@ def first_assignments(
     chosen = {}
     for name in components:
         if name in recorded:
-            chosen[name] = map_to_executors(Assignment.from_dict(recorded[name]), names, lanes)
+            before = _recorded_assignment(name, recorded[name], flow.num_key_groups)
+            chosen[name] = map_to_executors(before, names, lanes)
         elif name not in assignments:
             chosen[name] = even_assignment(flow.num_key_groups, names, lanes)
         elif assignments[name].num_key_groups == flow.num_key_groups:
@@ -546,6 +551,26 @@ def first_assignments(
                 remedy=f"The flow has {flow.num_key_groups}; place every one of them.",
             )
     return chosen
+
+
+def _recorded_assignment(
+    component: str, values: Mapping[str, Any], num_key_groups: int
+) -> Assignment:
+    """Return a component's assignment as the last commit record has it; raise if it is none."""
+    try:
+        assignment = Assignment.from_dict({**values, "version": int(values["version"])})
+        problem = f"it has {assignment.num_key_groups} key groups, not {num_key_groups}"
+        if assignment.num_key_groups == num_key_groups:
+            return assignment
+    except (InvalidPlanError, LookupError, TypeError, ValueError, OverflowError) as error:
+        problem = f"{type(error).__name__}: {error}"
+    raise CorruptCheckpointError(
+        f"The last epoch of the checkpoint has an assignment of component {component!r} that is "
+        f"none ({problem}).",
+        remedy="Restore the record of this epoch from a copy of the checkpoint; run a verification "
+        "to see what else is affected.",
+        component=component,
+    )
 
 
 def map_to_executors(
