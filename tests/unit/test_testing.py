@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import godwit as gw
+from godwit.cluster.local.run import LocalRun
 from godwit.model.errors import (
     CheckpointInUseError,
     CheckpointMismatchError,
@@ -20,6 +21,7 @@ from godwit.model.errors import (
     InvalidFlowError,
     InvalidInputError,
     InvalidPlanError,
+    MigrationError,
     StateEncodingError,
     UserFunctionError,
 )
@@ -249,6 +251,15 @@ def test_what_does_not_exist_is_named_with_what_does() -> None:
     with pytest.raises(InvalidInputError, match="epochs of run is 0"):
         gw.testing.run(market(), {"orders": []}, epochs=0)
     assert run.state("totals").num_rows == 0
+
+
+def test_a_run_that_does_not_come_to_rest_says_what_is_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("godwit.cluster.local.run._PATIENCE", 2)
+    monkeypatch.setattr(LocalRun, "is_due", True)
+    with pytest.raises(MigrationError, match="after 2 epochs without input windows, timers or"):
+        gw.testing.run(market(), {"orders": [order("A", 1.0)]})
 
 
 def test_an_epoch_that_fails_leaves_nothing_and_the_next_one_goes_on() -> None:

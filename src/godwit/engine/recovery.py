@@ -6,12 +6,20 @@ import uuid
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 import numpy as np
 
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.edits import undelivered_sinks
 from godwit.checkpoint.evolution import FlowChanges, apply_edits, compare_flows
-from godwit.checkpoint.records import IDENTITY, ComponentPlan, FlowIdentity, PhysicalPlan, StateId
+from godwit.checkpoint.records import (
+    IDENTITY,
+    ComponentPlan,
+    FlowIdentity,
+    Number,
+    PhysicalPlan,
+    StateId,
+)
 from godwit.checkpoint.spark_log import check_no_spark_query
 from godwit.engine.event_time import Times
 from godwit.engine.outcomes import empty_slots, state_bytes
@@ -558,7 +566,8 @@ def _recorded_assignment(
 ) -> Assignment:
     """Return a component's assignment as the last commit record has it; raise if it is none."""
     try:
-        assignment = Assignment.from_dict({**values, "version": int(values["version"])})
+        version = msgspec.convert(int(values["version"]), Number)
+        assignment = Assignment.from_dict({**values, "version": version})
         problem = f"it has {assignment.num_key_groups} key groups, not {num_key_groups}"
         if assignment.num_key_groups == num_key_groups:
             return assignment

@@ -37,6 +37,7 @@ def counted() -> gw.Flow:
         ("lanes", ["1"]),
         ("lanes", [-1]),
         ("version", "first"),
+        ("version", 2**64 - 1),
         ("num_key_groups", "many"),
     ],
 )

@@ -31,6 +31,7 @@ from godwit.engine.source_positions import SourcePositions
 from godwit.migration import Conductor, DropCopies, Policy, StartWarming
 from godwit.model import events
 from godwit.model.errors import MigrationError
+from godwit.model.naming import listing
 from godwit.plan.feedback import is_fed_back
 from godwit.plan.staging import StagedSink
 
@@ -256,9 +257,19 @@ class LocalRun:
             moving = any(c.migration or c.transfers for c in view.components.values())
             if not (self.is_due or view.awaits or view.waiting or moving):
                 return
+        components = self.view.components.items()
+        migrating = [name for name, c in components if c.migration or c.transfers]
+        waiting = [name for name, c in components if c.waiting]
+        reasons = [
+            *([f"key groups move in {listing(migrating)}"] if migrating else []),
+            *([f"rows wait for state in {listing(waiting)}"] if waiting else []),
+            *(["windows, timers or loops are due"] if self.is_due else []),
+        ]
         raise MigrationError(
-            f"It does not come to rest: {self.view}.",
-            remedy="Look at the events: an executor may be missing, or background copies held.",
+            f"The run does not come to rest: after {_PATIENCE} epochs without input "
+            f"{', and '.join(reasons) or 'the migration protocol waits'}.",
+            remedy="Look at the events: an executor may be missing, or background copies held. A "
+            "function that sets its next timer each time is due for ever.",
         )
 
     # -- what the loop asks (see `godwit.engine.cluster.Cluster`, `godwit.engine.loop`) -----------
