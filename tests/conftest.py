@@ -62,6 +62,7 @@ _ONE_RUN = tuple(
     f"tests/{file}.py"
     for file in (
         "chaos/test_executor_loss",
+        "chaos/test_repartition",
         "chaos/test_resident",
         "programs/test_advise",
         "programs/test_scale",

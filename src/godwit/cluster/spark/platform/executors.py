@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 def live_executors(spark: SparkContext, *, spare_slots: int = 0) -> tuple[Executor, ...]:
     """Return the registered live executors, by name.
 
-    `spare_slots`: number of task slots of each that lanes do not use. Executors with too few slots
-    are left out.
+    `spare_slots`: number of task slots of each that lanes do not use. Executors with too few slots,
+    or whose cores are not known yet, are left out.
     """
     jsc: Any = spark._jsc.sc()  # noqa: SLF001  executors have no public Python API
     cpus = max(1, int(spark.getConf().get("spark.task.cpus", "1") or 1))
@@ -62,11 +62,12 @@ def live_executors(spark: SparkContext, *, spare_slots: int = 0) -> tuple[Execut
     found = []
     for i in range(summaries.size()):
         summary = summaries.apply(i)
-        name = summary.id()
-        if name == "driver" or name not in alive:
+        name, cores = summary.id(), summary.totalCores()
+        # It has no cores as long as only its block manager has registered.
+        if name == "driver" or name not in alive or not cores:
             continue
         host = summary.hostPort().rsplit(":", 1)[0]
-        lanes = max(1, summary.totalCores() // cpus) - spare_slots
+        lanes = max(1, cores // cpus) - spare_slots
         if lanes > 0:
             found.append(Executor(name=name, lanes=lanes, location=f"executor_{host}_{name}"))
     return tuple(sorted(found, key=lambda e: (len(e.name), e.name)))
@@ -120,8 +121,8 @@ def check_spare_slots(spark: SparkContext, executors: int, spare_slots: int) -> 
                 master=spark.master,
             )
         return
-    whole = {e.name for e in live_executors(spark)}
-    small = sorted(whole - {e.name for e in live_executors(spark, spare_slots=spare_slots)})
+    # Of one listing, since executors come and go between two.
+    small = [e.name for e in live_executors(spark) if e.lanes <= spare_slots]
     if small:
         raise InvalidFlowError(
             f"Executor {small[0]!r} can run one task at a time, and a resident lane would take "

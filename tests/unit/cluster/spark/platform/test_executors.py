@@ -1,0 +1,55 @@
+"""Facts about the executors that a query sees, as Spark's status store lists them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from godwit.cluster.spark.platform.executors import check_spare_slots, live_executors
+from godwit.model.errors import InvalidFlowError
+
+
+def spark_of(cores: dict[str, int], **registered: bool) -> Any:
+    """Stand in for the context of a cluster whose executors have these cores."""
+    summaries = [
+        SimpleNamespace(
+            id=lambda name=name: name,
+            hostPort=lambda: "127.0.0.1:7000",
+            totalCores=lambda count=count: count,
+        )
+        for name, count in cores.items()
+    ]
+    names = [name for name in cores if registered.get(f"has_{name}", True)]
+
+    def sequence(items: list[Any]) -> Any:
+        return SimpleNamespace(size=lambda: len(items), apply=items.__getitem__)
+
+    sc = SimpleNamespace(
+        isLocal=lambda: False,
+        getExecutorIds=lambda: sequence(names),
+        statusStore=lambda: SimpleNamespace(executorList=lambda _active: sequence(summaries)),
+    )
+    return SimpleNamespace(
+        _jsc=SimpleNamespace(sc=lambda: sc),
+        master="spark://127.0.0.1:7077",
+        getConf=lambda: SimpleNamespace(get=lambda _name, default: default),
+    )
+
+
+def test_executors_have_a_lane_a_core_but_for_spare_slots() -> None:
+    spark = spark_of({"1": 2, "2": 3, "10": 2, "3": 2}, has_3=False)
+    assert [(e.name, e.lanes) for e in live_executors(spark)] == [("1", 2), ("2", 3), ("10", 2)]
+    assert [e.lanes for e in live_executors(spark, spare_slots=1)] == [1, 2, 1]
+
+
+def test_an_executor_whose_cores_are_not_known_yet_is_neither_used_nor_too_small() -> None:
+    spark = spark_of({"1": 2, "2": 0})
+    assert [e.name for e in live_executors(spark)] == ["1"]
+    check_spare_slots(spark, 2, 1)
+
+
+def test_an_executor_without_a_spare_slot_is_refused_by_name() -> None:
+    with pytest.raises(InvalidFlowError, match="Executor '2' can run one task at a time"):
+        check_spare_slots(spark_of({"1": 2, "2": 1}), 2, 1)
