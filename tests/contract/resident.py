@@ -104,11 +104,11 @@ class _ResidentRun(_Run):
         self, instruction: EpochInstruction, batch: SourceBatch[LocalRows] | None
     ) -> list[LaneReport]:
         rows = {} if batch is None or batch.rows is None else batch.rows
-        boxes = ship_rows(self._lanes, instruction, rows)
+        boxes = ship_rows(self.lane_flow, instruction, rows)
         reports = self.owner.resident_stages(instruction, dict(enumerate(boxes)))
         if reports is None:
             instruction = pickle.loads(pickle.dumps(instruction))
-            reports = run_lanes(self._lanes, instruction, boxes)
+            reports = run_lanes(self.lane_flow, instruction, boxes)
         number = None if batch is None else batch.ref.number
         operators = zip(self.flow.operators, instruction.operators, strict=True)
         self.reported = number, {o.name: told.time for o, told in operators}, reports
@@ -140,7 +140,7 @@ class Resident(OneProcess):
     def start(self, executors: Mapping[str, int]) -> None:
         self.stop()
         super().start(executors)
-        flow = pickling.dumps(self.run._lanes)
+        flow = pickling.dumps(self.run.lane_flow)
         clock = count(0, 1000)  # no pause after a loss lasts
         self.resident = ResidentLanes(
             partial(pickle.loads, flow),
@@ -195,7 +195,7 @@ class LanesOfEpochs(Resident):
     def start(self, executors: Mapping[str, int]) -> None:
         super().start(executors)
         self.lanes = EpochLanes(
-            partial(pickle.loads, pickling.dumps(self.run._lanes)),
+            partial(pickle.loads, pickling.dumps(self.run.lane_flow)),
             lambda _: Processes(),
             given_up=lambda: "",
         )

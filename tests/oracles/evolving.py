@@ -19,6 +19,7 @@ from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.entries import read_chain
 from godwit.columns.hashing import hash_keys
 from godwit.engine.settings import Lanes
+from godwit.migration import LossPolicy, Policy
 from godwit.model.key_groups import key_groups_of
 from godwit.operators.compute import ComputeOperator
 
@@ -109,6 +110,7 @@ class Runtime:
             {"local-0": 2},
             storage=storage,
             settings=settings,
+            policy=Policy(on_loss=LossPolicy.LOAD),
             retain_epochs=3,
         )
         self.log, self.changes = self.run.log, self.run.changes
@@ -122,9 +124,6 @@ class Runtime:
         }
         run = self.run
         run.suspended = suspended
-        waiting = {g for index in given for g in run.waiting(index)}
-        run.consume = frozenset(waiting) - suspended
-        run.load = frozenset(range(NUM_KEY_GROUPS)) - suspended
         run.snapshots = tuple(range(0, NUM_KEY_GROUPS, 2)) if run.log.latest_epoch % 2 else ()
         run.play(given)
 

@@ -74,7 +74,7 @@ class Run:
         flow.sink("rings", rings, FakeSink())
         compiled = flow.compile(resolver(flow))
         self.lanes = ManualRun(compiled, root, {"a": 2}, retain_epochs=3)
-        self.times = self.lanes.times
+        self.times = self.lanes.epochs.times
         self.inputs = {
             index: list(compiled.inputs_of(operator.name)[0].columns)
             for index, operator in enumerate(compiled.operators)

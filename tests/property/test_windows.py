@@ -109,7 +109,7 @@ def test_windows_hold_what_plain_python_says_whatever_happens(
             assert late == oracle.late
             if rng.random() < 0.3:
                 run.restart(knows_kept=bool(rng.random() < 0.7))
-        run.run.suspended, run.run.consume = frozenset(), frozenset(run.run.waiting())
+        run.run.suspended = frozenset()
         run.times.end_input()
         found = run.epoch() + run.epoch()
         oracle.close(oracle.watermark)
@@ -120,7 +120,6 @@ def test_windows_hold_what_plain_python_says_whatever_happens(
 def _misfortune(run: WindowedRun, rng: np.random.Generator) -> bool:
     """Let something happen between two epochs; return whether key groups are suspended."""
     lanes = run.run
-    lanes.consume = frozenset(lanes.waiting()) if lanes.suspended else frozenset()
     lanes.suspended = frozenset()
     if rng.random() < 0.3:
         executor_of = rng.integers(0, 2, GROUPS).astype(np.int32)
@@ -130,7 +129,6 @@ def _misfortune(run: WindowedRun, rng: np.random.Generator) -> bool:
         lanes.lose("a")
     if rng.random() < 0.25:
         lanes.suspended = frozenset(rng.integers(0, GROUPS, 3).tolist())
-        lanes.consume -= lanes.suspended
     return bool(lanes.suspended)
 
 

@@ -110,7 +110,7 @@ class _Play:
         run.suffer(rng)
         if not self.may_wait:
             run.recover()
-        run.run.suspended, run.run.consume = frozenset(), run.waiting
+        run.run.suspended = frozenset()
         for sharing in run.times.sharing.values():
             sharing.duplicated = bool(rng.random() < 0.5)
         if rng.random() < 0.2:

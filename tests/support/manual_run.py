@@ -12,18 +12,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.checkpoint.entries import BatchCache, read_chain
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.local.run import LocalRun
-from godwit.cluster.local.stages import run_lanes, ship_rows
+from godwit.cluster.local.run import LocalRun, staged_rows
 from godwit.engine.lane.source_side import LaneInput
 from godwit.engine.loop import EpochLoop
 from godwit.engine.settings import Lanes
 from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import ComponentView, Copies
 from godwit.model.assignment import even_assignment
-from godwit.plan.staging import StagedSink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,8 +28,6 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.records import CommitRecord, PhysicalPlan
     from godwit.engine.cluster import SourceBatch
-    from godwit.engine.event_time import EventTimes
-    from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.migration import Conductor, EpochOutcome
     from godwit.plan.compiled import CompiledFlow
@@ -46,29 +41,11 @@ __all__ = ["ManualRun"]
 class ManualRun(LocalRun):
     """A run whose components all have one assignment, which stays as the test sets it.
 
-    Parameters
-    ----------
-    flow
-        The flow.
-    root
-        Directory for the local stores, and for the checkpoint unless `storage` is given.
-    executors
-        Name → number of lanes.
-    storage, settings, retain_epochs
-        As of `LocalRun`.
-
-    Attributes
-    ----------
-    assignment, suspended, consume, load
-        Place of key groups, and which of them wait, process their waiting rows, and are loaded in
-        the next epoch.
-    snapshots
-        Key groups of which every state gets a snapshot; ``None``: those that are due.
-    physical_plan
-        Plan of the next epoch, if it differs from the last one's.
+    Local stores are under `root`, and so is the checkpoint unless `storage` is given; `options` are
+    those of `LocalRun`.
     """
 
-    reports: list[LaneReport]
+    reports: list[LaneReport]  # of the last epoch
 
     def __init__(
         self,
@@ -78,7 +55,7 @@ class ManualRun(LocalRun):
         *,
         storage: CheckpointStorage | None = None,
         settings: Lanes | None = None,
-        retain_epochs: int = 10,
+        **options: Any,
     ) -> None:
         settings = settings or Lanes(inline_bytes=32 * 1024, snapshot_growth=1.0)
         super().__init__(
@@ -86,41 +63,18 @@ class ManualRun(LocalRun):
             storage or CheckpointStorage.open(str(root / "checkpoint")),
             executors=executors,
             settings=replace(settings, local_dir=str(root / "local")),
-            retain_epochs=retain_epochs,
+            **options,
         )
         self.assignment = even_assignment(
             flow.num_key_groups, list(executors), list(executors.values())
         )
-        self.suspended: frozenset[int] = frozenset()
-        self.consume: frozenset[int] = frozenset()
-        self.load: frozenset[int] = frozenset()
+        self.suspended = frozenset[int]()  # key groups whose rows wait in the next epoch
+        # key groups of which every state gets a snapshot; ``None``: those that are due
         self.snapshots: tuple[int, ...] | None = None
-        self.physical_plan: PhysicalPlan = self.flow.physical_plan
-        self.copies = Copies()
-        self.copies_held = True  # the conductor's orders, which a test has not given
-        self._by_hand = cast("Conductor", _ByHand(self))
-        self.loop = EpochLoop(self.epochs, SharedConductor(self._by_hand), self)
-
-    @property
-    def times(self) -> EventTimes:
-        """Event time of the run."""
-        return self.epochs.times
-
-    @property
-    def lane_flow(self) -> LaneFlow:
-        """The part of the flow that executors get."""
-        return self._lanes
-
-    def stage_left_out(self, sink: str) -> None:
-        """Stage the rows that operators over event time leave out, for a sink that no flow has."""
-        staged = StagedSink(name=sink, maps=(), keys=(), check=None, rejects=None, writer=None)
-        self._lanes = replace(
-            self._lanes,
-            operators=tuple(
-                replace(o, left_out=staged) if o.operator.over_event_time else o
-                for o in self._lanes.operators
-            ),
-        )
+        self.physical_plan: PhysicalPlan = self.flow.physical_plan  # of the next epoch
+        self.copies, self.copies_held = Copies(), True
+        self._manual = cast("Conductor", _ManualConductor(self))
+        self.loop = EpochLoop(self.epochs, SharedConductor(self._manual), self)
 
     # -- epochs -----------------------------------------------------------------------------------
 
@@ -134,33 +88,26 @@ class ManualRun(LocalRun):
         """Return the input of an operator, from its index if it has one alone."""
         if isinstance(at, LaneInput):
             return at
-        operator = self._lanes.operators[at].operator
+        operator = self.lane_flow.operators[at].operator
         timed = operator.over_event_time or operator.has_timers
         return LaneInput(index=at, time="ts" if timed else None)
 
     def plans(self) -> dict[str, ComponentView]:
         """Component → how it runs in the next epoch."""
-        plan = ComponentView(
-            assignment=self.assignment,
-            suspended=self.suspended,
-            load=self.load,
-            waiting=self.consume,
-        )
-        return dict.fromkeys((c.name for c in self.physical_plan.components), plan)
+        waiting = self.log.chains.waiting_key_groups
+        return {
+            component.name: ComponentView(
+                assignment=self.assignment,
+                suspended=self.suspended,
+                waiting=frozenset(g for name in component.operators for g in waiting(name)),
+            )
+            for component in self.physical_plan.components
+        }
 
     def instruction(self) -> EpochInstruction:
         """Return the instruction of the lanes for the next epoch."""
-        plans = self.plans()
-        return self.epochs.instructor.epoch(
-            self.epochs.next_epoch,
-            plans,
-            view=self._by_hand.view,
-            copies=self.copies,
-            executors=self.executors,
-            times=self.times.epoch_times(
-                clock_us=self.clock_us, silence_us=self.clock_us, components=plans
-            ),
-        )
+        self.epochs.plan(self.epochs.next_epoch, None, self.plans(), self._manual)
+        return self.epochs._instruction
 
     def run_stages(
         self, instruction: EpochInstruction, batch: SourceBatch[Any] | None
@@ -171,9 +118,7 @@ class ManualRun(LocalRun):
                 for o in instruction.operators
             )
             instruction = replace(instruction, operators=tuple(operators))
-        boxes = ship_rows(self._lanes, instruction, batch.rows or {} if batch else {})
-        self.loop.at_step("shipped", instruction.epoch)
-        self.reports = run_lanes(self._lanes, instruction, boxes)
+        self.reports = super().run_stages(instruction, batch)
         return self.reports
 
     # -- state ------------------------------------------------------------------------------------
@@ -182,31 +127,21 @@ class ManualRun(LocalRun):
         self, operator: int = 0, state: str = "state"
     ) -> dict[tuple[Any, ...], tuple[Any, ...]]:
         """Entries of an operator's state, as the checkpoint alone has them: identity → entry."""
-        member = self._lanes.operators[operator]
+        member = self.lane_flow.operators[operator]
         (which,) = (s for s in member.operator.states if s.state == state)
         found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         cache = BatchCache(self.log.storage)
         for key_group in range(self.flow.num_key_groups):
             chain = self.log.chains.chain(which, key_group)
             rows = read_chain(self.log.storage, chain, member.states[state], cache=cache)
-            keys = zip(*(column.to_pylist() for column in rows.keys.columns), strict=True)
-            values = zip(*(column.to_pylist() for column in rows.values.columns), strict=True)
-            found.update(zip(keys, values, strict=True))
+            found.update(zip(_tuples(rows.keys), _tuples(rows.values), strict=True))
         return found
 
     def output(self, sink: str = "out") -> list[tuple[Any, ...]]:
         """Rows of the last epoch for a sink, as they came; times as microseconds."""
         assert self.log.latest is not None
-        found: list[tuple[Any, ...]] = []
-        for ref in self.log.latest.outputs:
-            if ref.sink == sink:
-                batch = decode_batch(read_block(self.log.storage, ref.block))
-                columns = [
-                    (c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c).to_pylist()
-                    for c in batch.columns
-                ]
-                found += zip(*columns, strict=True)
-        return found
+        batches = staged_rows(self.log.latest, self.log.storage).get(sink, ())
+        return [row for batch in batches for row in _tuples(batch, times_us=True)]
 
     def waiting(self, operator: int = 0) -> list[int]:
         """Key groups of an operator whose rows wait."""
@@ -218,7 +153,16 @@ class ManualRun(LocalRun):
         self.copies.forget_executor(executor)
 
 
-class _ByHand:
+def _tuples(batch: pa.RecordBatch, *, times_us: bool = False) -> list[tuple[Any, ...]]:
+    """Rows of a batch; its times as microseconds if asked for."""
+    columns = [
+        c.cast(pa.int64()) if times_us and pa.types.is_timestamp(c.type) else c
+        for c in batch.columns
+    ]
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+class _ManualConductor:
     """Stands for the conductor of a `ManualRun`."""
 
     def __init__(self, run: ManualRun) -> None:

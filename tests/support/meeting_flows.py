@@ -107,7 +107,6 @@ class MeetingRun(TimedRun):
                 lanes.copies.forget_executor("a")
         if rng.random() < 0.2:
             lanes.suspended = frozenset(rng.integers(0, groups, 3).tolist())
-            lanes.consume -= lanes.suspended
         return bool(lanes.suspended)
 
     def recover(self) -> None:
@@ -115,7 +114,7 @@ class MeetingRun(TimedRun):
         if self._unknown:
             self.run.copies.forget_executor("a")
         self._unknown = False
-        self.run.suspended, self.run.consume = frozenset(), self.waiting
+        self.run.suspended = frozenset()
 
     @property
     def waiting(self) -> frozenset[int]:

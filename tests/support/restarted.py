@@ -90,7 +90,7 @@ class Restarted:
     @property
     def times(self) -> EventTimes:
         """Event time of the run."""
-        return self.lanes.times
+        return self.lanes.epochs.times
 
     def epoch(self, **rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Run an epoch on rows of sources; return what came out, sorted."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from tests.support.fake_flow import FakeSink, resolver
 from tests.support.manual_run import ManualRun
+from tests.support.restarted import changed
 
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
-from godwit.engine.event_time import EventTimes, Times
-from godwit.operators.spreading import Spreads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,9 +20,10 @@ if TYPE_CHECKING:
     from godwit.api.flow import LogicalFlow
     from godwit.api.streams import Stream
     from godwit.checkpoint.records import CommitRecord
+    from godwit.engine.event_time import EventTimes
     from godwit.engine.lane.messages import LaneReport
 
-__all__ = ["TIME", "TimedRun", "times_of"]
+__all__ = ["TIME", "TimedRun"]
 
 TIME = pa.timestamp("us", tz="UTC")
 
@@ -68,13 +67,13 @@ class TimedRun:
             self.compiled = self.compiled.with_plan(
                 PhysicalPlan(components=(ComponentPlan(name="one", operators=names),))
             )
-        self.run = ManualRun(self.compiled, root, executors or {"a": 2})
-        self.run.stage_left_out("late")
+        self._root, self._executors = root, executors or {"a": 2}
+        self.run = ManualRun(self.compiled, root, self._executors)
 
     @property
     def times(self) -> EventTimes:
         """Event time of the run."""
-        return self.run.times
+        return self.run.epochs.times
 
     def play(self, rows: Rows) -> None:
         """Run an epoch."""
@@ -85,22 +84,15 @@ class TimedRun:
         found = self.run.output(sink)
         return sorted(found, key=repr) if ordered else found
 
+    def left_out(self) -> list[tuple[Any, ...]]:
+        """Rows of the last epoch for the sinks of rows that operators leave out, sorted."""
+        sinks = (output.name for output in self.compiled.outputs if output.left_out)
+        return [row for sink in sinks for row in self.output(sink)]
+
     def restart(self, *, knows_kept: bool = True) -> None:
-        """Go on as a new run does: from the record alone, which may not say which windows stay."""
-        latest = self.run.log.latest
-        times = None if latest is None else times_of(latest)
-        if times is not None and not knows_kept:
-            times = replace(times, kept={})
-        self.run.epochs.times = EventTimes(self.compiled, times)
-
-
-def times_of(record: CommitRecord) -> Times:
-    """Event time as a record says it."""
-    return Times(
-        kept=record.kept,
-        watermarks=record.watermarks,
-        newest=record.newest,
-        closed=record.expired,
-        reached=record.reached,
-        spreads={name: Spreads.of(keys) for name, keys in record.spreads.items()},
-    )
+        """Go on in a new run on the checkpoint, which may not say which windows stay."""
+        if not knows_kept:
+            changed(self._root, "commits", lambda record: record.update(kept={}))
+        last, self.run = self.run, ManualRun(self.compiled, self._root, self._executors)
+        for name in ("assignment", "suspended", "snapshots", "clock_us"):
+            setattr(self.run, name, getattr(last, name))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from tests.support.fake_flow import FakeDataFrame
-from tests.support.timed_run import TIME, TimedRun, times_of
+from tests.support.timed_run import TIME, TimedRun
 
 from godwit.api.flow import LogicalFlow
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from godwit.api.streams import KeyedStream, Stream
 
-__all__ = ["ROWS", "TIME", "Row", "WindowedRun", "batch_of", "times_of"]
+__all__ = ["ROWS", "TIME", "Row", "WindowedRun", "batch_of"]
 
 ROWS = pa.schema([("k", pa.string()), ("ts", TIME), ("v", pa.int64())])
 

@@ -309,7 +309,6 @@ def test_rows_that_wait_for_other_windows_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointMismatchError, match=r"rows for operator.*length_us"):
         Restarted(tmp_path, function("20 seconds"))
     run = Restarted(tmp_path, function("10 seconds"))
-    run.lanes.consume = frozenset(run.lanes.waiting())
     run.epoch()
     run.times.end_input()
     assert run.epoch() == [("a", 1)]
@@ -329,7 +328,6 @@ def test_rows_that_wait_are_read_by_name(tmp_path: Path, columns: pa.Schema) -> 
     run.lanes.suspended = frozenset(range(8))
     run.epoch(rows=[("a", 15 * S, 1), ("b", 16 * S, 2)])
     run = Restarted(tmp_path, function("10 seconds"), {"rows": {"columns": columns}})
-    run.lanes.consume = frozenset(run.lanes.waiting())
     run.epoch()
     run.times.end_input()
     assert run.epoch() == [("a", 1), ("b", 2)]
@@ -364,7 +362,6 @@ def test_partial_states_that_wait_are_read_by_name_in_another_time_zone(tmp_path
     columns = COLUMNS.set(1, pa.field("ts", pa.timestamp("us", tz="Asia/Tokyo")))
     after = build(n=gw.count(), last=gw.max("ts"), total=gw.sum("v"))
     run = Restarted(tmp_path, after, {"rows": {"columns": columns}})
-    run.lanes.consume = frozenset(run.lanes.waiting())
     run.epoch(rows=[("a", 17 * S, 1)])
     run.times.end_input()
     assert run.epoch() == [("a", 10 * S, 20 * S, 1, 17 * S, 10)]

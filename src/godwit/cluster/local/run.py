@@ -120,7 +120,7 @@ class LocalRun:
         self._newest: Mapping[int, int] = {}  # of the present epoch: see `ship_rows`
         self._orders: list[StartWarming | DropCopies] = []
         sinks = self.open_sinks(recovered.flow)
-        self._lanes = lane_flow(recovered.flow, recovered.layouts, sinks)
+        self.lane_flow = lane_flow(recovered.flow, recovered.layouts, sinks)
         self._side = SourceSide.of(recovered.flow)
         self.sources = SourcePositions(
             flow.own_sources,
@@ -280,16 +280,16 @@ class LocalRun:
         """Run the stages one after the other in this process; return the lanes' reports."""
         rows = {} if batch is None or batch.rows is None else batch.rows
         splits = () if batch is None else batch.splits
-        boxes = ship_rows(self._lanes, instruction, rows, self._newest)
+        boxes = ship_rows(self.lane_flow, instruction, rows, self._newest)
         add_splits(
             boxes,
-            self._lanes,
+            self.lane_flow,
             instruction,
             side=self._side,
             sources=self.sources.sources,
             splits=splits,
         )
-        reports = run_lanes(self._lanes, instruction, boxes)
+        reports = run_lanes(self.lane_flow, instruction, boxes)
         check_repeated_reads(reports, splits)
         return reports
 

@@ -11,6 +11,7 @@ import pytest
 from tests.support.lane_flows import Model, flow_of, rows_of, summed
 from tests.support.manual_run import ManualRun
 
+from godwit.migration import LossPolicy, Policy
 from godwit.model.assignment import even_assignment
 from godwit.operators import aggregates as gw
 
@@ -90,17 +91,16 @@ def test_what_a_lane_lost_waits_until_it_is_loaded_and_comes_first(tmp_path: Pat
             assert not model.agrees_with(run.held())
             run.copies.forget_executor("a")
             run.suspended = frozenset({0, 1})
-            run.consume = frozenset(range(2, 8))
     assert run.waiting() == [0, 1]
-    run.suspended, run.consume = frozenset(), frozenset({0, 1})
+    run.suspended = frozenset()
     run.play({})
     assert run.waiting() == []
     assert model.agrees_with(run.held())
 
 
 def test_what_a_lane_lost_is_loaded_if_it_is_told_to(tmp_path: Path) -> None:
-    run, model = ManualRun(flow_of(summed, 8), tmp_path, {"a": 2}), Model()
-    run.load = frozenset(range(8))
+    loading = Policy(on_loss=LossPolicy.LOAD)
+    run, model = ManualRun(flow_of(summed, 8), tmp_path, {"a": 2}, policy=loading), Model()
     rng = np.random.default_rng(0)
     for lost in (False, False, True, False):
         if lost:

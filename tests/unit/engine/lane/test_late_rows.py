@@ -46,7 +46,7 @@ def test_late_rows_of_either_side_go_to_the_sink(tmp_path: Path, joined: Any) ->
     run.epoch(left=[("a", 101 * S, 1)])
     run.epoch(left=[("a", 50 * S, 3)], right=[("a", 60 * S, 4), ("a", 102 * S, 5)])
     assert run.late == 2
-    assert run.output("late") == [
+    assert run.left_out() == [
         ("a", 0, 50 * S, 50 * S, 3, None, None, "late"),
         ("a", 1, 60 * S, None, None, 60 * S, 4, "late"),
     ]
@@ -62,7 +62,7 @@ def test_late_rows_that_may_be_duplicates_go_to_the_sink(tmp_path: Path) -> None
     run.epoch(left=[("a", 100 * S, 1)])
     run.epoch(left=[("a", 101 * S, 1)])
     run.epoch(left=[("a", 50 * S, 3), ("b", 110 * S, 3)])
-    assert run.output("late") == [("a", 50 * S, 3, "late")]
+    assert run.left_out() == [("a", 50 * S, 3, "late")]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_late_rows_of_windows_have_all_columns(
     run.epoch(left=[(1, "a", ["x"], 100 * S)])
     run.epoch(left=[(2, "a", ["x"], 101 * S)])
     run.epoch(left=[(3, "a", ["y", None], 50 * S), (4, "b", None, 110 * S)])
-    assert run.output("late") == [("a", 3, ["y", None], 50 * S, "late")]
+    assert run.left_out() == [("a", 3, ["y", None], 50 * S, "late")]
 
 
 def test_a_late_sink_that_cannot_be_is_refused(tmp_path: Path) -> None:

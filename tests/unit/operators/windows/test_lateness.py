@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from tests.oracles.windows import BEGINNING, windows_of
+from tests.support.fake_flow import FakeSink
 from tests.support.window_flows import WindowedRun
 
 from godwit.model.errors import CheckpointMismatchError, InvalidFlowError
@@ -30,9 +31,9 @@ KINDS = {
 
 def test_a_window_comes_out_again_with_rows_that_are_late_but_allowed(tmp_path: Path) -> None:
     run = WindowedRun(
-        lambda keyed: keyed.window(tumbling("10 seconds"), allowed_lateness="20 seconds").compute(
-            n=gw.count(), v=gw.sum("v")
-        ),
+        lambda keyed: keyed.window(
+            tumbling("10 seconds"), allowed_lateness="20 seconds", late=FakeSink()
+        ).compute(n=gw.count(), v=gw.sum("v")),
         tmp_path,
     )
     assert run.epoch([("a", 1 * S, 1), ("b", 2 * S, 2), ("a", 12 * S, 4)]) == []
@@ -43,7 +44,7 @@ def test_a_window_comes_out_again_with_rows_that_are_late_but_allowed(tmp_path: 
     assert run.epoch([("a", 31 * S, 9)]) == []
     assert run.epoch([]) == [("a", 20 * S, 30 * S, 1, 9)]
     assert run.epoch([("a", 3 * S, 7)]) == []
-    assert run.output("late") == [("a", 7, 3 * S, "late")]
+    assert run.left_out() == [("a", 3 * S, 7, "late")]
 
 
 @pytest.mark.parametrize("output", ["append", "update"])
