@@ -49,7 +49,7 @@ _SIGMA_SPEED = np.log(2.0)
 _SIGMA_KNOWN = np.log(2.0) / 2
 """Deviation of an estimate that the period before has left."""
 _SIGMA_KEY = np.log(2.0)
-"""What one key group may change by itself."""
+"""Deviation of the change of one key group's cost between two periods."""
 _SIGMA_NOISE = 0.1
 """Deviation of the cost of a row from period to period, beside chance among the rows."""
 _SIGMA_ROW = 0.5

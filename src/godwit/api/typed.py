@@ -34,7 +34,7 @@ O = TypeVar("O", bound=Fields | tuple[Any, ...] | list[Any] | dict[str, Any])  #
 """Class of the output; without one, rows as tuples, lists or dicts."""
 
 Emitted: TypeAlias = Iterable[O] | Awaitable[Iterable[O] | None] | AsyncIterable[O] | None
-"""What a function returns, whether it is asynchronous or not."""
+"""Result of a function, asynchronous or not."""
 
 TableFunction: TypeAlias = Callable[[Any, Any, Any], Any]
 """A function of `process_batch`: its tables are of several libraries."""

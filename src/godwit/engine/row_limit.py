@@ -32,7 +32,7 @@ class RowLimit:
         self.rows: int | None = None
         """The limit; ``None`` until an epoch was long enough to tell."""
         self.cut = False
-        """Whether the limit cut the last epoch short: what waits need not wait for a trigger."""
+        """True if the limit cut the last epoch short: the next one need not wait for a trigger."""
 
     def record_epoch(self, rows: int | None, took_s: float) -> None:
         """Adjust the limit after an epoch of `rows` rows (``None``: unknown) that took `took_s`."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _GRACE_S: Final = 5.0
-"""How long what was cancelled may take to end."""
+"""Time that cancelled calls may take to end."""
 
 _current: LaneLoop | None = None
 

@@ -81,7 +81,7 @@ def _to_json(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What a planner asks of a problem."""
+    """Property that a planner requires of a problem."""
 
     holds: Callable[[Problem], bool]
     otherwise: str  # why a problem is refused for which it does not hold, in a few words

@@ -23,7 +23,7 @@ _SILENT_S: Final = 5.0
 
 
 class QueryLife(NamedTuple):
-    """Whether a query runs, as seen from outside."""
+    """State of a query, as seen from outside."""
 
     # "running", "silent" (perhaps ended), "stopped", "failed" or "died"; of a live page, also
     # "reading" and "out of reach"

@@ -34,7 +34,7 @@ class Copy:
     seen_bytes: FloatArray
 
 
-class Copies:
+class SimulatedCopies:
     """Copies of one component's key groups on all executors, a row of two matrices each."""
 
     def __init__(self, key_groups: int) -> None:
@@ -119,7 +119,7 @@ class Holdings:
     snapshot_bytes: FloatArray = field(init=False)  # shape ``(m,)``: of the last snapshot
     changelog_bytes: FloatArray = field(init=False)  # shape ``(m,)``: of the changelog after it
     written_bytes: FloatArray = field(init=False)  # shape ``(m,)``: changelog ever written
-    copies: Copies = field(init=False)  # by executor
+    copies: SimulatedCopies = field(init=False)  # by executor
     _phase: int = field(init=False, default=-1)
     _before: FloatArray = field(init=False)
     _rows: FloatArray = field(init=False)
@@ -129,7 +129,7 @@ class Holdings:
         self.keys, self.snapshot_bytes = np.zeros(m), np.zeros(m)
         self.changelog_bytes, self.written_bytes = np.zeros(m), np.zeros(m)
         self._before, self._rows = np.zeros(m), np.zeros(m)
-        self.copies = Copies(m)
+        self.copies = SimulatedCopies(m)
 
     @property
     def state_bytes(self) -> FloatArray:

@@ -137,7 +137,7 @@ _LONGEST_PAUSE_S = 600.0
 _HIDDEN = ("_", ".")
 _BATCHES = 16
 _BYTES_FIRST = 10.0
-"""Where all files are alike, rows are put down to bytes and not to files, by so much."""
+"""Weight of bytes against files in the estimate of rows, which decides where files are alike."""
 
 
 class PendingFiles:

@@ -34,7 +34,7 @@ _PREAMBLES = (
 )
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = "\ngodwit.model.errors."
-"""What the last line of a traceback begins with, where the error is one of ours."""
+"""Beginning of the last line of a traceback whose error is one of ours."""
 _REMEDY = (
     "Nothing of the unfinished epoch was committed; start the flow again from its checkpoint once "
     "the cause is gone."

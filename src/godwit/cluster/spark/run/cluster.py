@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _HELD_PAUSE_S = 0.2
 _CANCELLED = "as part of cancellation of all jobs"
-"""What Spark says of jobs that Ctrl-C has cancelled: PySpark cancels those of the application."""
+"""Text of Spark's error for jobs that Ctrl-C cancelled: PySpark cancels the application's."""
 
 
 class SparkCluster:

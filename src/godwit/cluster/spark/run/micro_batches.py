@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.storage import CheckpointStorage
 
 _NAMES = ("", ".compact")
-"""How the file of an entry of a source's log may end: it may have been merged with others."""
+"""Endings of the file of an entry of a source's log, which may be merged with others."""
 
 
 class MicroBatches:
