@@ -1099,12 +1099,8 @@ class KeyedStream:
         how
             ``"left"``: left rows without a match are emitted with nulls in the right columns.
             ``"inner"``: they are not emitted.
-        suffix
-            Text that is appended to the names of right columns that the left has too. Required if
-            there are such columns besides the key columns.
-        late
-            Sink of the rows of either side that are left out: older than the watermark, too far
-            ahead of the clock, or without an event time. They are counted in any case.
+        suffix, late, formerly
+            As for `join`.
         spread
             Number of parts, 2 to 256, that the left rows of every key are divided into, so that
             several lanes (parallel tasks) join them; right rows are copied to all parts. Useful if
@@ -1113,8 +1109,6 @@ class KeyedStream:
         name
             The operator's name, under which its state is stored. By default made of both sources
             and the key, such as ``flights_join_newest_weather_by_origin``.
-        formerly
-            Former name, under which the checkpoint has the operator's state; for renaming it.
 
         Returns
         -------

@@ -166,23 +166,8 @@ def arrow(
 
     Parameters
     ----------
-    path
-        A directory or a file: a local path, or a URI that ``pyarrow.fs`` understands (``s3://``,
-        ``gs://``, ``abfs://``, ``hdfs://``).
-    schema
-        Columns: an Arrow schema, a dict of column name → type, text such as ``"symbol string, price
-        double"``, or a PySpark ``StructType``. By default the columns of the first file. A column
-        that a file lacks is null; one of a narrower type is widened; one of another type is an
-        error that names the file. Columns of a file that are not in the schema are ignored.
-    filesystem
-        Arrow file system that `path` is on; by default the one that `path` names as a URI, else the
-        local one.
-    pattern
-        Read only files whose names match, such as ``"*.arrow"``; by default all files except those
-        whose names begin with ``_`` or ``.``.
-    max_rows_per_epoch, max_files_per_epoch
-        Maximum rows and files that one epoch reads; by default all that are available. An epoch may
-        end within a file.
+    path, schema, filesystem, pattern, max_rows_per_epoch, max_files_per_epoch
+        As for `parquet`.
 
     Raises
     ------
@@ -232,23 +217,13 @@ def json(
 
     Parameters
     ----------
-    path
-        A directory or a file: a local path, or a URI that ``pyarrow.fs`` understands (``s3://``,
-        ``gs://``, ``abfs://``, ``hdfs://``).
+    path, filesystem, pattern, max_rows_per_epoch, max_files_per_epoch
+        As for `parquet`.
     schema
         Columns: an Arrow schema, a dict of column name → type, text such as ``"symbol string, price
         double"``, or a PySpark ``StructType``. By default names and types are inferred from the
         first lines of the first file. A column that a file lacks is null; columns of a file that
         are not in the schema are ignored.
-    filesystem
-        Arrow file system that `path` is on; by default the one that `path` names as a URI, else the
-        local one.
-    pattern
-        Read only files whose names match, such as ``"*.json"``; by default all files except those
-        whose names begin with ``_`` or ``.``.
-    max_rows_per_epoch, max_files_per_epoch
-        Maximum rows and files that one epoch reads; by default all that are available. An epoch may
-        end within a file.
     on_bad
         Action for a line that cannot be parsed: ``"refuse"``: fail its epoch, with an error that
         names the file; ``"skip"``: leave it out, with a warning; ``"divert"``: leave it out and
@@ -314,14 +289,8 @@ def csv(
 
     Parameters
     ----------
-    path
-        A directory or a file: a local path, or a URI that ``pyarrow.fs`` understands (``s3://``,
-        ``gs://``, ``abfs://``, ``hdfs://``).
-    schema
-        Columns: an Arrow schema, a dict of column name → type, text such as ``"symbol string, price
-        double"``, or a PySpark ``StructType``. By default names and types are inferred from the
-        first lines of the first file. A column that a file lacks is null; columns of a file that
-        are not in the schema are ignored.
+    path, filesystem, pattern, max_rows_per_epoch, max_files_per_epoch
+        As for `parquet`.
     header
         ``True``: the first line of each file has the names of its columns. ``False``: columns are
         those of `schema`, in that order, and `schema` is required.
@@ -332,24 +301,8 @@ def csv(
         Texts that are read as null if they are not quoted.
     newlines_in_values
         ``True``: quoted text may have line breaks; then each file is read whole, by one lane.
-    filesystem
-        Arrow file system that `path` is on; by default the one that `path` names as a URI, else the
-        local one.
-    pattern
-        Read only files whose names match, such as ``"*.csv"``; by default all files except those
-        whose names begin with ``_`` or ``.``.
-    max_rows_per_epoch, max_files_per_epoch
-        Maximum rows and files that one epoch reads; by default all that are available. An epoch may
-        end within a file.
-    on_bad
-        Action for a line that cannot be parsed: ``"refuse"``: fail its epoch, with an error that
-        names the file; ``"skip"``: leave it out, with a warning; ``"divert"``: leave it out and
-        write it to the sink `rejects`. ``"skip"`` and ``"divert"`` are not possible with
-        `newlines_in_values`.
-    rejects
-        Sink of the lines that cannot be parsed; required with ``on_bad="divert"``. Its rows have
-        columns ``path``, ``value`` (bytes of the line) and ``error``, and are delivered with their
-        epoch.
+    schema, on_bad, rejects
+        As for `json`; ``"skip"`` and ``"divert"`` are not possible with `newlines_in_values`.
 
     Raises
     ------

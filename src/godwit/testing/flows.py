@@ -207,23 +207,8 @@ def cluster(
 
     Parameters
     ----------
-    flow
-        The flow. Its sources are stand-ins (`gw.testing.stream`), Godwit's own sources, or
-        DataFrames, of which only the columns are used; maps over DataFrames need a Spark session.
-    executors
-        Number of simulated executors of one lane each, named ``"1"``, ``"2"``, ...; or name →
-        number of lanes.
-    checkpoint
-        Directory of the checkpoint, which is resumed if it has epochs; by default a temporary one.
-    now
-        Time of the test's clock at the beginning, a datetime or ISO 8601 text; by default the time
-        of the call. The clock advances only by `Run.advance`.
-    policy
-        Settings for recovery after the loss of an executor, and for copies of state; see
-        `gw.Policy`.
-    components
-        Component → names of its operators, which run in the same lanes; by default each operator is
-        a component, of the same name.
+    flow, executors, checkpoint, now, policy, components
+        As for `run`. The clock advances only by `Run.advance`.
 
     Returns
     -------
@@ -621,14 +606,8 @@ class Run:
 
         Parameters
         ----------
-        operator
-            Name of a join with ``spread=``, or of a ``process`` with ``merge=``.
-        key
-            The key's value; if there are several key columns, a tuple of their values, in the order
-            of ``key_by``.
-        left, right
-            For a join: numbers of parts that the left rows and the right rows are divided into. For
-            ``process``: `left` is the number of parts, and `right` must be 1.
+        operator, key, left, right
+            As for ``query.hot_keys.spread``.
 
         Raises
         ------
@@ -659,11 +638,8 @@ class Run:
 
         Parameters
         ----------
-        operator
-            Name of a join with ``spread=``, or of a ``process`` with ``merge=``.
-        key
-            The key's value; if there are several key columns, a tuple of their values, in the order
-            of ``key_by``.
+        operator, key
+            As for `spread`.
 
         Raises
         ------

@@ -9,6 +9,9 @@ asked to), and an aggregate of nothing is null, except counts, which are 0.
 Every one takes ``where``, a condition on the columns of a row
 (`godwit.operators.aggregates.conditions`): rows for which it is false or null are left out, as by
 ``FILTER (WHERE ...)`` in SQL.
+
+All raise `InvalidFlowError`: the call, if an option is not valid; `explain` and `start`, if a
+column does not exist or has a type that the aggregate does not take.
 """
 
 from __future__ import annotations
@@ -177,12 +180,6 @@ def sum(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - 
     where
         Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
 
-    Raises
-    ------
-    InvalidFlowError
-        If an option is not valid. If a column does not exist or has another type, when the flow is
-        explained or started.
-
     Examples
     --------
     >>> results(total=gw.sum("delay"))
@@ -203,12 +200,6 @@ def min(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - 
         Column of numbers, booleans, dates, timestamps, durations, text or binary.
     where
         Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
-
-    Raises
-    ------
-    InvalidFlowError
-        If an option is not valid. If a column does not exist or has another type, when the flow is
-        explained or started.
 
     Examples
     --------
@@ -231,12 +222,6 @@ def max(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - 
     where
         Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
 
-    Raises
-    ------
-    InvalidFlowError
-        If an option is not valid. If a column does not exist or has another type, when the flow is
-        explained or started.
-
     Examples
     --------
     >>> results(worst=gw.max("delay"))
@@ -257,12 +242,6 @@ def mean(column: str, *, where: str | None = None) -> Aggregate:
         Column of integers, floats or decimals.
     where
         Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
-
-    Raises
-    ------
-    InvalidFlowError
-        If an option is not valid. If a column does not exist or has another type, when the flow is
-        explained or started.
 
     Examples
     --------
@@ -293,12 +272,6 @@ def variance(column: str, *, population: bool = False, where: str | None = None)
     where
         Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
 
-    Raises
-    ------
-    InvalidFlowError
-        If an option is not valid. If a column does not exist or has another type, when the flow is
-        explained or started.
-
     Examples
     --------
     >>> round(results(spread=gw.variance("delay"))["spread"], 1)
@@ -322,12 +295,6 @@ def stddev(column: str, *, population: bool = False, where: str | None = None) -
         whole population, null without any value.
     where
         Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
-
-    Raises
-    ------
-    InvalidFlowError
-        If an option is not valid. If a column does not exist or has another type, when the flow is
-        explained or started.
 
     Examples
     --------
@@ -353,12 +320,6 @@ def first(column: str, *, ignore_nulls: bool = False, where: str | None = None) 
     where
         Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
 
-    Raises
-    ------
-    InvalidFlowError
-        If an option is not valid. If a column does not exist or has another type, when the flow is
-        explained or started.
-
     Examples
     --------
     >>> results(first=gw.first("origin"))
@@ -382,12 +343,6 @@ def last(column: str, *, ignore_nulls: bool = False, where: str | None = None) -
         last value that is not null.
     where
         Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
-
-    Raises
-    ------
-    InvalidFlowError
-        If an option is not valid. If a column does not exist or has another type, when the flow is
-        explained or started.
 
     Examples
     --------
@@ -413,12 +368,6 @@ def approx_distinct(column: str, *, error: float = 0.02, where: str | None = Non
         power of two: 4 KiB by default. Small numbers are almost exact.
     where
         Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
-
-    Raises
-    ------
-    InvalidFlowError
-        If an option is not valid. If a column does not exist or has another type, when the flow is
-        explained or started.
 
     Examples
     --------
@@ -464,12 +413,6 @@ def top_k(column: str, k: int, *, by: str | None = None, where: str | None = Non
     where
         Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
 
-    Raises
-    ------
-    InvalidFlowError
-        If an option is not valid. If a column does not exist or has another type, when the flow is
-        explained or started.
-
     Examples
     --------
     >>> results(worst=gw.top_k("origin", 2, by="delay"))
@@ -496,12 +439,6 @@ def collect_set(column: str, limit: int = 100, *, where: str | None = None) -> A
     where
         Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
 
-    Raises
-    ------
-    InvalidFlowError
-        If an option is not valid. If a column does not exist or has another type, when the flow is
-        explained or started.
-
     Examples
     --------
     >>> results(delays=gw.collect_set("delay"))
@@ -525,12 +462,6 @@ def collect_list(column: str, limit: int = 100, *, where: str | None = None) -> 
     where
         Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
 
-    Raises
-    ------
-    InvalidFlowError
-        If an option is not valid. If a column does not exist or has another type, when the flow is
-        explained or started.
-
     Examples
     --------
     >>> results(delays=gw.collect_list("delay"))
@@ -552,12 +483,6 @@ def count_distinct(column: str, *, where: str | None = None) -> Aggregate:
         Column of numbers, booleans, dates, timestamps, durations, text or binary.
     where
         Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
-
-    Raises
-    ------
-    InvalidFlowError
-        If an option is not valid. If a column does not exist or has another type, when the flow is
-        explained or started.
 
     Examples
     --------
@@ -585,12 +510,6 @@ def max_by(column: str, by: str, *, where: str | None = None) -> Aggregate:
     where
         Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
 
-    Raises
-    ------
-    InvalidFlowError
-        If an option is not valid. If a column does not exist or has another type, when the flow is
-        explained or started.
-
     Examples
     --------
     >>> results(where_worst=gw.max_by("origin", "delay"))
@@ -615,12 +534,6 @@ def min_by(column: str, by: str, *, where: str | None = None) -> Aggregate:
         Column to compare, of the same types.
     where
         Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
-
-    Raises
-    ------
-    InvalidFlowError
-        If an option is not valid. If a column does not exist or has another type, when the flow is
-        explained or started.
 
     Examples
     --------
@@ -653,12 +566,6 @@ def approx_percentile(
     where
         Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
 
-    Raises
-    ------
-    InvalidFlowError
-        If an option is not valid. If a column does not exist or has another type, when the flow is
-        explained or started.
-
     Examples
     --------
     >>> round(results(p90=gw.approx_percentile("delay", 0.9, error=0.001))["p90"], 1)
@@ -683,12 +590,6 @@ def approx_median(column: str, *, error: float = 0.01, where: str | None = None)
         Maximum relative error of the result, 0.001 to 0.25.
     where
         Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
-
-    Raises
-    ------
-    InvalidFlowError
-        If an option is not valid. If a column does not exist or has another type, when the flow is
-        explained or started.
 
     Examples
     --------

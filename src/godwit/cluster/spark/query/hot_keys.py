@@ -99,11 +99,8 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
 
         Parameters
         ----------
-        operator
-            Name of a join with ``spread=``, or of a ``process`` with ``merge=``.
-        key
-            The key's value; if there are several key columns, a tuple of their values, in the order
-            of ``key_by``.
+        operator, key
+            As for `spread`.
 
         Raises
         ------

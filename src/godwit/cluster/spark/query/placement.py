@@ -138,8 +138,13 @@ End = TypeVar("End")
 class Pending(ABC, Generic[End]):
     """A requested change that is carried out in the background."""
 
-    def __init__(self, id: str, conducting: SharedConductor) -> None:  # noqa: A002  its name in events
-        self.id, self._conducting = id, conducting
+    def __init__(
+        self,
+        id: str,  # noqa: A002  its name in events
+        conducting: SharedConductor,
+        others: tuple[str, ...] = (),  # changes that belong to it
+    ) -> None:
+        self.id, self._conducting, self._others = id, conducting, others
 
     def __repr__(self) -> str:
         return f"<{self._description}: {'done' if self.done else 'under way'}>"
@@ -219,6 +224,9 @@ class Pending(ABC, Generic[End]):
         >>> migration.cancel("it can wait")  # doctest: +SKIP
         """
         self._conducting.cancel(self.id, reason)
+        for other in self._others:
+            with suppress(MigrationError):  # it has ended by itself
+                self._conducting.cancel(other, reason)
 
 
 class Migration(Pending["EndMigration"]):
@@ -251,8 +259,8 @@ class Migration(Pending["EndMigration"]):
         *,
         others: tuple[str, ...] = (),  # further ones, where key groups have two slots
     ) -> None:
-        super().__init__(migration, conducting)
-        self.component, self._others = component, others
+        super().__init__(migration, conducting, others)
+        self.component = component
 
     @property
     def _description(self) -> str:
@@ -273,29 +281,6 @@ class Migration(Pending["EndMigration"]):
             moved=sum(end.moved for end in known),
             withdrawn=sum(end.withdrawn for end in known),
         )
-
-    def cancel(self, reason: str = "cancelled by the user") -> None:
-        """Cancel the migration: key groups that have moved stay, and the others do not move.
-
-        Parameters
-        ----------
-        reason
-            Text for the event `godwit.events.MigrationCancelled`.
-
-        Raises
-        ------
-        MigrationError
-            If it has ended already.
-
-        Examples
-        --------
-        >>> migration = query.migrate({2: "local-1"}, component="by_plane")  # doctest: +SKIP
-        >>> migration.cancel("it can wait")  # doctest: +SKIP
-        """
-        super().cancel(reason)
-        for other in self._others:
-            with suppress(MigrationError):  # it has ended by itself
-                self._conducting.cancel(other, reason)
 
 
 class QueryPlacement:
@@ -400,37 +385,8 @@ class QueryPlacement:
 
         Parameters
         ----------
-        plan
-            Key group → name of its new executor; key groups that are not named stay. Or the whole
-            target, a `godwit.Assignment`. Or a planner's solution (see `problem`), whose order of
-            moves is kept.
-        component
-            Name of the component whose key groups move; may be left out if the flow has only one.
-        strategy
-            ``"live"``: state is copied in the background, and each key group switches between two
-            epochs once its copy is nearly up to date (paper 1 §3.2). ``"disruptive"``: all switch
-            now, and the next epoch loads their state first. ``"stop_the_world"``: no epoch runs
-            until all state is copied. ``"instant"``: no state moves; rows go to empty slots at the
-            destination, and windows are merged from both slots. ``"smooth"``: the same, but rows of
-            panes that have begun go to the old place. The last two are only for two-phase windows,
-            for which ``"instant"`` is the default; otherwise it is ``"live"``.
-        bounds
-            Limits on the key groups and bytes that are in flight at once; see `godwit.Bounds`,
-            whose defaults apply without it.
-
-        Returns
-        -------
-        Migration
-            The change, which goes on in the background; ``wait()`` waits for its end.
-
-        Raises
-        ------
-        InvalidPlanError
-            If `plan` is no plan, leaves out key groups, or names one or an executor that does not
-            exist.
-        MigrationError
-            If the component is being migrated already (a migration of the controller is cancelled
-            instead), cannot be migrated by that strategy, or the query has stopped.
+        plan, component, strategy, bounds
+            As for `Query.migrate`, which is this method.
 
         Examples
         --------
@@ -718,30 +674,8 @@ class QueryPlacement:
 
         Parameters
         ----------
-        planner
-            Name of a planner; ``godwit plan --help`` lists them.
-        component
-            Name of the component; may be left out if the flow has only one.
-        limits
-            Limits on the cost and the balance of the plan, as in
-            ``godwit.planning.Limits(max_moves=16)``; by default none.
-        strategy, bounds
-            How the key groups move, as for `migrate`.
-        **options
-            Options of the planner. For example, `milp` stops within 1 % of the mean load of the
-            optimum; with ``gap=0`` it searches for the optimum, up to its time limit.
-
-        Returns
-        -------
-        Migration or None
-            The migration, which goes on in the background; ``None`` if the plan has no moves.
-
-        Raises
-        ------
-        InvalidProblemError
-            If the planner does not exist, cannot solve the problem, or does not have an option.
-        InvalidPlanError
-            If the planner found no plan within the limits.
+        planner, component, limits, strategy, bounds, **options
+            As for `Query.balance`, which is this method.
 
         Examples
         --------
@@ -778,7 +712,7 @@ class QueryPlacement:
         solution
             Result of a planner for `problem` without a component.
         strategy, bounds
-            How the key groups move, as for `migrate`.
+            How the key groups move, as for `Query.migrate`.
 
         Returns
         -------
@@ -822,25 +756,10 @@ class QueryPlacement:
     ) -> tuple[Migration, ...]:
         """Move all key groups away from an executor, and let none move to it from now on.
 
-        The executor itself is not removed. If the moves cannot be planned or begun, it is not
-        drained.
-
         Parameters
         ----------
-        executor
-            Name of the executor.
-        strategy, bounds
-            How the key groups move, as for `migrate`.
-
-        Returns
-        -------
-        tuple of Migration
-            One for each component with key groups there; the executor is empty when all have ended.
-
-        Raises
-        ------
-        InvalidPlanError
-            If there is no executor of that name, or it is the only one.
+        executor, strategy, bounds
+            As for `Query.drain`, which is this method.
 
         Examples
         --------

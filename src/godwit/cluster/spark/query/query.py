@@ -448,15 +448,18 @@ class Query:
         ----------
         plan
             Key group → name of its new executor; key groups that are not named stay. Or the whole
-            target, a `godwit.Assignment`. Or a planner's solution.
+            target, a `godwit.Assignment`. Or a planner's solution (see `QueryPlacement.problem`),
+            whose order of moves is kept.
         component
             Name of the component whose key groups move; may be left out if the flow has only one.
         strategy
             ``"live"``: state is copied in the background, and each key group switches between two
             epochs once its copy is nearly up to date. ``"disruptive"``: all switch now, and the
             next epoch loads their state first. ``"stop_the_world"``: no epoch runs until all state
-            is copied. ``"instant"`` and ``"smooth"``: no state moves; only for two-phase windows,
-            for which ``"instant"`` is the default; otherwise it is ``"live"``.
+            is copied. ``"instant"``: no state moves; rows go to empty slots at the destination, and
+            windows are merged from both slots. ``"smooth"``: the same, but rows of panes that have
+            begun go to the old place. The last two are only for two-phase windows, for which
+            ``"instant"`` is the default; otherwise it is ``"live"``.
         bounds
             Limits on the key groups and bytes that are in flight at once; see `godwit.Bounds`,
             whose defaults apply without it.
@@ -509,7 +512,8 @@ class Query:
         strategy, bounds
             How the key groups move, as for `migrate`.
         **options
-            Options of the planner, as in ``gap=0``.
+            Options of the planner. For example, `milp` stops within 1 % of the mean load of the
+            optimum; with ``gap=0`` it searches for the optimum, up to its time limit.
 
         Returns
         -------
@@ -545,7 +549,7 @@ class Query:
         """Move all key groups away from an executor, and let none move to it from now on.
 
         Same as ``query.placement.drain``. The executor itself is not removed; for that, see
-        `scale`.
+        `scale`. If the moves cannot be planned or begun, it is not drained.
 
         Parameters
         ----------
@@ -584,8 +588,9 @@ class Query:
     ) -> Scaling:
         """Change the number of executors, while the stream runs.
 
-        Same as ``query.scaling.scale``. Executors that are added get key groups once they run;
-        executors that are removed are emptied first.
+        Same as ``query.scaling.scale``. To add executors, Godwit requests them from the cluster
+        manager; they get key groups once they run. To remove executors, Godwit empties those with
+        the least state (draining ones first), and returns them to the cluster between two epochs.
 
         Parameters
         ----------

@@ -471,36 +471,10 @@ class QueryScaling:
     ) -> Scaling:
         """Change the number of executors while the query runs.
 
-        To add executors, Godwit requests them from the cluster manager; they get key groups once
-        they run. To remove executors, Godwit empties those with the least state (draining ones
-        first), and returns them to the cluster between two epochs.
-
         Parameters
         ----------
-        executors
-            Target number of executors.
-        planner
-            Name of the planner that chooses which key groups move; ``godwit plan --help`` lists
-            them.
-        strategy, bounds
-            How the key groups move, as for `Query.migrate`.
-        timeout_s
-            Maximum time to wait for executors that were requested, in seconds; by default
-            ``executors_timeout_s`` of `godwit.Sizing`. After that the scaling ends with a
-            `ScalingError`; executors that have joined stay in use.
-
-        Returns
-        -------
-        Scaling
-            The change, which goes on in the background; ``wait()`` waits for its end.
-
-        Raises
-        ------
-        ScalingError
-            If the number is not valid, the cluster manager cannot add or remove executors, another
-            scaling is in progress, or the query has stopped.
-        InvalidProblemError
-            If the planner does not exist.
+        executors, planner, strategy, bounds, timeout_s
+            As for `Query.scale`, which is this method.
 
         Examples
         --------
