@@ -1,5 +1,6 @@
 """The runtime on Spark: one epoch as one chain of stages, placed on chosen executors.
 
-`epoch` carries out one epoch on the driver, `source_side` and `lane` are what its stages run,
-`exchange` is the shuffle and the placement between them, `query` is what the user holds.
+`query` is what the user holds; `run` is one run on the driver; `stages` are an epoch as Spark jobs,
+and `resident` are lanes that wait for small epochs; `platform` has executors, `observe` events and
+figures.
 """

@@ -141,10 +141,7 @@ _BYTES_FIRST = 10.0
 
 
 class PendingFiles:
-    """Estimates the rows of files that file sources have not read yet.
-
-    now_s: A clock that never runs backwards, in seconds.
-    """
+    """Estimates the rows of files that file sources have not read yet."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s

@@ -136,15 +136,13 @@ class EpochLanes:
         self._failures, self.epochs = 0, self.epochs + 1
         return reports
 
-    def yield_cores(self) -> None:
-        """End the prepared lanes, to free their cores for an epoch with many rows."""
-        self.release()
-
     def release(self) -> None:
-        """End the prepared lanes, since no epoch begins now."""
+        """End the prepared lanes: no epoch begins now, or one with many rows needs their cores."""
         job = self._taken()
         if job is not None:
             job.close_channels()
+
+    yield_cores = release
 
     def close(self) -> None:
         """End the lanes, and start no others."""

@@ -73,7 +73,7 @@ class ControllerThread:
 
     def __init__(
         self,
-        settings: Control,  # settings, flow: What the user wants, and for which flow
+        settings: Control,
         flow: CompiledFlow,
         *,
         conducting: SharedConductor,  # the conductor

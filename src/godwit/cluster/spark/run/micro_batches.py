@@ -39,14 +39,13 @@ _NAMES = ("", ".compact")
 
 
 class MicroBatches:
-    """Spark's log of one query, as far as micro-batches go.
+    """Spark's log of one query, as far as micro-batches go."""
 
-    storage: The checkpoint; Spark's log is a directory of it.
-    lines: The number of Spark's source that each line of an entry is of
-    (`godwit.checkpoint.spark_log`).
-    """
-
-    def __init__(self, storage: CheckpointStorage, lines: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        storage: CheckpointStorage,  # the checkpoint; Spark's log is a directory of it
+        lines: tuple[int, ...],  # number of the source that each line of an entry is of
+    ) -> None:
         self._storage, self._lines = storage, lines
 
     def identify(self, number: int, last: BatchRef | None) -> BatchRef | None:

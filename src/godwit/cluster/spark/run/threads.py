@@ -43,13 +43,14 @@ def one_line(error: BaseException) -> str:
 
 
 class Guard:
-    """Carries out steps of a thread, and tells what they raise.
+    """Carries out steps of a thread, and tells what they raise."""
 
-    what: What the steps do, as in "watching executors".
-    announce: Takes `what` and the error in one line, for an event; ``None``: there is only the log.
-    """
-
-    def __init__(self, what: str, announce: Callable[[str, str], None] | None = None) -> None:
+    def __init__(
+        self,
+        what: str,  # the steps do, as in "watching executors"
+        # takes `what` and the error in one line, for an event; ``None``: there is only the log
+        announce: Callable[[str, str], None] | None = None,
+    ) -> None:
         self._what, self._announce = what, announce
         self._told: set[str] = set()
 
@@ -83,8 +84,7 @@ class Guard:
 class DaemonPool:
     """Threads that carry out calls in the order in which they come, and that no exit waits for.
 
-    threads: How many at most; they start as calls come.
-    name: Of the threads.
+    At most `threads` of them are started, as calls come.
     """
 
     def __init__(self, threads: int, name: str) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.serializers import CloudPickleSerializer, NoOpSerializer
@@ -32,33 +33,12 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JvmClasses:
-    """Handles of the Spark, Scala and Java classes that an epoch calls."""
-
-    array_list: Any
-    broadcast_threshold: int
-    bytes_tag: Any
-    collect_and_serve: Any
-    convert: Any
-    hash_map: Any
-    local_limit: Any
-    pairwise_rdd: Any
-    pruned: Any
-    python_partitioner: Any
-    python_rdd: Any
-    simple_python_function: Any
-    tuple2: Any
-    uuid_of: Any
-    value_of_pair: Any
-
-
 @lru_cache(maxsize=1)
-def jvm_classes(spark: SparkContext) -> JvmClasses:
-    """Return the classes of the JVM that a Spark context uses."""
+def jvm_classes(spark: SparkContext) -> SimpleNamespace:
+    """Return handles of the Spark, Scala and Java classes that an epoch calls."""
     view: Any = spark._jvm  # noqa: SLF001  the gateway has no public name
     byte_array = view.java.lang.Class.forName("[B")
-    return JvmClasses(
+    return SimpleNamespace(
         array_list=view.java.util.ArrayList,
         broadcast_threshold=view.PythonUtils.getBroadcastThreshold(spark._jsc),  # noqa: SLF001
         bytes_tag=view.scala.reflect.ClassTag.apply(byte_array),

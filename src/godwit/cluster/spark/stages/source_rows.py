@@ -125,8 +125,9 @@ _QUERY = "sql.streaming.queryId"
 _EXECUTION = "spark.sql.execution.id"
 
 
-_ROWS_AT_MOST: Final = 10_000
-_BYTES_AT_MOST: Final = 2**20
+ROWS_HERE: Final = 10_000
+BYTES_HERE: Final = 2**20
+"""Rows and bytes that the driver reads itself, at most."""
 
 
 class SourceRows:
@@ -142,8 +143,8 @@ class SourceRows:
         schema: pa.Schema,
         *,
         # how much the driver takes, and what it expects to be worth taking
-        rows_at_most: int = _ROWS_AT_MOST,
-        bytes_at_most: int = _BYTES_AT_MOST,
+        rows_at_most: int = ROWS_HERE,
+        bytes_at_most: int = BYTES_HERE,
     ) -> None:
         self.latest: Any = None  # the RDD of the JVM that was last read; ``None`` before the first
         self._schema = schema

@@ -15,6 +15,7 @@ import heapq
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.cluster.spark.stages import pickling
+from godwit.cluster.spark.stages.source_rows import BYTES_HERE, ROWS_HERE
 from godwit.cluster.spark.stages.stages import EpochRows
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from godwit.engine.lane.source_side import NumberedSplit
     from godwit.sources.source import Split
 
-ROWS_HERE: Final = 10_000
-BYTES_HERE: Final = 2**20
-"""Rows and bytes that the driver reads itself, at most."""
 _TASKS_A_CORE: Final = 4
 
 

@@ -11,12 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from godwit.checkpoint.records import POSITIONS, BatchRef
-from godwit.cluster.spark.stages.split_rows import (
-    BYTES_HERE,
-    ROWS_HERE,
-    assign_splits,
-    distribute_splits,
-)
+from godwit.cluster.spark.stages.source_rows import BYTES_HERE, ROWS_HERE
+from godwit.cluster.spark.stages.split_rows import assign_splits, distribute_splits
 from godwit.cluster.spark.stages.stages import EpochRows
 from godwit.engine.cluster import SourceBatch
 from godwit.engine.lane.source_side import NumberedSplit
