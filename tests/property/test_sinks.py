@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.epoch_rows import SCHEMA, EpochRows, context, rows
 
+import godwit as gw
 from godwit.sinks.parquet_files import NULL_PARTITION, partition_directories
-from godwit.sinks.parquet_sink import ParquetSink
 from godwit.sinks.postgres_copy import csv_rows
 from godwit.sinks.rows import last_of_each_key, without_replaced_rows
 from godwit.sinks.simple_sinks import MemorySink
@@ -71,7 +71,7 @@ def test_any_order_of_deliveries_ends_in_the_same_results(
     memory = MemorySink()
     memory.open(context())
     with tempfile.TemporaryDirectory() as directory:
-        parquet = ParquetSink(directory, partition_by="plane")
+        parquet = gw.sinks.parquet(directory, partition_by="plane")
         parquet.open(context())
         for output in [*again, *outputs, *again]:
             memory.deliver(output)

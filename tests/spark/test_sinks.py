@@ -16,7 +16,6 @@ import godwit as gw
 from godwit.cluster.spark.run.cluster import SinkSession
 from godwit.model.errors import SinkError
 from godwit.sinks.parquet_directory import latest_epoch
-from godwit.sinks.parquet_sink import ParquetSink
 from godwit.sinks.simple_sinks import ForeachSink, MemorySink
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ EPOCHS = [
 def test_spark_reads_the_directory_as_one_table_with_a_column_for_the_epoch(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    sink = ParquetSink(tmp_path)
+    sink = gw.sinks.parquet(tmp_path)
     sink.open(context())
     for epoch in EPOCHS:
         sink.deliver(epoch)
@@ -52,7 +51,7 @@ def test_spark_reads_the_directory_as_one_table_with_a_column_for_the_epoch(
 def test_spark_reads_partition_values_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
     planes = ["żółw", "a/b=c", "50% of {x}", "a:b", 'quo"te', None, "tab\t", "a b", "^~!$&,;"]
     table = pa.table({"plane": planes, "total": range(len(planes))}, schema=SCHEMA)
-    sink = ParquetSink(tmp_path, partition_by="plane")
+    sink = gw.sinks.parquet(tmp_path, partition_by="plane")
     sink.open(context())
     sink.deliver(EpochRows(epoch=0, table=table))
     found = spark.read.parquet(str(tmp_path)).orderBy("total").select("plane").collect()
@@ -62,7 +61,7 @@ def test_spark_reads_partition_values_as_they_were(spark: SparkSession, tmp_path
 def test_spark_reads_partition_values_whose_capitals_are_escaped(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    sink = ParquetSink(tmp_path, partition_by="plane")
+    sink = gw.sinks.parquet(tmp_path, partition_by="plane")
     sink.open(context())
     sink._fold_case = True
     sink.deliver(rows(0, ("N1 %2F", 1), ("n1 %2f", 2), ("\u00d6Z", 3)))
@@ -136,7 +135,7 @@ def test_windows_reach_every_target_whatever_the_zone_of_the_session_is_called(
 def test_an_empty_complete_epoch_does_not_stop_spark_from_reading_the_others(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    sink = ParquetSink(tmp_path, partition_by=["plane"])
+    sink = gw.sinks.parquet(tmp_path, partition_by=["plane"])
     sink.open(context(complete=True))
     sink.deliver(EPOCHS[0])
     sink.deliver(rows(1))

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from tests.support.epoch_rows import context
 
-from godwit.sinks.postgres_sink import PostgresSink
+import godwit as gw
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from godwit.sinks.postgres_sink import PostgresSink
     from godwit.sinks.sink import SinkContext
 
 __all__ = ["execute", "opened"]
@@ -31,7 +32,7 @@ def opened(
     dsn: Any, ctx: SinkContext | None = None, table: str = "target", **options: Any
 ) -> Iterator[PostgresSink]:
     """Yield a sink of (plane, total) rows, unless `ctx` says otherwise, and close it."""
-    sink = PostgresSink(dsn, table, **options)
+    sink = gw.sinks.postgres(dsn, table, **options)
     try:
         sink.open(ctx or context())
         yield sink

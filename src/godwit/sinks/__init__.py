@@ -149,20 +149,12 @@ def parquet(
     --------
     >>> flow.sink("stored", by_plane, gw.sinks.parquet("out/by_plane", compression="zstd"))
     """
+    options = dict(locals())  # the arguments
     from godwit.sinks.parquet_sink import ParquetSink  # noqa: PLC0415  loads Arrow's file formats
 
     _check_path("Parquet", path)
     _check_columns("Parquet", partition_by=partition_by)
-    return ParquetSink(
-        path,
-        partition_by=partition_by,
-        compression=compression,
-        keep=keep,
-        filesystem=filesystem,
-        max_partitions=max_partitions,
-        lane_bytes=lane_bytes,
-        rejects=rejects,
-    )
+    return ParquetSink(**options)
 
 
 @user_call
@@ -217,6 +209,7 @@ def postgres(
     >>> gw.sinks.postgres("postgresql://host/db", "public.by_plane", mode="upsert")
     gw.sinks.postgres('dbname=db host=host', 'public.by_plane', mode='upsert')
     """
+    options = dict(locals())  # the arguments
     with needs_package("The PostgreSQL sink", "psycopg", "postgres", SinkError):
         from godwit.sinks.postgres_sink import PostgresSink  # noqa: PLC0415 - psycopg is optional
     if not isinstance(dsn, str | Mapping):
@@ -224,15 +217,7 @@ def postgres(
     if not isinstance(table, str):
         raise _wrong_kind("PostgreSQL", "table", table, '"table" or "schema.table"')
     _check_columns("PostgreSQL", keys=keys)
-    return PostgresSink(
-        dsn,
-        table,
-        mode=mode,
-        keys=keys,
-        create=create,
-        epoch_column=epoch_column,
-        rejects=rejects,
-    )
+    return PostgresSink(**options)
 
 
 @user_call
@@ -290,20 +275,12 @@ def delta(
     >>> gw.sinks.delta("s3://bucket/by_plane", mode="upsert")
     gw.sinks.delta('s3://bucket/by_plane', mode='upsert')
     """
+    options = dict(locals())  # the arguments
     with needs_package("The Delta sink", "deltalake", "delta", SinkError):
         from godwit.sinks.delta_sink import DeltaSink  # noqa: PLC0415 - deltalake is optional
     _check_path("Delta", path)
     _check_columns("Delta", keys=keys, partition_by=partition_by)
-    return DeltaSink(
-        path,
-        mode=mode,
-        keys=keys,
-        partition_by=partition_by,
-        storage_options=storage_options,
-        max_partitions=max_partitions,
-        lane_bytes=lane_bytes,
-        rejects=rejects,
-    )
+    return DeltaSink(**options)
 
 
 @user_call
@@ -354,6 +331,7 @@ def iceberg(
     >>> gw.sinks.iceberg("analytics.by_plane", catalog=catalog, mode="upsert")
     gw.sinks.iceberg('analytics.by_plane', mode='upsert')
     """
+    options = dict(locals())  # the arguments
     with needs_package("The Iceberg sink", "pyiceberg", "iceberg", SinkError):
         from godwit.sinks.iceberg_sink import IcebergSink  # noqa: PLC0415 - pyiceberg is optional
     if not isinstance(table, str) or not table:
@@ -361,7 +339,7 @@ def iceberg(
     if not isinstance(catalog, str | Mapping):
         raise _wrong_kind("Iceberg", "catalog", catalog, "a catalog's name, or its properties")
     _check_columns("Iceberg", keys=keys)
-    return IcebergSink(table, catalog=catalog, mode=mode, keys=keys, rejects=rejects)
+    return IcebergSink(**options)
 
 
 @user_call
@@ -445,25 +423,11 @@ def kafka(
     >>> gw.sinks.kafka("broker:9092", "delays", key="plane")
     gw.sinks.kafka('broker:9092', 'delays')
     """
+    options = dict(locals())  # the arguments
     with needs_package("The Kafka sink", "confluent-kafka", "kafka", SinkError):
         from godwit.sinks.kafka_sink import KafkaSink  # noqa: PLC0415 - confluent-kafka is optional
     _check_columns("Kafka", key=key)
-    return KafkaSink(
-        servers,
-        topic,
-        value=value,
-        key=key,
-        key_format=key_format,
-        headers=headers,
-        topic_column=topic_column,
-        partition_column=partition_column,
-        partitioner=partitioner,
-        exactly_once=exactly_once,
-        transaction_timeout=transaction_timeout,
-        timeout=timeout,
-        config=config,
-        rejects=rejects,
-    )
+    return KafkaSink(**options)
 
 
 @user_call

@@ -64,7 +64,6 @@ from godwit.sinks.rows import (
     storable_schema,
     with_plain_types,
 )
-from godwit.sinks.sink import LANE_BYTES, MAX_PARTITIONS
 from godwit.sinks.target_sink import (
     TargetSink,
     is_shared,
@@ -110,13 +109,13 @@ class DeltaSink(TargetSink):
         self,
         path: str | os.PathLike[str],
         *,
-        mode: Literal["append", "upsert"] = "append",
-        keys: str | Sequence[str] | None = None,
-        partition_by: str | Sequence[str] = (),
-        storage_options: Mapping[str, str] | None = None,
-        max_partitions: int = MAX_PARTITIONS,
-        lane_bytes: int = LANE_BYTES,
-        rejects: Sink | None = None,
+        mode: Literal["append", "upsert"],
+        keys: str | Sequence[str] | None,
+        partition_by: str | Sequence[str],
+        storage_options: Mapping[str, str] | None,
+        max_partitions: int,
+        lane_bytes: int,
+        rejects: Sink | None,
     ) -> None:
         check_mode("Delta sink", mode, keys)
         self._path = os.fspath(path)

@@ -74,10 +74,10 @@ class IcebergSink(TargetSink):
         self,
         table: str,
         *,
-        catalog: str | Mapping[str, str] = "default",
-        mode: Literal["append", "upsert"] = "append",
-        keys: str | Sequence[str] | None = None,
-        rejects: Sink | None = None,
+        catalog: str | Mapping[str, str],
+        mode: Literal["append", "upsert"],
+        keys: str | Sequence[str] | None,
+        rejects: Sink | None,
     ) -> None:
         check_mode("Iceberg sink", mode, keys)
         self._table_name = table

@@ -75,7 +75,6 @@ from godwit.sinks.rows import (
     require_columns,
     storable_schema,
 )
-from godwit.sinks.sink import LANE_BYTES, MAX_PARTITIONS
 from godwit.sinks.target_sink import TargetSink, is_shared, point_without_history
 
 if TYPE_CHECKING:
@@ -178,13 +177,13 @@ class ParquetSink(TargetSink):
         self,
         path: str | os.PathLike[str],
         *,
-        partition_by: str | Sequence[str] = (),
-        compression: str = "zstd",
-        keep: int | None = None,
-        filesystem: pafs.FileSystem | None = None,
-        max_partitions: int = MAX_PARTITIONS,
-        lane_bytes: int = LANE_BYTES,
-        rejects: Sink | None = None,
+        partition_by: str | Sequence[str],
+        compression: str,
+        keep: int | None,
+        filesystem: pafs.FileSystem | None,
+        max_partitions: int,
+        lane_bytes: int,
+        rejects: Sink | None,
     ) -> None:
         if compression != "none" and not _is_codec(compression):
             raise SinkError(

@@ -276,11 +276,11 @@ class PostgresSink(TargetSink):
         dsn: str | Mapping[str, Any],
         table: str,
         *,
-        mode: Literal["append", "upsert"] = "append",
-        keys: str | Sequence[str] | None = None,
-        create: bool = True,
-        epoch_column: str | None = None,
-        rejects: Sink | None = None,
+        mode: Literal["append", "upsert"],
+        keys: str | Sequence[str] | None,
+        create: bool,
+        epoch_column: str | None,
+        rejects: Sink | None,
     ) -> None:
         check_mode(f"PostgreSQL sink on table {table}", mode, keys)
         if not all(table.split(".")) or table.count(".") > 1 or "\0" in table:

@@ -134,18 +134,11 @@ def parquet(
     >>> gw.sources.parquet("s3://bucket/flights", schema="plane string, delay int").schema.names
     ['plane', 'delay']
     """
+    options = dict(locals())  # the arguments
     from godwit.sources.file_formats import ParquetFormat  # noqa: PLC0415  few programs read files
     from godwit.sources.files import FileSource  # noqa: PLC0415
 
-    return FileSource(
-        ParquetFormat(),
-        path,
-        schema=schema,
-        filesystem=filesystem,
-        pattern=pattern,
-        max_rows_per_epoch=max_rows_per_epoch,
-        max_files_per_epoch=max_files_per_epoch,
-    )
+    return FileSource(ParquetFormat(), **options)
 
 
 @user_call
@@ -182,18 +175,11 @@ def arrow(
     >>> gw.sources.arrow("in/", schema="plane string, delay int").schema.names
     ['plane', 'delay']
     """
+    options = dict(locals())  # the arguments
     from godwit.sources.file_formats import ArrowFormat  # noqa: PLC0415  few programs read files
     from godwit.sources.files import FileSource  # noqa: PLC0415
 
-    return FileSource(
-        ArrowFormat(),
-        path,
-        schema=schema,
-        filesystem=filesystem,
-        pattern=pattern,
-        max_rows_per_epoch=max_rows_per_epoch,
-        max_files_per_epoch=max_files_per_epoch,
-    )
+    return FileSource(ArrowFormat(), **options)
 
 
 @user_call
@@ -246,20 +232,11 @@ def json(
     >>> gw.sources.json("in/", schema="plane string, delay int", on_bad="skip").schema.names
     ['plane', 'delay']
     """
+    options = dict(locals())  # the arguments
     from godwit.sources.files import FileSource  # noqa: PLC0415  few programs read files
     from godwit.sources.text_formats import JsonFormat  # noqa: PLC0415
 
-    return FileSource(
-        JsonFormat(skips_bad=on_bad != "refuse"),
-        path,
-        schema=schema,
-        filesystem=filesystem,
-        pattern=pattern,
-        max_rows_per_epoch=max_rows_per_epoch,
-        max_files_per_epoch=max_files_per_epoch,
-        on_bad=on_bad,
-        rejects=rejects,
-    )
+    return FileSource(JsonFormat(skips_bad=on_bad != "refuse"), **options)
 
 
 @user_call
@@ -595,21 +572,7 @@ def kafka(
     >>> gw.sources.kafka("broker:9092", "flights", value="json", schema="plane string, delay int")
     gw.sources.kafka('broker:9092', ['flights'])
     """
+    options = dict(locals())  # the arguments
     with needs_package("The Kafka source", "confluent-kafka", "kafka", SourceError):
         from godwit.sources.kafka_source import KafkaSource  # noqa: PLC0415 - optional
-    return KafkaSource(
-        servers,
-        topics,
-        value=value,
-        schema=schema,
-        include=include,
-        start=start,
-        max_rows_per_epoch=max_rows_per_epoch,
-        isolation=isolation,
-        on_data_loss=on_data_loss,
-        on_bad=on_bad,
-        rejects=rejects,
-        group=group,
-        timeout=timeout,
-        config=config,
-    )
+    return KafkaSource(**options)

@@ -63,11 +63,11 @@ class FileSource(Source):
         file_format: FileFormat,
         path: str | os.PathLike[str],
         *,
-        schema: SchemaLike | None = None,
-        filesystem: pafs.FileSystem | None = None,
-        pattern: str | None = None,
-        max_rows_per_epoch: int | None = None,
-        max_files_per_epoch: int | None = None,
+        schema: SchemaLike | None,
+        filesystem: pafs.FileSystem | None,
+        pattern: str | None,
+        max_rows_per_epoch: int | None,
+        max_files_per_epoch: int | None,
         on_bad: str = "refuse",  # lines of text
         rejects: Any = None,
     ) -> None:

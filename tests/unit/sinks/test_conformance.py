@@ -15,9 +15,9 @@ import pytest
 from tests.support.epoch_rows import Committed, EpochRows, context, point, rows
 from tests.unit.sinks.test_target_sink import SqliteSink
 
+import godwit as gw
 from godwit.model.errors import SinkError
 from godwit.sinks.continuity import Position, Way, continue_delivery
-from godwit.sinks.parquet_sink import ParquetSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,23 +60,20 @@ def _parquet(path: Path) -> Target:
         files = path.glob("epoch=*/*.parquet")
         return pa.concat_tables([rows(0).table, *(pq.ParquetFile(file).read() for file in files)])
 
-    return Target(partial(ParquetSink, path), read, keeps_results=True)
+    return Target(partial(gw.sinks.parquet, path), read, keeps_results=True)
 
 
 def _delta(path: Path) -> Target:
-    from godwit.sinks.delta_sink import DeltaSink
 
     def read() -> pa.Table:
         query = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(path))
         return pa.table(query.execute("SELECT plane, total FROM t"))
 
-    return Target(partial(DeltaSink, path), read)
+    return Target(partial(gw.sinks.delta, path), read)
 
 
 def _iceberg(path: Path) -> Target:
     from pyiceberg.catalog import load_catalog
-
-    from godwit.sinks.iceberg_sink import IcebergSink
 
     name = "delays.by_plane"
     catalog = {"type": "sql", "uri": f"sqlite:///{path}/c.db", "warehouse": f"file://{path}"}
@@ -85,19 +82,17 @@ def _iceberg(path: Path) -> Target:
         with closing(load_catalog("default", **catalog)) as there:
             return there.load_table(name).scan().to_arrow()
 
-    return Target(partial(IcebergSink, name, catalog=catalog), read)
+    return Target(partial(gw.sinks.iceberg, name, catalog=catalog), read)
 
 
 def _postgres(dsn: str) -> Target:
     from tests.support.postgres_sinks import execute
 
-    from godwit.sinks.postgres_sink import PostgresSink
-
     def read() -> pa.Table:
         return rows(0, *execute(dsn, "SELECT plane, total FROM target")).table
 
     def make(**options: Any) -> Sink:
-        return PostgresSink(dsn, "target", **(options or {"epoch_column": "n"}))
+        return gw.sinks.postgres(dsn, "target", **(options or {"epoch_column": "n"}))
 
     return Target(make, read)
 

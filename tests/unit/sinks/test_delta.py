@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from tests.support.epoch_rows import Committed, EpochRows, context, point, rows
 
+import godwit as gw
 from godwit.model.errors import SinkError
 
 if TYPE_CHECKING:
@@ -52,9 +53,8 @@ def read(path: Path) -> list[tuple[Any, ...]]:
 
 
 def opened(path: Path, ctx: SinkContext | None = None, **options: Any) -> DeltaSink:
-    from godwit.sinks.delta_sink import DeltaSink
 
-    sink = DeltaSink(path, **options)
+    sink = gw.sinks.delta(path, **options)
     sink.open(ctx or context())
     return sink
 
@@ -535,10 +535,9 @@ def test_a_commit_that_fails_is_an_error_that_names_the_epoch(tmp_path: Path) ->
 def test_options_that_are_never_right_are_refused_at_once(
     options: dict[str, Any], message: str
 ) -> None:
-    from godwit.sinks.delta_sink import DeltaSink
 
     with pytest.raises(SinkError, match=message):
-        DeltaSink("out", **options)
+        gw.sinks.delta("out", **options)
 
 
 def test_a_key_that_the_merge_cannot_read_is_refused_at_open(tmp_path: Path) -> None:
@@ -577,11 +576,10 @@ def test_rows_that_the_table_cannot_take_are_found_before_they_are_committed(
 
 
 def test_secrets_in_options_and_uris_are_not_shown(tmp_path: Path) -> None:
-    from godwit.sinks.delta_sink import DeltaSink
 
     options = {"aws_secret_access_key": "hunter2", "conditional_put": "hunter2"}
     for path in ("abfss://container:hunter2@account/x", f"{tmp_path}/hunter2"):
-        sink = DeltaSink(path, storage_options=options)
+        sink = gw.sinks.delta(path, storage_options=options)
         assert "container:hunter2" not in repr(sink)
         (tmp_path / "hunter2").write_text("no directory")
         with pytest.raises(SinkError) as caught:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from tests.support.epoch_rows import SCHEMA, EpochRows, context
 
+import godwit as gw
 from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles
 from godwit.model.errors import SinkError
 from godwit.sinks import delta_sink
@@ -34,9 +35,8 @@ REST = pa.table({"plane": ["N1"], "total": [6]}, schema=SCHEMA)
 
 
 def opened(path: Path | str, ctx: SinkContext | None = None, **options: Any) -> DeltaSink:
-    from godwit.sinks.delta_sink import DeltaSink
 
-    sink = DeltaSink(path, **{"lane_bytes": 0, **options})
+    sink = gw.sinks.delta(path, **{"lane_bytes": 0, **options})
     sink.open(ctx or context())
     return sink
 

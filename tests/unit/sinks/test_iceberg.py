@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from tests.support.epoch_rows import Committed, EpochRows, context, point, rows
 
+import godwit as gw
 from godwit.model.errors import SinkError
 
 if TYPE_CHECKING:
@@ -45,9 +46,8 @@ class Place:
         self.sinks: list[IcebergSink] = []
 
     def sink(self, ctx: SinkContext | None = None, **options: Any) -> IcebergSink:
-        from godwit.sinks.iceberg_sink import IcebergSink
 
-        sink = IcebergSink(NAME, catalog=self.catalog, **options)
+        sink = gw.sinks.iceberg(NAME, catalog=self.catalog, **options)
         self.sinks.append(sink)
         sink.open(ctx or context())
         return sink
@@ -306,10 +306,8 @@ def test_values_of_every_type_arrive(place: Place) -> None:
 
 
 def test_errors_name_table_and_cause_and_no_secret(tmp_path: Path) -> None:
-    from godwit.sinks.iceberg_sink import IcebergSink
-
     uri = f"sqlite:///{tmp_path}/absent/c.db"
-    sink = IcebergSink(
+    sink = gw.sinks.iceberg(
         NAME, catalog={"type": "sql", "uri": uri, "s3.secret-access-key": "hunter2222"}
     )
     with pytest.raises(SinkError, match=r"Iceberg sink .by_plane. on table delays\.by_plane") as e:

@@ -23,6 +23,7 @@ import pytest
 from tests.support.epoch_rows import SCHEMA, Committed, EpochRows, context, point, rows
 from tests.support.file_systems import CrashError, FaultyHandler
 
+import godwit as gw
 from godwit.model.errors import SinkError
 from godwit.sinks import parquet_directory, parquet_files
 from godwit.sinks import parquet_sink as parquet
@@ -63,7 +64,7 @@ def read(path: Path) -> list[tuple[Any, ...]]:
 
 
 def opened(path: Path | str, ctx: SinkContext | None = None, **options: Any) -> ParquetSink:
-    sink = ParquetSink(path, **options)
+    sink = gw.sinks.parquet(path, **options)
     sink.open(ctx or context())
     return sink
 
@@ -228,7 +229,7 @@ def test_of_two_queries_that_begin_a_directory_at_once_one_is_refused(
     handler = Meeting(tmp_path, renames=False)
     options: dict[str, Any] = {} if local else {"filesystem": pafs.PyFileSystem(handler)}
     path = str(tmp_path / "out") if local else "out"
-    first, second = ParquetSink(path, **options), ParquetSink(path, **options)
+    first, second = gw.sinks.parquet(path, **options), gw.sinks.parquet(path, **options)
 
     def begin() -> None:
         second.open(theirs)
@@ -451,7 +452,7 @@ def test_a_crash_at_any_operation_of_open_does_no_harm(tmp_path: Path) -> None:
         root.mkdir()
         handler = FaultyHandler(root)
         handler.restart(fail_at=step)
-        sink = ParquetSink("out", filesystem=pafs.PyFileSystem(handler))
+        sink = gw.sinks.parquet("out", filesystem=pafs.PyFileSystem(handler))
         try:
             sink.open(context())
         except SinkError:
@@ -760,7 +761,7 @@ def test_a_crash_while_columns_change_leaves_the_directory_its_owner(
         given = pafs.PyFileSystem(handler)
         opened("out", filesystem=given).deliver(EPOCHS[0])
         handler.restart(fail_at=step)
-        sink = ParquetSink("out", filesystem=given)
+        sink = gw.sinks.parquet("out", filesystem=given)
         try:
             sink.open(ctx)
             sink.deliver(rows_of_today)
@@ -846,7 +847,7 @@ def test_options_that_are_never_right_are_refused_at_once(
     options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SinkError, match=message):
-        ParquetSink("out", **options)
+        gw.sinks.parquet("out", **options)
 
 
 # --- paths ----------------------------------------------------------------------------------

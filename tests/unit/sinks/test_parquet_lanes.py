@@ -16,15 +16,17 @@ import pytest
 from tests.support.epoch_rows import SCHEMA, EpochRows, context
 from tests.support.file_systems import FaultyHandler
 
+import godwit as gw
 from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles
 from godwit.model.errors import SinkError
 from godwit.sinks import parquet_directory, parquet_files, parquet_sink
 from godwit.sinks.carried_files import read_former_target
-from godwit.sinks.parquet_sink import ParquetSink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from godwit.sinks.parquet_sink import ParquetSink
 
 LANES = [
     pa.table({"plane": ["N1", "N2", None, ""], "total": [1, 2, 3, 4]}, schema=SCHEMA),
@@ -35,7 +37,7 @@ TOTALS = [1, 2, 3, 4, 5, 6, None]
 
 
 def opened(path: Path | str, **options: Any) -> ParquetSink:
-    sink = ParquetSink(path, **{"lane_bytes": 0, **options})
+    sink = gw.sinks.parquet(path, **{"lane_bytes": 0, **options})
     sink.open(context())
     return sink
 

@@ -14,14 +14,15 @@ import pytest
 from tests.support.epoch_rows import SCHEMA, Committed, EpochRows, context, point, rows
 from tests.support.postgres_sinks import execute, opened
 
+import godwit as gw
 from godwit.model.errors import SinkError
 from godwit.sinks import postgres_copy, postgres_sink
-from godwit.sinks.postgres_sink import PostgresSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from godwit.plan.staging import Rejections
+    from godwit.sinks.postgres_sink import PostgresSink
 
 pytestmark = pytest.mark.postgres
 
@@ -253,7 +254,7 @@ def test_tables_that_cannot_be_rolled_back_say_why(postgres: str) -> None:
 
 def test_an_epoch_column_is_for_rows_that_stay_and_is_no_column_of_theirs(postgres: str) -> None:
     with pytest.raises(SinkError, match="means nothing where rows are replaced"):
-        PostgresSink(postgres, "target", mode="upsert", epoch_column="n")
+        gw.sinks.postgres(postgres, "target", mode="upsert", epoch_column="n")
     with (
         pytest.raises(SinkError, match="which the rows have"),
         opened(postgres, epoch_column="total"),
@@ -467,7 +468,7 @@ def test_queries_that_upsert_the_same_keys_at_once_do_not_lock_each_other_out(
         for epoch in range(5):
             sink.deliver(rows(epoch, *((plane, number) for plane in order)))
 
-    sinks = [PostgresSink(postgres, "target", mode="upsert") for _ in range(3)]
+    sinks = [gw.sinks.postgres(postgres, "target", mode="upsert") for _ in range(3)]
     for number, sink in enumerate(sinks):
         sink.open(context(query_id=str(number)))
     threads = [threading.Thread(target=deliver, args=pair) for pair in enumerate(sinks)]
@@ -493,7 +494,7 @@ def test_a_value_that_the_server_refuses_is_an_error_that_names_the_row(postgres
 
 
 def test_a_server_that_cannot_be_reached_is_an_error_at_open(tmp_path: object) -> None:
-    sink = PostgresSink(f"host={tmp_path} dbname=none", "target")
+    sink = gw.sinks.postgres(f"host={tmp_path} dbname=none", "target")
     with pytest.raises(SinkError, match="cannot be opened"):
         sink.open(context())
 
@@ -530,7 +531,7 @@ def test_options_that_are_never_right_are_refused_at_once(
     arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SinkError, match=message):
-        PostgresSink("", **arguments)
+        gw.sinks.postgres("", **arguments)
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
@@ -551,7 +552,7 @@ def test_names_may_hold_any_character(postgres: str, mode: str) -> None:
 @pytest.mark.parametrize("name", ["t\0", "a\0.t"])
 def test_a_name_with_a_zero_byte_names_no_table(name: str) -> None:
     with pytest.raises(SinkError, match="does not name a table"):
-        PostgresSink("", name)
+        gw.sinks.postgres("", name)
 
 
 def test_rows_that_no_column_takes_are_found_before_they_are_committed(postgres: str) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.support.epoch_rows import context
 
+import godwit as gw
 from godwit.model.errors import SinkError
-from godwit.sinks.postgres_sink import PostgresSink
 
 MALFORMED: list[Any] = [
     "postgresql://me:hunter2@ss@host/db",
@@ -54,16 +54,18 @@ UNREACHABLE: list[Any] = [
 @pytest.mark.parametrize("dsn", MALFORMED)
 def test_what_cannot_be_meant_so_is_refused_before_anything_connects(dsn: Any) -> None:
     with pytest.raises(SinkError, match="connection string cannot be used") as caught:
-        PostgresSink(dsn, "t")
+        gw.sinks.postgres(dsn, "t")
     error = caught.value
-    lines = [line for line in traceback.format_exception(error) if "PostgresSink(dsn" not in line]
+    lines = [
+        line for line in traceback.format_exception(error) if "gw.sinks.postgres(dsn" not in line
+    ]
     assert "hunter2" not in f"{error!r} {vars(error)} {''.join(lines)}"
     assert "%40 for @" in error.remedy
 
 
 @pytest.mark.parametrize("dsn", UNREACHABLE)
 def test_a_server_that_cannot_be_reached_is_reported_without_the_password(dsn: Any) -> None:
-    sink = PostgresSink(dsn, "t")
+    sink = gw.sinks.postgres(dsn, "t")
     assert "hunter2" not in repr(sink)
     with pytest.raises(SinkError, match=r"cannot be opened: .*127\.0\.0\.1") as caught:
         sink.open(context())
@@ -83,11 +85,11 @@ def test_a_server_that_cannot_be_reached_is_reported_without_the_password(dsn: A
     ],
 )
 def test_what_can_be_meant_so_is_taken(dsn: Any) -> None:
-    PostgresSink(dsn, "t")
+    gw.sinks.postgres(dsn, "t")
 
 
 def test_a_sink_shows_where_it_writes() -> None:
-    sink = PostgresSink("postgresql://me:hunter2@host/db", "public.t", mode="upsert")
+    sink = gw.sinks.postgres("postgresql://me:hunter2@host/db", "public.t", mode="upsert")
     assert repr(sink) == (
         "gw.sinks.postgres('user=me password=*** dbname=db host=host', 'public.t', mode='upsert')"
     )

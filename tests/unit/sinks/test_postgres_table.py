@@ -10,8 +10,8 @@ import pytest
 from tests.support.epoch_rows import SCHEMA, EpochRows, context, rows
 from tests.support.postgres_sinks import execute, opened
 
+import godwit as gw
 from godwit.model.errors import SinkError
-from godwit.sinks.postgres_sink import PostgresSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -180,7 +180,7 @@ def test_names_that_the_server_would_cut_off_are_refused(postgres: str, length: 
     column = "ż" * 31 + "c" * (length - 62)
     schema = pa.schema([("plane", pa.string()), (column, pa.int64())])
     for table, names in (("target", schema), ("t" * length, SCHEMA)):
-        sink = PostgresSink(postgres, table)
+        sink = gw.sinks.postgres(postgres, table)
         try:
             if length > 63:
                 with pytest.raises(SinkError, match="longer than the 63 bytes"):

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from tests.support.epoch_rows import SCHEMA, EpochRows, context, rows
 
+import godwit as gw
 from godwit.model.errors import SinkError
-from godwit.sinks.parquet_sink import ParquetSink
 from godwit.sinks.rows import (
     cast_batches,
     column_names,
@@ -181,9 +181,9 @@ def test_rows_of_an_earlier_flow_need_the_columns_that_tell_them_apart() -> None
 
 
 def test_a_sink_of_rejected_rows_rejects_none_itself() -> None:
-    plain = ParquetSink("rejected")
+    plain = gw.sinks.parquet("rejected")
     assert checked_rejects(plain) is plain
     with pytest.raises(SinkError, match="has a sink of rejected rows itself"):
-        checked_rejects(ParquetSink("out", rejects=plain))
+        checked_rejects(gw.sinks.parquet("out", rejects=plain))
     with pytest.raises(SinkError, match="is no sink"):
         checked_rejects(cast("Any", "out/rejected"))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.epoch_rows import context
 
+import godwit as gw
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.file_systems import open_file_system
 from godwit.sinks.parquet_directory import latest_epoch
-from godwit.sinks.parquet_sink import ParquetSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +71,7 @@ def test_a_file_system_that_cannot_be_opened_is_named_without_secrets(uri: str) 
 
 @pytest.mark.parametrize("uri", [uri for uri in URIS if not uri.startswith(("s3", "gs"))])
 def test_a_sink_says_nothing_of_the_secrets_in_its_uri(uri: str) -> None:
-    sink = ParquetSink(uri)
+    sink = gw.sinks.parquet(uri)
     assert not any(part in repr(sink) for part in PARTS)
     uses: list[Callable[[], object]] = [
         lambda: sink.open(context()),

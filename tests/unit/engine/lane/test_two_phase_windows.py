@@ -44,7 +44,9 @@ def test_all_configurations_give_the_windows_that_one_operator_gives(
 ) -> None:
     """Figure 5: partials shared or of each window, consolidated in the lane or by an exchange."""
     share: Any = "never" if duplicated else "always"
-    run = WindowedRun(partial(build, share=share, late=FakeSink()), tmp_path, together=together, slack="5 seconds")
+    run = WindowedRun(
+        partial(build, share=share, late=FakeSink()), tmp_path, together=together, slack="5 seconds"
+    )
     assert run.compiled.levels == (1 if together else 2)
     rng = np.random.default_rng(3)
     oracle = Windows(KINDS, 5 * S)
