@@ -129,7 +129,7 @@ def count_driver(types: TypesMet) -> None:
         return asked(loop)
 
     EpochLoop.at_step = staticmethod(types.stop_at_delivery)
-    SourceLoop._run_input_epoch = counted  # type: ignore[method-assign]  # noqa: SLF001
+    SourceLoop._run_input_epoch = counted  # type: ignore[assignment,method-assign]  # noqa: SLF001
     flow, rows = example()
     with tempfile.TemporaryDirectory() as directory:
         query = flow.start(checkpoint=directory)

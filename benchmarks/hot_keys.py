@@ -10,7 +10,6 @@ lane the median over all epochs but the first; with hot keys split and not, in t
 from __future__ import annotations
 
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,6 @@ from benchmarks.took import NoSinks
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
-from godwit.cluster.local.stages import ship_rows
 from godwit.engine.settings import Lanes
 from godwit.operators import aggregates as gw
 
@@ -70,12 +68,7 @@ class HotRun(NoSinks):
         self, instruction: EpochInstruction, batch: SourceBatch[Any] | None
     ) -> list[LaneReport]:
         """Run the stages, and take the CPU time of each lane."""
-        assert batch is not None
-        assert batch.rows is not None
-        cpu = time.process_time()
-        boxes = ship_rows(self.lane_flow, instruction, batch.rows)
-        self.spent.source_ms.append((time.process_time() - cpu) * 1e3)
-        self.reports = self.spent.run_lanes(self.lane_flow, instruction, boxes)
+        self.reports = self.spent.run_stages(self.lane_flow, instruction, batch)
         return self.reports
 
 

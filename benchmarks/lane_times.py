@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from godwit.cluster.local.stages import ship_rows
 from godwit.engine.lane.lane import run_lane
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from benchmarks.took import Took
 
+    from godwit.engine.cluster import SourceBatch
     from godwit.engine.lane.lane_flow import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
 
@@ -40,10 +42,14 @@ class LaneTimes:
         """CPU time of the source side, the median over epochs."""
         return median(self.source_ms[self._warm_up :])
 
-    def run_lanes(
-        self, flow: LaneFlow, instruction: EpochInstruction, boxes: Sequence[Iterable[bytes]]
+    def run_stages(
+        self, flow: LaneFlow, instruction: EpochInstruction, batch: SourceBatch[Any] | None
     ) -> list[LaneReport]:
-        """Run the task of every lane, none of which sends rows to others; return the reports."""
+        """Run the stages of an epoch, whose lanes send no rows to others; return the reports."""
+        assert batch is not None
+        cpu = time.process_time()
+        boxes = ship_rows(flow, instruction, batch.rows or {})
+        self.source_ms.append((time.process_time() - cpu) * 1e3)
         reports, spent = [], []
         for place, box in enumerate(boxes):
             began = time.process_time()

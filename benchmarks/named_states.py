@@ -55,7 +55,9 @@ class Run(TimedRun):
 
     def changelog_bytes(self) -> int:
         """Bytes that the last epoch wrote of the state."""
-        return sum(segment.block.length for segment in self.run.log.latest.segments)
+        record = self.run.log.latest
+        assert record is not None
+        return sum(segment.block.length for segment in record.segments)
 
     def epoch(self, rows: pa.RecordBatch) -> Took:
         """Run an epoch."""

@@ -41,7 +41,7 @@ def shuffled(seconds: float = 90.0, zipf: float = 0.5, keys: int = 10_000) -> li
     runs = []
     for control in (None, gw.Control(period=5.0)):
         with fed_stream(setup, control) as fed:
-            fed.feed_until(lambda fed=fed: len(fed.epochs) >= _WARM_UP, 60)
+            fed.feed_until(lambda fed=fed: len(fed.epochs) >= _WARM_UP, 60)  # type: ignore[misc]
             fed.feed(seconds)
             runs.append((fed.epochs[_WARM_UP:], _busiest(fed)))
     (static, uneven), (controlled, left) = runs

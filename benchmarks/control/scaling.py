@@ -129,17 +129,17 @@ def _live(source: Path, preload: int) -> dict[str, Any]:
             )
             until_epoch(query, preload + 2)
             query.scale(2).wait(120)
-            began = query.lastProgress["epoch"]
+            began = query.recentProgress[-1]["epoch"]
             until_epoch(query, began + _STEADY)
             took = {p["epoch"]: p["durationMs"]["epoch"] / 1e3 for p in query.recentProgress}
             made: dict[str, Any] = {
                 "before_s": median(s for e, s in took.items() if e > began + _STEADY // 3)
             }
             for name, number in (("out", 4), ("in", 2)):
-                first, began_s = query.lastProgress["epoch"], time.perf_counter()
+                first, began_s = query.recentProgress[-1]["epoch"], time.perf_counter()
                 query.scale(number).wait(150)
                 made[f"{name}_s"] = time.perf_counter() - began_s
-                until_epoch(query, query.lastProgress["epoch"] + 3)
+                until_epoch(query, query.recentProgress[-1]["epoch"] + 3)
                 made[name] = [
                     p["durationMs"]["epoch"] / 1e3
                     for p in query.recentProgress

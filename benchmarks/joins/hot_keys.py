@@ -14,9 +14,8 @@ more.
 from __future__ import annotations
 
 import os
-import pickle
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,6 @@ from tests.support.meeting_flows import TIME, Feed, MeetingRun, S
 
 from godwit.adapt.spreading import parts_for
 from godwit.cluster.local.sources import lane_inputs
-from godwit.cluster.local.stages import ship_rows
 from godwit.operators.spreading import WHOLE, Grid, hash_undivided
 
 COLUMNS = {"k": pa.int64(), "ts": TIME, "v": pa.float64()}
@@ -67,6 +65,9 @@ class Way(LaneTimes):
             executors={"e": lanes},
             num_key_groups=256,
         )
+        lanes_of = self.run.run
+        timed = partial(self.run_stages, lanes_of.lane_flow)
+        lanes_of.run_stages = timed  # type: ignore[method-assign]
         self.pairs = 0
         if spread:
             (orders,) = self.run.times.spreading.values()
@@ -77,14 +78,8 @@ class Way(LaneTimes):
 
     def epoch(self, **rows: pa.Table) -> None:
         """Run an epoch on rows of both sides, four source partitions each."""
-        lanes = self.run.run
-        instruction = pickle.loads(pickle.dumps(lanes.instruction()))
-        fed = lane_inputs(self.run.compiled, rows, partitions=4)
-        cpu = time.process_time()
-        boxes = ship_rows(self.run.lanes, instruction, fed)
-        self.source_ms.append((time.process_time() - cpu) * 1e3)
-        reports = self.run_lanes(self.run.lanes, instruction, boxes)
-        self.pairs += sum(ref.rows for ref in lanes.commit(instruction.epoch, reports).outputs)
+        outcome = self.run.run.epoch(lane_inputs(self.run.compiled, rows, partitions=4))
+        self.pairs += outcome.rows_out
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ class Measurement:
 
     def epoch_ms(self, *, skip: int) -> float:
         """Median time of an epoch, without the first `skip`; of fewer epochs the last one's."""
-        return median(e["ms"] for e in self.epochs[skip:] or self.epochs[-1:])
+        return float(median(e["ms"] for e in self.epochs[skip:] or self.epochs[-1:]))
 
     def tell(self, turn: int, ms: float) -> None:
         """Print a line about the run, of a round and with the time of an epoch."""

@@ -49,16 +49,16 @@ def live(source: Path, preload: int, work: Path, copies_from: str = "quicker") -
             sizing=gw.Sizing(assignments={"sums": busy.on(["0", "1", "2"], [1, 1, 1])}),
         )
         until_epoch(query, preload + STEADY)
-        state = query.lastProgress
+        state = query.recentProgress[-1]
         moves = dict.fromkeys(range(0, flow.num_key_groups, 3), "2")
-        started = query.lastProgress["epoch"]
+        started = query.recentProgress[-1]["epoch"]
         began = time.perf_counter()
         migration = query.migrate(
             moves, component="sums", strategy="live", bounds=gw.Bounds(max_moves=8)
         )
         ended = migration.wait(300)
         took_s = time.perf_counter() - began
-        finished = query.lastProgress["epoch"]
+        finished = query.recentProgress[-1]["epoch"]
         until_epoch(query, finished + STEADY)
         progress = {p["epoch"]: p for p in query.recentProgress}
         warmed = [e for e in query.events if isinstance(e, gw.events.KeyGroupsWarmed)]

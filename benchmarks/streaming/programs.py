@@ -158,7 +158,7 @@ def tallied(_: Any, keyed: Any) -> Any:
 
 def transform_with_state(source: str, work: Path) -> list[dict[str, Any]]:
     from pyspark.sql import Row
-    from pyspark.sql.streaming import StatefulProcessor
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     class Tally(StatefulProcessor):
         def init(self, handle: Any) -> None:

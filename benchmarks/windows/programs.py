@@ -66,7 +66,7 @@ def native_sessions(source: str, work: Path, *, store: str) -> list[dict[str, An
 def native_timers(source: str, work: Path) -> list[dict[str, Any]]:
     """Set a timer per key and epoch, by the row-wise ``transformWithState``."""
     from pyspark.sql import Row
-    from pyspark.sql.streaming import StatefulProcessor
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     class Remind(StatefulProcessor):
         def init(self, handle: Any) -> None:
@@ -82,7 +82,7 @@ def native_timers(source: str, work: Path) -> list[dict[str, Any]]:
             self.state.update((n,))
             return iter(())
 
-        def handleExpiredTimer(self, key: Any, **timer: Any) -> Iterator[Any]:  # noqa: ARG002,N802
+        def handleExpiredTimer(self, key: Any, *_: Any, **timer: Any) -> Iterator[Any]:  # noqa: ARG002,N802
             yield Row(key=key[0], n=self.state.get()[0])
 
         def close(self) -> None:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd  # type: ignore[import-untyped]  # no stubs are needed for two lines
+import pandas as pd
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  PySpark's habit
 from pyspark.sql.streaming.state import GroupStateTimeout

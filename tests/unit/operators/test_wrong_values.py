@@ -6,7 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped]  # its values are only passed on
+import pandas as pd
 import pyarrow as pa
 import pytest
 from tests.support.fake_flow import FakeDataFrame, FakeSink, flow_of, resolver

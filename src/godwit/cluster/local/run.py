@@ -289,6 +289,7 @@ class LocalRun:
             sources=self.sources.sources,
             splits=splits,
         )
+        self.loop.at_step("shipped", instruction.epoch)  # here alone: the source side is done
         reports = run_lanes(self.lane_flow, instruction, boxes)
         check_repeated_reads(reports, splits)
         return reports
