@@ -9,7 +9,9 @@ no decision is taken back within the cool-down, and one in the same direction wa
 to show: one period after everybody has come; both unless rows come at a rate a quarter above the
 one that it was made for; (5) what a cluster refuses is asked for again only after the cool-down;
 (6) where a latency is measured, a decision is corrected once: by as many executors as all of three
-periods at rest show to be too many; and what noise may explain does not ask for more.
+periods at rest show to be too many; and what noise may explain does not ask for more; (7) nobody
+goes while a backlog is worked off, and of executors of unequal speeds as many as those that stay
+allow.
 
 Invariants: a step in the rate needs at most two decisions, the second for what a period that saw
 only part of it could not tell.  An executor is given back only once no key group is on it, and no
@@ -87,6 +89,7 @@ class Pace:
         # Periods in a row that asked for more where noise may have done so, and for fewer.
         self._more_in_a_row = self._spare_in_a_row = 0
         self._had = 0  # executors that there were or were to come
+        self._backlog = 0  # rows that the sources held back in the last period
         # Whether the stream is at rest, and was when the last decision was made.
         self._steady = self._made_at_rest = False
         self._answered = False  # whether the target was met at rest since the last decision
@@ -177,9 +180,13 @@ class Pace:
         # What waits takes longer than the model says of a stream at rest: nobody goes before the
         # target is met, or the stream is at rest and misses it by what no executor changes.
         missed = wanted.target and wanted.measured is not None and wanted.measured > wanted.target
-        behind = (situation.backlog_rows or 0) > situation.arrival_per_s * situation.epoch_s
+        backlog = situation.backlog_rows or 0
+        behind = backlog > situation.arrival_per_s * situation.epoch_s
+        # Fewer will do once it is worked off, and then one decision does.
+        catching_up, self._backlog = paced and behind and backlog < self._backlog, backlog
         self._answered = self._answered or (steady and not missed and not behind)
         spare = have > roomy and (not missed or steady or bool(wanted.unattainable))
+        spare = spare and not catching_up
         fewer = self._hysteresis.is_confirmed(_SCALING, "in" if spare else None)
         self._spare_in_a_row = self._spare_in_a_row + 1 if spare else 0
         fewest = self._fewest(wanted, situation, at_rest=steady and paced and not missed)
@@ -418,15 +425,8 @@ class Resizing:
         """
         model = self._settings.scaling_model
         assert model is not None, "asked only where there is one"
-        try:
-            wanted = self._run(
-                lambda: _evaluate_model(model, situation), time_limit_s=self._limit_s
-            )
-        except TimeoutError:
-            self._announce_failure(model.name, f"it has not returned after {self._limit_s:g} s")
-            return
-        except Exception as error:  # noqa: BLE001  a function of the user's may raise anything
-            self._announce_failure(model.name, f"it raised {type(error).__name__}: {error}")
+        wanted = self._ask(model, situation)
+        if wanted is None:
             return
         have, numbers = situation.executors, wanted.numbers
         if self._pool is None:
@@ -457,7 +457,8 @@ class Resizing:
                 have, step.executors, "key groups are on the move", numbers, about=beyond
             )
         elif step.kind == "in" and trial is not None:
-            leaving = _cheapest_to_drain(view, planned)[: have - step.executors]
+            leaving = self._select_leaving(step.executors, wanted, situation, view, planned)
+            fault = "" if leaving else "the rest would be too slow"
             # One fewer may still be had where several are too many.
             while leaving and (
                 fault := self._shortage_reason(trial(frozenset(leaving)), situation)
@@ -477,6 +478,64 @@ class Resizing:
                 reason=wanted.reason,
                 numbers=numbers,
             )
+
+    def _ask(self, model: ScalingModel, situation: ScalingSituation) -> WantedExecutors | None:
+        """Return a scaling model's answer; ``None`` if it fails, which is announced."""
+        try:
+            return self._run(lambda: _evaluate_model(model, situation), time_limit_s=self._limit_s)
+        except TimeoutError:
+            self._announce_failure(model.name, f"it has not returned after {self._limit_s:g} s")
+        except Exception as error:  # noqa: BLE001  a function of the user's may raise anything
+            self._announce_failure(model.name, f"it raised {type(error).__name__}: {error}")
+        return None
+
+    def _select_leaving(
+        self,
+        executors: int,
+        wanted: WantedExecutors,
+        situation: ScalingSituation,
+        view: ProtocolView,
+        planned: list[Planned],
+    ) -> tuple[str, ...]:
+        """Return the executors to drain so that about `executors` stay, those with least state.
+
+        The model takes all executors for equally fast. Where they are not, it is asked again for
+        those that would stay, since it would want another number as soon as the others are gone.
+        """
+        model, have = self._settings.scaling_model, situation.executors
+        leaving = _cheapest_to_drain(view, planned)
+        lanes = {
+            name: float(standard)
+            for plan in planned
+            for name, standard in zip(
+                plan.measured.problem.executors, plan.measured.problem.capacity[:, 0], strict=True
+            )
+            if name in leaving
+        }
+        assert model is not None, "asked only where there is one"
+        if len(set(lanes.values())) < 2 or not model.paced:
+            return leaving[: have - executors]
+        by_measurement = wanted.sufficient is not None and executors < wanted.comfortable
+
+        def needed(answer: WantedExecutors) -> int:
+            """Return how many executors an answer lets stay."""
+            fewest = answer.sufficient if by_measurement else answer.comfortable
+            return max(fewest or answer.executors, answer.executors, situation.least)
+
+        more = executors - needed(wanted)
+        for count in range(1, len(leaving)):
+            stay = leaving[count:]
+            answer = self._ask(
+                model,
+                replace(
+                    situation,
+                    lanes=sum(lanes[name] for name in stay) / len(stay),
+                    cores=sum(view.executors[name] for name in stay) / len(stay),
+                ),
+            )
+            if answer is None or needed(answer) + more > len(stay):
+                return leaving[: count - 1]
+        return leaving[:-1]
 
     def act(self, change: Resize) -> bool:
         """Change the number of executors; return ``False`` if it is not possible."""

@@ -44,6 +44,9 @@ def plan_elb(
     above u give, and the others above the mean only while one is below v: the range is the goal,
     and inside it state need not move.
 
+    The paper bounds what is given by (u - v)/2 besides, since it assumes that no key group is
+    heavier. Then the bound says nothing; where one is, it would keep all of them where they are.
+
     Invariant: key groups only leave executors that give and only arrive at executors that take;
     when no executor has to be added or removed and all are in range, nothing moves. If loads are
     not in range, the reason says why: too few executors, or key groups heavier than (u - v)/2.
@@ -120,13 +123,11 @@ def _choose_givers(
         giver |= index > mean * (1 + 1e-12)
     order = np.lexsort((np.arange(len(weight)), -weight, assignment))
     first = np.searchsorted(assignment[order], np.arange(problem.num_executors + 1))
-    takes = used[~giver]
-    widest = (high - low) / 2 * float(speed[takes].max(initial=0.0))
     for e in used[giver].tolist():
         mine = order[first[e] : first[e + 1]]
         surplus = float(load[e]) - mean * float(speed[e])
         for k, w in zip(mine.tolist(), weight[mine].tolist(), strict=True):
-            if 0 < w <= min(surplus, widest):
+            if 0 < w <= surplus:
                 out[k] = True
                 surplus -= w
     return assignment, np.flatnonzero(out).astype(np.int32)

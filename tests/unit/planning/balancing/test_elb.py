@@ -99,6 +99,14 @@ def test_key_group_too_heavy_for_the_range_is_the_reason() -> None:
     assert "heaviest key group" in solution.reason
 
 
+def test_key_groups_too_heavy_for_the_range_leave_an_executor_with_more_than_its_share() -> None:
+    """Eight of 1.5 each, for executors with 5.5 to 6.5: each is heavier than half of 1."""
+    asked = problem([1.5] * 8, [0] * 6 + [1] * 2, 2, 5.5, 6.5)
+    solution = plan_elb(asked, resize=False)
+    assert solution.load_index.tolist() == [6.0, 6.0]
+    assert solution.num_moves == 2
+
+
 def test_missing_or_empty_range_is_refused() -> None:
     asked = problem([1.0], [0], 1, 0.0, 0.0)
     with pytest.raises(InvalidProblemError, match="load_high = 0"):
