@@ -16,7 +16,7 @@ from godwit.cluster.simulated.holdings import Holdings, WaitBuffers
 from godwit.cluster.simulated.workload import KeySpread
 from godwit.migration import ComponentTraffic, EpochOutcome, KeyGroupLoad, LossPolicy
 from godwit.model.errors import InvalidFlowError
-from godwit.model.key_groups import OTHERS, KeyGroupPairs, key_group_mask
+from godwit.model.key_groups import OTHERS, KeyGroupPairs, PerKeyGroup, key_group_mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -246,15 +246,12 @@ class EpochWork:
     components: Mapping[str, ComponentWork]  # component → its part, upstream first
     took_s: float  # from its start to its commit
     lane_ms: float  # what all lanes together compute
+    used: frozenset[str] = field(init=False)  # executors that own key groups: lanes run there
 
-    @property
-    def used(self) -> frozenset[str]:
-        """Executors that own key groups, on which lanes run."""
-        return frozenset(
-            work.plan.assignment.executors[at]
-            for work in self.components.values()
-            for at in np.unique(work.plan.assignment.executor_of).tolist()
-        )
+    def __post_init__(self) -> None:
+        assignments = [work.plan.assignment for work in self.components.values()]
+        used = {name for a in assignments for name, owned in a.num_owned.items() if owned}
+        object.__setattr__(self, "used", frozenset(used))
 
 
 def slowest_lane_ms(
@@ -332,10 +329,9 @@ def build_outcome(
         if len(waits):
             waited[name] = tuple(waits.tolist())
         used = np.flatnonzero(part.used)
+        owner, brought = assignment.executor_of[used], np.full(len(used), work.epoch - 1)
         reach[name] = {
-            executor: dict.fromkeys(
-                used[assignment.executor_of[used] == at].tolist(), work.epoch - 1
-            )
+            executor: PerKeyGroup(used[mine := owner == at], brought[mine])
             for at, executor in enumerate(assignment.executors)
         }
         if part.routed is not None:

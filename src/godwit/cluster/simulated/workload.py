@@ -194,8 +194,9 @@ class KeySpread:
         share /= share.sum()
         within = frequency / share[self._home]
         distinct = np.empty((self.key_groups, len(_ROWS)))
+        unseen = np.log1p(-within.clip(max=1 - 1e-12))
         for at, rows in enumerate(_ROWS):
-            seen = -np.expm1(rows * np.log1p(-within.clip(max=1 - 1e-12)))
+            seen = -np.expm1(rows * unseen)
             distinct[:, at] = np.bincount(self._home, weights=seen, minlength=self.key_groups)
         return Phase(share=share, distinct=distinct)
 
