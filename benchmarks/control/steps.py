@@ -144,20 +144,31 @@ def play(stream: Stream) -> Step:
         fewest=_fewest(stream, executors),
         measured_s=history.between(END_S - _LATE_S, END_S).delays().mean_s,
         target_s=stream.target_s,
-        until_met_s=_until_met_s(history, stream.target_s),
+        until_met_s=until_met_s(history, stream.target_s),
     )
 
 
-def _until_met_s(history: History, target_s: float) -> float:
-    """Return the time from the step to the end of the last period above the target."""
-    above = [
-        at_s
-        for at_s in np.arange(STEP_S, END_S - PERIOD_S, PERIOD_S).tolist()
-        if history.between(at_s, at_s + PERIOD_S).delays().mean_s > target_s * _ROUNDING
-    ]
-    if not above:
+def until_met_s(history: History, target_s: float) -> float:
+    """Return the time from the step to the first commit from which on the target is kept.
+
+    It is kept from a commit on if the rows of that epoch meet the target, and so does the mean of
+    the period after each commit from there to the end.  Infinite if that is not long before the
+    end.
+    """
+    epochs = [epoch for epoch in history.between(STEP_S, END_S).epochs if epoch.delays.rows]
+    rows = np.array([epoch.delays.rows for epoch in epochs])
+    ended_s = np.array([epoch.ended_s for epoch in epochs])
+    waited_s = rows * [epoch.delays.mean_s for epoch in epochs]
+    last = np.searchsorted(ended_s, ended_s + PERIOD_S)
+    rows_sum, waited_sum = (np.concatenate(([0.0], np.cumsum(each))) for each in (rows, waited_s))
+    mean_s = (waited_sum[last] - waited_sum[:-1]) / (rows_sum[last] - rows_sum[:-1])
+    allowed_s = target_s * _ROUNDING
+    above = np.flatnonzero((mean_s > allowed_s) & (ended_s <= END_S - PERIOD_S))
+    met = int(above[-1]) + 1 if len(above) else 0
+    if not met and waited_s[0] <= allowed_s * rows[0]:
         return 0.0
-    until_s = max(above) + PERIOD_S - STEP_S
+    kept = met + np.flatnonzero(waited_s[met:] <= allowed_s * rows[met:])
+    until_s = float(ended_s[kept[0]]) - STEP_S if len(kept) else float("inf")
     return until_s if until_s < END_S - STEP_S - 2 * PERIOD_S else float("inf")
 
 
