@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from godwit.migration import ProtocolView
     from godwit.model.assignment import Assignment
     from godwit.planning import Problem
-    from godwit.planning.arrays import FloatArray
+    from godwit.planning.arrays import BoolArray, FloatArray
 
 _OWN = "control-"
 
@@ -347,7 +347,8 @@ def _check_sources(component: str, current: Assignment, sources: dict[int, str])
 
 
 _LANES_EPOCHS = 3
-"""Epochs under the same assignment that lanes are balanced by, at least; or half a period."""
+"""Epochs with the same key groups on the lanes of an executor that these are balanced by, at least;
+or half a period."""
 _LEAST_GAIN = 0.1
 """Share of the mean lane by which the busiest one must come down."""
 _FINE = 0.25
@@ -398,20 +399,58 @@ class LaneBalancing:
             }
             if max((max(a.lanes) for a in places.values()), default=0) < 2:
                 continue
-            under = [
-                epoch
-                for epoch in self._epochs
-                if all(
-                    (then := epoch.assignments.get(name)) is a or then == a
-                    for name, a in places.items()
-                )
-            ]
-            long = sum(epoch.took_s for epoch in under) >= self._settings.period_s / 2
-            if len(under) < _LANES_EPOCHS and not long:
-                continue
-            parts = {name: recent_load(name, under, a) for name, a in places.items()}
+            parts = self._known_loads(places)
             for change in rebalance_lanes(parts, self._settings.worth.theta):
                 yield Proposal(subject=f"lanes of {change.request.component}", change=change)
+
+    def _known_loads(self, places: Mapping[str, Assignment]) -> dict[str, LaneLoads]:
+        """Return the measured loads of key groups, on executors that were observed for long enough.
+
+        An epoch counts for an executor if all key groups that it has by `places` (component →
+        present assignment) were there on the same lanes. Others may have been there, too: those
+        that leave an executor leave the rest uneven, and its load is known.
+        """
+        names = sorted({executor for a in places.values() for executor in a.executors})
+        number = {name: at for at, name in enumerate(names)}
+        owner = {
+            component: np.array([number[name] for name in a.executors])[a.executor_of]
+            for component, a in places.items()
+        }
+        under: list[tuple[EpochObserved, BoolArray]] = []
+        epochs, lasted_s = np.zeros((2, len(names)))
+        for epoch in self._epochs:
+            same = np.ones(len(names), np.bool_)
+            for component, now in places.items():
+                then = epoch.assignments.get(component)
+                if then is not now:
+                    same[owner[component][_changed_places(then, now)]] = False
+            under.append((epoch, same))
+            epochs += same
+            lasted_s += same * epoch.took_s
+        enough = (epochs >= _LANES_EPOCHS) | (lasted_s >= self._settings.period_s / 2)
+        loads = {}
+        for component, now in places.items():
+            load, rows = np.zeros((2, now.num_key_groups))
+            for epoch, same in under:
+                seen = epoch.outcome.loads.get(component)
+                if seen is not None:
+                    counts = (same & enough)[owner[component][seen.key_groups]]
+                    load[seen.key_groups] += seen.busy_s * counts
+                    rows[seen.key_groups] += seen.rows * counts
+            # Of so many rows by chance, see `godwit.adapt.load_window`.
+            variance = load * load / np.maximum(rows, 1.0)
+            loads[component] = LaneLoads(assignment=now, load=load, variance=variance)
+        return loads
+
+
+def _changed_places(then: Assignment | None, now: Assignment) -> BoolArray:
+    """Return the mask of key groups that had another executor or lane under an assignment."""
+    if then is None:
+        return np.ones(now.num_key_groups, np.bool_)
+    number = {name: at for at, name in enumerate(now.executors)}
+    before = np.array([number.get(name, -1) for name in then.executors])[then.executor_of]
+    changed: BoolArray = (before != now.executor_of) | (then.lane_of != now.lane_of)
+    return changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -419,25 +458,8 @@ class LaneLoads:
     """Loads of a component's key groups on the lanes that they have; shape ``(G,)`` each."""
 
     assignment: Assignment
-    load: FloatArray  # in any unit
+    load: FloatArray  # in any unit; 0 if it is not known well enough
     variance: FloatArray  # of it, by chance
-
-
-def recent_load(
-    component: str, epochs: Iterable[EpochObserved], assignment: Assignment
-) -> LaneLoads:
-    """Return the busy seconds of each of a component's key groups, and their variance.
-
-    The variance is that of so many rows by chance (`godwit.adapt.load_window`).
-    """
-    load, rows = np.zeros((2, assignment.num_key_groups))
-    for epoch in epochs:
-        seen = epoch.outcome.loads.get(component)
-        if seen is not None:
-            load[seen.key_groups] += seen.busy_s
-            rows[seen.key_groups] += seen.rows
-    variance = load * load / np.maximum(rows, 1.0)
-    return LaneLoads(assignment=assignment, load=load, variance=variance)
 
 
 def _allowed_imbalance(error: FloatArray, theta: float) -> FloatArray:

@@ -215,6 +215,7 @@ class Statistics:
         self.shifted = False
         """True if the last epoch showed that the load is distributed otherwise than before."""
         self._arrivals_noted = False  # of the epoch that runs
+        self._usual_rows = 0.0  # of an epoch of the last period
         self._begin(now_s)
 
     def _begin(self, now_s: float) -> None:
@@ -238,9 +239,15 @@ class Statistics:
 
     @property
     def stepped(self) -> bool:
-        """True if the arrival rate has just risen by a step."""
-        step_s = self.arrivals.step_s
-        return step_s is not None and self.epochs >= _SHOWN
+        """True if the arrival rate has just risen by a step, and costs of epochs are known.
+
+        One epoch with as many rows as two usual ones shows as much: where a step falls just before
+        a period's end, the second one would be waited for while the backlog grows.
+        """
+        if self.arrivals.step_s is None:
+            return False
+        rows = self._epochs.rows
+        return len(rows) >= _SHOWN or 0 < _SHOWN * self._usual_rows <= sum(rows)
 
     def begun(self, rows: int, backlog_rows: int | None, at_s: float) -> None:
         """Record arrivals: an epoch began with `rows`, and sources had `backlog_rows` besides."""
@@ -320,6 +327,7 @@ class Statistics:
         if self._latency.rows:
             self._recent.append(self._latency)
         statistics = self.so_far(now_s)
+        self._usual_rows = statistics.rows / max(statistics.epochs, 1)
         self.arrivals.drop_old()
         self._begin(now_s)
         return statistics

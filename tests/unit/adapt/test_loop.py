@@ -180,6 +180,27 @@ def test_lanes_are_balanced_between_epochs_without_moving_state() -> None:
     assert max(busy.values()) < 1.3 * sum(busy.values()) / 2
 
 
+def test_lanes_that_key_groups_left_uneven_are_balanced_after_one_epoch() -> None:
+    """Loads of those that stay are known from the epochs before."""
+    world = World(
+        {"sum": Part(rows=np.full(16, 30.0))},
+        {"e0": 2, "e1": 2},
+        settings=control(period=60.0),
+        fixed_s=0.6,
+    )
+    world.run(6.0)
+    assert not world.told(events.LanesBalanced)
+    before = world.conductor.view.components["sum"].assignment
+    leave = dict.fromkeys(before.key_groups("e0", 1).tolist(), "e1")
+    world.conductor.migrate(
+        MigrationRequested(id="x", component="sum", target=before.moved(leave), by_hand=False)
+    )
+    world.run(1.2)  # one epoch under the old assignment, and one under the new one
+    assert {e.executors for e in world.told(events.LanesBalanced)} == {("e0",)}
+    after = world.conductor.view.components["sum"].assignment
+    assert [len(after.key_groups("e0", lane)) for lane in (0, 1)] == [2, 2]
+
+
 def test_a_slow_executor_counts_as_slow_and_gets_less_to_do() -> None:
     world = World(
         {"sum": Part(rows=np.full(64, 60.0))}, FOUR, settings=control(), speeds={"e1": 1 / 3}

@@ -154,6 +154,23 @@ def test_a_step_that_makes_epochs_long_is_seen_though_few_begin() -> None:
     assert statistics.close(10.0).arrival_per_s == pytest.approx(400.0)
 
 
+@pytest.mark.parametrize(("rows", "stepped"), [(199, False), (200, True)])
+def test_a_step_is_decided_after_one_epoch_with_the_rows_of_two(
+    rows: int, *, stepped: bool
+) -> None:
+    """Its period has just begun, and two epochs would take as long as the backlog grows."""
+    statistics = Statistics(ONE, 0.0, {})
+    for n in range(6):
+        statistics.begun(100, 0, float(n))
+        statistics.observe(epoch(n, 100, 1.0), n + 1.0)
+    statistics.close(6.0)
+    assert not statistics.stepped
+    for began_s, held_back in ((6.0, 100), (7.0, 300)):
+        statistics.begun(rows, held_back, began_s)
+    statistics.observe(epoch(6, rows, 1.0), 7.0)
+    assert statistics.stepped == stepped
+
+
 def test_epochs_without_figures_are_missing_and_the_others_stand_for_them() -> None:
     statistics = Statistics(ONE, 0.0, {})
     for n in range(4):
