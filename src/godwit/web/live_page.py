@@ -12,7 +12,6 @@ brings the token.  Paths are looked up among the few that there are; nothing is 
 
 from __future__ import annotations
 
-import errno
 import hmac
 import ipaddress
 import json
@@ -32,7 +31,7 @@ from godwit.web.entries import text
 from godwit.web.liveness import Liveness, QueryLife
 from godwit.web.page_state import PageState, reduced
 from godwit.web.report import asset, report_page
-from godwit.web.server import BoundedServer
+from godwit.web.server import BoundedServer, serving_error
 from godwit.web.view import Series, frame_at, heat_section, now_of, report_of, sections_of
 
 if TYPE_CHECKING:
@@ -373,7 +372,7 @@ class PageServer:
                 max_s=_MAX_S,
             )
         except (OSError, UnicodeError) as error:
-            raise _serving_error(host, port, error) from error
+            raise serving_error("The live page", host, port, error) from error
         self.url = f"{self._server.url}/"  # without the token
         if host in ("", "0.0.0.0", "::"):  # noqa: S104  all addresses: named by the machine's
             self.url = f"http://{socket.gethostname()}:{self._server.port}/"
@@ -429,19 +428,3 @@ def _answer_body(
 def _answer_text(start_response: StartResponse, status: str, said: str) -> Iterable[bytes]:
     """Answer with a sentence (`said`) as plain text."""
     return _answer_body(start_response, f"{said}\n".encode(), "text/plain", status=status)
-
-
-def _serving_error(host: str, port: int, error: Exception) -> InvalidFlowError:
-    """Return the error that the page cannot be served at an address."""
-    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return InvalidFlowError(
-            f"The live page cannot be served at {host}:{port}: the port is taken.",
-            remedy="Give another port, or 0 for any that is free.",
-            port=port,
-        )
-    return InvalidFlowError(
-        f"The live page cannot be served at {host}:{port}: "
-        f"{getattr(error, 'strerror', None) or error}.",
-        remedy="Give a host of this machine, and a port that you may open (above 1023).",
-        port=port,
-    )

@@ -6,6 +6,7 @@ more than a few connections, each for a bounded time: the oldest makes room for 
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import socket
@@ -15,6 +16,8 @@ from contextlib import suppress
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -154,3 +157,24 @@ class BoundedServer:
             self._open = False
             self._server.close()
             self._thread.join()
+
+
+def serving_error(
+    what: str,
+    host: str,
+    port: int,
+    error: Exception,
+    *,
+    setting: str = "",  # beginning of the names of the settings of host and port
+) -> InvalidFlowError:
+    """Return the error that something (`what`) cannot be served at an address."""
+    text = f"{getattr(error, 'strerror', None) or error}"
+    remedy = f"Give a {setting}host of this machine, and a port that you may open (above 1023)."
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        text, remedy = (
+            "the port is taken",
+            f"Give another {setting}port, or 0 for any that is free.",
+        )
+    return InvalidFlowError(
+        f"{what} cannot be served at {host}:{port}: {text}.", remedy=remedy, port=port
+    )

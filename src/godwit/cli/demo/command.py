@@ -270,18 +270,18 @@ def _prepare_directory(directory: Path | None) -> Path:
         work_dir = Path(tempfile.mkdtemp(prefix="godwit-demo-"))
     else:
         work_dir = directory.absolute()
+        problem = ""
         if work_dir.exists() and not work_dir.is_dir():
+            problem = "is not a directory"
+        elif work_dir.exists() and any(work_dir.iterdir()):
+            if (work_dir / _MARKER).exists():
+                shutil.rmtree(work_dir)
+            else:
+                problem = "holds something that no demo wrote"
+        if problem:
             raise GodwitError(
-                f"--work-dir {directory} is not a directory.",
-                remedy="Name a new or empty directory.",
+                f"--work-dir {directory} {problem}.", remedy="Name a new or empty directory."
             )
-        if work_dir.is_dir() and any(work_dir.iterdir()):
-            if not (work_dir / _MARKER).exists():
-                raise GodwitError(
-                    f"--work-dir {directory} holds something that no demo wrote.",
-                    remedy="Name a new or empty directory.",
-                )
-            shutil.rmtree(work_dir)
         work_dir.mkdir(parents=True, exist_ok=True)
     (work_dir / _MARKER).touch()
     return work_dir

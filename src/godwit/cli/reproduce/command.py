@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from godwit.cli.reproduce import catalogue
 from godwit.cli.reproduce.figure import FigureRun, Verdict
-from godwit.cli.reproduce.running import Result, place_of, reproduce, stored
+from godwit.cli.reproduce.running import Result, no_mechanism, place_of, reproduce, stored
 from godwit.model.errors import GodwitError
 from godwit.model.wording import printable
 from godwit.planning.preview import table
@@ -109,10 +109,7 @@ def _with_mechanism(chosen: Sequence[Entry]) -> list[Entry]:
     """Return the figures whose mechanism can be switched off; raise if there are none."""
     found = [entry for entry in chosen if entry.load().mechanism]
     if not found:
-        raise GodwitError(
-            f"{chosen[0].name} has no mechanism to switch off.",
-            remedy="Leave out --off, or name a figure that --list marks with it.",
-        )
+        raise no_mechanism(chosen[0])
     return found
 
 

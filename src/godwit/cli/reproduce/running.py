@@ -85,6 +85,15 @@ def stored(out: Path, entry: Entry, *, off: bool = False) -> Result | None:
         return None  # it is made again
 
 
+def no_mechanism(entry: Entry) -> GodwitError:
+    """Return the error that a figure has no mechanism to switch off."""
+    return GodwitError(
+        f"{entry.name} has no mechanism to switch off.",
+        remedy="Leave out --off, or name a figure that --list marks with it.",
+        figure=entry.name,
+    )
+
+
 def reproduce(entry: Entry, run: FigureRun, out: Path) -> Result:
     """Run a figure, store its result in `out`, and return it.
 
@@ -92,11 +101,7 @@ def reproduce(entry: Entry, run: FigureRun, out: Path) -> Result:
     """
     figure = entry.load()
     if run.off and not figure.mechanism:
-        raise GodwitError(
-            f"{entry.name} has no mechanism to switch off.",
-            remedy="Leave out --off, or name a figure that --list marks with it.",
-            figure=entry.name,
-        )
+        raise no_mechanism(entry)
     began = time.perf_counter()
     outcome = figure.run(run)
     result = Result(

@@ -296,7 +296,18 @@ class LocalRun:
 
     def open_sinks(self, flow: CompiledFlow) -> Iterable[StagedSink]:
         """Return no sinks for which lanes write files: output stays in the checkpoint."""
-        return _staged_sinks(flow)
+        return [
+            StagedSink(
+                name=output.name,
+                maps=output.maps,
+                keys=output.keys,
+                check=None,
+                rejects=None,
+                writer=None,
+            )
+            for output in flow.outputs
+            if output.rejects_of is None
+        ]
 
     def deliver(self, record: CommitRecord) -> None:
         """Pass an epoch's record on; no sink is open."""
@@ -454,19 +465,3 @@ def staged_rows(
 def _executors(lanes: Mapping[str, int]) -> dict[str, Executor]:
     """Return executor name → executor, from executor name → number of lanes."""
     return {name: Executor(name=name, location=None, lanes=n) for name, n in lanes.items()}
-
-
-def _staged_sinks(flow: CompiledFlow) -> list[StagedSink]:
-    """Return the flow's sinks with all rows staged in the checkpoint, and no files for targets."""
-    return [
-        StagedSink(
-            name=output.name,
-            maps=output.maps,
-            keys=output.keys,
-            check=None,
-            rejects=None,
-            writer=None,
-        )
-        for output in flow.outputs
-        if output.rejects_of is None
-    ]

@@ -11,7 +11,6 @@ unless the user says otherwise.  Connections are few and short (`godwit.web.serv
 
 from __future__ import annotations
 
-import errno
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -19,11 +18,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from godwit.model.errors import InvalidFlowError
 from godwit.model.events import DECISIONS
 from godwit.model.latency import LatencyHistogram
 from godwit.model.wording import printable
-from godwit.web.server import BoundedServer
+from godwit.web.server import BoundedServer, serving_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -273,7 +271,7 @@ class MetricsServer:
         try:
             self._server = BoundedServer(app, host=host, port=port, name="godwit-metrics")
         except (OSError, UnicodeError) as error:
-            raise _cannot_serve(host, port, error) from error
+            raise serving_error("Metrics", host, port, error, setting="metrics_") from error
         self.url = f"{self._server.url}/metrics"  # where
 
     def __enter__(self) -> Self:
@@ -285,19 +283,3 @@ class MetricsServer:
     def close(self) -> None:
         """Close the metrics port; idempotent."""
         self._server.close()
-
-
-def _cannot_serve(host: str, port: int, error: Exception) -> InvalidFlowError:
-    """Return the error that metrics cannot be served at an address."""
-    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return InvalidFlowError(
-            f"Metrics cannot be served at {host}:{port}: the port is taken.",
-            remedy="Give another metrics_port, or 0 for any that is free (query.metrics_url says "
-            "which it became).",
-            port=port,
-        )
-    return InvalidFlowError(
-        f"Metrics cannot be served at {host}:{port}: {getattr(error, 'strerror', None) or error}.",
-        remedy="Give a metrics_host of this machine, and a port that you may open (above 1023).",
-        port=port,
-    )

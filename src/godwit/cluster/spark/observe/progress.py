@@ -161,7 +161,7 @@ class PendingFiles:
             return None
         newest_ms: dict[str, int] = {}
         names: set[str] = set()
-        for entry in (entry for log in batch.sources.values() for entry in _parse_file_log(log)):
+        for entry in (entry for log in batch.sources.values() for entry in parse_file_log(log)):
             directory, _, name = str(entry["path"]).rpartition("/")
             newest_ms[directory] = max(newest_ms.get(directory, 0), int(entry["timestamp"]))
             names.add(unquote(name))
@@ -212,7 +212,7 @@ def _files_only(batch: BatchRef) -> bool:
     return all(line.startswith(b'{"logOffset"') for line in offsets)
 
 
-def _parse_file_log(log: bytes) -> list[dict[str, Any]]:
+def parse_file_log(log: bytes) -> list[dict[str, Any]]:
     """Return the files in one entry of a file source's log."""
     return [json.loads(line) for line in log.splitlines()[1:]]
 

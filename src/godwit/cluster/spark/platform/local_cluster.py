@@ -429,7 +429,7 @@ class LocalCluster:
             0,
             0,
             self._cores,
-            _mebibytes(self._memory),
+            int(self._memory[:-1]) * (1024 if self._memory.endswith("g") else 1),  # in MiB
             masters,
             str(self.work_dir / name),
             jvm.scala.Option.apply(number),
@@ -447,7 +447,8 @@ class LocalCluster:
         ask = getattr(getattr(messages, _MASTER_STATE), "MODULE$")
         answer = getattr(messages, "DeployMessages$MasterStateResponse")
         to = master.setupEndpointRef(master.address(), "Master")
-        state = to.askSync(ask, jvm.scala.reflect.ClassTag.apply(_java_class(jvm, answer)))
+        kind = jvm.java.lang.Class.forName(answer._fqn)  # noqa: SLF001  Py4J's only name of it
+        state = to.askSync(ask, jvm.scala.reflect.ClassTag.apply(kind))
         return sum(worker.isAlive() for worker in state.workers())
 
     @property
@@ -463,7 +464,11 @@ class LocalCluster:
             jvm = self._jvm.java.lang.ProcessHandle.current().pid()
         except Exception:  # noqa: BLE001  the JVM is gone, and executors end without their driver
             return []
-        return [pid for pid in children_of(jvm) if self._is_own_executor(arguments_of(pid))]
+        return [
+            pid
+            for pid in children_of(jvm)
+            if option_in(arguments_of(pid), _WORKER_URL).encode() in self._worker_urls
+        ]
 
     def _kill_executors(self) -> None:
         """Kill the executors that still run, and wait until none does."""
@@ -475,20 +480,6 @@ class LocalCluster:
             if time.monotonic() > deadline:
                 return  # a process that the kernel does not end is nothing to wait for
             time.sleep(0.01)
-
-    def _is_own_executor(self, arguments: list[bytes]) -> bool:
-        """Return whether a command line is that of an executor of this cluster."""
-        return option_in(arguments, _WORKER_URL).encode() in self._worker_urls
-
-
-def _java_class(jvm: Any, cls: Any) -> Any:
-    """Return the Java class object of a class in the JVM."""
-    return jvm.java.lang.Class.forName(cls._fqn)
-
-
-def _mebibytes(memory: str) -> int:
-    """Return a size such as 512m or 1g in mebibytes."""
-    return int(memory[:-1]) * (1024 if memory.endswith("g") else 1)
 
 
 def _jvm_environment() -> dict[str, str]:

@@ -31,7 +31,7 @@ from godwit.planning import planner as planner_named
 from godwit.planning.solution import executable_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
     from godwit.cluster.spark.query.placement import AnyStrategy, Migration, QueryPlacement
@@ -270,7 +270,7 @@ class Scaling:
             )
         if full:
             self._stage = f"emptying {', '.join(full)}"
-            self._migrate_components(self._with_draining)
+            self._migrate_components(emptying=True)
             return
         names = sorted(leaving)
         self._stage = f"giving back {', '.join(names)}"
@@ -279,7 +279,9 @@ class Scaling:
         except InvalidPlanError:
             return  # one has died, or has got key groups back, since we looked
         # If one of those that stay dies meanwhile, the next look keeps one that was to go.
-        while {*names} & {*self._conducting.view.executors} and not self._is_short():
+        while {*names} & {*self._conducting.view.executors} and (
+            len(self._pool.staying) >= self.target
+        ):
             if why := self._pool.view.not_returned:
                 raise ScalingError(
                     f"Executors {', '.join(names)} could not be given back: {why}.",
@@ -287,10 +289,6 @@ class Scaling:
                     executors=names,
                 )
             self._pause()
-
-    def _is_short(self) -> bool:
-        """Return whether there are fewer executors than the target number."""
-        return len(self._pool.staying) < self.target
 
     def _least_loaded(self, names: list[str], count: int) -> set[str]:
         """Return the `count` executors with the least state; of equal ones the newest."""
@@ -308,30 +306,21 @@ class Scaling:
         """Move key groups to the new executors."""
         self._stage = "giving new executors their share"
         for _ in range(_ROUNDS):
-            if self._migrate_components(self._with_measured_load) == 0:
+            if self._migrate_components() == 0:
                 return
 
-    def _with_measured_load(self, problem: Problem) -> Problem:
-        """Return the problem with loads replaced by measured ones, for the planner."""
-        return replace(problem, load=_load_to_balance(problem))
-
-    def _with_draining(self, problem: Problem) -> Problem:
-        """Return the problem with the executors to be removed marked as draining."""
-        # Without the target, what would cost balance could stay for a later plan.
-        limits = Limits(target_executors=len(problem.available))
-        return replace(problem, load=_load_to_balance(problem), limits=limits)
-
-    def _migrate_components(self, ask: Callable[[Problem], Problem]) -> int:
+    def _migrate_components(self, *, emptying: bool = False) -> int:
         """Plan every component, and run the migrations; return the number of unfinished components.
 
-        `ask`: changes the planning problem.
+        `emptying`: nothing stays on draining executors, whatever that costs balance.
         """
         left = 0
         for component in self._placement.parts:
             self._wait_for_others(component)
-            plan = executable_plan(
-                planner_named(self._planner)(ask(self._placement.problem(component)))
-            )
+            problem = self._placement.problem(component)
+            limits = Limits(target_executors=len(problem.available)) if emptying else problem.limits
+            problem = replace(problem, load=_load_to_balance(problem), limits=limits)
+            plan = executable_plan(planner_named(self._planner)(problem))
             if not plan.moves:
                 continue
             try:

@@ -14,9 +14,9 @@ from __future__ import annotations
 import json
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from godwit.cluster.spark.observe.progress import offsets_behind
+from godwit.cluster.spark.observe.progress import offsets_behind, parse_file_log
 from godwit.cluster.spark.run.trigger import known_interval_s
 from godwit.engine.cluster import SourceLook
 
@@ -79,8 +79,8 @@ class MicroBatchLooks:
         written: dict[str, list[int]] = {}
         for path, log in batch.sources.items():
             name = self._names[int(path.split("/")[1])]
-            entries: list[dict[str, Any]] = [json.loads(line) for line in log.splitlines()[1:]]
-            written.setdefault(name, []).extend(1000 * int(e["timestamp"]) for e in entries)
+            times = (1000 * int(file["timestamp"]) for file in parse_file_log(log))
+            written.setdefault(name, []).extend(times)
         return {name: times for name, times in written.items() if times}
 
     def _backlogs(
