@@ -31,15 +31,16 @@ executors get them.
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from godwit.adapt.statistics import AssignmentPeriod, PeriodStatistics
     from godwit.planning.arrays import FloatArray
@@ -80,14 +81,23 @@ class _Costs:
     variance: FloatArray
 
 
+class _Differences(NamedTuple):
+    """Differences in cost of key groups between two periods, one entry for each."""
+
+    before: list[str]  # executors in the period before, and in this one
+    now: list[str]
+    apart: FloatArray
+    variance: FloatArray
+
+
 class Speeds:
     """Estimates executors' speeds, period after period."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Costs] = {}
-        # executor → how slow it is, as a logarithm; pairs of executors → covariance of the errors
+        # executor → how slow it is, as a logarithm; covariances of the errors, in the same order
         self._slow: dict[str, float] = {}
-        self._errors: dict[tuple[str, str], float] = {}
+        self._errors: FloatArray = np.zeros((0, 0))
         self._changing = 0  # periods in a row that showed a change
         self._latest: Mapping[str, float] = {}
         self._differed: frozenset[str] = frozenset()
@@ -99,12 +109,11 @@ class Speeds:
         """
         here: set[str] = set()
         seen: list[tuple[str, _Costs, int]] = []
-        # (executor before, executor now) → differences of key groups, and their variances
-        differences: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+        differences: list[_Differences] = []
         for name, component in sorted(statistics.components.items()):
             for costs in _relative_costs(component.by_assignment):
                 here.update(costs.executor.tolist())
-                self._add_differences(name, costs, differences)
+                differences.append(self._differences(name, costs))
                 seen.append((name, costs, len(component.in_bytes)))
         if not here:
             return {}
@@ -119,9 +128,9 @@ class Speeds:
         middle = float(np.median(list(slow.values())))
         estimates: dict[str, float] = {}
         differs: set[str] = set()
-        for e in sorted(here):
+        for e, variance in zip(slow, errors.diagonal().tolist(), strict=True):
             apart = slow[e] - middle
-            none = max(_NO_DIFFERENCE, _ERRORS * float(np.sqrt(errors[e, e])))
+            none = max(_NO_DIFFERENCE, _ERRORS * math.sqrt(max(variance, 0.0)))
             speed = 1.0 if abs(apart) < none else float(np.exp(-apart))
             if speed != 1.0:
                 differs.add(e)
@@ -132,25 +141,19 @@ class Speeds:
         self._latest = estimates
         return estimates
 
-    def _add_differences(
-        self,
-        name: str,
-        costs: _Costs,
-        differences: dict[tuple[str, str], list[tuple[float, float]]],
-    ) -> None:
-        """Add each key group's difference in cost since it was last measured, by its executors.
-
-        `differences`: (executor now, executor before) → differences and their variances.
-        """
-        last, at = self._seen.get(name), costs.key_group
+    def _differences(self, name: str, costs: _Costs) -> _Differences:
+        """Return each key group's difference in cost since it was last measured."""
+        last = self._seen.get(name)
         if last is None:
-            return
-        apart = (costs.cost - last.cost[at]).tolist()
-        noise = (costs.variance + last.variance[at]).tolist()
-        pairs = zip(last.executor[at].tolist(), costs.executor.tolist(), strict=True)
-        for (before, now), one, its in zip(pairs, apart, noise, strict=True):
-            if before is not None:
-                differences[before, now].append((one, its))
+            return _Differences([], [], np.zeros(0), np.zeros(0))
+        known = last.executor[costs.key_group] != None  # noqa: E711  entry by entry
+        at = costs.key_group[known]
+        return _Differences(
+            before=last.executor[at].tolist(),
+            now=costs.executor[known].tolist(),
+            apart=costs.cost[known] - last.cost[at],
+            variance=costs.variance[known] + last.variance[at],
+        )
 
     def _record_costs(
         self, name: str, costs: _Costs, num_key_groups: int, changed: Mapping[str, float]
@@ -178,13 +181,13 @@ class Speeds:
         seen.executor[at] = costs.executor
 
     def _estimate_slowness(
-        self, here: list[str], differences: Mapping[tuple[str, str], list[tuple[float, float]]]
-    ) -> tuple[dict[str, float], dict[tuple[str, str], float], bool]:
+        self, here: list[str], differences: Sequence[_Differences]
+    ) -> tuple[dict[str, float], FloatArray, bool]:
         """Estimate how slow the executors `here` are, from former estimates and from differences.
 
         Returns executor → slowness, the covariances of the errors, and whether an executor changed.
         """
-        names = sorted({*here, *(name for pair in differences for name in pair)})
+        names = sorted({*here, *(name for part in differences for name in part.before)})
         number, n = {name: at for at, name in enumerate(names)}, len(names)
         known = np.array([self._slow.get(name, 0.0) for name in names])
         # The unknowns are deviations from what is known: of the period before, then of this one.
@@ -195,22 +198,19 @@ class Speeds:
         prior[each, n + each] = prior[n + each, each] = -(_SIGMA_SPEED**-2)
         measured, noisy, pull = *np.zeros((2, 2 * n, 2 * n)), np.zeros(2 * n)
         changing = False
-        middles = {pair: _median_difference(of) for pair, of in sorted(differences.items())}
-        stayed = [middle for (before, now), (middle, _) in middles.items() if before == now]
+        middles = _median_differences(differences, number)
+        stayed = [middle for before, now, middle, _ in middles if before == now]
         # What a row costs as a rule rises with an executor that slows: all others look faster.
         common = float(np.median(stayed)) if len(stayed) > 2 else 0.0
-        for (before, now), (middle, variance) in middles.items():
-            i, j = number[before], n + number[now]
+        for before, now, middle, variance in middles:
+            i, j = before, n + now
             difference = middle - common
-            weight = np.zeros_like(measured)
-            weight[[i, j], [i, j]] = 1 / variance
-            weight[[i, j], [j, i]] = -1 / variance
-            measured += weight
+            _weigh(measured, i, j, 1 / variance)
             if before == now:
-                if abs(difference) <= _ERRORS * np.sqrt(variance):
+                if abs(difference) <= _ERRORS * math.sqrt(variance):
                     continue  # it is as fast as it was
                 changing = True
-            noisy += weight
+            _weigh(noisy, i, j, 1 / variance)
             residual = difference - (known[j - n] - known[i])
             pull[i] -= residual / variance
             pull[j] += residual / variance
@@ -220,24 +220,61 @@ class Speeds:
         # these ones, and what is left of the earlier ones.
         known_by = (inverse @ measured)[n:]
         rest = np.eye(n) - known_by[:, :n] - known_by[:, n:]
-        before_errors = np.array([[self._errors.get((a, b), 0.0) for b in names] for a in names])
+        before_errors = np.zeros((n, n))
+        former = [at for at, name in enumerate(self._slow) if name in number]
+        at = [number[name] for name in self._slow if name in number]
+        before_errors[np.ix_(at, at)] = self._errors[np.ix_(former, former)]
         errors = rest @ before_errors @ rest.T + inverse[n:] @ noisy @ inverse[n:].T
+        of_here = [number[name] for name in here]
         return (
-            {name: float(slow[number[name]]) for name in here},
-            {(a, b): float(errors[number[a], number[b]]) for a in here for b in here},
+            dict(zip(here, slow[of_here].tolist(), strict=True)),
+            errors[np.ix_(of_here, of_here)],
             changing,
         )
 
 
-def _median_difference(differences: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return the median of pairs of difference and variance, and the median's variance."""
-    apart, variances = np.array(differences).T
-    count, middle = len(apart), float(np.median(apart))
-    spread = 1.4826 * float(np.median(np.abs(apart - middle)))
-    variance = _MEDIAN_ERROR**2 * max(float(np.mean(variances)), spread**2) / count
+def _weigh(matrix: FloatArray, i: int, j: int, weight: float) -> None:
+    """Add a measurement of the difference of unknowns i and j to the matrix of a linear model."""
+    matrix[i, i] += weight
+    matrix[j, j] += weight
+    matrix[i, j] -= weight
+    matrix[j, i] -= weight
+
+
+def _median_differences(
+    differences: Sequence[_Differences], number: Mapping[str, int]
+) -> list[tuple[int, int, float, float]]:
+    """Return, for each pair of executors before and now, the median difference and its variance.
+
+    In order of the executors' numbers.
+    """
+    before = np.array([number[e] for part in differences for e in part.before], np.int64)
+    now = np.array([number[e] for part in differences for e in part.now], np.int64)
+    order = np.lexsort((now, before))  # which keeps the order of equal ones
+    before, now = before[order], now[order]
+    apart = np.concatenate([part.apart for part in differences])[order]
+    variances = np.concatenate([part.variance for part in differences])[order]
+    first = np.flatnonzero((np.diff(before, prepend=-1) != 0) | (np.diff(now, prepend=-1) != 0))
+    return [
+        (int(before[at]), int(now[at]), *_median_with_variance(apart[at:end], variances[at:end]))
+        for at, end in pairwise([*first.tolist(), len(order)])
+    ]
+
+
+def _median_with_variance(apart: FloatArray, variances: FloatArray) -> tuple[float, float]:
+    """Return the median of differences, and its variance."""
+    count, middle = len(apart), _median(apart)
+    spread = 1.4826 * _median(np.abs(apart - middle))
+    variance = _MEDIAN_ERROR**2 * max(float(variances.mean()), spread**2) / count
     if count < _FEW:
         variance += _SIGMA_KEY**2 / count
     return middle, variance + 2 * _SIGMA_MACHINE**2
+
+
+def _median(values: FloatArray) -> float:
+    """Return the median; a fraction of the time that `np.median` takes for so few values."""
+    ascending, count = np.sort(values), len(values)
+    return float(ascending[(count - 1) // 2] + ascending[count // 2]) / 2
 
 
 def _smooth_speed(speed: float, before: float | None) -> float:
