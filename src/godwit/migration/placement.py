@@ -180,7 +180,8 @@ def check_target(
             component=component,
             executors=tuple(unknown),
         )
-    onto = [move for move in current.moves_to(target) if move.destination in draining]
+    moves = current.moves_to(target) if draining else ()
+    onto = [move for move in moves if move.destination in draining]
     if onto:
         raise InvalidPlanError(
             f"The plan for component {component!r} moves key group {onto[0].key_group} onto "
