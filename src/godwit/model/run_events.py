@@ -483,7 +483,8 @@ class ResidentLanesEnded(Event):
     Attributes
     ----------
     reason
-        Reason why they ended, such as ``"an epoch has many rows"`` or ``"the query ends"``.
+        Reason why they ended, such as ``"an epoch has many rows"``,
+        ``"operators are repartitioned"`` or ``"the query ends"``.
 
     Examples
     --------

@@ -288,6 +288,8 @@ class Query:
 
         Raises
         ------
+        InvalidFlowError
+            If `timeout` is not a number of at least 0.
         GodwitError
             If the query failed.
 

@@ -129,6 +129,7 @@ class SparkRun:
         Raises `GateClosedError` if the query is to stop.
         """
         parts = self._parts
+        self.cluster.end_resident("operators are repartitioned")
         self._closing = [part for part in parts.closing if part[0] == SOURCES]
         problems = close_all(part for part in parts.closing if part[0] != SOURCES)
         if self.gate.closed:
