@@ -18,9 +18,8 @@ Source: the layouts are those of the Arrow columnar format (offsets, bytes, litt
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -122,90 +121,6 @@ class Encoded:
         return np.diff(offsets_of(self.values)).view(np.int64)
 
 
-class Column(ABC):
-    """One column of a mapped table."""
-
-    __slots__ = ("_nulls", "_words", "dtype", "row_bytes")
-
-    dtype: pa.DataType
-    row_bytes: int  # bytes of state that each row holds, entries not included
-    _nulls: Nulls
-    _words: Any
-
-    @abstractmethod
-    def __init__(self, dtype: pa.DataType, arrays: list[npt.NDArray[Any]], words: Any) -> None: ...
-
-    @staticmethod
-    @abstractmethod
-    def sections(dtype: pa.DataType, *, key: bool) -> list[Section]:
-        """Return the sections (arrays in the file) of a key or state column of type `dtype`."""
-
-    @abstractmethod
-    def encode(self, array: pa.Array) -> Encoded:
-        """Encode an Arrow array as the column stores it; nulls become zero or empty.
-
-        Fixed-width values without nulls are not copied.
-
-        Raises `pyarrow.ArrowInvalid` if the array has another type, and a value that this column's
-        type cannot hold.
-        """
-
-    @abstractmethod
-    def decode(self, encoded: Encoded) -> pa.Array:
-        """Decode values to an Arrow array."""
-
-    @abstractmethod
-    def gather(self, rows: Rows) -> Encoded:
-        """Copy the values of rows; `IndexError` if one, or its bytes, are not in the column."""
-
-    @abstractmethod
-    def equal(self, rows: Rows, encoded: Encoded) -> npt.NDArray[np.bool_]:
-        """Return a mask: where the value of row ``rows[i]`` equals encoded value i."""
-
-    @abstractmethod
-    def append(self, first: int, encoded: Encoded) -> None:
-        """Write values of a key column to new rows, from row `first` on."""
-
-    @abstractmethod
-    def put(self, rows: Rows, encoded: Encoded) -> None:
-        """Overwrite the values of a state column in the given rows."""
-
-    def lengths(self, rows: Rows) -> Rows | None:  # noqa: ARG002
-        """Return the byte length of each row's value; ``None`` for a fixed-width column."""
-        return None
-
-    def release(self, rows: Rows) -> None:  # noqa: B027 - fixed width: nothing to do
-        """Count the bytes of values of removed rows as garbage; no-op for a fixed-width column."""
-
-    def revive(self, rows: Rows) -> None:  # noqa: B027 - fixed width: nothing to do
-        """Count the bytes of values of removed rows of a key column as live again."""
-
-    def clear(self, rows: int) -> None:  # noqa: B027 - fixed width: nothing to do
-        """Remove the values of all `rows` rows; no-op for a fixed-width column."""
-
-    def _nulls_of(self, rows: Rows) -> Nulls | None:
-        """Return the null marks (1: null) of rows; ``None`` if the column has none."""
-        return self._nulls.take(rows) if self._words[NULLS] else None
-
-    def _put_nulls(self, rows: Rows | slice, encoded: Encoded) -> None:
-        """Store the null marks of encoded values in rows."""
-        if encoded.nulls is not None:
-            self._words[NULLS] = 1
-            self._nulls[rows] = encoded.nulls
-        elif self._words[NULLS]:
-            self._nulls[rows] = 0
-
-    def _with_nulls_equal(
-        self, same: npt.NDArray[np.bool_], rows: Rows, encoded: Encoded
-    ) -> npt.NDArray[np.bool_]:
-        """Return `same`, false where only one of the stored and the encoded value is null."""
-        if encoded.nulls is not None:
-            same &= self._nulls.take(rows) == encoded.nulls
-        elif self._words[NULLS]:
-            same &= self._nulls.take(rows) == 0
-        return same
-
-
 def as_arrow(which: Rows) -> pa.Array:
     """Return row numbers as an Arrow array over the same memory, without a copy."""
     return pa.Array.from_buffers(pa.int64(), len(which), [None, pa.py_buffer(which)])
@@ -243,24 +158,28 @@ _BYTE = np.dtype(np.uint8)
 
 def column_class(dtype: pa.DataType) -> type[Column]:
     """Return the class that stores columns of type `dtype`."""
-    return _VariableColumn if is_variable_width(dtype) else _FixedColumn
+    return VariableColumn if is_variable_width(dtype) else FixedColumn
 
 
-class _FixedColumn(Column):
-    """A column whose values have one size; see `Column`."""
+class FixedColumn:
+    """One column of a mapped table, whose values have one size.
 
-    __slots__ = ("_data", "_is_boolean")
+    `nulls`: 1 for each row whose value is null. `words`: the column's words in the header.
+    `row_bytes`: bytes of state that each row holds, without entries.
+    """
+
+    __slots__ = ("_data", "_is_boolean", "dtype", "nulls", "row_bytes", "words")
 
     def __init__(self, dtype: pa.DataType, arrays: list[npt.NDArray[Any]], words: Any) -> None:
         self.dtype = dtype
-        self._data, self._nulls = arrays
-        self._words = words
+        self._data, self.nulls = arrays
+        self.words = words
         self._is_boolean = pa.types.is_boolean(dtype)
         self.row_bytes = self._data.dtype.itemsize * (self._data.shape[1:] or (1,))[0]
 
     @staticmethod
     def sections(dtype: pa.DataType, *, key: bool) -> list[Section]:  # noqa: ARG004  keys are like state
-        """Return the section of values and the section of null marks, each with a place per row."""
+        """Return the arrays of a key or state column in the file: values and null marks of rows."""
         width = 1 if pa.types.is_boolean(dtype) else dtype.bit_width // 8
         if width in (1, 2, 4, 8):
             data = Section(np.dtype(f"u{width}"), "row")
@@ -271,7 +190,12 @@ class _FixedColumn(Column):
         return [data, Section(_BYTE, "row")]
 
     def encode(self, array: pa.Array) -> Encoded:
-        """Return the values viewed as unsigned integers of their width."""
+        """Encode an Arrow array as the column stores it; nulls become zero or empty.
+
+        Values are viewed as unsigned integers of their width, and not copied where nothing is null.
+        Raises `pyarrow.ArrowInvalid` if the array has another type, and a value that this column's
+        type cannot hold.
+        """
         if array.type != self.dtype:
             array = array.cast(self.dtype)
         nulls = null_bytes(array) if array.null_count else None
@@ -290,6 +214,7 @@ class _FixedColumn(Column):
         return Encoded(values, nulls)
 
     def decode(self, encoded: Encoded) -> pa.Array:
+        """Decode values to an Arrow array."""
         values = encoded.values
         count = len(values)
         if self._is_boolean:
@@ -299,35 +224,52 @@ class _FixedColumn(Column):
         )
 
     def gather(self, rows: Rows) -> Encoded:
-        return Encoded(self._data.take(rows, axis=0), self._nulls_of(rows))
+        """Copy the values of rows; `IndexError` if one, or its bytes, are not in the column."""
+        return Encoded(self._data.take(rows, axis=0), _nulls_in(self, rows))
 
     def equal(self, rows: Rows, encoded: Encoded) -> npt.NDArray[np.bool_]:
+        """Return a mask: where the value of row ``rows[i]`` equals encoded value i."""
         same: npt.NDArray[np.bool_] = np.equal(self._data.take(rows, axis=0), encoded.values)
         if same.ndim > 1:
             same = np.logical_and.reduce(same, axis=1)
-        return self._with_nulls_equal(same, rows, encoded)
+        return _with_nulls_equal(self, same, rows, encoded)
 
     def append(self, first: int, encoded: Encoded) -> None:
+        """Write values of a key column to new rows, from row `first` on."""
         rows = slice(first, first + len(encoded.values))
         self._data[rows] = encoded.values
-        self._put_nulls(rows, encoded)
+        _put_nulls(self, rows, encoded)
 
     def put(self, rows: Rows, encoded: Encoded) -> None:
+        """Overwrite the values of a state column in the given rows."""
         self._data[rows] = encoded.values
-        self._put_nulls(rows, encoded)
+        _put_nulls(self, rows, encoded)
+
+    def lengths(self, rows: Rows) -> Rows | None:  # noqa: ARG002
+        """Return the byte length of each row's value; ``None`` for a fixed-width column."""
+        return None
+
+    def release(self, rows: Rows) -> None:
+        """Count the bytes of values of removed rows as garbage; here, there are none."""
+
+    def revive(self, rows: Rows) -> None:
+        """Count the bytes of values of removed rows of a key column as live again."""
+
+    def clear(self, rows: int) -> None:
+        """Remove the values of all `rows` rows; here, nothing has to be done."""
 
 
-class _VariableColumn(Column):
-    """A column of strings or binaries; see `Column`."""
+class VariableColumn:
+    """A column of strings or binaries, used as `FixedColumn` is."""
 
-    __slots__ = ("_entries", "_heap", "_offsets", "_refs")
+    __slots__ = ("_entries", "_heap", "_offsets", "_refs", "dtype", "nulls", "row_bytes", "words")
 
     def __init__(self, dtype: pa.DataType, arrays: list[npt.NDArray[Any]], words: Any) -> None:
         self.dtype = dtype
         self.row_bytes = 0
-        self._offsets, self._heap, self._nulls, *refs = arrays
+        self._offsets, self._heap, self.nulls, *refs = arrays
         self._refs: npt.NDArray[np.uint32] | None = refs[0] if refs else None
-        self._words = words
+        self.words = words
         buffers = [None, pa.py_buffer(self._offsets), pa.py_buffer(self._heap)]
         self._entries = pa.Array.from_buffers(pa.large_binary(), len(self._offsets) - 1, buffers)
 
@@ -374,16 +316,16 @@ class _VariableColumn(Column):
         return pa.Array.from_buffers(self.dtype, len(values), buffers, offset=values.offset)
 
     def gather(self, rows: Rows) -> Encoded:
-        return Encoded(self._copy_entries(rows), self._nulls_of(rows))
+        return Encoded(self._copy_entries(rows), _nulls_in(self, rows))
 
     def _copy_entries(self, rows: Rows) -> pa.Array:
         """Copy values by row; bounds are checked first, since Arrow does not check offsets."""
         which = self._entries_of(rows)
-        if self._refs is not None and len(which) and int(which.max()) > self._words[ENTRIES]:
+        if self._refs is not None and len(which) and int(which.max()) > self.words[ENTRIES]:
             raise IndexError(f"A row of a {self.dtype} column names an entry that is not there.")
         ends = self._offsets[1:].take(which)
         if len(which) and (
-            (self._offsets.take(which) > ends).any() or int(ends.max()) > self._words[HEAP]
+            (self._offsets.take(which) > ends).any() or int(ends.max()) > self.words[HEAP]
         ):
             raise IndexError(f"An entry of a {self.dtype} column is not within its heap.")
         return self._entries.take(as_arrow(which))
@@ -400,21 +342,21 @@ class _VariableColumn(Column):
             same = np.ones(len(rows), np.bool_)
         else:
             same = pc.equal(stored, encoded.values).to_numpy(zero_copy_only=False, writable=True)
-        return self._with_nulls_equal(same, rows, encoded)
+        return _with_nulls_equal(self, same, rows, encoded)
 
     def append(self, first: int, encoded: Encoded) -> None:
         self._append_entries(first, encoded)
-        self._put_nulls(slice(first, first + len(encoded.values)), encoded)
+        _put_nulls(self, slice(first, first + len(encoded.values)), encoded)
 
     def put(self, rows: Rows, encoded: Encoded) -> None:
         """Append values and point the rows at them; their previous values become garbage."""
         assert self._refs is not None
-        first = self._words[ENTRIES] + 1  # entry 0 stays empty
-        self._words[LIVE] -= int(self.lengths(rows).sum())
+        first = self.words[ENTRIES] + 1  # entry 0 stays empty
+        self.words[LIVE] -= int(self.lengths(rows).sum())
         self._append_entries(first, encoded)
         self._refs[rows] = np.arange(first, first + len(rows), dtype=np.uint32)
-        self._words[ENTRIES] += len(rows)
-        self._put_nulls(rows, encoded)
+        self.words[ENTRIES] += len(rows)
+        _put_nulls(self, rows, encoded)
 
     def _append_entries(self, first: int, encoded: Encoded) -> None:
         """Append values to the column's bytes, and their ends to its offsets."""
@@ -423,15 +365,15 @@ class _VariableColumn(Column):
             return
         offsets = offsets_of(values)
         begin, count = int(offsets[0]), encoded.heap_bytes()
-        tail = self._words[HEAP]
+        tail = self.words[HEAP]
         if count:
             source = np.ndarray((count,), np.uint8, values.buffers()[2], begin)
             self._heap[tail : tail + count] = source
         # Unsigned and modulo 2^64, so it does not matter which of begin and tail is larger.
         shift = np.uint64(tail) - offsets[:1]
         self._offsets[first + 1 : first + 1 + len(values)] = offsets[1:] + shift
-        self._words[HEAP] = tail + count
-        self._words[LIVE] += count
+        self.words[HEAP] = tail + count
+        self.words[LIVE] += count
 
     def lengths(self, rows: Rows) -> Rows:
         entries = self._entries_of(rows)
@@ -439,17 +381,45 @@ class _VariableColumn(Column):
         return lengths - self._offsets.take(entries).view(np.int64)
 
     def release(self, rows: Rows) -> None:
-        self._words[LIVE] -= int(self.lengths(rows).sum())
+        self.words[LIVE] -= int(self.lengths(rows).sum())
         if self._refs is not None:
             self._refs[rows] = 0
 
     def revive(self, rows: Rows) -> None:
-        self._words[LIVE] += int(self.lengths(rows).sum())
+        self.words[LIVE] += int(self.lengths(rows).sum())
 
     def clear(self, rows: int) -> None:
-        self._words[ENTRIES] = self._words[HEAP] = self._words[LIVE] = 0
+        self.words[ENTRIES] = self.words[HEAP] = self.words[LIVE] = 0
         if self._refs is not None:
             self._refs[:rows] = 0
+
+
+Column: TypeAlias = FixedColumn | VariableColumn
+
+
+def _nulls_in(column: Column, rows: Rows) -> Nulls | None:
+    """Return the null marks (1: null) of rows of a column; ``None`` if it has none."""
+    return column.nulls.take(rows) if column.words[NULLS] else None
+
+
+def _put_nulls(column: Column, rows: Rows | slice, encoded: Encoded) -> None:
+    """Store the null marks of encoded values in rows of a column."""
+    if encoded.nulls is not None:
+        column.words[NULLS] = 1
+        column.nulls[rows] = encoded.nulls
+    elif column.words[NULLS]:
+        column.nulls[rows] = 0
+
+
+def _with_nulls_equal(
+    column: Column, same: npt.NDArray[np.bool_], rows: Rows, encoded: Encoded
+) -> npt.NDArray[np.bool_]:
+    """Return `same`, false where only one of the stored and the encoded value is null."""
+    if encoded.nulls is not None:
+        same &= column.nulls.take(rows) == encoded.nulls
+    elif column.words[NULLS]:
+        same &= column.nulls.take(rows) == 0
+    return same
 
 
 def _as_large_binary(array: pa.Array) -> pa.Array:

@@ -1,4 +1,4 @@
-"""A table in mapped memory: a header, a directory, an index and columns, as one data structure.
+"""A table in a mapped file: a header, a directory, an index and columns, as one data structure.
 
 Problem: the state of many key groups must be found, read and changed by few calls over whole
 columns, in time that grows with the keys touched, by whichever process has a key group this epoch,
@@ -13,33 +13,34 @@ nobody changes the rows of a key group that is not marked.
 
 from __future__ import annotations
 
+import errno
+import mmap
+import os
+import stat
+import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from godwit.store.columns import (
-    ENTRIES,
-    HEAP,
-    LIVE,
-    Column,
-    Encoded,
-    Rows,
-    column_class,
-    offsets_of,
-)
-from godwit.store.fixed_width import fixed_width, word_at
+from godwit.model.errors import LocalStoreError, StorageFullError
+from godwit.store.columns import ENTRIES, HEAP, LIVE, Column, Encoded, Rows, column_class
 from godwit.store.index import HashIndex
+from godwit.store.key_hash import keyed_hashes
 from godwit.store.layout import (
     DAMAGED,
     LIVE_ROWS,
     REWRITTEN,
+    ROOM,
     SECRET,
     SLOTS,
     USED,
     Capacity,
+    capacity_in,
     column_header,
     layout_of,
     read_room,
@@ -48,17 +49,22 @@ from godwit.store.layout import (
 )
 
 if TYPE_CHECKING:
-    import mmap
-    from collections.abc import Sequence
-
-    import pyarrow as pa
+    from collections.abc import Iterable
+    from pathlib import Path
 
     from godwit.store.columns import StateSchema
-    from godwit.store.fixed_width import FixedWidth
 
 Hashes = npt.NDArray[np.int64]
 KeyGroups = npt.NDArray[np.uint16]
 UInt64Array = npt.NDArray[np.uint64]
+_Found = tuple[Rows, UInt64Array, Rows]
+"""Result of `TableImage.search`."""
+FileIdentity = tuple[int, int]
+"""Device and inode: two files at one path differ in it while either of them is mapped."""
+
+_REMEMBERED_ROWS = 1 << 20  # of the last search, until what it found is changed
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FEWEST_SLOTS = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +95,9 @@ class Upserts:
 
 
 class TableImage:
-    """One table over a given piece of memory.
+    """One table over a given piece of memory: that of a mapped file, or memory without a file.
 
+    `file`: the path and the descriptor of the mapped file; the image closes the descriptor.
     `secret`: writes the header of an empty table without room that finds rows by this secret.
     `versions`: Shape ``(num_key_groups,)``: epoch whose changes are in; -1 where the table does not
     hold the key group.
@@ -99,17 +106,22 @@ class TableImage:
     """
 
     __slots__ = (
-        "_hasher",
+        "__weakref__",
+        "_fd",
         "_hashes",
         "_head",
         "_heap_bytes",
         "_key_groups",
+        "_last_search",
         "_live",
         "_memory",
+        "_secret",
+        "identity",
         "keys",
         "layout",
         "marks",
         "num_keys",
+        "path",
         "values",
         "versions",
     )
@@ -121,6 +133,7 @@ class TableImage:
         memory: mmap.mmap | bytearray,
         capacity: Capacity,
         *,
+        file: tuple[Path, int] | None = None,
         secret: tuple[int, int] | None = None,
     ) -> None:
         layout = self.layout = layout_of(schema, num_key_groups, capacity)
@@ -131,7 +144,7 @@ class TableImage:
         if secret is not None:
             write_header(self._head, schema, num_key_groups, layout, secret)
             self.versions[:] = -1
-        self._hasher = KeyHasher((self._head[SECRET], self._head[SECRET + 1]))
+        self._secret = self._head[SECRET], self._head[SECRET + 1]
         self._hashes, self._key_groups, self._live = layout.arrays(memory, -1)
         columns: list[Column] = []
         for number, field in enumerate([*schema.keys, *schema.values]):
@@ -141,6 +154,38 @@ class TableImage:
         # keys, values: key columns and state columns
         self.keys = tuple(columns[: len(schema.keys)])
         self.values = tuple(columns[len(schema.keys) :])
+        self._last_search: tuple[pa.RecordBatch, tuple[int, ...], _Found] | None = None
+        self.path, self._fd = file or (None, None)
+        self.identity: FileIdentity | None = None  # which file it is
+        if self._fd is not None:
+            self.identity = identity_of(os.fstat(self._fd))
+            weakref.finalize(self, os.close, self._fd)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the file, if there is one, still has its full size."""
+        return self._fd is None or os.fstat(self._fd).st_size == self.layout.file_bytes
+
+    def grow(self, room: Capacity, slots: int) -> None:
+        """Allocate blocks for `room`, and enlarge the index to at least `slots` slots."""
+        if room != self.room:
+            self.allocate(self.layout.extents(self.room, room))
+            self.room = room
+        if slots > self.slots:
+            self.allocate([self.layout.index_extent(slots)])
+            self.enlarge_index(slots)
+
+    def allocate(self, extents: Iterable[tuple[int, int]]) -> None:
+        """Allocate blocks of the file for each start and length, in bytes."""
+        assert self.path is not None
+        assert self._fd is not None
+        at = needed = 0
+        try:
+            for start, length in extents:
+                at, needed = start, length
+                os.posix_fallocate(self._fd, at, needed)
+        except OSError as error:
+            raise _storage_full(error, self.path, needed) from error
 
     @property
     def room(self) -> Capacity:
@@ -210,14 +255,39 @@ class TableImage:
         """Encode a batch of state as the state columns store it."""
         return tuple(c.encode(values.column(i)) for i, c in enumerate(self.values))
 
-    def search(self, keys: tuple[Encoded, ...], count: int) -> tuple[Rows, UInt64Array, Rows]:
+    def find(self, keys: pa.RecordBatch) -> Rows:
+        """Return the row of each distinct key; -1 for a key without state.
+
+        The search is remembered for `recall`: an epoch's changes are applied in the next one, to
+        the keys that it has looked up.
+        """
+        extent = self.extent
+        found = self.search(self.encode_keys(keys), keys.num_rows)
+        self._last_search = None
+        if self.path is not None and keys.num_rows <= _REMEMBERED_ROWS:
+            self._last_search = keys, extent, found
+        return self.live_only(found[0])
+
+    def recall(self, keys: pa.RecordBatch) -> _Found | None:
+        """Return the result of the last `find` once, if it was for these keys and still holds."""
+        last, self._last_search = self._last_search, None
+        if last is None or last[1] != self.extent:
+            return None
+        # Arrow compares floats by value, tables by their bits.
+        same = all(
+            ours.equals(theirs) and not pa.types.is_floating(ours.type)
+            for ours, theirs in zip(last[0].columns, keys.columns, strict=True)
+        )
+        return last[2] if same else None
+
+    def search(self, keys: tuple[Encoded, ...], count: int) -> _Found:
         """Find the rows of `count` encoded keys, live or removed, by hash and comparison.
 
         Returns the rows, shape ``(count,)``, -1 for an absent key; and, for `write`, the keys'
         hashes and the index slots where the searches ended. Raises `IndexError` if the file is
         damaged.
         """
-        hashes = self._hasher.hash(keys, count)
+        hashes = keyed_hashes(keys, count, self._secret)
         used, index = self.used, self._index(self.slots)
         rows, at = index.first(hashes)
         if used:
@@ -236,7 +306,7 @@ class TableImage:
 
     def _check_blocks(self, rows: Rows) -> None:
         """Raise `IndexError` for row numbers beyond the allocated blocks, as in a damaged file."""
-        if rows.size and int(rows.max()) >= self.room.rows:
+        if rows.size and int(rows.max()) >= self._head[ROOM]:
             raise IndexError("A slot of the index names a row that is not there.")
 
     def _index(self, slots: int) -> HashIndex:
@@ -353,8 +423,8 @@ class TableImage:
     def append(self, upserts: Upserts) -> None:
         """Append rows whose keys the table does not have."""
         count = len(upserts.hashes)
-        nowhere = np.full(count, -1, np.int64)
-        self.write(upserts, upserts, nowhere, self._hasher.hash(upserts.keys, count), None)
+        hashes = keyed_hashes(upserts.keys, count, self._secret)
+        self.write(upserts, upserts, np.full(count, -1, np.int64), hashes, None)
 
     def remove(self, rows: Rows) -> None:
         """Mark the given live rows as removed."""
@@ -370,143 +440,106 @@ class TableImage:
 _NONE: Rows = np.empty(0, np.int64)
 
 
-_LOW = np.uint64(0xFFFF_FFFF)
-_HALF = np.uint64(32)
-_BYTES = np.uint64(8)
-_FEW_WORDS = 64
-_BLOCK = 16_384  # keys whose intermediate arrays stay in the cache
-
-
-class KeyHasher:
-    """Keyed hash by which a table finds rows; every table draws its own secret.
-
-    The hash that chooses a key's key group is known to everybody, so whoever sends keys can choose
-    them to share it, and one chain of equal hashes makes every search as long as the chain. So rows
-    are found by another hash, over the bits of the key and the secret.
-
-    Invariant: for two different keys chosen without knowing the secret, the upper halves of the
-    sums are equal with probability 2^-32; equal keys have equal hashes, whether or not other keys
-    of the batch are null.
-
-    Source: pair-multiply-shift over 32-bit words (M. Thorup, "High Speed Hashing for Integers and
-    Strings", 2015, on vectors and strings); the last mixing steps are those of MurmurHash3's
-    finalizer, since linear probing wants more than the independence of pairs.
-    """
-
-    __slots__ = ("_secret",)
-
-    def __init__(self, secret: tuple[int, int]) -> None:
-        self._secret = secret
-
-    def hash(self, keys: Sequence[Encoded], count: int) -> UInt64Array:
-        """Return the hashes of `count` keys; every bit depends on all bits of the key."""
-        hashes = np.full(count, self._multipliers(0, 1)[0], np.uint64)
-        for first in range(0, count, _BLOCK):
-            block = slice(first, first + _BLOCK)
-            sums = hashes[block]
-            for number, column in enumerate(keys, start=1):
-                if isinstance(column.values, np.ndarray):
-                    self._add_fixed(sums, number, column.values[block])
-                else:
-                    self._add_strings(sums, number, column.values[block])
-                if column.nulls is not None:  # a flag: nothing is added where nothing is null
-                    sums += column.nulls[block] * self._multipliers(number, 1)[0]
-            _mix(sums)
-        return hashes
-
-    def _multipliers(self, column: int, words: int) -> UInt64Array:
-        """Return secret multipliers of a column: one, and two for each 64-bit word."""
-        count = max(_FEW_WORDS, 1 << (words - 1).bit_length())
-        return _multipliers(self._secret, column, count)
-
-    def _add_fixed(self, sums: UInt64Array, number: int, values: npt.NDArray[Any]) -> None:
-        """Add fixed-width values of column number `number` to the hash sums, in place."""
-        if values.ndim == 1:
-            values = values[:, None]
-        elif values.dtype.itemsize == 1:  # of an odd width: filled up to whole words
-            padded = np.zeros((len(values), -(-values.shape[1] // 8) * 8), np.uint8)
-            padded[:, : values.shape[1]] = values
-            values = padded.view(np.uint64)
-        multipliers = self._multipliers(number, values.shape[1])
-        for word in range(values.shape[1]):
-            sums += _product(values[:, word].astype(np.uint64), multipliers, word)
-
-    def _add_strings(self, sums: UInt64Array, number: int, values: pa.Array) -> None:
-        """Add strings or binaries of column number `number` to the hash sums, in place."""
-        same_width = fixed_width(values)
-        if same_width is not None and same_width.dtype.itemsize >= 8:
-            self._add_equal_lengths(sums, number, same_width)
-            return
-        offsets = offsets_of(values)
-        starts = offsets[:-1].astype(np.int64)
-        lengths = np.diff(offsets).astype(np.int64)
-        longest = int(lengths.max())
-        multipliers = self._multipliers(number, 1 + -(-longest // 8))
-        sums += _product(lengths.view(np.uint64), multipliers, 0)
-        if not longest:
-            return
-        data = np.frombuffer(values.buffers()[2], np.uint8)
-        if len(data) < 8:
-            data = np.concatenate((data, np.zeros(8, np.uint8)))
-        words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
-        rows: Any = slice(None)
-        for word in range(-(-longest // 8)):
-            remaining = lengths - 8 * word
-            if remaining.min() <= 0:
-                rows = np.flatnonzero(remaining > 0)
-                remaining = remaining[rows]
-            at = starts[rows] + 8 * word
-            if at[-1] < len(words):
-                chunk = words[at]
-            else:  # the last bytes of the buffer are read by stepping back, and shifted into place
-                readable = np.minimum(at, len(words) - 1)
-                chunk = words[readable] >> ((at - readable).view(np.uint64) * _BYTES)
-            if remaining.min() < 8:
-                missing = np.maximum(8 - remaining, 0).view(np.uint64) * _BYTES
-                chunk = (chunk << missing) >> missing
-            sums[rows] += _product(chunk, multipliers, 1 + word)
-
-    def _add_equal_lengths(self, sums: UInt64Array, number: int, values: FixedWidth) -> None:
-        """Add byte strings of one length, at least 8 bytes, to the hash sums, in place."""
-        width = values.dtype.itemsize
-        words, rest = divmod(width, 8)
-        multipliers = self._multipliers(number, 1 + -(-width // 8))
-        sums += _product(np.array([width], np.uint64), multipliers, 0)
-        for word in range(words):
-            sums += _product(word_at(values, 8 * word, "<u8"), multipliers, 1 + word)
-        if rest:
-            last = word_at(values, width - 8, "<u8") >> np.uint64(64 - 8 * rest)
-            sums += _product(last, multipliers, 1 + words)
-
-
-def _product(words: UInt64Array, multipliers: UInt64Array, word: int) -> UInt64Array:
-    """Return the product of the two halves of each word, after adding a secret number to each."""
-    high = words >> _HALF
-    high += multipliers[1 + 2 * word]
-    low = words & _LOW
-    low += multipliers[2 + 2 * word]
-    high *= low
-    return high
-
-
-def _mix(sums: UInt64Array) -> None:
-    """Mix the bits of each hash sum in place, so that every bit depends on all."""
-    sums ^= sums >> np.uint64(33)
-    sums *= np.uint64(0xFF51_AFD7_ED55_8CCD)
-    sums ^= sums >> np.uint64(33)
-    sums *= np.uint64(0xC4CE_B9FE_1A85_EC53)
-    sums ^= sums >> np.uint64(33)
-
-
 @lru_cache(maxsize=256)
-def _multipliers(secret: tuple[int, int], column: int, words: int) -> UInt64Array:
-    """Return the secret multipliers of column number `column`: one, and two for each of `words`.
+def blank_image(schema: StateSchema, num_key_groups: int) -> TableImage:
+    """Return an empty table without a file or room; it is shared, and never written."""
+    capacity = (1, *(0, 0) * len(schema.keys), *(2, 0) * len(schema.values))
+    memory = bytearray(layout_of(schema, num_key_groups, capacity).file_bytes)
+    image = TableImage(schema, num_key_groups, memory, capacity, secret=(0, 0))
+    image.enlarge_index(2)
+    return image
 
-    The same for the same `secret`; read-only.
+
+def create_file(
+    path: Path, schema: StateSchema, num_key_groups: int, capacity: Capacity, room: Capacity
+) -> TableImage:
+    """Create the file of an empty table, and map it.
+
+    `capacity`: size of the sparse file. `room`: part of it that blocks are allocated for.
     """
-    seed = np.random.SeedSequence([*secret, column])
-    drawn = np.random.Generator(np.random.Philox(seed)).integers(
-        0, 2**64 - 1, 1 + 2 * words, np.uint64, endpoint=True
+    layout = layout_of(schema, num_key_groups, capacity)
+    slots = min(_FEWEST_SLOTS, layout.slots)
+    # Before anything is mapped: on a tmpfs even reading a place without a block takes one.
+    extents = [*layout.fixed_extents(), *layout.extents(None, room), layout.index_extent(slots)]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # What a killed process left here may still be mapped by nobody but it: never reuse it.
+        path.unlink(missing_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(fd, layout.file_bytes)
+            for start, length in extents:
+                os.posix_fallocate(fd, start, length)
+            memory = mmap.mmap(fd, layout.file_bytes)
+        except BaseException:
+            os.close(fd)
+            raise
+    except OSError as error:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise _storage_full(error, path, sum(length for _, length in extents)) from error
+    secret = tuple(int.from_bytes(os.urandom(8), "little") >> 1 for _ in range(2))
+    image = TableImage(
+        schema, num_key_groups, memory, capacity, file=(path, fd), secret=(secret[0], secret[1])
     )
-    drawn.setflags(write=False)
-    return drawn
+    image.room = room
+    image.enlarge_index(slots)
+    return image
+
+
+def open_file(path: Path, schema: StateSchema, num_key_groups: int) -> TableImage | None:
+    """Map the file at `path`; ``None`` if it is no intact table of `schema`.
+
+    Raises `FileNotFoundError` if there is no file, and `LocalStoreError` if there is something
+    else, such as a directory.
+    """
+    try:
+        # A pipe would make an open wait without O_NONBLOCK, which means nothing for files.
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if path.is_file() and not path.is_symlink():
+            raise
+        raise _not_a_file_error(path) from error
+    image = None
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise _not_a_file_error(path)
+        memory = mmap.mmap(fd, status.st_size) if status.st_size else None
+        capacity = None if memory is None else capacity_in(memory, schema, num_key_groups)
+        if memory is not None and capacity is not None:
+            with suppress(pa.ArrowInvalid):  # offsets of entries lead out of the file
+                image = TableImage(schema, num_key_groups, memory, capacity, file=(path, fd))
+    finally:
+        if image is None:
+            os.close(fd)
+    return image
+
+
+def _not_a_file_error(path: Path) -> LocalStoreError:
+    """Return the error that a table's path holds something else than a file."""
+    return LocalStoreError(
+        f"The local store expects a table at {path}, and something else than a file is there.",
+        remedy="Somebody put it there while the query was running: remove it. State is in the "
+        "checkpoint and is restored from it.",
+        path=str(path),
+    )
+
+
+def identity_of(status: os.stat_result) -> FileIdentity:
+    """Return the identity of a file, which differs from that of a later file at the same path."""
+    return status.st_dev, status.st_ino
+
+
+def _storage_full(error: OSError, path: Path, size: int) -> OSError | StorageFullError:
+    """Return `StorageFullError` if an error of the file system means a full disk, else `error`."""
+    if error.errno not in _FULL:
+        return error
+    return StorageFullError(
+        f"The local store needs {size} bytes for {path}, and there is no room for them.",
+        remedy="Free space there, or put the local store on a larger file system.",
+        path=str(path),
+        needed_bytes=size,
+    )

@@ -17,7 +17,7 @@ import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from godwit.store.index import slots_for
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from godwit.store.columns import StateSchema
 
@@ -34,7 +34,7 @@ _MAGIC = int.from_bytes(b"GODWITKG", sys.byteorder)
 _LAYOUT = 4
 _IS, _LAID_OUT, _SCHEMA, _FILE_BYTES, KEY_GROUPS, _ROWS = range(6)
 """Header: magic, layout's version, schema, size, number of key groups, places for rows."""
-DAMAGED, SECRET, _SECRET_2, _ROOM, SLOTS, USED, LIVE_ROWS, REWRITTEN, WORDS = range(6, 15)
+DAMAGED, SECRET, _SECRET_2, ROOM, SLOTS, USED, LIVE_ROWS, REWRITTEN, WORDS = range(6, 15)
 """Whether the table was found damaged, the secret of its hash, rows that have blocks, slots of the
 index, rows used, rows alive, number of rewrites in place; and where the columns' words start."""
 _COLUMN_CAPACITY, _COLUMN_ROOM, _COLUMN_OWN = 0, 2, 4
@@ -47,20 +47,15 @@ _DIRECTORY = (np.int64, np.int64, np.int64, np.uint8)
 """Per key group: version, keys, bytes of strings and binaries, whether it is being written."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
-    """Numbers of places in a file, per row and per column."""
+Capacity: TypeAlias = tuple[int, ...]
+"""Numbers of places in a file: for rows, of which the last is never used; then, for every column,
+key columns first, for its entries (variable-width state columns only) and for the bytes of its
+entries (variable-width columns only)."""
 
-    rows: int  # places for rows; the last is never used
-    # for every column, key columns first: places for its entries (variable-width state columns
-    # only) and for the bytes of its entries (variable-width columns only)
-    columns: tuple[tuple[int, int], ...]
 
-    def places(self, per: Per, column: int) -> int:
-        """Return the places of a section that has one per row, entry or byte of a column."""
-        if per == "row":
-            return self.rows
-        return self.columns[column][0 if per == "entry" else 1]
+def places_in(capacity: Capacity, per: Per, column: int) -> int:
+    """Return the places of a section that has one per row, entry or byte of a column."""
+    return capacity[0 if per == "row" else 2 * column + (1 if per == "entry" else 2)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +69,7 @@ class _Array:
     def end(self, room: Capacity) -> int:
         """Return the byte offset of the end of the part that is allocated for `room`."""
         section = self.section
-        places = room.places(section.per, self.column) + section.more
+        places = places_in(room, section.per, self.column) + section.more
         return self.start + places * _bytes_per_place(section)
 
 
@@ -125,7 +120,7 @@ class Layout:
         yield 0, self.index
         for array in self._arrays:
             section, size = array.section, _bytes_per_place(array.section)
-            places = self.capacity.places(section.per, array.column)
+            places = places_in(self.capacity, section.per, array.column)
             if section.per == "row":
                 yield array.start + (places - 1) * size, size
             if section.more:
@@ -161,7 +156,7 @@ def layout_of(schema: StateSchema, num_key_groups: int, capacity: Capacity) -> L
     for dtype in _DIRECTORY:
         directory.append(at)
         at += _whole_pages(np.dtype(dtype).itemsize * num_key_groups)
-    index, slots = at, slots_for(capacity.rows)
+    index, slots = at, slots_for(capacity[0])
     at += _whole_pages(16 * slots)
     sections = [(section, -1) for section in _OF_TABLE]
     for number, field in enumerate(fields):
@@ -192,22 +187,18 @@ def write_header(
     """Write the header of an empty table over zeros; no block is allocated for rows yet."""
     head[_IS], head[_LAID_OUT], head[_SCHEMA] = _MAGIC, _LAYOUT, _fingerprint(schema)
     head[_FILE_BYTES], head[KEY_GROUPS] = layout.file_bytes, num_key_groups
-    head[_ROWS] = layout.capacity.rows
     head[SECRET], head[_SECRET_2] = secret
-    for i, places in enumerate(layout.capacity.columns):
-        _put_pair(head, i, _COLUMN_CAPACITY, places)
+    _write_capacity(head, _ROWS, _COLUMN_CAPACITY, layout.capacity)
 
 
 def read_room(head: memoryview, columns: int) -> Capacity:
     """Read from a table's header the capacity that blocks are allocated for."""
-    return _read_capacity(head.tolist(), _ROOM, _COLUMN_ROOM, columns)
+    return _read_capacity(head, ROOM, _COLUMN_ROOM, columns)
 
 
 def write_room(head: memoryview, room: Capacity) -> None:
     """Write to a table's header the capacity that blocks are allocated for."""
-    head[_ROOM] = room.rows
-    for i, places in enumerate(room.columns):
-        _put_pair(head, i, _COLUMN_ROOM, places)
+    _write_capacity(head, ROOM, _COLUMN_ROOM, room)
 
 
 def capacity_in(memory: mmap.mmap, schema: StateSchema, num_key_groups: int) -> Capacity | None:
@@ -224,17 +215,17 @@ def capacity_in(memory: mmap.mmap, schema: StateSchema, num_key_groups: int) -> 
     if head[_IS : KEY_GROUPS + 1] != expected or head[DAMAGED]:
         return None
     capacity = _read_capacity(head, _ROWS, _COLUMN_CAPACITY, columns)
-    room = _read_capacity(head, _ROOM, _COLUMN_ROOM, columns)
+    room = _read_capacity(head, ROOM, _COLUMN_ROOM, columns)
     if (
         head[REWRITTEN] < 0
-        or not 0 <= head[LIVE_ROWS] <= head[USED] <= room.rows < capacity.rows <= MAX_ROWS + 1
+        or not 0 <= head[LIVE_ROWS] <= head[USED] <= room[0] < capacity[0] <= MAX_ROWS + 1
     ):
         return None
-    for i, ((max_entries, max_heap), (own, heap_room)) in enumerate(
-        zip(capacity.columns, room.columns, strict=True)
-    ):
-        at = WORDS + WORDS_PER_COLUMN * i + _COLUMN_OWN
+    for i in range(columns):
+        at = _column_words(i) + _COLUMN_OWN
         _, entries, heap, live = head[at : at + COLUMN_WORDS]
+        own, heap_room = room[2 * i + 1 : 2 * i + 3]
+        max_entries, max_heap = capacity[2 * i + 1 : 2 * i + 3]
         if not (0 <= live <= heap <= heap_room <= max_heap and 0 <= entries <= own <= max_entries):
             return None
     layout = layout_of(schema, num_key_groups, capacity)
@@ -246,29 +237,37 @@ def capacity_in(memory: mmap.mmap, schema: StateSchema, num_key_groups: int) -> 
 
 def column_header(head: memoryview, column: int) -> memoryview:
     """Return the words of a table's header that belong to column number `column`."""
-    at = WORDS + WORDS_PER_COLUMN * column + _COLUMN_OWN
+    at = _column_words(column) + _COLUMN_OWN
     return head[at : at + COLUMN_WORDS]
 
 
-def _read_capacity(head: list[int], rows: int, of_column: int, columns: int) -> Capacity:
+def _column_words(column: int) -> int:
+    """Return the position of the first word of a column in a table's header."""
+    return WORDS + WORDS_PER_COLUMN * column
+
+
+def _read_capacity(
+    head: Sequence[int] | memoryview, rows: int, of_column: int, columns: int
+) -> Capacity:
     """Read a capacity from header words.
 
-    `rows`: position of the number of rows. `of_column`: position of the pair (entries, bytes)
-    within the words of each of the `columns` columns.
+    `rows`: position of the number of rows. `of_column`: position of the numbers of entries and
+    bytes within the words of each of the `columns` columns.
     """
-    starts = (WORDS + WORDS_PER_COLUMN * i + of_column for i in range(columns))
-    return Capacity(rows=head[rows], columns=tuple((head[at], head[at + 1]) for at in starts))
+    starts = [_column_words(i) + of_column for i in range(columns)]
+    return (head[rows], *(places for at in starts for places in head[at : at + 2]))
 
 
-def _put_pair(head: memoryview, column: int, which: int, pair: tuple[int, int]) -> None:
-    """Write a pair of numbers to the header words of a column, from word `which` on."""
-    at = WORDS + WORDS_PER_COLUMN * column + which
-    head[at], head[at + 1] = pair
+def _write_capacity(head: memoryview, rows: int, of_column: int, capacity: Capacity) -> None:
+    """Write a capacity to header words; see `_read_capacity`."""
+    head[rows] = capacity[0]
+    for i, places in enumerate(capacity[1:]):
+        head[_column_words(i // 2) + of_column + i % 2] = places
 
 
 def _section_shape(section: Section, capacity: Capacity, column: int) -> tuple[int, ...]:
     """Return the shape of the array of a column's section, for a capacity."""
-    places = capacity.places(section.per, column) + section.more
+    places = places_in(capacity, section.per, column) + section.more
     return (places,) if section.width is None else (places, section.width)
 
 

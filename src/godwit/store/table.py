@@ -24,72 +24,33 @@ a committed version, are this project's own.
 
 from __future__ import annotations
 
-import errno
-import mmap
-import os
-import stat
-import weakref
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import lru_cache
+from operator import ge
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.model.errors import (
-    EpochFailedError,
-    LocalStoreError,
-    StateEncodingError,
-    StorageFullError,
-)
+from godwit.model.errors import EpochFailedError, StateEncodingError
 from godwit.store.changes import Changes
 from godwit.store.columns import is_variable_width
-from godwit.store.image import TableImage
+from godwit.store.image import blank_image, create_file, identity_of, open_file
 from godwit.store.index import slots_for
-from godwit.store.layout import MAX_ROWS, Capacity, capacity_in, layout_of
+from godwit.store.layout import MAX_ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from godwit.store.changes import EntryRange
     from godwit.store.columns import Column, Encoded, Rows, StateSchema
-    from godwit.store.image import Upserts
-    from godwit.store.index import UInt64Array
+    from godwit.store.image import TableImage, Upserts
+    from godwit.store.layout import Capacity
 
 _T = TypeVar("_T")
 KeyGroups = npt.NDArray[np.int64]
-_REMEMBERED_ROWS = 1 << 20  # of the last search, until what it found is changed
 _COPIED_ROWS = 1 << 17  # at a time, so that making a table anew takes little memory
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Search:
-    """A search of the index, and its result: good for as long as no row was added.
-
-    An epoch's changes are applied in the next one, to the keys that it has looked up.
-    """
-
-    keys: pa.RecordBatch
-    file: weakref.ref[TableFile]  # which may be gone: then nothing keeps its blocks
-    extent: tuple[int, ...]  # of the index when it was searched
-    found: tuple[Rows, UInt64Array, Rows]  # see `TableImage.search`
-
-    def cached_for(
-        self, keys: pa.RecordBatch, file: TableFile
-    ) -> tuple[Rows, UInt64Array, Rows] | None:
-        """Return the cached result of a search for these keys; ``None`` if it may be outdated."""
-        if file is not self.file() or file.image.extent != self.extent:
-            return None
-        # Arrow compares floats by value, tables by their bits.
-        same = all(
-            ours.equals(theirs) and not pa.types.is_floating(ours.type)
-            for ours, theirs in zip(self.keys.columns, keys.columns, strict=True)
-        )
-        return self.found if same else None
 
 
 class StateTable:
@@ -110,31 +71,26 @@ class StateTable:
     ) -> None:
         self.schema, self.num_key_groups = schema, num_key_groups
         self._path, self._lock = path, lock
-        self._file: TableFile | None = None
-        self._last_search: _Search | None = None
-
-    @property
-    def _image(self) -> TableImage:
-        """The mapped table, or an empty one if there is no file."""
-        if self._file is None:
-            return blank_image(self.schema, self.num_key_groups)
-        return self._file.image
+        self._new_path = path.with_suffix(".new")  # of a file that is to replace the table's
+        self._blank = blank_image(schema, num_key_groups)
+        self._image = self._blank  # the mapped table, or an empty one if there is no file
 
     def _map_file(self) -> bool:
         """Map the file that is at the table's path now; return whether it is intact."""
         try:
             status = self._path.stat()
         except FileNotFoundError:
-            self._file = None
+            self._image = self._blank
             return True
-        if self._file is None or identity_of(status) != self._file.identity:
+        if identity_of(status) != self._image.identity:
             try:
-                self._file = open_file(self._path, self.schema, self.num_key_groups)
+                image = open_file(self._path, self.schema, self.num_key_groups)
             except FileNotFoundError:  # gone meanwhile
                 return self._map_file()
-            if self._file is None:
+            self._image = image or self._blank
+            if image is None:
                 return False
-        return self._file.is_whole and not self._file.image.damaged
+        return self._image.is_whole and not self._image.damaged
 
     def _drop_unfinished(self) -> None:
         """Delete key groups whose last write was interrupted, or a damaged file; under the lock."""
@@ -150,7 +106,7 @@ class StateTable:
     def _discard(self) -> None:
         """Delete the table's file; its state is in the checkpoint."""
         self._path.unlink(missing_ok=True)
-        self._file = None
+        self._image = self._blank
 
     def versions(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
         """Return the versions of key groups in the mapped file, -1 where absent; see `refresh`."""
@@ -171,24 +127,24 @@ class StateTable:
 
     def _guarded(self, work: Callable[[], _T]) -> _T:
         """Return the result of `work`; raise if the file was damaged or rewritten meanwhile."""
-        file, cause = self._file, None
-        before = 0 if file is None else file.image.rewritten
+        image, cause = self._image, None
+        before = image.rewritten
         try:
             result = work()
         except IndexError as error:
             problem, cause = str(error), error
         else:
             problem = "its file was cut short"
-            if file is None or (file.is_whole and file.image.rewritten == before):
+            if image.is_whole and image.rewritten == before:
                 return result
-        if file is not None and file.image.rewritten != before:
+        if image.rewritten != before:
             raise EpochFailedError(
                 f"Table {self._path} was rewritten while it was read.",
                 remedy="Another attempt has these key groups by now, and this one does not count.",
                 path=str(self._path),
             )
-        if file is not None and cause is not None:
-            file.image.damaged = True
+        if cause is not None and image is not self._blank:
+            image.damaged = True
         raise EpochFailedError(
             f"Table {self._path} is damaged: {problem}",
             remedy="It is discarded; the next attempt restores it from the checkpoint.",
@@ -211,14 +167,8 @@ class StateTable:
 
         Keys are compared value for value (floats by bits, null equal to null), never by hash alone.
         """
-        image, file, extent = self._image, self._file, self._image.extent
-        found = self._guarded(lambda: image.search(image.encode_keys(keys), keys.num_rows))
-        self._last_search = None
-        if file is not None and keys.num_rows <= _REMEMBERED_ROWS:
-            self._last_search = _Search(
-                keys=keys, file=weakref.ref(file), extent=extent, found=found
-            )
-        return image.live_only(found[0])
+        image = self._image
+        return self._guarded(lambda: image.find(keys))
 
     def read(self, rows: Rows) -> pa.RecordBatch:
         """Copy the state of rows that `find` returned; zero or empty where a row is -1."""
@@ -327,12 +277,10 @@ class StateTable:
             return
         with self._lock():
             self._drop_unfinished()
-            file = self._file
+            image = self._image
             present = key_groups[self.versions(key_groups) >= 0]
-            if file is None or not present.size:
+            if not present.size:
                 return
-            image = file.image
-
             rows = self._guarded(lambda: self._rows_in(image, present, part))
             if part is not None and not rows.size:
                 return
@@ -357,8 +305,8 @@ class StateTable:
         """Apply changes in place, or in a larger copy of the file if there is no room."""
         image = self._image
         upserts, removals = changes.encode(image)
-        if self._file is not None and self._write_in_place(
-            self._file, changes, upserts, removals, whole=whole
+        if image is not self._blank and self._write_in_place(
+            image, changes, upserts, removals, whole=whole
         ):
             return
         rows = image.search(upserts.keys, len(upserts.hashes))[0]
@@ -368,35 +316,34 @@ class StateTable:
             written = self._write_in_place(new, changes, upserts, removals, whole=whole)
             assert written, "a new table has room for what it is made for"
         except BaseException:
-            new.path.unlink(missing_ok=True)
+            self._new_path.unlink(missing_ok=True)
             raise
         self._publish(new)
 
     def _write_in_place(
         self,
-        file: TableFile,
+        image: TableImage,
         changes: Changes,
         upserts: Upserts,
         removals: Upserts | None,
         *,
         whole: bool,
     ) -> bool:
-        """Write changes to the mapped file, growing it; return ``False`` if it cannot grow enough.
+        """Write changes to a mapped file, growing it; return ``False`` if it cannot grow enough.
 
         `whole`: see `_write_guarded`.
         """
-        image, key_groups = file.image, changes.key_groups
-        last, self._last_search = self._last_search, None
-        found = None
-        if last is not None and removals is None:
-            found = last.cached_for(changes.keys, file)
-        rows, hashes, at = found or image.search(upserts.keys, len(upserts.hashes))
+        key_groups = changes.key_groups
+        found = image.recall(changes.keys)
+        if found is None or removals is not None:
+            found = image.search(upserts.keys, len(upserts.hashes))
+        rows, hashes, at = found
         fresh = upserts.where(rows < 0)
         room = room_in_place(image, upserts, fresh)
         if room is None:
             return False
         slots, needed = image.slots, image.used + (0 if fresh is None else len(fresh.hashes))
-        file.grow(room, slots_for(needed + needed // 2) if 2 * needed > image.slots else 0)
+        image.grow(room, slots_for(needed + needed // 2) if 2 * needed > image.slots else 0)
         image.marks[key_groups] = 1
         if whole:
             present = key_groups[image.num_keys[key_groups] > 0]
@@ -431,12 +378,12 @@ class StateTable:
 
     def _copy_live(
         self, upserts: Upserts, fresh: Upserts | None, left: KeyGroups | None = None
-    ) -> TableFile:
+    ) -> TableImage:
         """Copy live rows, but for key groups `left`, to a new file with room for `upserts`."""
         source = self._image
         room = room_for(source, upserts, fresh)
         new = create_file(
-            self._path.with_suffix(".new"),
+            self._new_path,
             self.schema,
             self.num_key_groups,
             capacity_for(room),
@@ -449,10 +396,10 @@ class StateTable:
             rows = source.rows_of(copied)
             new.grow(room, slots_for(max(len(rows) + len(upserts.hashes), 1)))
             for first in range(0, len(rows), _COPIED_ROWS):
-                new.image.append(source.gather(rows[first : first + _COPIED_ROWS]))
-            new.image.versions[copied] = source.versions[copied]
+                new.append(source.gather(rows[first : first + _COPIED_ROWS]))
+            new.versions[copied] = source.versions[copied]
         except BaseException:
-            new.path.unlink(missing_ok=True)
+            self._new_path.unlink(missing_ok=True)
             raise
         return new
 
@@ -461,10 +408,10 @@ class StateTable:
         nothing = self._image.gather(np.empty(0, np.int64))
         self._publish(self._guarded(lambda: self._copy_live(nothing, None)))
 
-    def _publish(self, file: TableFile) -> None:
-        """Replace the table's file by the new file `file`, for all processes."""
-        file.path.replace(self._path)
-        self._file = file
+    def _publish(self, image: TableImage) -> None:
+        """Replace the table's file by the new file that `image` is of, for all processes."""
+        self._new_path.replace(self._path)
+        self._image = image
 
 
 def _decoded(
@@ -473,164 +420,6 @@ def _decoded(
     """Decode the encoded values of columns to a batch of a schema."""
     pairs = zip(columns, encoded, strict=True)
     return pa.RecordBatch.from_arrays([column.decode(of) for column, of in pairs], schema=schema)
-
-
-# -- the file ------------------------------------------------------------------------------
-
-FileIdentity = tuple[int, int]
-"""Device and inode: two files at one path differ in it while either of them is mapped."""
-
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_FEWEST_SLOTS = 512
-
-
-@lru_cache(maxsize=256)
-def blank_image(schema: StateSchema, num_key_groups: int) -> TableImage:
-    """Return an empty table without a file or room; it is shared, and never written."""
-    columns = ((0, 0),) * len(schema.keys) + ((2, 0),) * len(schema.values)
-    capacity = Capacity(rows=1, columns=columns)
-    memory = bytearray(layout_of(schema, num_key_groups, capacity).file_bytes)
-    image = TableImage(schema, num_key_groups, memory, capacity, secret=(0, 0))
-    image.enlarge_index(2)
-    return image
-
-
-class TableFile:
-    """The mapped file of a table."""
-
-    def __init__(self, path: Path, fd: int, image: TableImage) -> None:
-        self.path, self.image = path, image
-        self.identity = identity_of(os.fstat(fd))  # which file it is
-        self._fd = fd
-        self._close = weakref.finalize(self, os.close, fd)
-
-    @property
-    def is_whole(self) -> bool:
-        """True if the file still has its full size."""
-        return os.fstat(self._fd).st_size == self.image.layout.file_bytes
-
-    def grow(self, room: Capacity, slots: int) -> None:
-        """Allocate blocks for `room`, and enlarge the index to at least `slots` slots."""
-        image = self.image
-        if room != image.room:
-            self.allocate(image.layout.extents(image.room, room))
-            image.room = room
-        if slots > image.slots:
-            self.allocate([image.layout.index_extent(slots)])
-            image.enlarge_index(slots)
-
-    def allocate(self, extents: Iterable[tuple[int, int]]) -> None:
-        """Allocate blocks of the file for each start and length, in bytes."""
-        at = needed = 0
-        try:
-            for start, length in extents:
-                at, needed = start, length
-                os.posix_fallocate(self._fd, at, needed)
-        except OSError as error:
-            raise _storage_full(error, self.path, needed) from error
-
-
-def create_file(
-    path: Path, schema: StateSchema, num_key_groups: int, capacity: Capacity, room: Capacity
-) -> TableFile:
-    """Create the file of an empty table, and map it.
-
-    `capacity`: size of the sparse file. `room`: part of it that blocks are allocated for.
-    """
-    layout = layout_of(schema, num_key_groups, capacity)
-    slots = min(_FEWEST_SLOTS, layout.slots)
-    # Before anything is mapped: on a tmpfs even reading a place without a block takes one.
-    extents = [*layout.fixed_extents(), *layout.extents(None, room), layout.index_extent(slots)]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # What a killed process left here may still be mapped by nobody but it: never reuse it.
-        path.unlink(missing_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            os.ftruncate(fd, layout.file_bytes)
-            for start, length in extents:
-                os.posix_fallocate(fd, start, length)
-            memory = mmap.mmap(fd, layout.file_bytes)
-        except BaseException:
-            os.close(fd)
-            raise
-    except OSError as error:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
-        raise _storage_full(error, path, sum(length for _, length in extents)) from error
-    secret = tuple(int.from_bytes(os.urandom(8), "little") >> 1 for _ in range(2))
-    image = TableImage(schema, num_key_groups, memory, capacity, secret=(secret[0], secret[1]))
-    image.room = room
-    image.enlarge_index(slots)
-    return TableFile(path, fd, image)
-
-
-def open_file(path: Path, schema: StateSchema, num_key_groups: int) -> TableFile | None:
-    """Map the file at `path`; ``None`` if it is no intact table of `schema`.
-
-    Raises `FileNotFoundError` if there is no file, and `LocalStoreError` if there is something
-    else, such as a directory.
-    """
-    try:
-        # A pipe would make an open wait without O_NONBLOCK, which means nothing for files.
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        if path.is_file() and not path.is_symlink():
-            raise
-        raise _not_a_file_error(path) from error
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise _not_a_file_error(path)
-        image = _map_descriptor(fd, status.st_size, schema, num_key_groups)
-        return None if image is None else TableFile(path, os.dup(fd), image)
-    finally:
-        os.close(fd)
-
-
-def _not_a_file_error(path: Path) -> LocalStoreError:
-    """Return the error that a table's path holds something else than a file."""
-    return LocalStoreError(
-        f"The local store expects a table at {path}, and something else than a file is there.",
-        remedy="Somebody put it there while the query was running: remove it. State is in the "
-        "checkpoint and is restored from it.",
-        path=str(path),
-    )
-
-
-def _map_descriptor(
-    fd: int, size: int, schema: StateSchema, num_key_groups: int
-) -> TableImage | None:
-    """Map an open file of `size` bytes; ``None`` if it is no intact table of that schema."""
-    if size == 0:
-        return None
-    memory = mmap.mmap(fd, size)
-    capacity = capacity_in(memory, schema, num_key_groups)
-    if capacity is None:
-        return None
-    try:
-        return TableImage(schema, num_key_groups, memory, capacity)
-    except pa.ArrowInvalid:  # offsets of entries lead out of the file
-        return None
-
-
-def identity_of(status: os.stat_result) -> FileIdentity:
-    """Return the identity of a file, which differs from that of a later file at the same path."""
-    return status.st_dev, status.st_ino
-
-
-def _storage_full(error: OSError, path: Path, size: int) -> OSError | StorageFullError:
-    """Return `StorageFullError` if an error of the file system means a full disk, else `error`."""
-    if error.errno not in _FULL:
-        return error
-    return StorageFullError(
-        f"The local store needs {size} bytes for {path}, and there is no room for them.",
-        remedy="Free space there, or put the local store on a larger file system.",
-        path=str(path),
-        needed_bytes=size,
-    )
 
 
 # -- its room ------------------------------------------------------------------------------
@@ -652,24 +441,17 @@ def room_in_place(image: TableImage, upserts: Upserts, fresh: Upserts | None) ->
 
     ``None`` if a new file is needed. `fresh`: the part of `upserts` whose keys have no row yet.
     """
-    columns = []
+    needed = [image.used + (0 if fresh is None else len(fresh.hashes))]
     for number, (entries, heap) in enumerate(_needed_places(image, upserts, fresh)):
         used_entries, used_bytes, _ = image.entries(number)
-        columns.append((used_entries + entries, used_bytes + heap))
-    rows = image.used + (0 if fresh is None else len(fresh.hashes))
-    needed_room, room = Capacity(rows=rows, columns=tuple(columns)), image.room
-    if _is_sufficient(room, needed_room):
+        needed += (used_entries + entries, used_bytes + heap)
+    room = image.room
+    if _is_sufficient(room, needed):
         return room
-    new = room_for(image, upserts, fresh)
-    if not _is_sufficient(new, needed_room) or not _is_sufficient(
-        image.layout.capacity, new, spare_rows=1
-    ):
+    new, (max_rows, *max_places) = room_for(image, upserts, fresh), image.layout.capacity
+    if not _is_sufficient(new, needed) or not _is_sufficient((max_rows - 1, *max_places), new):
         return None
-    pairs = zip(room.columns, new.columns, strict=True)
-    return Capacity(
-        rows=max(room.rows, new.rows),
-        columns=tuple((max(a, c), max(b, d)) for (a, b), (c, d) in pairs),
-    )
+    return tuple(map(max, room, new))
 
 
 def room_for(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capacity:
@@ -683,33 +465,28 @@ def room_for(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capa
     _check_limit(2 * alive, _MAX_ENTRIES, "versions of state")
     spare = min(_SPARE_EPOCHS * len(upserts.hashes), _SPARE_ENTRIES)
     entries = min(max(3 * alive, alive + spare) + _MIN_ROWS, _MAX_ENTRIES)
-    columns = []
+    room = [min(max(rows + rows // 2, _MIN_ROWS), MAX_ROWS)]
     for number, (_, added) in enumerate(_needed_places(image, upserts, fresh)):
         column, needed = image.columns[number], image.entries(number)[2] + added
         _check_limit(needed, _MAX_HEAP_BYTES, "bytes in one column")
         if not is_variable_width(column.dtype):
-            columns.append((0, 0))
+            room += (0, 0)
         elif number < len(image.keys):
-            columns.append((0, max(needed + needed // 2, _MIN_HEAP_BYTES)))
+            room += (0, max(needed + needed // 2, _MIN_HEAP_BYTES))
         else:
             spare_bytes = max(2 * needed, min(_SPARE_EPOCHS * added, _SPARE_BYTES))
-            columns.append((entries, max(needed + spare_bytes, _MIN_HEAP_BYTES)))
-    return Capacity(rows=min(max(rows + rows // 2, _MIN_ROWS), MAX_ROWS), columns=tuple(columns))
+            room += (entries, max(needed + spare_bytes, _MIN_HEAP_BYTES))
+    return tuple(room)
 
 
 def capacity_for(room: Capacity) -> Capacity:
     """Return the capacity of a new sparse file: that of `room`, with many spare places."""
-    rows = min(max(_HEADROOM * room.rows, _MIN_CAPACITY_ROWS), MAX_ROWS)
-    return Capacity(
-        rows=rows + 1,
-        columns=tuple(
-            (
-                min(max(_HEADROOM * entries, rows), _MAX_ENTRIES) if entries else 0,
-                max(_HEADROOM * heap, _MIN_CAPACITY_BYTES) if heap else 0,
-            )
-            for entries, heap in room.columns
-        ),
-    )
+    rows = min(max(_HEADROOM * room[0], _MIN_CAPACITY_ROWS), MAX_ROWS)
+    capacity = [rows + 1]
+    for entries, heap in zip(room[1::2], room[2::2], strict=True):
+        capacity.append(min(max(_HEADROOM * entries, rows), _MAX_ENTRIES) if entries else 0)
+        capacity.append(max(_HEADROOM * heap, _MIN_CAPACITY_BYTES) if heap else 0)
+    return tuple(capacity)
 
 
 def _needed_places(
@@ -724,14 +501,9 @@ def _needed_places(
     ]
 
 
-def _is_sufficient(room: Capacity, needed: Capacity, *, spare_rows: int = 0) -> bool:
-    """Return whether the capacity `room` is at least `needed`, with `spare_rows` rows to spare."""
-    return room.rows >= needed.rows + spare_rows and all(
-        entries >= needed_entries and heap >= needed_heap
-        for (entries, heap), (needed_entries, needed_heap) in zip(
-            room.columns, needed.columns, strict=True
-        )
-    )
+def _is_sufficient(room: Sequence[int], needed: Sequence[int]) -> bool:
+    """Return whether the capacity `room` is at least `needed`."""
+    return all(map(ge, room, needed))
 
 
 def _check_limit(needed: int, limit: int, what: str) -> None:

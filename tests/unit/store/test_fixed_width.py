@@ -10,7 +10,7 @@ from godwit.columns.groups import group_repeating_rows, group_rows
 from godwit.columns.hashing import hash_keys
 from godwit.store.columns import Encoded
 from godwit.store.fixed_width import fixed_width, take_rows, values_differ
-from godwit.store.image import KeyHasher
+from godwit.store.key_hash import keyed_hashes
 
 ROWS = 3000
 TYPES = [pa.string(), pa.binary(), pa.large_string(), pa.large_binary()]
@@ -68,13 +68,16 @@ def test_a_value_has_one_hash_whatever_lengths_are_beside_it(
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_table_finds_a_key_whatever_lengths_are_beside_it(width: int) -> None:
-    hasher, column = KeyHasher((1234567, 7654321)), column_of(width, pa.large_binary())
-    regular = hasher.hash((Encoded(column, None),), ROWS)
+    secret, column = (1234567, 7654321), column_of(width, pa.large_binary())
+    regular = keyed_hashes((Encoded(column, None),), ROWS, secret)
     one_by_one = np.concatenate(
-        [hasher.hash((Encoded(column.slice(at, 1), None),), 1) for at in range(0, ROWS, 50)]
+        [
+            keyed_hashes((Encoded(column.slice(at, 1), None),), 1, secret)
+            for at in range(0, ROWS, 50)
+        ]
     )
     assert np.array_equal(regular[::50], one_by_one)
-    both = hasher.hash((Encoded(with_another(column), None),), ROWS + 1)
+    both = keyed_hashes((Encoded(with_another(column), None),), ROWS + 1, secret)
     assert np.array_equal(regular, both[:ROWS])
 
 

@@ -11,8 +11,8 @@ import pytest
 from tests.unit.store.test_columns import EVERY_TYPE, IDS
 
 from godwit.store.columns import StateSchema
-from godwit.store.image import KeyHasher
-from godwit.store.table import blank_image
+from godwit.store.image import blank_image
+from godwit.store.key_hash import keyed_hashes
 
 SECRET = (1234567890123456789, 987654321)
 
@@ -21,7 +21,7 @@ def hashes(*columns: pa.Array, secret: tuple[int, int] = SECRET) -> npt.NDArray[
     schema = pa.schema([(f"k{i}", column.type) for i, column in enumerate(columns)])
     batch = pa.RecordBatch.from_arrays(list(columns), schema=schema)
     image = blank_image(StateSchema(schema, pa.schema([])), 1)
-    return KeyHasher(secret).hash(image.encode_keys(batch), batch.num_rows)
+    return keyed_hashes(image.encode_keys(batch), batch.num_rows, secret)
 
 
 @pytest.mark.parametrize(("dtype", "values"), EVERY_TYPE, ids=IDS)

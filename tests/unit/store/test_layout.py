@@ -10,23 +10,22 @@ import pytest
 from tests.support.key_tables import COUNTS
 
 from godwit.store.columns import StateSchema
+from godwit.store.image import create_file
 from godwit.store.layout import (
     LIVE_ROWS,
     SECRET,
     USED,
     WORDS,
     WORDS_PER_COLUMN,
-    Capacity,
     capacity_in,
     layout_of,
 )
-from godwit.store.table import create_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-CAPACITY = Capacity(rows=33, columns=((0, 512), (0, 0), (0, 0)))
-ROOM = Capacity(rows=20, columns=((0, 100), (0, 0), (0, 0)))
+CAPACITY = (33, 0, 512, 0, 0, 0, 0)
+ROOM = (20, 0, 100, 0, 0, 0, 0)
 LAYOUT = layout_of(COUNTS, 4, CAPACITY)
 
 

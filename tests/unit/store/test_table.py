@@ -25,6 +25,7 @@ from godwit.store import table as tables
 from godwit.store.changes import EntryRange
 from godwit.store.columns import StateSchema
 from godwit.store.image import TableImage
+from godwit.store.key_hash import keyed_hashes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -169,10 +170,8 @@ def test_a_small_table_whose_state_changes_all_the_time_is_seldom_made_anew(path
     held = None
     for epoch in range(32):
         put(table, epoch, {key: (f"{key} at {epoch}".encode(),) for key in range(100)})
-        file = table.table._file
-        assert file is not None
-        made += file.identity != held
-        held = file.identity
+        made += table.table._image.identity != held
+        held = table.table._image.identity
     assert made <= 4
     assert contents(table)[7] == (b"7 at 31",)
 
@@ -253,7 +252,7 @@ def test_what_was_read_stays_as_it_was(path: Path) -> None:
 
 def made_anew(table: OneKeyGroup, epoch: int) -> None:
     """Apply an epoch that leaves the table in another file."""
-    before, refusals, real = table.table._file, [None], tables.room_in_place
+    before, refusals, real = table.table._image, [None], tables.room_in_place
 
     def grown_room(*arguments: Any) -> Any:
         return refusals.pop() if refusals else real(*arguments)
@@ -261,7 +260,7 @@ def made_anew(table: OneKeyGroup, epoch: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "room_in_place", grown_room)
         put(table, epoch, {"k0": (0, 0.0)})
-    assert table.table._file is not before
+    assert table.table._image is not before
 
 
 def kill_while_writing(monkeypatch: pytest.MonkeyPatch, table: OneKeyGroup, epoch: int) -> None:
@@ -548,12 +547,10 @@ def test_changes_are_not_brought_into_a_file_that_was_cut_short(path: Path) -> N
 def test_growth_does_not_give_a_file_its_size_back(path: Path) -> None:
     table = open_table(path)
     put(table, 0, {"a": (1, 1.0)})
-    file = table.table._file
-    assert file is not None
+    image = table.table._image
     size = path.stat().st_size
     os.truncate(path, 4096)
-    capacity = file.image.layout.capacity
-    file.allocate(file.image.layout.extents(file.image.room, capacity))
+    image.allocate(image.layout.extents(image.room, image.layout.capacity))
     assert path.stat().st_size < size
 
 
@@ -575,7 +572,7 @@ def test_no_two_tables_find_rows_by_the_same_hash(tmp_path: Path) -> None:
         put(table, 0, {"a": (1, 1.0)})
     first, second = (table.table._image for table in tables)
     keys = first.encode_keys(batch(COUNTS.keys, ["a"]))
-    assert first._hasher.hash(keys, 1) != second._hasher.hash(keys, 1)
+    assert keyed_hashes(keys, 1, first._secret) != keyed_hashes(keys, 1, second._secret)
 
 
 @pytest.mark.parametrize(

@@ -13,19 +13,19 @@ import pytest
 from tests.support.key_tables import BLOBS, COUNTS
 
 from godwit.model.errors import LocalStoreError, StorageFullError
-from godwit.store.layout import Capacity, layout_of
-from godwit.store.table import TableFile, blank_image, create_file, open_file
+from godwit.store.image import TableImage, blank_image, create_file, open_file
+from godwit.store.layout import layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from godwit.store.columns import StateSchema
 
-CAPACITY = Capacity(rows=2**20, columns=((0, 2**24), (0, 0), (0, 0)))
-ROOM = Capacity(rows=1000, columns=((0, 4096), (0, 0), (0, 0)))
+CAPACITY = (2**20, 0, 2**24, 0, 0, 0, 0)
+ROOM = (1000, 0, 4096, 0, 0, 0, 0)
 
 
-def create(path: Path) -> TableFile:
+def create(path: Path) -> TableImage:
     return create_file(path, COUNTS, 4, CAPACITY, ROOM)
 
 
@@ -34,18 +34,18 @@ def test_a_created_file_is_sparse_and_has_blocks_for_its_room(tmp_path: Path) ->
     file = create(path)
     stat = path.stat()
     assert stat.st_size == layout_of(COUNTS, 4, CAPACITY).file_bytes
-    needed = sum(length for _, length in file.image.layout.extents(None, ROOM))
+    needed = sum(length for _, length in file.layout.extents(None, ROOM))
     assert needed <= stat.st_blocks * 512 < needed + 200_000
-    assert file.image.room == ROOM
+    assert file.room == ROOM
 
 
 def test_a_file_grows_in_place(tmp_path: Path) -> None:
     file = create(tmp_path / "1.table")
-    more = Capacity(rows=5000, columns=((0, 10_000), (0, 0), (0, 0)))
+    more = (5000, 0, 10_000, 0, 0, 0, 0)
     before = (tmp_path / "1.table").stat()
     file.grow(more, 1 << 14)
     after = (tmp_path / "1.table").stat()
-    assert (file.image.room, file.image.slots) == (more, 1 << 14)
+    assert (file.room, file.slots) == (more, 1 << 14)
     assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size)
     assert after.st_blocks > before.st_blocks
 
@@ -53,18 +53,18 @@ def test_a_file_grows_in_place(tmp_path: Path) -> None:
 def test_what_one_mapping_writes_another_reads(tmp_path: Path) -> None:
     path = tmp_path / "1.table"
     file = create(path)
-    file.image.versions[2] = 9
+    file.versions[2] = 9
     opened = open_file(path, COUNTS, 4)
     assert opened is not None
     assert opened.identity == file.identity
-    assert opened.image.versions.tolist() == [-1, -1, 9, -1]
+    assert opened.versions.tolist() == [-1, -1, 9, -1]
 
 
 def test_a_leftover_is_replaced_and_not_reused(tmp_path: Path) -> None:
     old, new = create(tmp_path / "1.new"), create(tmp_path / "1.new")
     assert new.identity != old.identity
-    old.image.versions[0] = 3
-    assert new.image.versions[0] == -1
+    old.versions[0] = 3
+    assert new.versions[0] == -1
 
 
 def test_a_missing_file_is_no_table(tmp_path: Path) -> None:
@@ -110,11 +110,11 @@ def test_a_full_disk_leaves_a_file_that_cannot_grow_as_it_was(
         raise OSError(errno.ENOSPC, "full")
 
     file = create(tmp_path / "1.table")
-    slots = file.image.slots
+    slots = file.slots
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(StorageFullError):
         file.grow(CAPACITY, 1 << 14)
-    assert (file.image.room, file.image.slots) == (ROOM, slots)
+    assert (file.room, file.slots) == (ROOM, slots)
 
 
 def test_other_errors_of_the_file_system_pass(
@@ -141,10 +141,9 @@ def test_what_is_read_without_being_written_has_blocks(
     monkeypatch.setattr(
         os, "posix_fallocate", lambda _, at, size: blocks.append(range(at, at + size))
     )
-    columns = [(0, 2**24), (0, 0), (0, 0)] if schema is COUNTS else [(0, 0), (2**20, 2**24)]
-    capacity = Capacity(rows=2**20, columns=tuple(columns))
-    room = Capacity(rows=1000, columns=tuple((min(e, 1000), min(h, 4096)) for e, h in columns))
-    layout = create_file(tmp_path / "1.table", schema, 4, capacity, room).image.layout
+    blobs = (2**20, 0, 0, 2**20, 2**24), (1000, 0, 0, 1000, 4096)
+    capacity, room = (CAPACITY, ROOM) if schema is COUNTS else blobs
+    layout = create_file(tmp_path / "1.table", schema, 4, capacity, room).layout
     for array in layout._arrays:
         if array.section.per != "byte":
             size = array.section.dtype.itemsize * (array.section.width or 1)

@@ -16,8 +16,8 @@ from godwit.engine.outcomes import count_left_out, rows_left_out
 from godwit.model.events import RowsLeftOut
 from godwit.operators import aggregates as gw
 from godwit.operators.windows.spec import hopping, session, tumbling
+from godwit.store.image import open_file
 from godwit.store.local_store import LocalState
-from godwit.store.table import open_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -242,7 +242,7 @@ def test_panes_that_are_gone_are_not_restored(tmp_path: Path) -> None:
     for path in (tmp_path / "local").rglob("*.table"):
         opened = open_file(path, schema, 4)
         assert opened is not None
-        held += opened.image.used
+        held += opened.used
     assert len(run.run.held()) == 201
     assert held == 40  # the window that closes in this epoch, and the one that does not
 

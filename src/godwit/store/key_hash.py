@@ -1,0 +1,160 @@
+"""Keyed hash by which a table finds rows; every table draws its own secret.
+
+The hash that chooses a key's key group is known to everybody, so whoever sends keys can choose
+them to share it, and one chain of equal hashes makes every search as long as the chain.  So rows
+are found by another hash, over the bits of the key and the secret.
+
+Invariant: for two different keys chosen without knowing the secret, the upper halves of the
+sums are equal with probability 2^-32; equal keys have equal hashes, whether or not other keys
+of the batch are null.
+
+Source: pair-multiply-shift over 32-bit words (M. Thorup, "High Speed Hashing for Integers and
+Strings", 2015, on vectors and strings); the last mixing steps are those of MurmurHash3's
+finalizer, since linear probing wants more than the independence of pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from godwit.store.columns import offsets_of
+from godwit.store.fixed_width import fixed_width, word_at
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from godwit.store.columns import Encoded
+    from godwit.store.fixed_width import FixedWidth
+
+UInt64Array = npt.NDArray[np.uint64]
+Secret = tuple[int, int]
+_Multipliers = Callable[[int], UInt64Array]
+"""Number of 64-bit words of a key column → its secret multipliers, of at least so many words."""
+
+_LOW = np.uint64(0xFFFF_FFFF)
+_HALF = np.uint64(32)
+_BYTES = np.uint64(8)
+_FEW_WORDS = 64
+_BLOCK = 16_384  # keys whose intermediate arrays stay in the cache
+
+
+def keyed_hashes(keys: Sequence[Encoded], count: int, secret: Secret) -> UInt64Array:
+    """Return the hashes of `count` keys; every bit depends on all bits of the key."""
+    hashes = np.full(count, _multipliers(secret, 0, 1)[0], np.uint64)
+    for first in range(0, count, _BLOCK):
+        block = slice(first, first + _BLOCK)
+        sums = hashes[block]
+        for number, column in enumerate(keys, start=1):
+            multipliers = partial(_multipliers, secret, number)
+            if isinstance(column.values, np.ndarray):
+                _add_fixed(sums, column.values[block], multipliers)
+            else:
+                _add_strings(sums, column.values[block], multipliers)
+            if column.nulls is not None:  # a flag: nothing is added where nothing is null
+                sums += column.nulls[block] * multipliers(1)[0]
+        _mix(sums)
+    return hashes
+
+
+def _add_fixed(sums: UInt64Array, values: npt.NDArray[Any], multipliers_of: _Multipliers) -> None:
+    """Add fixed-width values of a column to the hash sums, in place."""
+    if values.ndim == 1:
+        values = values[:, None]
+    elif values.dtype.itemsize == 1:  # of an odd width: filled up to whole words
+        padded = np.zeros((len(values), -(-values.shape[1] // 8) * 8), np.uint8)
+        padded[:, : values.shape[1]] = values
+        values = padded.view(np.uint64)
+    multipliers = multipliers_of(values.shape[1])
+    for word in range(values.shape[1]):
+        sums += _product(values[:, word].astype(np.uint64), multipliers, word)
+
+
+def _add_strings(sums: UInt64Array, values: pa.Array, multipliers_of: _Multipliers) -> None:
+    """Add strings or binaries of a column to the hash sums, in place."""
+    same_width = fixed_width(values)
+    if same_width is not None and same_width.dtype.itemsize >= 8:
+        _add_equal_lengths(sums, same_width, multipliers_of)
+        return
+    offsets = offsets_of(values)
+    starts = offsets[:-1].astype(np.int64)
+    lengths = np.diff(offsets).astype(np.int64)
+    longest = int(lengths.max())
+    multipliers = multipliers_of(1 + -(-longest // 8))
+    sums += _product(lengths.view(np.uint64), multipliers, 0)
+    if not longest:
+        return
+    data = np.frombuffer(values.buffers()[2], np.uint8)
+    if len(data) < 8:
+        data = np.concatenate((data, np.zeros(8, np.uint8)))
+    words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
+    rows: Any = slice(None)
+    for word in range(-(-longest // 8)):
+        remaining = lengths - 8 * word
+        if remaining.min() <= 0:
+            rows = np.flatnonzero(remaining > 0)
+            remaining = remaining[rows]
+        at = starts[rows] + 8 * word
+        if at[-1] < len(words):
+            chunk = words[at]
+        else:  # the last bytes of the buffer are read by stepping back, and shifted into place
+            readable = np.minimum(at, len(words) - 1)
+            chunk = words[readable] >> ((at - readable).view(np.uint64) * _BYTES)
+        if remaining.min() < 8:
+            missing = np.maximum(8 - remaining, 0).view(np.uint64) * _BYTES
+            chunk = (chunk << missing) >> missing
+        sums[rows] += _product(chunk, multipliers, 1 + word)
+
+
+def _add_equal_lengths(sums: UInt64Array, values: FixedWidth, multipliers_of: _Multipliers) -> None:
+    """Add byte strings of one length, at least 8 bytes, to the hash sums, in place."""
+    width = values.dtype.itemsize
+    words, rest = divmod(width, 8)
+    multipliers = multipliers_of(1 + -(-width // 8))
+    sums += _product(np.array([width], np.uint64), multipliers, 0)
+    for word in range(words):
+        sums += _product(word_at(values, 8 * word, "<u8"), multipliers, 1 + word)
+    if rest:
+        last = word_at(values, width - 8, "<u8") >> np.uint64(64 - 8 * rest)
+        sums += _product(last, multipliers, 1 + words)
+
+
+def _product(words: UInt64Array, multipliers: UInt64Array, word: int) -> UInt64Array:
+    """Return the product of the two halves of each word, after adding a secret number to each."""
+    high = words >> _HALF
+    high += multipliers[1 + 2 * word]
+    low = words & _LOW
+    low += multipliers[2 + 2 * word]
+    high *= low
+    return high
+
+
+def _mix(sums: UInt64Array) -> None:
+    """Mix the bits of each hash sum in place, so that every bit depends on all."""
+    sums ^= sums >> np.uint64(33)
+    sums *= np.uint64(0xFF51_AFD7_ED55_8CCD)
+    sums ^= sums >> np.uint64(33)
+    sums *= np.uint64(0xC4CE_B9FE_1A85_EC53)
+    sums ^= sums >> np.uint64(33)
+
+
+def _multipliers(secret: Secret, column: int, words: int) -> UInt64Array:
+    """Return secret multipliers of a column: one, and two for each of at least `words` words."""
+    return _drawn(secret, column, max(_FEW_WORDS, 1 << (words - 1).bit_length()))
+
+
+@lru_cache(maxsize=256)
+def _drawn(secret: Secret, column: int, words: int) -> UInt64Array:
+    """Return the multipliers of a column, the same for the same `secret`; read-only."""
+    seed = np.random.SeedSequence([*secret, column])
+    drawn = np.random.Generator(np.random.Philox(seed)).integers(
+        0, 2**64 - 1, 1 + 2 * words, np.uint64, endpoint=True
+    )
+    drawn.setflags(write=False)
+    return drawn
