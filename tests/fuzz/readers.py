@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from godwit.checkpoint.records import OutputRef
-    from godwit.checkpoint.storage import FileEntry
 
 __all__ = ["findings_in"]
 
@@ -60,7 +59,7 @@ class FencedStorage(LocalStorage):
         self._note(path)
         return super().read(path, offset, length)
 
-    def list(self, directory: str) -> tuple[FileEntry, ...]:
+    def list(self, directory: str) -> dict[str, int]:
         self._note(directory)
         return super().list(directory)
 

@@ -50,7 +50,7 @@ from godwit.model.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from godwit.checkpoint.storage import CheckpointStorage, FileEntry
+    from godwit.checkpoint.storage import CheckpointStorage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,19 +70,19 @@ def collect_garbage(log: CommitLog) -> Collected:
     epochs, not in each. It may run beside commits of the same log. If a file cannot be deleted, the
     others still are.
     """
-    removed: list[FileEntry] = []
+    removed: dict[str, int] = {}
     errors: list[GodwitError] = []
-    for entry in unneeded_files(log):
+    for path, size_bytes in unneeded_files(log).items():
         try:
-            log.storage.delete(entry.path)
+            log.storage.delete(path)
         except GodwitError as error:
             errors.append(error)
         else:
-            removed.append(entry)
+            removed[path] = size_bytes
     log.forget_manifests(before=log.first_manifest)
     return Collected(
-        removed=tuple(entry.path for entry in removed),
-        freed_bytes=sum(entry.size_bytes for entry in removed),
+        removed=tuple(removed),
+        freed_bytes=sum(removed.values()),
         errors=tuple(errors),
     )
 
@@ -126,7 +126,7 @@ def collected_since(storage: CheckpointStorage, files: Iterable[str]) -> frozens
     """Return those of `files` that are gone because no retained epoch needs them."""
     missing = {file for file in files if number_in(file) is not None}
     for directory in {file.rpartition("/")[0] for file in missing}:
-        missing -= {entry.path for entry in storage.list(directory)}
+        missing.difference_update(storage.list(directory))
     if not missing:
         return frozenset()
     try:
@@ -143,31 +143,32 @@ def collected_since(storage: CheckpointStorage, files: Iterable[str]) -> frozens
     )
 
 
-def unneeded_files(log: CommitLog) -> list[FileEntry]:
-    """Return the files that a garbage collection would delete, ordered by path."""
+def unneeded_files(log: CommitLog) -> dict[str, int]:
+    """Return path → size in bytes of the files that a garbage collection would delete."""
     latest = log.latest_epoch
     needed = needed_files(log)
     run = max(numbers_in(log.storage, RUNS), default=-1)
-    unneeded = []
+    unneeded: dict[str, int] = {}
     for directory, current in ((FLOWS, log.flow), (PLANS, log.plan), (RUNS, run)):
-        for entry in log.storage.list(directory):
-            number = number_in(entry.path, temporary=True)
-            if number is None or number > current or entry.path in needed:
+        for path, size_bytes in log.storage.list(directory).items():
+            number = number_in(path, temporary=True)
+            if number is None or number > current or path in needed:
                 continue
             # Of a number that counts, or did, nobody finishes what a crash left.
-            if number_in(entry.path) is None or (number < current and directory != RUNS):
-                unneeded.append(entry)
+            if number_in(path) is None or (number < current and directory != RUNS):
+                unneeded[path] = size_bytes
     for directory in (BLOCKS, COMMITS, MANIFESTS):
-        for entry in log.storage.list(directory):
-            epoch = number_in(entry.path, temporary=True)
-            if epoch is None or epoch > latest or entry.path in needed:
+        for path, size_bytes in log.storage.list(directory).items():
+            epoch = number_in(path, temporary=True)
+            if epoch is None or epoch > latest or path in needed:
                 continue
             # A commit beside this may just be writing the manifest of the latest epoch.
-            if epoch < latest or number_in(entry.path) is not None:
-                unneeded.append(entry)
+            if epoch < latest or number_in(path) is not None:
+                unneeded[path] = size_bytes
     about = {edit_path(edit.number) for edit in log.edits()}
-    unneeded += [entry for entry in log.storage.list(EDITS) if entry.path not in about]
-    return sorted(unneeded)
+    edits = log.storage.list(EDITS)
+    unneeded |= {path: size for path, size in edits.items() if path not in about}
+    return dict(sorted(unneeded.items()))
 
 
 def needed_files(log: CommitLog) -> set[str]:
@@ -245,12 +246,12 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
     """Summarise a checkpoint from its records and lists of files; no state is read."""
     log = CommitLog.open_read_only(storage)
     retained = log.retained_epochs
-    runs = [entry.path for entry in storage.list(RUNS) if number_in(entry.path) is not None]
-    files = [
-        entry
+    runs = [path for path in storage.list(RUNS) if number_in(path) is not None]
+    file_sizes = [
+        size_bytes
         for directory in ("", RUNS, FLOWS, PLANS, EDITS, COMMITS, MANIFESTS, BLOCKS)
-        for entry in storage.list(directory)
-        if entry.path == IDENTITY or number_in(entry.path, temporary=True) is not None
+        for path, size_bytes in storage.list(directory).items()
+        if path == IDENTITY or number_in(path, temporary=True) is not None
     ]
     unneeded = unneeded_files(log)
     return CheckpointSummary(
@@ -267,10 +268,10 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
         },
         positions=dict(_positions(log)),
         states=tuple(_state_summary(log, state) for state in log.chains.states),
-        files=len(files),
-        file_bytes=sum(entry.size_bytes for entry in files),
+        files=len(file_sizes),
+        file_bytes=sum(file_sizes),
         unneeded_files=len(unneeded),
-        unneeded_bytes=sum(entry.size_bytes for entry in unneeded),
+        unneeded_bytes=sum(unneeded.values()),
     )
 
 
@@ -346,7 +347,7 @@ def copy_checkpoint(
         log = CommitLog.open_read_only(source)
         try:
             edits = {edit_path(edit.number) for edit in log.edits()}
-            manifests = {entry.path for entry in source.list(MANIFESTS)}
+            manifests = source.list(MANIFESTS)
             for path in sorted(edits | needed_files(log) - {IDENTITY}):
                 is_there = not path.startswith(MANIFESTS) or path in manifests
                 if path not in copied and is_there:

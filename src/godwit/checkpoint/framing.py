@@ -429,7 +429,7 @@ def load_with_digest(storage: CheckpointStorage, path: str, kind: type[_T]) -> t
 
 def numbers_in(storage: CheckpointStorage, directory: str) -> list[int]:
     """Return the numbers of a directory's records (epochs, runs, ...), ascending."""
-    numbers = (number_in(entry.path) for entry in storage.list(directory))
+    numbers = map(number_in, storage.list(directory))
     return sorted(number for number in numbers if number is not None)
 
 

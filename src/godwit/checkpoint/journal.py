@@ -289,5 +289,5 @@ def _parse_entries(segment: JournalSegment | None) -> list[dict[str, Any]]:
 
 def _segment_sizes(storage: CheckpointStorage) -> dict[int, int]:
     """Return number → size in bytes of each segment of the journal."""
-    sizes = {number_in(entry.path): entry.size_bytes for entry in storage.list(JOURNAL)}
+    sizes = {number_in(path): size for path, size in storage.list(JOURNAL).items()}
     return {n: size for n, size in sizes.items() if n is not None and n < _NUMBERS}

@@ -128,7 +128,7 @@ _RUNS_KEPT = 10
 
 def stored_identity(storage: CheckpointStorage) -> FlowIdentity | None:
     """Return the identity of a checkpoint; ``None`` if there is no checkpoint."""
-    if any(entry.path == IDENTITY for entry in storage.list("")):
+    if IDENTITY in storage.list(""):
         return load_record(storage, IDENTITY, FlowIdentity)
     if numbers_in(storage, COMMITS):
         raise CorruptCheckpointError(
@@ -269,7 +269,7 @@ def lease_owner(storage: CheckpointStorage) -> LeaseOwner | None:
 def inspect_lease(storage: CheckpointStorage) -> LeaseSight:
     """Return, without waiting, whether a query holds the lease on a checkpoint, and its owner."""
     try:
-        if any(entry.path == _LOCK for entry in storage.list("")):
+        if _LOCK in storage.list(""):
             try:
                 lock = storage.lock(_LOCK, b"")
             except BlockingIOError:

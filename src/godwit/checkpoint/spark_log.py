@@ -46,9 +46,9 @@ _ENTRY: Final = re.compile(r"(\d{1,18})(\.compact)?")
 
 def check_no_spark_query(storage: CheckpointStorage) -> None:
     """Refuse a directory that is the checkpoint of a plain Spark query."""
-    own = [entry.path for entry in storage.list("") if entry.path == "metadata"]
-    own += [entry.path for entry in storage.list("offsets")]
-    below = [e.path for of in ("", "/offsets") for e in storage.list(f"{SPARK}{of}")]
+    own = [path for path in storage.list("") if path == "metadata"]
+    own += storage.list("offsets")
+    below = [path for of in ("", "/offsets") for path in storage.list(f"{SPARK}{of}")]
     if own or below:
         what = "is the checkpoint of a Spark query" if own else "holds one of a Spark query"
         raise CheckpointError(
@@ -76,10 +76,10 @@ def entries_in(storage: CheckpointStorage, directory: str) -> dict[int, str]:
     Of an entry that is there twice, the compacted file is returned.
     """
     entries: dict[int, str] = {}
-    for entry in storage.list(f"{SPARK}/{directory}"):
-        match = _ENTRY.fullmatch(entry.path.rpartition("/")[2])
+    for path in storage.list(f"{SPARK}/{directory}"):
+        match = _ENTRY.fullmatch(path.rpartition("/")[2])
         if match is not None and (match[2] or int(match[1]) not in entries):
-            entries[int(match[1])] = entry.path
+            entries[int(match[1])] = path
     return entries
 
 
@@ -206,7 +206,7 @@ class OffsetLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 def load_layout(storage: CheckpointStorage) -> OffsetLayout | None:
     """Read the offset layout; ``None`` in a checkpoint of an older version, which has none."""
-    if all(entry.path != OFFSETS for entry in storage.list("")):
+    if OFFSETS not in storage.list(""):
         return None
     return load_record(storage, OFFSETS, OffsetLayout)
 
@@ -375,8 +375,8 @@ def forget_sparks_progress(storage: CheckpointStorage) -> None:
     directories += [f"{SPARK}/sources/{number}" for number in source_numbers(storage, minimum)]
     # The id of the query last: until it is gone, the rest is known to be of one piece.
     for directory in (*directories, SPARK):
-        for entry in storage.list(directory):
-            storage.delete(entry.path)
+        for path in storage.list(directory):
+            storage.delete(path)
 
 
 def write_entry(storage: CheckpointStorage, path: str, entry: bytes) -> None:
@@ -475,11 +475,11 @@ def _read_source_log(
     """
     files: dict[str, bytes] = {}
     for _ in range(_ATTEMPTS):
-        for entry in source.list(f"{SPARK}/sources/{number}"):
+        for path in source.list(f"{SPARK}/sources/{number}"):
             # Not the checksums of a file system of Hadoop's, nor what was never finished.
-            if entry.path not in files and not entry.path.rpartition("/")[2].startswith((".", "_")):
+            if path not in files and not path.rpartition("/")[2].startswith((".", "_")):
                 with suppress(CorruptCheckpointError):  # merged, and cleared away
-                    files[entry.path] = source.read(entry.path).to_pybytes()
+                    files[path] = source.read(path).to_pybytes()
         names = {path.rpartition("/")[2] for path in files}
         needed = [] if end is None else files_read(names, end, interval)
         lacking = [name for name in needed if name not in names]

@@ -91,7 +91,7 @@ class DivertedRows:
 
     def __init__(self, storage: CheckpointStorage) -> None:
         self._storage = storage
-        self._paths = {entry.path for entry in storage.list(DIVERTED)}
+        self._paths = set(storage.list(DIVERTED))
 
     def store(self, sink: str, epoch: int, rows: Iterable[pa.Table]) -> None:
         """Store rows that a sink rejected, replacing those of an earlier attempt."""

@@ -28,7 +28,6 @@ import re
 import stat
 from abc import ABC, abstractmethod
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -122,14 +121,6 @@ def length_to_read(uri: str, path: str, size: int, offset: int, length: int | No
             uri=uri,
         )
     return size - offset if length is None else length
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class FileEntry:
-    """A file of the checkpoint: its path within it, and its size in bytes."""
-
-    path: str
-    size_bytes: int
 
 
 class OutputFile:
@@ -232,10 +223,10 @@ class CheckpointStorage(ABC):
         """
 
     @abstractmethod
-    def list(self, directory: str) -> tuple[FileEntry, ...]:
-        """Return the files directly in a directory, ordered by path; none if it does not exist.
+    def list(self, directory: str) -> dict[str, int]:
+        """Return path → size in bytes of the files directly in a directory, ordered by path.
 
-        Symbolic links are left out.
+        Empty if the directory does not exist. Symbolic links are left out.
         """
 
     @abstractmethod
@@ -463,22 +454,21 @@ class LocalStorage(CheckpointStorage):
                 mapped.seek(offset)
                 return mapped.read_buffer(count)
 
-    def list(self, directory: str) -> tuple[FileEntry, ...]:
+    def list(self, directory: str) -> dict[str, int]:
         prefix = f"{directory}/" if directory else ""
-        files = []
+        files = {}
         with translate_errors(self.uri, directory, "listing"):
             try:
                 entries = os.scandir(self._root / directory)
             except FileNotFoundError:
-                return ()
+                return {}
             with entries:
                 for entry in entries:
                     # A file may go between being listed and being looked at.
                     with suppress(FileNotFoundError):
                         if entry.is_file(follow_symlinks=False):
-                            size = entry.stat().st_size
-                            files.append(FileEntry(path=prefix + entry.name, size_bytes=size))
-        return tuple(sorted(files))
+                            files[prefix + entry.name] = entry.stat().st_size
+        return dict(sorted(files.items()))
 
     def delete(self, path: str) -> None:
         with translate_errors(self.uri, path, "deleting"), suppress(FileNotFoundError):
@@ -761,17 +751,12 @@ class RemoteStorage(CheckpointStorage):
             file.seek(offset)
             return file.read_buffer(count)
 
-    def list(self, directory: str) -> tuple[FileEntry, ...]:
+    def list(self, directory: str) -> dict[str, int]:
         selector = pyarrow.fs.FileSelector(self._full_path(directory), allow_not_found=True)
         prefix = f"{directory}/" if directory else ""
         with translate_errors(self.uri, directory, "listing"):
-            return tuple(
-                sorted(
-                    FileEntry(path=prefix + info.base_name, size_bytes=info.size)
-                    for info in self._filesystem.get_file_info(selector)
-                    if info.is_file
-                )
-            )
+            files = self._filesystem.get_file_info(selector)
+        return dict(sorted((prefix + file.base_name, file.size) for file in files if file.is_file))
 
     def delete(self, path: str) -> None:
         with translate_errors(self.uri, path, "deleting"), suppress(FileNotFoundError):

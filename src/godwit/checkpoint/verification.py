@@ -273,7 +273,7 @@ class _Verification:
     def check_spark_commits(self) -> None:
         """Add a finding if Spark has completed a micro-batch that no commit record has."""
         try:
-            names = [entry.path.rpartition("/")[2] for entry in self.storage.list(_SPARK_COMMITS)]
+            names = [path.rpartition("/")[2] for path in self.storage.list(_SPARK_COMMITS)]
         except GodwitError as error:
             self.add_error(_SPARK_COMMITS, error)
             return
@@ -526,14 +526,14 @@ def _load_all(
     of the others.
     """
     records: dict[int, _T | None] = {}
-    for entry in storage.list(directory):
-        number = number_in(entry.path)
+    for path in storage.list(directory):
+        number = number_in(path)
         if number is not None:
             records[number] = None
             try:
-                records[number], digests[entry.path] = load_with_digest(storage, entry.path, kind)
+                records[number], digests[path] = load_with_digest(storage, path, kind)
             except GodwitError as error:
-                refused(entry.path, error)
+                refused(path, error)
     return records
 
 
@@ -565,11 +565,7 @@ def _missing_blocks(
     storage: CheckpointStorage, blocks: Iterable[BlockRef]
 ) -> Iterator[tuple[BlockRef, str]]:
     """Yield one block of each file that is missing or too short, and the problem as text."""
-    sizes = {
-        entry.path: entry.size_bytes
-        for directory in (BLOCKS, COMMITS)
-        for entry in storage.list(directory)
-    }
+    sizes = storage.list(BLOCKS) | storage.list(COMMITS)
     seen: set[str] = set()
     for block in sorted(blocks, key=lambda block: (block.file, -block.offset)):
         if block.file in seen:
@@ -623,7 +619,7 @@ def execute_repair(storage: CheckpointStorage, steps: Sequence[RepairStep]) -> N
         # Hadoop keeps a checksum beside a local file; it is not that of what is written here.
         folder, _, name = step.path.rpartition("/")
         storage.delete(f"{folder}/.{name}.crc" if folder else f".{name}.crc")
-        if any(entry.path == step.path for entry in storage.list(folder)):
+        if step.path in storage.list(folder):
             previous = storage.read(step.path).to_pybytes()
             storage.write_atomic(f"{_SET_ASIDE}/{step.path}", previous)
         if step.action == "write":

@@ -23,7 +23,7 @@ def add_checkpoint(parser: argparse.ArgumentParser) -> None:
 def opened_checkpoint(path: str) -> CheckpointStorage:
     """Return the storage of a checkpoint; raise if the directory is none."""
     storage = CheckpointStorage.open(path)
-    if all(entry.path != IDENTITY for entry in storage.list("")):
+    if IDENTITY not in storage.list(""):
         raise CheckpointError(
             f"{path!r} is not a checkpoint of Godwit: it has no file {IDENTITY!r}.",
             remedy="Give the directory that was given to flow.start(checkpoint=...).",

@@ -188,7 +188,7 @@ def recover_flow(
     difference, if the checkpoint is of another flow, or this one has changed so that its state does
     not fit; `InvalidPlanError` if operators of one component could not run together.
     """
-    new = all(entry.path != IDENTITY for entry in storage.list(""))
+    new = IDENTITY not in storage.list("")
     if new:
         check_no_spark_query(storage)
     identity = FlowIdentity(

@@ -81,7 +81,7 @@ class CarriedFiles:
 
     def __init__(self, storage: CheckpointStorage) -> None:
         self._storage = storage
-        self._paths = {entry.path for entry in storage.list(CARRIED)}
+        self._paths = set(storage.list(CARRIED))
 
     def read(self, target: str, file: WrittenFile) -> pa.Buffer | None:
         """Return the bytes of a data file of a target; ``None`` if the checkpoint lacks it."""

@@ -41,12 +41,12 @@ def test_small_blocks_make_no_file_and_large_ones_make_one(storage: CheckpointSt
         writer.add(b"x" * 64)
         writer.add(b"x" * 64)
         assert [ref.file for ref in writer.close()] == ["", ""]
-    assert storage.list("blocks") == ()
+    assert storage.list("blocks") == {}
     with BlockWriter(storage, epoch=1, name="a", inline_limit_bytes=127) as writer:
         writer.add(b"x" * 64)
         writer.add(b"x" * 64)
         assert [ref.file for ref in writer.close()] == [writer.path] * 2
-    assert [entry.path for entry in storage.list("blocks")] == [writer.path]
+    assert list(storage.list("blocks")) == [writer.path]
 
 
 def test_two_attempts_never_share_a_name(storage: CheckpointStorage) -> None:
@@ -67,7 +67,7 @@ def test_an_attempt_that_fails_leaves_nothing(storage: CheckpointStorage) -> Non
 
     with pytest.raises(ZeroDivisionError):
         write()
-    assert storage.list("blocks") == ()
+    assert storage.list("blocks") == {}
 
 
 def test_a_local_block_is_mapped_and_aligned(storage: CheckpointStorage) -> None:

@@ -215,7 +215,7 @@ def test_without_links_and_locks_nothing_is_created_exclusively(tmp_path: Path) 
     storage = LocalStorage(tmp_path, disk=Neither(Random(0)))
     with pytest.raises(CheckpointError, match="neither hard links nor file locks"):
         storage.create_exclusive("runs/1", b"ours")
-    assert storage.list("runs") == ()
+    assert storage.list("runs") == {}
 
 
 def test_a_link_whose_answer_was_lost_counts(tmp_path: Path) -> None:

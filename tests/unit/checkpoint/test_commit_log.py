@@ -153,7 +153,7 @@ def test_a_manifest_that_a_crash_prevented_is_written_by_the_next_run(
     commit(open_log(storage, interval=100), until=5)
     log = open_log(storage, "second", interval=3)
     commit(log, until=6)
-    assert [entry.path for entry in storage.list("manifests")] == ["manifests/000000000005.rec"]
+    assert list(storage.list("manifests")) == ["manifests/000000000005.rec"]
     assert log.latest is not None
     assert log.latest.manifest == 5
 
@@ -306,7 +306,7 @@ def test_another_flow_is_refused_with_every_difference(storage: CheckpointStorag
 def test_a_missing_checkpoint_is_not_created_by_reading(storage: CheckpointStorage) -> None:
     with pytest.raises(CheckpointError, match="There is no checkpoint at"):
         CommitLog.open_read_only(storage)
-    assert storage.list("") == ()
+    assert storage.list("") == {}
 
 
 @pytest.mark.parametrize("gone", ["identity.rec", "commits/000000000002.rec"])

@@ -196,7 +196,7 @@ def test_where_there_are_no_locks_the_lease_is_a_heartbeat(tmp_path: Path) -> No
 
     storage = LocalStorage(tmp_path, disk=NoLocks())
     lease = acquire_lease(storage, "first", pause=never)
-    assert [entry.path for entry in storage.list("leases")] == ["leases/000000000000.rec"]
+    assert list(storage.list("leases")) == ["leases/000000000000.rec"]
     lease.release()
 
 

@@ -79,7 +79,7 @@ def test_one_of_many_writers_creates_a_file(uri: str) -> None:
         assert {type(e) for e in raised if e is not None} == {FileExistsError}
         assert storages[0].read(f"commits/{number:012d}.rec").to_pybytes() == b"%d" % winner
     assert len(storages[0].list("commits")) == 5
-    assert storages[0].list("claims") == ()
+    assert storages[0].list("claims") == {}
 
 
 def test_of_two_drivers_that_commit_one_epoch_one_loses(uri: str) -> None:
@@ -119,6 +119,6 @@ def test_a_file_of_several_parts_is_read_as_it_was_written(uri: str) -> None:
         output.write(data)
     assert storage.read("blocks/large").to_pybytes() == data
     assert storage.read("blocks/large", 10_000_000, 300).to_pybytes() == data[10_000_000:10_000_300]
-    assert [f.size_bytes for f in storage.list("blocks")] == [len(data)]
+    assert list(storage.list("blocks").values()) == [len(data)]
     storage.delete("blocks/large")
-    assert storage.list("blocks") == ()
+    assert storage.list("blocks") == {}

@@ -84,7 +84,7 @@ def test_plans_that_no_retained_epoch_ran_under_are_collected(storage: Checkpoin
     assert len(storage.list(PLANS)) == 2
     commit(log)
     collect_garbage(log)
-    assert [entry.path for entry in storage.list(PLANS)] == [plan_path(1)]
+    assert list(storage.list(PLANS)) == [plan_path(1)]
     assert verify(storage).ok
 
 

@@ -93,9 +93,9 @@ def test_a_damaged_record_that_stands_alone_beside_its_manifest_is_said_to_be_lo
     log: CommitLog,
 ) -> None:
     last = log.latest_epoch
-    for entry in log.storage.list("commits"):
-        if entry.path != commit_path(last):
-            log.storage.delete(entry.path)
+    for path in log.storage.list("commits"):
+        if path != commit_path(last):
+            log.storage.delete(path)
     log.storage.write_atomic(manifest_path(last), encode_record(log.chains.manifest()))
     log.storage.write_atomic(commit_path(last), b"GWR")
     ((path, action),) = repair(log.storage)
@@ -103,8 +103,8 @@ def test_a_damaged_record_that_stands_alone_beside_its_manifest_is_said_to_be_lo
 
 
 def test_a_manifest_that_nothing_can_give_again_is_said_to_be_lost(log: CommitLog) -> None:
-    for entry in log.storage.list("manifests"):
-        log.storage.delete(entry.path)
+    for path in log.storage.list("manifests"):
+        log.storage.delete(path)
     log.storage.delete(commit_path(0))
     ((path, action),) = repair(log.storage)
     assert (path, action) == ("commits", "none")
@@ -114,7 +114,7 @@ def test_a_damaged_last_record_is_never_taken_for_one_that_does_not_count(log: C
     path = commit_path(log.latest_epoch)
     log.storage.write_atomic(path, log.storage.read(path).to_pybytes()[:-1])
     assert repair(log.storage) == [(path, "none")]
-    assert [entry.path for entry in log.storage.list("commits")][-1] == path
+    assert list(log.storage.list("commits"))[-1] == path
 
 
 @pytest.mark.parametrize("damage", ["missing", "torn", "of another epoch"])
@@ -122,9 +122,9 @@ def test_epochs_after_a_record_that_is_gone_are_taken_back_by_name(
     log: CommitLog, damage: str
 ) -> None:
     storage, last = log.storage, log.latest_epoch
-    for entry in storage.list("manifests"):
-        if entry.path > manifest_path(last - 2):
-            storage.delete(entry.path)
+    for path in storage.list("manifests"):
+        if path > manifest_path(last - 2):
+            storage.delete(path)
     data = storage.read(commit_path(last - 1)).to_pybytes()
     storage.delete(commit_path(last - 1))
     if damage != "missing":
@@ -156,9 +156,9 @@ def test_epochs_that_the_ones_taken_back_had_let_go_of_are_not_offered_any_more(
     collect_garbage(log)
     first = log.retained_epochs.start
     assert log.load_record(last - 2).retained_from < first
-    for entry in storage.list("manifests"):
-        if entry.path > manifest_path(last - 2):
-            storage.delete(entry.path)
+    for path in storage.list("manifests"):
+        if path > manifest_path(last - 2):
+            storage.delete(path)
     storage.delete(commit_path(last - 1))
     plan = plan_record_repair(storage)
     execute_repair(storage, plan.steps[:2])  # and then the process dies
@@ -180,9 +180,9 @@ def test_epochs_are_not_taken_back_where_what_came_before_is_collected(
     log: CommitLog, what: str
 ) -> None:
     storage, last = log.storage, log.latest_epoch
-    for entry in storage.list("manifests"):
-        if entry.path > manifest_path(last - 2):
-            storage.delete(entry.path)
+    for path in storage.list("manifests"):
+        if path > manifest_path(last - 2):
+            storage.delete(path)
     gone = {
         "block": min(block.file for block in log.replay_chains(last - 2).blocks()),
         "plan": plan_path(log.load_record(last - 2).plan),
@@ -252,9 +252,9 @@ def test_a_repair_that_is_killed_at_any_step_is_finished_by_the_next(
     log: CommitLog, tmp_path: Path
 ) -> None:
     last = log.latest_epoch
-    for entry in log.storage.list("manifests"):
-        if entry.path > manifest_path(last - 2):
-            log.storage.delete(entry.path)
+    for path in log.storage.list("manifests"):
+        if path > manifest_path(last - 2):
+            log.storage.delete(path)
     log.storage.delete(commit_path(last - 1))
     log.storage.write_atomic(commit_path(99), b"stray")
     killed = 0
@@ -275,6 +275,6 @@ def test_a_repair_that_is_killed_at_any_step_is_finished_by_the_next(
         assert again.latest_epoch == last - 2
         assert_state(storage, again.chains, models(HISTORY)[last - 2])
         assert start_problems(storage) == ()
-        set_aside = {entry.path for entry in storage.list("set-aside/commits")}
+        set_aside = set(storage.list("set-aside/commits"))
         assert set_aside == {f"set-aside/{commit_path(number)}" for number in (last, 99)}
     assert killed > 3

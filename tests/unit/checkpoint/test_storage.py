@@ -42,7 +42,7 @@ def test_write_atomic_replaces(storage: CheckpointStorage) -> None:
     storage.write_atomic("x", b"old")
     storage.write_atomic("x", b"new")
     assert storage.read("x").to_pybytes() == b"new"
-    assert [entry.path for entry in storage.list("")] == ["x"]
+    assert list(storage.list("")) == ["x"]
 
 
 def test_an_exclusive_file_is_created_once_and_leaves_nothing_else(
@@ -52,7 +52,7 @@ def test_an_exclusive_file_is_created_once_and_leaves_nothing_else(
     with pytest.raises(FileExistsError):
         storage.create_exclusive("runs/1", b"second")
     assert storage.read("runs/1").to_pybytes() == b"first"
-    assert [entry.path for entry in storage.list("runs")] == ["runs/1"]
+    assert list(storage.list("runs")) == ["runs/1"]
 
 
 def test_an_output_appears_with_all_its_parts(storage: CheckpointStorage) -> None:
@@ -67,7 +67,7 @@ def test_an_output_that_is_aborted_leaves_nothing(storage: CheckpointStorage) ->
     output = storage.open_output("blocks/x.blk")
     output.write(b"one")
     output.abort()
-    assert storage.list("blocks") == ()
+    assert storage.list("blocks") == {}
 
 
 def test_files_are_listed_in_order_with_sizes_and_without_directories(
@@ -76,15 +76,15 @@ def test_files_are_listed_in_order_with_sizes_and_without_directories(
     storage.write_atomic("d/b", b"12")
     storage.write_atomic("d/a", b"1")
     storage.write_atomic("d/e/c", b"123")
-    assert [(e.path, e.size_bytes) for e in storage.list("d")] == [("d/a", 1), ("d/b", 2)]
-    assert storage.list("nowhere") == ()
+    assert list(storage.list("d").items()) == [("d/a", 1), ("d/b", 2)]
+    assert storage.list("nowhere") == {}
 
 
 def test_deleting_twice_is_no_error(storage: CheckpointStorage) -> None:
     storage.write_atomic("x", b"1")
     storage.delete("x")
     storage.delete("x")
-    assert storage.list("") == ()
+    assert storage.list("") == {}
 
 
 def test_a_missing_file_is_named(storage: CheckpointStorage) -> None:
@@ -257,6 +257,6 @@ def test_a_symbolic_link_is_no_file_of_a_checkpoint(tmp_path: Path) -> None:
     storage.write_atomic("x", b"1")
     (tmp_path / "secret").write_bytes(b"not ours")
     (tmp_path / "ck" / "y").symlink_to(tmp_path / "secret")
-    assert [entry.path for entry in storage.list("")] == ["x"]
+    assert list(storage.list("")) == ["x"]
     with pytest.raises(CorruptCheckpointError, match="no plain file"):
         storage.read("y")

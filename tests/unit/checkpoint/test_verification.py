@@ -218,8 +218,8 @@ def test_the_files_of_a_sinks_target_are_those_that_the_output_counts(
 
 def test_records_that_are_all_gone_are_missed(log: CommitLog) -> None:
     for directory in ("commits", "manifests"):
-        for entry in log.storage.list(directory):
-            log.storage.delete(entry.path)
+        for path in log.storage.list(directory):
+            log.storage.delete(path)
     assert verify(log.storage).ok, "as after a start that ended before its first epoch"
     log.storage.write_atomic("spark/commits/0", b"v1")
     (finding,) = verify(log.storage).findings

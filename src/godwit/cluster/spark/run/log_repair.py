@@ -61,7 +61,7 @@ def plan_log_repair(
         if not batches:
             return ()
     if not batches:
-        done = [entry.path for entry in storage.list(f"{SPARK}/commits")] if records else []
+        done = list(storage.list(f"{SPARK}/commits")) if records else []
         problem = "Its micro-batch was done, and no record is left that says where Spark stood."
         return tuple(
             RepairStep(path=path, problem=problem, action="none")

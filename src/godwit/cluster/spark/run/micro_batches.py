@@ -232,7 +232,7 @@ def quick_local_logs(spark: SparkSession, uri: str) -> Iterator[None]:
 def give_id(storage: CheckpointStorage, query_id: str) -> None:
     """Write the query id for Spark into the checkpoint, unless Spark has written one."""
     path = "spark/metadata"
-    if query_id and all(entry.path != path for entry in storage.list("spark")):
+    if query_id and path not in storage.list("spark"):
         storage.write_atomic(path, json.dumps({"id": str(uuid.UUID(query_id))}).encode())
 
 
@@ -242,9 +242,9 @@ def remove_leftovers(storage: CheckpointStorage) -> None:
     Spark does not begin its first micro-batch in a directory that has any file in it.
     """
     for directory in ("spark/offsets", "spark/commits"):
-        for entry in storage.list(directory):
-            if _LEFT_OVER.fullmatch(entry.path.rpartition("/")[2]):
-                storage.delete(entry.path)
+        for path in storage.list(directory):
+            if _LEFT_OVER.fullmatch(path.rpartition("/")[2]):
+                storage.delete(path)
 
 
 def wait_for_sources(query: StreamingQuery) -> None:
