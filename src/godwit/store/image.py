@@ -155,6 +155,8 @@ class TableImage:
         self.keys = tuple(columns[: len(schema.keys)])
         self.values = tuple(columns[len(schema.keys) :])
         self._last_search: tuple[pa.RecordBatch, tuple[int, ...], _Found] | None = None
+        self.path: Path | None
+        self._fd: int | None
         self.path, self._fd = file or (None, None)
         self.identity: FileIdentity | None = None  # which file it is
         if self._fd is not None:
@@ -311,7 +313,11 @@ class TableImage:
 
     def _index(self, slots: int) -> HashIndex:
         """Return the hash index of the table, with `slots` slots."""
-        return HashIndex(self.layout.index_slots(self._memory, slots))
+        return HashIndex(self.index_slots(slots))
+
+    def index_slots(self, slots: int) -> UInt64Array:
+        """Return the array of the hash index with `slots` slots (see `Layout.index`)."""
+        return np.ndarray((slots,), np.uint64, self._memory, self.layout.index + 8 * slots)
 
     def _mismatches(self, rows: Rows, keys: tuple[Encoded, ...]) -> Rows:
         """Return the positions i at which row ``rows[i]`` does not have key i of `keys`."""
@@ -343,7 +349,7 @@ class TableImage:
     def enlarge_index(self, slots: int) -> None:
         """Rebuild the hash index with `slots` slots, whose space is already allocated."""
         if self.slots:
-            self._index(slots).copy_from(self.layout.index_slots(self._memory, self.slots))
+            self._index(slots).copy_from(self.index_slots(self.slots))
         self._head[SLOTS] = slots
 
     def write(
@@ -412,7 +418,7 @@ class TableImage:
         """
         head = self._head
         head[REWRITTEN] += 1
-        self.layout.index_slots(self._memory, self.slots)[:] = 0
+        self.index_slots(self.slots)[:] = 0
         self._live[: self.used] = False
         self.num_keys[:], self._heap_bytes[:] = 0, 0
         for column in self.columns:

@@ -94,10 +94,6 @@ class Layout:
             for dtype, start in zip(_DIRECTORY, self.directory, strict=True)
         ]
 
-    def index_slots(self, memory: Any, slots: int) -> np.ndarray[Any, Any]:
-        """Return the array of a hash index with `slots` slots, over `memory`."""
-        return np.ndarray((slots,), np.uint64, memory, self.index + 8 * slots)
-
     def arrays(self, memory: Any, column: int) -> list[np.ndarray[Any, Any]]:
         """Return the arrays of a column over `memory`; of column -1: those of the table itself."""
         return [

@@ -489,7 +489,7 @@ def test_a_damaged_index_is_an_error_once_and_then_an_empty_table(path: Path) ->
     table = open_table(path)
     put(table, 0, {f"k{i}": (i, 0.0) for i in range(20)})
     image = table.table._image
-    slots = image.layout.index_slots(image._memory, image.slots)
+    slots = image.index_slots(image.slots)
     assert np.count_nonzero(slots) == 20
     slots[slots > 0] |= np.uint64(0xFFFF_0000)  # rows that are not there
     with pytest.raises(EpochFailedError, match="is damaged") as caught:
@@ -559,7 +559,7 @@ def test_keys_that_were_built_to_share_a_hash_are_found_as_fast_as_others(path: 
     shared = np.full(5000, 42, np.int64)
     put(table, 0, {f"k{i}": (i, 0.0) for i in range(5000)}, hashes=shared)
     image = table.table._image
-    slots = image.layout.index_slots(image._memory, image.slots)
+    slots = image.index_slots(image.slots)
     used = np.flatnonzero(slots)
     runs = np.diff(np.flatnonzero(np.diff(np.concatenate(([-2], used))) != 1), append=len(used))
     assert runs.max() < 50  # slots that a search may have to pass
