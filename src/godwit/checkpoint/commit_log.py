@@ -94,7 +94,8 @@ class CommitLog:
         storage: CheckpointStorage,
         identity: FlowIdentity,
         *,
-        run: RunRecord | None = None,
+        run_id: str = "",
+        run_number: int = -1,
         retain_epochs: int = DEFAULT_RETAIN_EPOCHS,
         manifest_interval: int = DEFAULT_MANIFEST_INTERVAL,
     ) -> None:
@@ -124,7 +125,7 @@ class CommitLog:
         self.plan = -1 if self.latest is None else self.latest.plan
         self.retain_epochs = retain_epochs  # how many committed epochs stay readable
         self.manifest_interval = manifest_interval  # a manifest is written every so many epochs
-        self._run = run
+        self._run_id, self._run_number = run_id, run_number  # of the run that commits; -1 for none
         # Held while a commit changes `chains` and `latest`, and never while it reads or writes.
         # Whoever reads several things that belong together beside commits holds it.
         self.lock = threading.RLock()
@@ -158,16 +159,16 @@ class CommitLog:
         if problems:
             remedy = "Start the changed flow with a new checkpoint, or undo the change."
             raise flow_mismatch(storage.uri, problems, remedy=remedy)
-        run = acquire_run(storage, run_id)
         log = cls(
             storage,
             stored,
-            run=run,
+            run_id=run_id,
+            run_number=acquire_run(storage, run_id),
             retain_epochs=retain_epochs,
             manifest_interval=manifest_interval,
         )
         if flow is not None or log.latest is None:
-            log._begin_version(flow or FlowVersion(), run)
+            log._begin_version(flow or FlowVersion())
         log.use_plan(plan or log.physical_plan or PhysicalPlan())
         return log
 
@@ -433,15 +434,15 @@ class CommitLog:
             uri=self.storage.uri,
         )
 
-    def _begin_version(self, version: FlowVersion, run: RunRecord) -> None:
+    def _begin_version(self, version: FlowVersion) -> None:
         """Write a flow version for the next epochs; raise if another run has written one."""
         if version.previous != self.flow:
             raise ConcurrentRunError(
-                f"While run {run.run_id!r} was starting, another one committed flow version "
+                f"While run {self._run_id!r} was starting, another one committed flow version "
                 f"{self.flow} to the checkpoint {self.storage.uri!r}.",
                 remedy="Let only one query run on a checkpoint, and start this one again.",
                 uri=self.storage.uri,
-                run_id=run.run_id,
+                run_id=self._run_id,
             )
         # Versions of starts that failed before their first epoch keep their numbers.
         number = create_numbered(self.storage, FLOWS, version, after=self.flow)
@@ -459,15 +460,14 @@ class CommitLog:
         Returns the record as it was written: every block has a file, and small blocks also keep
         their bytes in memory. Raises `ConcurrentRunError` if another run owns the checkpoint.
         """
-        run = self._run
-        if run is None:
+        if self._run_number < 0:
             raise CheckpointError(
                 f"The checkpoint {self.storage.uri!r} is open to read only.",
                 remedy="Open it with CommitLog.create_or_open to commit.",
             )
         record = msgspec.structs.replace(
             record,
-            run_id=run.run_id,
+            run_id=self._run_id,
             query_id=self.identity.query_id,
             history=self.identity.history,
             previous="" if self.latest is None else self.digest(self.latest_epoch),
@@ -478,7 +478,7 @@ class CommitLog:
         )
         self.chains.check(record)
         self._check_files(record)
-        self._check_ownership(run)
+        self._check_ownership()
         due = self.latest_epoch - self.manifest_before(self.latest_epoch) >= self.manifest_interval
         # A manifest goes by the names of its own epoch, and these chains may be one ahead.
         if due and self.latest is not None and self.latest.flow == self.flow:
@@ -493,7 +493,7 @@ class CommitLog:
             self.storage.create_exclusive(commit_path(record.epoch), data)
         except FileExistsError as error:
             if self.storage.read(commit_path(record.epoch)).to_pybytes() != data:
-                raise self._lost_commit(record.epoch, run) from error
+                raise self._lost_commit(record.epoch) from error
         with self.lock:
             self.chains.apply(written)
             self.latest = written
@@ -532,18 +532,18 @@ class CommitLog:
                     file=block.file,
                 )
 
-    def _check_ownership(self, run: RunRecord) -> None:
-        """Raise if a later run owns the checkpoint, so that `run` may not commit."""
+    def _check_ownership(self) -> None:
+        """Raise if a later run owns the checkpoint, so that this one may not commit."""
         highest = max(numbers_in(self.storage, RUNS), default=-1)
-        if highest != run.number:
+        if highest != self._run_number:
             owner = load_record(self.storage, run_path(highest), RunRecord)
-            raise lost_ownership(self.storage, run.run_id, owner.run_id)
+            raise lost_ownership(self.storage, self._run_id, owner.run_id)
 
-    def _lost_commit(self, epoch: int, run: RunRecord) -> CheckpointError:
+    def _lost_commit(self, epoch: int) -> CheckpointError:
         """Return the error that another run committed the epoch."""
         other = load_record(self.storage, commit_path(epoch), CommitRecord).run_id
-        if other != run.run_id:
-            return lost_ownership(self.storage, run.run_id, other)
+        if other != self._run_id:
+            return lost_ownership(self.storage, self._run_id, other)
         return CheckpointError(
             f"Epoch {epoch} of the checkpoint {self.storage.uri!r} was already committed by an "
             f"attempt of this run that seemed to fail.",

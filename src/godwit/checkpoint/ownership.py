@@ -159,18 +159,19 @@ def create_identity(storage: CheckpointStorage, identity: FlowIdentity) -> FlowI
     return load_record(storage, IDENTITY, FlowIdentity)
 
 
-def acquire_run(storage: CheckpointStorage, run_id: str) -> RunRecord:
-    """Create a run record under the next number: from then on the run owns the checkpoint."""
+def acquire_run(storage: CheckpointStorage, run_id: str) -> int:
+    """Record a run under the next number, and return it: from then on the run is the owner."""
     numbers = numbers_in(storage, RUNS)
-    run = RunRecord(number=max(numbers, default=-1) + 1, run_id=run_id)
+    own = max(numbers, default=-1) + 1
     try:
-        storage.create_exclusive(run_path(run.number), encode_record(run))
+        record = encode_record(RunRecord(number=own, run_id=run_id))
+        storage.create_exclusive(run_path(own), record)
     except FileExistsError as error:
-        owner = load_record(storage, run_path(run.number), RunRecord)
+        owner = load_record(storage, run_path(own), RunRecord)
         raise lost_ownership(storage, run_id, owner.run_id) from error
     for number in numbers[:-_RUNS_KEPT]:
         storage.delete(run_path(number))
-    return run
+    return own
 
 
 def lost_ownership(storage: CheckpointStorage, run_id: str, other: str) -> ConcurrentRunError:

@@ -209,7 +209,7 @@ def test_of_two_runs_that_commit_at_the_same_moment_one_wins(
     older = open_log(storage, "older")
     newer = open_log(storage, "newer")
     # The older run looked at who owns the checkpoint just before the newer one came.
-    monkeypatch.setattr(older, "_check_ownership", lambda run: None)
+    monkeypatch.setattr(older, "_check_ownership", lambda: None)
     commit(older, until=0)
     with pytest.raises(ConcurrentRunError, match=r"'newer' no longer owns.*'older'"):
         commit(newer, until=0)
