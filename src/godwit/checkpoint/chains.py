@@ -21,12 +21,18 @@ version of the latest record; what they refer to keeps the names it was written 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import groupby, takewhile
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from godwit.checkpoint.framing import concatenate, row_problems, rows_are_sound, without_bytes
+from godwit.checkpoint.framing import (
+    concatenate,
+    key_group_columns,
+    row_problems,
+    rows_are_sound,
+    without_bytes,
+)
 from godwit.checkpoint.records import (
     BROADCAST,
     BlockRef,
@@ -42,11 +48,13 @@ from godwit.checkpoint.records import (
 from godwit.model.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
     from godwit.checkpoint.evolution import FlowVersion
+
+    _Integers = npt.NDArray[np.int64]
 
 _RECENT_EPOCHS = 64
 """Changes that are older are looked up key group by key group."""
@@ -82,45 +90,11 @@ class WaitingRows:
         return _distinct(self.segments.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SegmentColumns:
-    """Key groups of several segments of one epoch, as columns: lanes come by the hundred."""
-
-    epoch: int
-    segments: list[SegmentRef]
-    # shape ``(n,)`` each, segment after segment: the number of the segment, the key group, and the
-    # key group's share of the segment's bytes, by its rows
-    at: npt.NDArray[np.int64]
-    key_groups: npt.NDArray[np.int64]
-    shares: npt.NDArray[np.int64]
-
-    @classmethod
-    def of(cls, segments: Sequence[SegmentRef]) -> SegmentColumns:
-        """Convert one or more segments of an epoch to arrays with one element per key group."""
-        sizes = np.array([len(segment.key_groups) for segment in segments])
-        at = np.repeat(np.arange(len(segments)), sizes)
-        ends = concatenate((segment.row_ends for segment in segments), len(at))
-        firsts = np.cumsum(sizes) - sizes
-        rows = np.diff(ends, prepend=0)
-        begins = firsts[sizes > 0]
-        rows[begins] = ends[begins]
-        all_rows = np.ones(len(segments), np.int64)
-        all_rows[sizes > 0] = np.maximum(ends[(firsts + sizes - 1)[sizes > 0]], 1)
-        lengths = np.array([segment.block.length for segment in segments], np.int64)
-        return cls(
-            epoch=segments[0].epoch,
-            segments=list(segments),
-            at=at,
-            key_groups=concatenate((segment.key_groups for segment in segments), len(at)),
-            shares=rows * lengths[at] // all_rows[at],
-        )
-
-
 @dataclass(slots=True, kw_only=True)
 class StateChains:
     """The chains of one state. Arrays, and `segments`, have shape ``(num_key_groups,)``.
 
-    `recent` holds every segment after the epoch `recent_from`, epoch by epoch.
+    `recent`: epoch → its segments and their `key_group_columns`, for all after `recent_from`.
     """
 
     version: npt.NDArray[np.int64]
@@ -131,7 +105,7 @@ class StateChains:
     num_segments: npt.NDArray[np.int64]
     segments: list[list[SegmentRef]]
     snapshots: dict[int, SnapshotRef] = field(default_factory=dict)
-    recent: list[SegmentColumns] = field(default_factory=list)
+    recent: dict[int, tuple[list[SegmentRef], _Integers, _Integers]] = field(default_factory=dict)
     recent_from: int = -1
 
     @classmethod
@@ -149,18 +123,18 @@ class StateChains:
 
     def add_segments(self, segments: Sequence[SegmentRef]) -> None:
         """Append an epoch's segments to the chains of key groups without a newer snapshot."""
-        of = SegmentColumns.of(segments)
-        is_new = self.snapshot_version[of.key_groups] < of.epoch
-        groups, at = of.key_groups[is_new], of.at[is_new]
-        self.version[of.key_groups] = np.maximum(self.version[of.key_groups], of.epoch)
-        np.add.at(self.changelog_bytes, groups, of.shares[is_new])
-        np.add.at(self.num_segments, groups, 1)
-        for key_group, number in zip(groups.tolist(), at.tolist(), strict=True):
+        epoch, (at, key_groups) = segments[0].epoch, key_group_columns(segments)
+        is_new = self.snapshot_version[key_groups] < epoch
+        self.version[key_groups] = np.maximum(self.version[key_groups], epoch)
+        changed = key_groups[is_new]
+        np.add.at(self.changelog_bytes, changed, _shares_of_bytes(segments, at)[is_new])
+        np.add.at(self.num_segments, changed, 1)
+        for key_group, number in zip(changed.tolist(), at[is_new].tolist(), strict=True):
             self.segments[key_group].append(segments[number])
-        self.recent.append(of)
-        if self.recent[0].epoch < of.epoch - 2 * _RECENT_EPOCHS:
-            self.recent_from = of.epoch - _RECENT_EPOCHS
-            self.recent = [columns for columns in self.recent if columns.epoch > self.recent_from]
+        self.recent[epoch] = list(segments), at, key_groups
+        if next(iter(self.recent)) < epoch - 2 * _RECENT_EPOCHS:
+            self.recent_from = epoch - _RECENT_EPOCHS
+            self.recent = {e: of for e, of in self.recent.items() if e > self.recent_from}
 
     def segments_since(
         self, floor: npt.NDArray[np.int64], behind: npt.NDArray[np.bool_]
@@ -177,10 +151,12 @@ class StateChains:
         behind = behind & ~one_by_one
         segments: list[SegmentRef] = []
         lowest = floor[behind].min(initial=np.iinfo(np.int64).max)
-        for of in takewhile(lambda of: of.epoch > lowest, reversed(self.recent)):
-            wanted = behind[of.key_groups] & (floor[of.key_groups] < of.epoch)
-            needed = np.bincount(of.at[wanted], minlength=len(of.segments))
-            segments += [of.segments[i] for i in np.flatnonzero(needed)[::-1].tolist()]
+        for epoch, (of_epoch, at, key_groups) in reversed(self.recent.items()):
+            if epoch <= lowest:
+                break
+            wanted = behind[key_groups] & (floor[key_groups] < epoch)
+            needed = np.bincount(at[wanted], minlength=len(of_epoch))
+            segments += [of_epoch[i] for i in np.flatnonzero(needed)[::-1].tolist()]
         return segments, np.flatnonzero(one_by_one)
 
     def add_snapshot(self, snapshot: SnapshotRef) -> None:
@@ -233,9 +209,9 @@ class StateChains:
     def forget_inline_bytes(self, before: int) -> None:
         """Drop the inline bytes of blocks that epochs earlier than `before` wrote."""
         lighter = _forget_inline_bytes(self.segments, before)
-        for of in self.recent:
-            if of.epoch < before:
-                of.segments[:] = [lighter.get(id(s)) or without_bytes(s) for s in of.segments]
+        for epoch, (of_epoch, _, _) in self.recent.items():
+            if epoch < before:
+                of_epoch[:] = [lighter.get(id(s)) or without_bytes(s) for s in of_epoch]
         for key_group, snapshot in self.snapshots.items():
             if snapshot.version < before:
                 self.snapshots[key_group] = without_bytes(snapshot)
@@ -277,6 +253,20 @@ def _group_by_state(segments: Iterable[SegmentRef]) -> list[tuple[StateId, list[
         if segment.kind == "changes":
             by_names.setdefault((segment.operator, segment.state), []).append(segment)
     return [(StateId(*names), of) for names, of in by_names.items()]
+
+
+def _shares_of_bytes(segments: Sequence[SegmentRef], at: _Integers) -> _Integers:
+    """Return the bytes of an epoch's segments that belong to each of their key groups, by rows.
+
+    `at`: number of each key group's segment, see `key_group_columns`.
+    """
+    ends = concatenate((segment.row_ends for segment in segments), len(at))
+    rows = np.diff(ends, prepend=0)
+    firsts = np.flatnonzero(np.diff(at, prepend=-1))
+    rows[firsts] = ends[firsts]
+    all_rows = np.array([max((1, *segment.row_ends[-1:])) for segment in segments], np.int64)
+    lengths = np.array([segment.block.length for segment in segments], np.int64)
+    return rows * lengths[at] // all_rows[at]
 
 
 def _share_of_bytes(segment: SegmentRef, key_group: int) -> int:
@@ -365,14 +355,14 @@ class Chains:
             sound = [segment for segment in sound if not wrong[id(segment)]]
         changed: dict[StateId, npt.NDArray[np.bool_]] = {}
         for state, segments in _group_by_state(sound):
-            times = np.bincount(SegmentColumns.of(segments).key_groups, None, self.num_key_groups)
+            times = np.bincount(key_group_columns(segments)[1], None, self.num_key_groups)
             for key_group in np.flatnonzero(times > 1).tolist():
                 yield f"two segments change key group {key_group} of '{state}'"
             changed[state] = times > 0
         for state, seen in sorted(changed.items()):
             if state.state.startswith(BROADCAST):
                 continue
-            for key_group, waiting in sorted(self._waiting_of(state.operator).segments.items()):
+            for key_group, waiting in sorted(self._waiting_by_key_group(state.operator).items()):
                 if seen[key_group] and key_group not in record.consumed.get(state.operator, ()):
                     yield (
                         f"key group {key_group} of '{state}' is changed while its rows of epoch "
@@ -482,11 +472,11 @@ class Chains:
 
     def waiting_rows_of(self, operator: str, key_group: int) -> tuple[SegmentRef, ...]:
         """Return the segments with waiting rows of an operator's key group, in order of epochs."""
-        return tuple(self._waiting_of(operator).segments.get(key_group, ()))
+        return tuple(self._waiting_by_key_group(operator).get(key_group, ()))
 
     def waiting_key_groups(self, operator: str) -> list[int]:
         """Return the key groups of an operator that have waiting rows, ascending."""
-        return sorted(self._waiting_of(operator).segments)
+        return sorted(self._waiting_by_key_group(operator))
 
     def segments(self, state: StateId | None = None) -> list[SegmentRef]:
         """Return the segments that chains need, of one state or of all, in order of epochs.
@@ -501,7 +491,7 @@ class Chains:
 
     def waiting_segments(self, operator: str) -> list[SegmentRef]:
         """Return the segments with waiting rows of an operator, in order of epochs."""
-        return self._waiting_of(operator).distinct()
+        return _distinct(self._waiting_by_key_group(operator).values())
 
     def snapshots(self, state: StateId | None = None) -> list[SnapshotRef]:
         """Return the latest snapshot of each key group, of one state or of all."""
@@ -580,9 +570,10 @@ class Chains:
             chains = self._states[state] = StateChains.empty(self.num_key_groups)
         return chains
 
-    def _waiting_of(self, operator: str) -> WaitingRows:
-        """Return the wait buffer of an operator; a new, empty one if no rows wait."""
-        return self._waiting.get(operator) or WaitingRows()
+    def _waiting_by_key_group(self, operator: str) -> Mapping[int, list[SegmentRef]]:
+        """Return key group → segments with waiting rows of an operator."""
+        waiting = self._waiting.get(operator)
+        return {} if waiting is None else waiting.segments
 
 
 DEFAULT_SEGMENT_OVERHEAD_BYTES: Final = 4096

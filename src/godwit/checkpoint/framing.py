@@ -51,7 +51,11 @@ from godwit.model.key_groups import MAX_NUM_KEY_GROUPS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    import numpy.typing as npt
+
     from godwit.checkpoint.storage import CheckpointStorage
+
+    _Integers = npt.NDArray[np.int64]
 
 _MAX_ENTRIES: Final = 2**26
 """Arrays over the key groups of all states: at most so many elements each."""
@@ -192,19 +196,27 @@ def _out_of_bounds(record: object, **maxima: int) -> Iterator[str]:
             yield f"its {name} is {value}, and at most {maximum} is possible"
 
 
-def concatenate(parts: Iterable[Sequence[int]], size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def concatenate(parts: Iterable[Sequence[int]], size: int) -> _Integers:
     """Concatenate sequences of integers to one array of `size` elements."""
     return np.fromiter(chain.from_iterable(parts), np.int64, size)
 
 
+def key_group_columns(segments: Sequence[SegmentRef]) -> tuple[_Integers, _Integers]:
+    """Return the key groups of all segments as two columns: number of the segment, key group.
+
+    Lanes come by the hundred, so what concerns all of their segments is done by few calls.
+    """
+    sizes = [len(segment.key_groups) for segment in segments]
+    at = np.repeat(np.arange(len(sizes)), sizes)
+    return at, concatenate((segment.key_groups for segment in segments), len(at))
+
+
 def rows_are_sound(segments: Sequence[SegmentRef], num_key_groups: int) -> bool:
     """Return whether `row_problems` finds nothing in any segment; one vectorized check of all."""
-    sizes = [len(segment.key_groups) for segment in segments]
-    if sizes != [len(segment.row_ends) for segment in segments]:
+    if any(len(segment.key_groups) != len(segment.row_ends) for segment in segments):
         return False
-    key_groups = concatenate((segment.key_groups for segment in segments), sum(sizes))
-    ends = concatenate((segment.row_ends for segment in segments), sum(sizes))
-    at = np.repeat(np.arange(len(sizes)), sizes)
+    at, key_groups = key_group_columns(segments)
+    ends = concatenate((segment.row_ends for segment in segments), len(at))
     ascend = (key_groups[1:] > key_groups[:-1]) & (ends[1:] >= ends[:-1])
     exist = (key_groups >= 0) & (key_groups < num_key_groups) & (ends >= 0)
     return bool(exist.all() and (ascend | (at[1:] != at[:-1])).all())

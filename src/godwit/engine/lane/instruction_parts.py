@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from godwit.checkpoint.framing import key_group_columns
 from godwit.checkpoint.records import SegmentRef, SnapshotRef
 from godwit.model.key_groups import Intervals
 
@@ -208,11 +208,7 @@ def _segments_by_executor(
     """
     of_executor: list[list[SegmentRef]] = [[] for _ in range(executors)]
     if segments:
-        sizes = [len(segment.key_groups) for segment in segments]
-        key_groups = np.fromiter(
-            chain.from_iterable(segment.key_groups for segment in segments), np.int64, sum(sizes)
-        )
-        at = np.repeat(np.arange(len(segments)), sizes)
+        at, key_groups = key_group_columns(segments)
         for pair in np.unique(owner[key_groups] * len(segments) + at).tolist():
             e, i = divmod(pair, len(segments))
             of_executor[e].append(segments[i])
