@@ -89,6 +89,7 @@ class FlowEpochs(Generic[RowsT]):
         meter: LatencyMeter | None = None,
     ) -> None:
         self.flow, self.log, self.run_id = recovery.flow, log, run_id
+        self._physical_plan = self.flow.physical_plan
         self.cluster, self._on_regroup = cluster, on_regroup
         self.instructor = Instructor(
             self.flow, log, recovery.layouts, settings, on_loss=policy.on_loss, run_id=run_id
@@ -149,8 +150,9 @@ class FlowEpochs(Generic[RowsT]):
 
     def regroup(self, physical_plan: PhysicalPlan) -> None:
         """Continue under a physical plan, if it differs from the present one."""
-        if physical_plan == self.flow.physical_plan:
+        if physical_plan == self._physical_plan:
             return
+        self._physical_plan = physical_plan
         self.log.use_plan(physical_plan)
         self.flow = self.flow.with_plan(physical_plan)
         self.instructor.regrouped(self.flow)
