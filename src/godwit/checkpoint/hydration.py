@@ -13,6 +13,7 @@ for, and all of it; anything else raises.  Every byte is under a checksum, as in
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -31,6 +32,7 @@ from godwit.model.errors import (
     MigrationError,
     StateEncodingError,
 )
+from godwit.model.key_groups import key_group_mask
 from godwit.store.changes import Changes
 
 if TYPE_CHECKING:
@@ -47,141 +49,133 @@ _ROWS_AT_ONCE = 1 << 18
 """More would take more memory, and the table's lock from lanes for longer."""
 
 KeyGroups = npt.NDArray[np.int64]
+_Changelog = list[tuple["SegmentRef", KeyGroups]]
 
 
-class Hydration:
-    """Brings one state's key groups on one executor forward on demand.
+def bring_forward(
+    local: LocalState,
+    needed: npt.NDArray[np.bool_],
+    keep_up: npt.NDArray[np.bool_] | None = None,
+    *,
+    layout: EntryLayout,
+    storage: CheckpointStorage,
+    segments: Iterable[SegmentRef],
+    snapshots: Mapping[int, SnapshotRef],
+    floor: npt.NDArray[np.int64],
+    load: npt.NDArray[np.bool_],
+    recover: Callable[[Sequence[int]], Mapping[int, KeyGroupChain]],
+    homes: npt.NDArray[np.int32],
+    gone: EntryRange | None = None,
+) -> npt.NDArray[np.bool_]:
+    """Bring an executor's copies of a state's key groups up to the committed version.
 
-    `homes`: shape ``(num_key_groups,)``: number of the table for a key group that is in none yet.
+    Arrays have shape ``(num_key_groups,)``.
+
+    `needed`: mask of key groups that this epoch needs.
+    `keep_up`: mask of others, which are brought up to date only if that needs no more than the
+    changes of the last epoch, or the rest of a copy. So copies that are rarely used do not fall
+    behind, and no state is loaded before it is needed.
     `segments`: changelog segments, in any order.
-    `floor`: shape ``(num_key_groups,)``: `segments` is complete for key groups at this version or
-    later; -1 where it is complete for one that is not here at all (after the snapshot, if there is
-    one).
-    `load`: shape ``(num_key_groups,)``: key groups that are loaded from the checkpoint if what is
-    here is short of `floor`; others are left cold then.
+    `floor`: `segments` is complete for key groups at this version or later; -1 where it is complete
+    for one that is not here at all (after the snapshot, if there is one).
+    `load`: key groups that are loaded from the checkpoint, by `recover`, if what is here is short
+    of `floor`; others are left cold then.
+    `homes`: number of the table for a key group that is in none yet.
+    `gone`: range of event time whose entries are left out.
+
+    Returns the mask of `needed` key groups that are not up to date.
     """
-
-    def __init__(
-        self,
-        *,
-        local: LocalState,
-        layout: EntryLayout,
-        homes: npt.NDArray[np.int32],
-        storage: CheckpointStorage,
-        segments: Sequence[SegmentRef],
-        snapshots: Mapping[int, SnapshotRef],
-        floor: npt.NDArray[np.int64],
-        load: npt.NDArray[np.bool_],
-        recover: Callable[[Sequence[int]], Mapping[int, KeyGroupChain]],
-        gone: EntryRange | None = None,
-    ) -> None:
-        self.local = local
-        self._layout, self._homes = layout, homes
-        self._storage, self._recover, self._gone = storage, recover, gone
-        self._segments = sorted(segments, key=lambda s: (s.epoch, s.lane))
-        self._snapshots, self._floor, self._load = snapshots, floor, load
-        self._key_groups: dict[int, KeyGroups] = {}
-
-    def bring_forward(
-        self, needed: npt.NDArray[np.bool_], keep_up: npt.NDArray[np.bool_] | None = None
-    ) -> npt.NDArray[np.bool_]:
-        """Bring the local copies of key groups up to the committed version.
-
-        `needed`: shape ``(num_key_groups,)``: mask of key groups that this epoch needs. `keep_up`:
-        shape ``(num_key_groups,)``: mask of others, which are brought up to date only if that needs
-        no more than the changes of the last epoch, or the rest of a copy. So copies that are rarely
-        used do not fall behind, and no state is loaded before it is needed. Returns shape
-        ``(num_key_groups,)``: mask of `needed` key groups that are not up to date.
-        """
-        eligible = needed if keep_up is None else needed | keep_up
-        key_groups = np.flatnonzero(eligible)
-        self.local.refresh(key_groups, self._floor[key_groups])
-        if self._gone is not None:
-            self.local.expire(key_groups, self._gone)
-        selected = eligible & (self.local.versions >= self._floor)
-        short = needed & ~selected
-        if keep_up is not None:
-            selected &= needed | self._only_newest_missing()
-        self._restore_snapshots({g: s for g, s in self._snapshots.items() if selected[g]})
-        self._apply_segments(self._segments, selected)
-        missing = short & self._load
-        if missing.any():
-            self._load_chains(np.flatnonzero(missing))
-        return short & ~missing
-
-    def _only_newest_missing(self) -> npt.NDArray[np.bool_]:
-        """Return a mask of key groups whose copies lack at most the last epoch's changes."""
-        versions = self.local.versions
-        first = np.full(len(versions), np.iinfo(np.int64).max)
-        for segment in reversed(self._segments):
-            first[self._key_groups_of(segment)] = segment.epoch
-        newest = self._segments[-1].epoch if self._segments else 0
-        little = (versions >= 0) | (first >= newest)
-        little[list(self._snapshots)] = False
-        return little
-
-    def _key_groups_of(self, segment: SegmentRef) -> KeyGroups:
-        """Return the key groups of a segment as an array, which is cached."""
-        known = self._key_groups.get(id(segment))
-        if known is None:
-            known = self._key_groups[id(segment)] = np.array(segment.key_groups, np.int64)
-        return known
-
-    def _load_chains(self, key_groups: KeyGroups) -> None:
-        """Load key groups from the checkpoint: their snapshots and all segments after them."""
-        chains = self._recover(key_groups.tolist())
-        selected = np.zeros(len(self._floor), np.bool_)
-        selected[list(chains)] = True
-        self._restore_snapshots(
-            {g: c.snapshot for g, c in chains.items() if c.snapshot is not None}
-        )
+    eligible = needed if keep_up is None else needed | keep_up
+    key_groups = np.flatnonzero(eligible)
+    local.refresh(key_groups, floor[key_groups])
+    if gone is not None:
+        local.expire(key_groups, gone)
+    changelog = _changelog(segments)
+    selected = eligible & (local.versions >= floor)
+    short = needed & ~selected
+    if keep_up is not None:
+        selected &= needed | _only_newest_missing(local.versions, changelog, snapshots)
+    apply = partial(_apply, local, layout=layout, storage=storage, homes=homes, gone=gone)
+    apply(snapshots, changelog, selected)
+    missing = short & load
+    if missing.any():
+        chains = recover(np.flatnonzero(missing).tolist())
         distinct = {id(s): s for chain in chains.values() for s in chain.segments}
-        self._apply_segments(sorted(distinct.values(), key=lambda s: (s.epoch, s.lane)), selected)
+        apply(
+            {g: chain.snapshot for g, chain in chains.items() if chain.snapshot is not None},
+            _changelog(distinct.values()),
+            key_group_mask(chains, len(floor)),
+        )
+    return short & ~missing
 
-    def _restore_snapshots(self, snapshots: Mapping[int, SnapshotRef]) -> None:
-        """Replace local copies of key groups by their snapshots, if these are newer."""
-        parts: list[Changes] = []
-        for key_group, snapshot in sorted(snapshots.items()):
-            if self.local.versions[key_group] >= snapshot.version:
-                continue
-            rows = self._layout.read(read_batch(self._storage, snapshot.block), snapshot.flow)
-            ends = np.array([len(rows.hashes)])
-            part = _to_changes(rows, np.array([key_group]), ends, np.array([snapshot.version]))
-            parts.append(part.without(self._gone))
-            if _count_entries(parts) >= _ROWS_AT_ONCE:
-                self.local.replace(Changes.concat(parts), self._homes)
-                parts = []
-        if parts:
-            self.local.replace(Changes.concat(parts), self._homes)
 
-    def _apply_segments(
-        self, segments: Iterable[SegmentRef], selected: npt.NDArray[np.bool_]
-    ) -> None:
-        """Apply segments, in order of epochs, to selected key groups whose copies lack them.
+def _changelog(segments: Iterable[SegmentRef]) -> _Changelog:
+    """Return segments in the order of their epochs, each with its key groups as an array."""
+    ordered = sorted(segments, key=lambda segment: (segment.epoch, segment.lane))
+    return [(segment, np.array(segment.key_groups, np.int64)) for segment in ordered]
 
-        Segments that change different key groups are applied by one call, whatever their epochs: in
-        a steady run that is one call for all that the last epoch changed.
-        """
-        versions = self.local.versions
-        parts: list[Changes] = []
-        gathered = np.zeros(len(selected), np.bool_)
-        for segment in segments:
-            key_groups = self._key_groups_of(segment)
-            takes = selected[key_groups] & (versions[key_groups] < segment.epoch)
-            if not takes.any():
-                continue
-            some = key_groups[takes]
-            if _count_entries(parts) >= _ROWS_AT_ONCE or gathered[some].any():
-                self.local.apply(Changes.concat(parts), self._homes)
-                parts, gathered[:] = [], False
-            rows = self._layout.read(read_segment(self._storage, segment), segment.flow)
-            ends = np.array(segment.row_ends, np.int64)
-            epochs = np.full(len(key_groups), segment.epoch)
-            part = _to_changes(rows, key_groups, ends, epochs).where(takes)
-            parts.append(part.without(self._gone))
-            gathered[some] = True
-        if parts:
-            self.local.apply(Changes.concat(parts), self._homes)
+
+def _only_newest_missing(
+    versions: npt.NDArray[np.int64], changelog: _Changelog, snapshots: Iterable[int]
+) -> npt.NDArray[np.bool_]:
+    """Return a mask of key groups whose copies lack at most the last epoch's changes."""
+    first = np.full(len(versions), np.iinfo(np.int64).max)
+    for segment, key_groups in reversed(changelog):
+        first[key_groups] = segment.epoch
+    newest = changelog[-1][0].epoch if changelog else 0
+    little = (versions >= 0) | (first >= newest)
+    little[list(snapshots)] = False
+    return little
+
+
+def _apply(
+    local: LocalState,
+    snapshots: Mapping[int, SnapshotRef],
+    changelog: _Changelog,
+    selected: npt.NDArray[np.bool_],
+    *,
+    layout: EntryLayout,
+    storage: CheckpointStorage,
+    homes: npt.NDArray[np.int32],
+    gone: EntryRange | None,
+) -> None:
+    """Apply what the copies of selected key groups lack: their snapshots, then segments.
+
+    Segments that change different key groups are applied by one call, whatever their epochs: in a
+    steady run that is one call for all that the last epoch changed.
+    """
+    versions = local.versions
+    parts: list[Changes] = []
+    for key_group, snapshot in sorted(snapshots.items()):
+        if not selected[key_group] or versions[key_group] >= snapshot.version:
+            continue
+        rows = layout.read(read_batch(storage, snapshot.block), snapshot.flow)
+        ends = np.array([len(rows.hashes)])
+        part = _to_changes(rows, np.array([key_group]), ends, np.array([snapshot.version]))
+        parts.append(part.without(gone))
+        if _count_entries(parts) >= _ROWS_AT_ONCE:
+            local.replace(Changes.concat(parts), homes)
+            parts = []
+    if parts:
+        local.replace(Changes.concat(parts), homes)
+    parts = []
+    gathered = np.zeros(len(selected), np.bool_)
+    for segment, key_groups in changelog:
+        takes = selected[key_groups] & (versions[key_groups] < segment.epoch)
+        if not takes.any():
+            continue
+        some = key_groups[takes]
+        if _count_entries(parts) >= _ROWS_AT_ONCE or gathered[some].any():
+            local.apply(Changes.concat(parts), homes)
+            parts, gathered[:] = [], False
+        rows = layout.read(read_segment(storage, segment), segment.flow)
+        ends = np.array(segment.row_ends, np.int64)
+        epochs = np.full(len(key_groups), segment.epoch)
+        part = _to_changes(rows, key_groups, ends, epochs).where(takes)
+        parts.append(part.without(gone))
+        gathered[some] = True
+    if parts:
+        local.apply(Changes.concat(parts), homes)
 
 
 def _count_entries(parts: Sequence[Changes]) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.checkpoint.hydration import Hydration, pack_copies, recover_chains, unpack_copies
+from godwit.checkpoint.hydration import bring_forward, pack_copies, recover_chains, unpack_copies
 from godwit.migration import Delivery, Warmed
 from godwit.model.errors import MigrationError
 from godwit.model.key_groups import key_group_mask
@@ -118,19 +118,19 @@ def warm_copies(
     lanes: int,  # number of lanes of the executor
 ) -> dict[int, int]:
     """Bring copies of one state up to date; return key group → version afterwards."""
-    hydration = Hydration(
-        local=local,
+    warmed = np.array(sorted(key_groups), np.int64)
+    bring_forward(
+        local,
+        key_group_mask(warmed, local.num_key_groups),
         layout=layout,
-        homes=_default_tables(local, lanes),
         storage=storage,
         segments=instruction.segments,
         snapshots=instruction.snapshots,
         floor=instruction.floor,
         load=np.ones(local.num_key_groups, np.bool_),
         recover=partial(recover_chains, storage, instruction.recorded_as, committed),
+        homes=_default_tables(local, lanes),
     )
-    warmed = np.array(sorted(key_groups), np.int64)
-    hydration.bring_forward(key_group_mask(warmed, local.num_key_groups))
     return dict(zip(warmed.tolist(), local.versions[warmed].tolist(), strict=True))
 
 

@@ -19,7 +19,7 @@ from tests.support.records import segment_ref, snapshot_ref
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.chains import KeyGroupChain
 from godwit.checkpoint.entries import EntryLayout, StateRows, pack_entries
-from godwit.checkpoint.hydration import Hydration
+from godwit.checkpoint.hydration import bring_forward
 from godwit.checkpoint.records import BlockRef, SegmentRef, SnapshotRef, StateId
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.store.local_store import LocalState
@@ -73,35 +73,38 @@ def snapshot(key_group: int, version: int, count: int) -> SnapshotRef:
     )
 
 
-def hydration_of(
-    root: Path,
+def bring(
+    local: LocalState,
     segments: Sequence[SegmentRef],
+    needed: Any,
+    keep_up: Any = None,
+    *,
     snapshots: Mapping[int, SnapshotRef] | None = None,
     floor: int | Mapping[int, int] = -1,
     chains: Mapping[int, KeyGroupChain] | None = None,
-) -> Hydration:
-    """Hydration of a state under `root`; key groups in `chains` may be loaded."""
+) -> Any:
+    """Bring copies forward; key groups in `chains` may be loaded."""
     given = floor if isinstance(floor, int) else 0
     floors = np.full(NUM_KEY_GROUPS, given, np.int64)
     if not isinstance(floor, int):
         floors[list(floor)] = list(floor.values())
-    load = np.zeros(NUM_KEY_GROUPS, np.bool_)
-    load[list(chains or {})] = True
 
     def recover(key_groups: Sequence[int]) -> Mapping[int, KeyGroupChain]:
         assert chains is not None
         return {g: chains[g] for g in key_groups}
 
-    return Hydration(
-        local=state_in(root),
+    return bring_forward(
+        local,
+        needed,
+        keep_up,
         layout=EntryLayout(name="op", schema=COUNTS),
-        homes=np.zeros(NUM_KEY_GROUPS, np.int32),
-        storage=CheckpointStorage.open(str(root / "unused")),
+        storage=CheckpointStorage.open("unused"),
         segments=segments,
         snapshots=snapshots or {},
         floor=floors,
-        load=load,
+        load=mask(*(chains or ())),
         recover=recover,
+        homes=np.zeros(NUM_KEY_GROUPS, np.int32),
     )
 
 
@@ -111,8 +114,8 @@ def mask(*key_groups: int) -> Any:
     return found
 
 
-def counts_of(hydration: Hydration) -> dict[str, int]:
-    return {key: row[0] for key, row in held(hydration.local).items()}
+def counts_of(local: LocalState) -> dict[str, int]:
+    return {key: row[0] for key, row in held(local).items()}
 
 
 def test_segments_of_different_key_groups_enter_by_one_call_whatever_their_epochs(
@@ -127,11 +130,11 @@ def test_segments_of_different_key_groups_enter_by_one_call_whatever_their_epoch
 
     monkeypatch.setattr(LocalState, "apply", counted)
     segments = [segment(g // 2, dict.fromkeys(KEYS[g], g), lane=g % 2) for g in GROUPS]
-    hydration = hydration_of(tmp_path, segments)
-    assert not hydration.bring_forward(mask(*GROUPS)).any()
+    local = state_in(tmp_path)
+    assert not bring(local, segments, mask(*GROUPS)).any()
     assert len(calls) == 1
-    assert counts_of(hydration) == {key: g for g in GROUPS for key in KEYS[g]}
-    assert hydration.local.versions.tolist() == [g // 2 for g in GROUPS]
+    assert counts_of(local) == {key: g for g in GROUPS for key in KEYS[g]}
+    assert local.versions.tolist() == [g // 2 for g in GROUPS]
 
 
 def test_changes_of_one_key_group_enter_in_order_of_epochs(tmp_path: Path) -> None:
@@ -141,38 +144,39 @@ def test_changes_of_one_key_group_enter_in_order_of_epochs(tmp_path: Path) -> No
         segment(2, {a: 2, b: 2, c: 2, KEYS[5][0]: 2}),
         segment(4, {a: 4, KEYS[5][0]: None}),
     ]
-    hydration = hydration_of(tmp_path, segments)
-    hydration.bring_forward(mask(3, 5))
-    assert counts_of(hydration) == {a: 7, c: 2}
-    assert hydration.local.versions[[3, 5]].tolist() == [7, 4]
+    local = state_in(tmp_path)
+    bring(local, segments, mask(3, 5))
+    assert counts_of(local) == {a: 7, c: 2}
+    assert local.versions[[3, 5]].tolist() == [7, 4]
 
 
 def test_what_is_in_already_does_not_enter_again(tmp_path: Path) -> None:
     (a, *_), first = KEYS[3], {KEYS[3][0]: 1}
-    hydration_of(tmp_path, [segment(0, first)]).bring_forward(mask(3))
-    hydration = hydration_of(tmp_path, [segment(0, {a: 99}), segment(1, {a: 2})], floor=0)
-    assert not hydration.bring_forward(mask(3)).any()
-    assert counts_of(hydration) == {a: 2}
+    bring(state_in(tmp_path), [segment(0, first)], mask(3))
+    local, segments = state_in(tmp_path), [segment(0, {a: 99}), segment(1, {a: 2})]
+    assert not bring(local, segments, mask(3), floor=0).any()
+    assert counts_of(local) == {a: 2}
 
 
 def test_only_what_is_asked_for_is_brought_forward(tmp_path: Path) -> None:
     both = {key: 1 for g in (3, 5) for key in KEYS[g]}
-    hydration = hydration_of(tmp_path, [segment(0, both)])
-    hydration.bring_forward(mask(5))
-    assert counts_of(hydration) == dict.fromkeys(KEYS[5], 1)
+    local = state_in(tmp_path)
+    bring(local, [segment(0, both)], mask(5))
+    assert counts_of(local) == dict.fromkeys(KEYS[5], 1)
 
 
 def test_a_snapshot_takes_the_place_of_what_is_older_and_segments_follow(tmp_path: Path) -> None:
     a, b, c = KEYS[3]
     old = {key: 1 for g in (3, 5) for key in KEYS[g]}
-    hydration_of(tmp_path, [segment(0, old)]).bring_forward(mask(3, 5))
-    hydration = hydration_of(
-        tmp_path,
+    local = state_in(tmp_path)
+    bring(local, [segment(0, old)], mask(3, 5))
+    bring(
+        local,
         [segment(2, {a: 98}), segment(9, {a: 9, b: None})],
+        mask(3, 5),
         snapshots={3: snapshot(3, 6, 6), 5: snapshot(5, 6, 6)},
     )
-    hydration.bring_forward(mask(3, 5))
-    assert counts_of(hydration) == {a: 9, c: 6, **dict.fromkeys(KEYS[5], 6)}
+    assert counts_of(local) == {a: 9, c: 6, **dict.fromkeys(KEYS[5], 6)}
 
 
 def test_what_is_short_of_the_floor_is_left_cold_or_loaded(tmp_path: Path) -> None:
@@ -185,25 +189,27 @@ def test_what_is_short_of_the_floor_is_left_cold_or_loaded(tmp_path: Path) -> No
         version=5,
     )
     tail = [segment(8, {a: 8, KEYS[5][0]: 8})]
-    cold = hydration_of(tmp_path / "a", tail, floor=5).bring_forward(mask(3, 5))
+    cold = bring(state_in(tmp_path / "a"), tail, mask(3, 5), floor=5)
     assert np.flatnonzero(cold).tolist() == [3, 5]
-    hydration = hydration_of(tmp_path / "b", tail, floor={3: 5, 5: -1}, chains={3: chain})
-    assert not hydration.bring_forward(mask(3, 5)).any()
-    assert counts_of(hydration) == {**dict.fromkeys(KEYS[3], 4), a: 5, KEYS[5][0]: 8}
+    local = state_in(tmp_path / "b")
+    assert not bring(local, tail, mask(3, 5), floor={3: 5, 5: -1}, chains={3: chain}).any()
+    assert counts_of(local) == {**dict.fromkeys(KEYS[3], 4), a: 5, KEYS[5][0]: 8}
 
 
 def test_idle_key_groups_keep_up_and_none_is_restored_for_it(tmp_path: Path) -> None:
     here = {key: 1 for g in (3, 5) for key in KEYS[g]}
-    hydration_of(tmp_path, [segment(0, here)]).bring_forward(mask(3, 5))
+    local = state_in(tmp_path)
+    bring(local, [segment(0, here)], mask(3, 5))
     segments = [
         segment(1, {KEYS[8][0]: 1, KEYS[5][0]: 2}),  # 8 is not here, and was changed long ago
         segment(4, {KEYS[9][0]: 4, KEYS[3][0]: 4}),  # 9 is not here, but it is new
     ]
-    hydration = hydration_of(
-        tmp_path,
+    bring(
+        local,
         segments,
+        mask(),
+        mask(*GROUPS),
         snapshots={7: snapshot(7, 3, 3)},
         floor={3: 0, 5: 0, 7: -1, 8: -1, 9: -1},
     )
-    hydration.bring_forward(mask(), mask(*GROUPS))
-    assert hydration.local.versions[[3, 5, 7, 8, 9]].tolist() == [4, 1, -1, -1, 4]
+    assert local.versions[[3, 5, 7, 8, 9]].tolist() == [4, 1, -1, -1, 4]

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.checkpoint.entries import BatchCache, StateRows, read_chain
-from godwit.checkpoint.hydration import Hydration, recover_chains
+from godwit.checkpoint.hydration import bring_forward, recover_chains
 from godwit.columns.digest import RowsDigest
 from godwit.engine.lane.executor import current_executor, local_store, local_store_root
 from godwit.engine.lane.files import LaneFiles
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.records import StateId
     from godwit.engine.lane.lane_flow import LaneFlow, LaneOperator
-    from godwit.engine.lane.messages import EpochInstruction, OperatorInstruction, StateInstruction
+    from godwit.engine.lane.messages import EpochInstruction, OperatorInstruction
     from godwit.engine.lane.rows import LaneRows
     from godwit.engine.lane.wire import Blob, Payload
     from godwit.model.key_work import OperatorWork
@@ -227,10 +227,10 @@ class _Lane:
         at_s = lap("decode", at_s)
         here = (instruction.places == self.place) & ~instruction.suspended
         cpu = time.process_time()
-        hydrations, cold = self._hydrate(member, instruction, store, touched, here)
+        copies, cold = self._bring_forward(member, instruction, store, touched, here)
         applying_ms = (time.process_time() - cpu) * 1e3
         at_s = lap("apply", at_s)
-        self._write_snapshots(operator, instruction, hydrations, here & ~cold)
+        self._write_snapshots(operator, instruction, copies, here & ~cold)
         at_s = lap("snapshot", at_s)
         waits, resumes = instruction.suspended | cold, instruction.resumed & here
         # A key group that was to resume still waits, even if no row of this epoch is its own.
@@ -247,9 +247,7 @@ class _Lane:
                 self.instruction.storage,
                 since=instruction.waiting_from,
             )
-        report.versions = {
-            state: _held_versions(hydration.local, here) for state, hydration in hydrations.items()
-        }
+        report.versions = {state: _held_versions(local, here) for state, local in copies.items()}
         at_s = lap("wait", at_s)
 
         cpu = time.process_time()
@@ -258,8 +256,8 @@ class _Lane:
                 rows=rows.entries,
                 is_partial=rows.partial,
                 states={
-                    state.state: LaneView(hydration.local, np.flatnonzero(here & ~waits))
-                    for state, hydration in hydrations.items()
+                    state.state: LaneView(local, np.flatnonzero(here & ~waits))
+                    for state, local in copies.items()
                 },
                 time=instruction.time,
                 epoch=self.instruction.epoch,
@@ -277,7 +275,7 @@ class _Lane:
         )
         at_s = lap("process", at_s)
         processed_cpu = time.process_time()
-        for state in hydrations:
+        for state in copies:
             if state.state in processed.changed:
                 self.files.write_changes(state, *processed.changed[state.state])
         now = time.process_time()
@@ -317,32 +315,45 @@ class _Lane:
             and bool(instruction.suspended.any() or instruction.resumed.any()),
         )
 
-    def _hydrate(
+    def _bring_forward(
         self,
         member: LaneOperator,
         instruction: OperatorInstruction,
         store: LocalStore,
         touched: npt.NDArray[np.bool_],  # key groups that rows arrived for
         here: npt.NDArray[np.bool_],  # mask of the lane's key groups that are not suspended
-    ) -> tuple[dict[StateId, Hydration], npt.NDArray[np.bool_]]:
+    ) -> tuple[dict[StateId, LocalState], npt.NDArray[np.bool_]]:
         """Bring the states of touched key groups up to date.
 
-        Returns each state's copies, and a mask of key groups that are not up to date. Invariant: a
+        Returns state → copies of it, and a mask of key groups that are not up to date. Invariant: a
         key group is processed only if all of the operator's states of it are up to date.
         """
-        operator, num_key_groups = member.operator, len(instruction.places)
+        epoch, operator = self.instruction, member.operator
+        num_key_groups = len(instruction.places)
         gone = operator.expired_entries(instruction.time.closed)
-        hydrations = {
-            s.state: self._hydrate_state(member, instruction, s, store, gone)
-            for s in instruction.states
-        }
         needed = (touched & ~instruction.suspended) | (instruction.resumed & here)
         if operator.reads_all_keys(instruction.time):
             needed = here
+        copies: dict[StateId, LocalState] = {}
         cold = np.zeros(num_key_groups, np.bool_)
         for state in instruction.states:
-            snapshots = key_group_mask(state.to_snapshot, num_key_groups) & here
-            cold |= hydrations[state.state].bring_forward(needed | snapshots, here)
+            layout = member.states[state.state.state]
+            local = store.state(str(state.state), layout.schema, num_key_groups)
+            copies[state.state] = local
+            cold |= bring_forward(
+                local,
+                needed | (key_group_mask(state.to_snapshot, num_key_groups) & here),
+                here,
+                layout=layout,
+                storage=epoch.storage,
+                segments=state.segments,
+                snapshots=state.snapshots,
+                floor=state.floor,
+                load=instruction.load,
+                recover=partial(recover_chains, epoch.storage, state.recorded_as, epoch.epoch - 1),
+                homes=np.full(num_key_groups, epoch.places[self.place].lane, np.int32),
+                gone=gone,
+            )
         if cold.any() and operator.needs_state(instruction.time):
             raise EpochFailedError(
                 f"Operator {operator.name!r} has windows or timers that are due, but "
@@ -350,40 +361,13 @@ class _Lane:
                 remedy="The next attempt loads them.",
                 operator=operator.name,
             )
-        return hydrations, cold
-
-    def _hydrate_state(
-        self,
-        member: LaneOperator,
-        instruction: OperatorInstruction,
-        state: StateInstruction,
-        store: LocalStore,
-        gone: EntryRange | None,
-    ) -> Hydration:
-        """Return the copies of one state, ready to be brought up to date.
-
-        `gone`: range of expired panes, whose entries are left out.
-        """
-        epoch, num_key_groups = self.instruction, len(instruction.places)
-        layout = member.states[state.state.state]
-        return Hydration(
-            local=store.state(str(state.state), layout.schema, num_key_groups),
-            layout=layout,
-            homes=np.full(num_key_groups, epoch.places[self.place].lane, np.int32),
-            storage=epoch.storage,
-            segments=state.segments,
-            snapshots=state.snapshots,
-            floor=state.floor,
-            load=instruction.load,
-            recover=partial(recover_chains, epoch.storage, state.recorded_as, epoch.epoch - 1),
-            gone=gone,
-        )
+        return copies, cold
 
     def _write_snapshots(
         self,
         operator: KeyedOperator,
         instruction: OperatorInstruction,
-        hydrations: Mapping[StateId, Hydration],  # of the operator's states
+        copies: Mapping[StateId, LocalState],  # of the operator's states
         warm: npt.NDArray[np.bool_],  # mask of key groups of the lane that are up to date
     ) -> None:
         """Write the requested snapshots of key groups, without entries of closed panes."""
@@ -393,8 +377,7 @@ class _Lane:
                 key_group_mask(state.to_snapshot, len(instruction.places)) & warm
             )
             if key_groups.size:
-                local = hydrations[state.state].local
-                live = local.scan(key_groups, None if gone is None else gone.rest)
+                live = copies[state.state].scan(key_groups, None if gone is None else gone.rest)
                 self.files.write_snapshots(state.state, live)
 
     def _broadcast_tables(
@@ -417,6 +400,8 @@ class _Lane:
         self, member: LaneOperator, instruction: OperatorInstruction
     ) -> dict[str, StateRows]:
         """Return state → entries of the parts of hot keys that are merged in this epoch."""
+        if not instruction.left_parts:
+            return {}
         storage = self.instruction.storage
         cache, left = BatchCache(storage), dict[str, StateRows]()
         for chain in instruction.left_parts:
