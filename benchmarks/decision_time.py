@@ -111,8 +111,8 @@ def planning_turn(given: argparse.Namespace, rng: np.random.Generator) -> Callab
     executors = [str(e) for e in range(given.executors)]
     assignment = even_assignment(given.key_groups, executors, [1] * given.executors)
     share = np.arange(1, 50_001) ** -given.zipf
-    load = np.bincount(rng.integers(0, given.key_groups, 50_000), share, given.key_groups)
-    load *= given.executors / 2 / load.sum()
+    drawn = np.bincount(rng.integers(0, given.key_groups, 50_000), share, given.key_groups)
+    load = drawn / drawn.sum() * given.executors / 2
     nothing = np.zeros(given.key_groups)
 
     def period() -> PeriodStatistics:
