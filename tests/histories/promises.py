@@ -12,7 +12,7 @@ from godwit.model import events
 from godwit.model.errors import GodwitError
 from godwit.planning import Limits, Problem, Traffic, metrics
 from godwit.planning.problem import NO_TRAFFIC
-from godwit.planning.registry import a_load_range, equal_executors, some_tau
+from godwit.planning.registry import a_load_range, equal_executors, some_tau, some_traffic
 from godwit.planning.registry import planner as planner_named
 
 if TYPE_CHECKING:
@@ -196,6 +196,8 @@ def uneven(drawn: Drawn, simulation: Simulation) -> list[str] | None:
     asked = drawn.settings.worth.max_load_distance
     if distance <= asked + _SLACK or _within_tau(drawn, simulation):
         return []
+    if _is_joint(drawn) and _joint_distance(simulation) <= asked + _SLACK:
+        return []
     # What lies within a move's least gain of the best is not worth a move.
     best = _best(drawn, simulation)
     allowed = max(asked, 1.1 * best, best + _LEAST_GAIN)
@@ -264,6 +266,24 @@ def _within_tau(drawn: Drawn, simulation: Simulation) -> bool:
     return over <= tau + _SLACK
 
 
+def _is_joint(drawn: Drawn) -> bool:
+    """True if a planner evens out what executors do for all components together, and no stage.
+
+    So paper 2 §3 defines the load distance that ALBIC keeps: by the whole load of a node.
+    """
+    return some_traffic in planner_named(drawn.planner).requires
+
+
+def _joint_distance(simulation: Simulation) -> float:
+    """Load distance of all components together, as a share of the mean."""
+    rows = int(np.median(simulation.history.column("rows")[-10:]))
+    phase = simulation.scenario.keys.phase_at(simulation.now_s())
+    every = simulation.topology.components
+    load, capacity = simulation.load_and_capacity(every, max(rows, 1), phase)
+    mean = load.sum() / capacity.sum()
+    return float(np.abs(load[: len(capacity)] / capacity - mean).max() / mean)
+
+
 def _best(drawn: Drawn, simulation: Simulation) -> float:
     """Load distance that the planner itself would reach if it knew the true loads."""
     scenario, known = simulation.scenario, planner_named(drawn.planner)
@@ -272,7 +292,7 @@ def _best(drawn: Drawn, simulation: Simulation) -> float:
     rows = int(np.median(simulation.history.column("rows")[-10:]))
     expected = simulation.flow.expected_ms(max(rows, 1), phase)
     worst = 0.0
-    whole = drawn.planner == "albic"
+    whole = _is_joint(drawn)
     stages = (simulation.topology.components,) if whole else simulation.topology.stages
     view = simulation.conductor.view
     names = tuple(sorted(view.executors))
