@@ -239,13 +239,13 @@ def _update_average(known: OrderedDict[int, float], executors: int, value: float
 
 def _unevenness(situation: ScalingSituation) -> float | None:
     """Return the busiest lane's load over its possible minimum; ``None`` if it is unknown."""
-    least = _least_busy(situation, situation.executors)
+    least = least_busy(situation, situation.executors)
     if not situation.busiest or least <= 0:
         return None
     return float(np.clip(situation.busiest / least, *_UNEVENNESS))
 
 
-def _least_busy(situation: ScalingSituation, executors: int) -> float:
+def least_busy(situation: ScalingSituation, executors: int) -> float:
     """Return the share of time that the busiest lane is busy under the best assignment."""
     lanes = max(int(executors * situation.cores), 1)
     speed = situation.lanes / situation.cores
@@ -256,13 +256,13 @@ def busy_share(situation: ScalingSituation, executors: int, learned: Learned) ->
     """Return the share of time that the busiest lane is busy with `executors` executors."""
     if not situation.stages:
         return situation.offered * situation.evenness / (executors * situation.lanes)
-    least, known = _least_busy(situation, executors), learned.unevenness
+    least, known = least_busy(situation, executors), learned.unevenness
     if not known:
         return least
     # Where key groups divide worse among lanes than they did where it was measured, few lanes have
     # the most, and what all of them differ by is hidden behind it.
     near = _nearest(known, executors)
-    usual = min(least, _least_busy(situation, near) * near / executors)
+    usual = min(least, least_busy(situation, near) * near / executors)
     return max(least, usual * learned.unevenness_at(executors, situation.cores))
 
 

@@ -407,8 +407,9 @@ class LaneBalancing:
         """Return the measured loads of key groups, on executors that were observed for long enough.
 
         An epoch counts for an executor if all key groups that it has by `places` (component →
-        present assignment) were there on the same lanes. Others may have been there, too: those
-        that leave an executor leave the rest uneven, and its load is known.
+        present assignment) were there: on the same lanes, since what a change of lanes brought
+        shows after it, or beside others that have left. These leave the rest uneven, and its load
+        is known.
         """
         names = sorted({executor for a in places.values() for executor in a.executors})
         number = {name: at for at, name in enumerate(names)}
@@ -419,11 +420,19 @@ class LaneBalancing:
         under: list[tuple[EpochObserved, BoolArray]] = []
         epochs, lasted_s = np.zeros((2, len(names)))
         for epoch in self._epochs:
-            same = np.ones(len(names), np.bool_)
+            came, shifted, left = np.zeros((3, len(names)), np.bool_)
             for component, now in places.items():
                 then = epoch.assignments.get(component)
-                if then is not now:
-                    same[owner[component][_changed_places(then, now)]] = False
+                if then is None:
+                    came[owner[component]] = True
+                elif then is not now:
+                    at = np.array([number.get(name, -1) for name in then.executors])
+                    before = at[then.executor_of]
+                    moved = before != owner[component]
+                    came[owner[component][moved]] = True
+                    left[before[moved & (before >= 0)]] = True
+                    shifted[owner[component][then.lane_of != now.lane_of]] = True
+            same = ~came & (left | ~shifted)
             under.append((epoch, same))
             epochs += same
             lasted_s += same * epoch.took_s
@@ -441,16 +450,6 @@ class LaneBalancing:
             variance = load * load / np.maximum(rows, 1.0)
             loads[component] = LaneLoads(assignment=now, load=load, variance=variance)
         return loads
-
-
-def _changed_places(then: Assignment | None, now: Assignment) -> BoolArray:
-    """Return the mask of key groups that had another executor or lane under an assignment."""
-    if then is None:
-        return np.ones(now.num_key_groups, np.bool_)
-    number = {name: at for at, name in enumerate(now.executors)}
-    before = np.array([number.get(name, -1) for name in then.executors])[then.executor_of]
-    changed: BoolArray = (before != now.executor_of) | (then.lane_of != now.lane_of)
-    return changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -21,6 +21,7 @@ epoch runs that may still use it; and one is drained only if the rest could be b
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import deque
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ import numpy as np
 from godwit.adapt.forecast import raise_to_forecast
 from godwit.adapt.interfaces import PoolView
 from godwit.adapt.judging import Judge
-from godwit.adapt.latency_model import busy_share
+from godwit.adapt.latency_model import busy_share, least_busy, predicted_latency_s
 from godwit.adapt.policy import Hysteresis, Proposal
 from godwit.adapt.scaling import WantedExecutors, at_rate
 from godwit.model import events
@@ -460,9 +461,12 @@ class Resizing:
             leaving = self._select_leaving(step.executors, wanted, situation, view, planned)
             fault = "" if leaving else "the rest would be too slow"
             # One fewer may still be had where several are too many.
-            while leaving and (
-                fault := self._shortage_reason(trial(frozenset(leaving)), situation)
-            ):
+            while leaving:
+                plans = trial(frozenset(leaving))
+                fault = self._shortage_reason(plans, situation)
+                fault = fault or slowness_reason(plans, situation, wanted, have - len(leaving))
+                if not fault:
+                    break
                 leaving = leaving[:-1]
             if not leaving:
                 self._announce_refusal(have, step.executors, fault, numbers, about=beyond)
@@ -662,6 +666,46 @@ class Resizing:
         if reason != self._refused:
             self._refused = reason
             self._announce(events.PlannerFailed, planner=model, reason=reason)
+
+
+def slowness_reason(
+    plans: list[Planned], situation: ScalingSituation, wanted: WantedExecutors, executors: int
+) -> str:
+    """Return the reason why `executors` would miss the target by the plans; empty if they meet it.
+
+    The model predicts by the most even lanes that there can be; few key groups a lane, and loads
+    that are even enough for a planner, keep the plans' lanes from that.
+    """
+    expected, least = wanted.expects(executors), least_busy(situation, executors)
+    if not wanted.target or expected is None or len(plans) != len(situation.stages) or not least:
+        return ""
+    index = sum(_busiest_lane(plan) for plan in plans)
+    offered = sum(float(plan.measured.problem.load[:, 0].sum()) for plan in plans)
+    busy = index * situation.offered / offered if offered else 0.0
+    modelled = busy_share(situation, executors, situation.learned)
+    if busy <= modelled:
+        return ""
+    learned = replace(situation.learned, unevenness={executors: busy / least})
+    planned_s = predicted_latency_s(replace(situation, learned=learned), executors)
+    slower = planned_s / predicted_latency_s(situation, executors)
+    if expected * slower <= wanted.target:
+        return ""
+    return (
+        f"the rest would have lanes that are busy for {busy:.0%} of the time, and miss the target"
+    )
+
+
+def _busiest_lane(plan: Planned) -> float:
+    """Return the share of time that the busiest lane would be busy, key groups dealt out evenly."""
+    problem, places = plan.measured.problem, plan.selected.assignment
+    if problem.draining[places].any():
+        places = plan.assignment
+    lanes = [[0.0] * max(int(cores), 1) for cores in problem.cores]
+    for key_group in np.argsort(-problem.load[:, 0], kind="stable").tolist():
+        mine = lanes[places[key_group]]
+        heapq.heapreplace(mine, mine[0] + float(problem.load[key_group, 0]))
+    of_speed_1: list[float] = (problem.speed / problem.cores).tolist()
+    return max(max(mine) / speed for mine, speed in zip(lanes, of_speed_1, strict=True))
 
 
 def _evaluate_model(model: ScalingModel, situation: ScalingSituation) -> WantedExecutors:

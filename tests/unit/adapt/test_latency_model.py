@@ -11,7 +11,8 @@ import pytest
 from tests.support.controls import control_of
 from tests.unit.adapt.test_scaling import situation
 
-from godwit.adapt.interfaces import Topology
+from godwit.adapt.cost_benefit import Terms, select_moves
+from godwit.adapt.interfaces import MeasuredProblem, Topology
 from godwit.adapt.latency_model import (
     Learned,
     Learning,
@@ -20,9 +21,12 @@ from godwit.adapt.latency_model import (
     latency_curve,
     predicted_latency_s,
 )
-from godwit.adapt.planning import Planning
+from godwit.adapt.planning import Planned, Planning
+from godwit.adapt.resizing import slowness_reason
 from godwit.adapt.scaling import ScalingSituation, latency
+from godwit.adapt.settings import Budget
 from godwit.model.latency import LatencyHistogram
+from godwit.planning import Problem
 
 
 def stage(*loads: float) -> StageLoad:
@@ -240,3 +244,35 @@ def test_a_stream_that_works_off_a_backlog_in_long_epochs_is_not_at_rest() -> No
             at, is_steady = planning.learn(at, changing=False, settled=True)
             assert is_steady is said
         assert (at.learned.ratio_at(4) > 2) is steady
+
+
+@pytest.mark.parametrize(
+    ("left", "target_s", "slow"), [(3, 0.3, False), (1, 0.3, True), (1, 0.4, False)]
+)
+def test_nobody_goes_if_the_plan_without_them_has_lanes_too_busy_for_the_target(
+    left: int, target_s: float, *, slow: bool
+) -> None:
+    """Six equal key groups, four lanes: two on a lane, or three where an executor has five."""
+    places = np.array([1] * left + [0] * (6 - left), np.int32)
+    problem = Problem(
+        executors=("a", "b"),
+        load=np.full(6, 0.2),
+        state_bytes=np.zeros(6),
+        current=places,
+        cores=np.array([2, 2], np.int32),
+        capacity=np.array([2.0, 2.0]),
+    )
+    measured = MeasuredProblem(
+        problem=problem,
+        parts={"sums": slice(0, 6)},
+        rows_per_s=np.ones(6),
+        link_bytes_per_s=1.0,
+        held_bytes=np.zeros(6),
+    )
+    terms = Terms(max_load_distance=0.1, even_enough=0.1, horizon_s=1.0, seconds_per_byte=0.0)
+    selected = select_moves(problem, places, terms, Budget())
+    plan = Planned(measured=measured, assignment=places, selected=selected, planner="flux")
+    at = epochs(stage(*[0.2] * 6), lanes=2.0, cores=2.0, executors=3, offered=1.2)
+    said = slowness_reason([plan], at, latency(target_s).wanted(at), 2)
+    assert bool(said) == slow
+    assert not slow or "busy for 60%" in said

@@ -199,6 +199,14 @@ def test_lanes_that_key_groups_left_uneven_are_balanced_after_one_epoch() -> Non
     assert {e.executors for e in world.told(events.LanesBalanced)} == {("e0",)}
     after = world.conductor.view.components["sum"].assignment
     assert [len(after.key_groups("e0", lane)) for lane in (0, 1)] == [2, 2]
+    # Others leave before enough epochs have shown what these lanes brought.
+    leave = dict.fromkeys(after.key_groups("e0", 1).tolist(), "e1")
+    world.conductor.migrate(
+        MigrationRequested(id="y", component="sum", target=after.moved(leave), by_hand=False)
+    )
+    world.run(2.0)
+    after = world.conductor.view.components["sum"].assignment
+    assert [len(after.key_groups("e0", lane)) for lane in (0, 1)] == [1, 1]
 
 
 def test_a_slow_executor_counts_as_slow_and_gets_less_to_do() -> None:
