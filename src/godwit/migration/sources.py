@@ -194,13 +194,13 @@ class Sources:
 
 def _best_holder(order: StartWarming, key_group: int, copies: Copies, owner: str) -> str | None:
     """Return the executor to copy from: the owner, else that with the freshest copy, if any."""
+    if owner != order.executor and copies.reach(order.component, owner, key_group) >= 0:
+        return owner  # before the many are asked who have none
     holders = [
         (-reach, name)
         for name in copies.holders(order.component, key_group)
         if name != order.executor and (reach := copies.reach(order.component, name, key_group)) >= 0
     ]
-    if any(name == owner for _, name in holders):
-        return owner
     return min(holders)[1] if holders else None
 
 
