@@ -53,42 +53,35 @@ class RowsDigest:
         """Add a batch of rows to the digest, after those so far."""
         self.rows += batch.num_rows
         parts = [part for column in batch.columns for part in _parts_to_digest(column)]
-        if not self._sums:
-            self._sums = [_Sum() for _ in parts]
-        for total, part in zip(self._sums, parts, strict=True):
-            total.add(part)
+        sums = self._sums or [(0, 0, 1) for _ in parts]
+        self._sums = [_added(so_far, part) for so_far, part in zip(sums, parts, strict=True)]
 
     @property
     def value(self) -> int:
         """Digest of all rows so far, a number of 64 bits."""
-        packed = [struct.pack("<Q", self.rows), *(total.packed() for total in self._sums)]
+        sums = [struct.pack("<QI", total, adler) for _, total, adler in self._sums]
+        packed = [struct.pack("<Q", self.rows), *sums]
         digest = hashlib.blake2b(b"".join(packed), digest_size=8).digest()
         return int.from_bytes(digest, "little")
 
 
-class _Sum:
-    """Sum of one sequence of numbers or bytes."""
+_Sum = tuple[int, int, int]
+"""Sum of one sequence of numbers or bytes: how many numbers, their total, checksum of the bytes."""
 
-    def __init__(self) -> None:
-        self._count = self._total = 0
-        self._adler = 1
 
-    def add(self, part: npt.NDArray[Any] | int) -> None:
-        """Add an array of 64-bit numbers or of bytes, or a number of zeros, to the checksum."""
-        if isinstance(part, int):
-            self._count += part
-        elif part.dtype == np.uint8:
-            self._adler = zlib.adler32(part.data, self._adler)
-        elif len(part):
-            # Each number times 2 * (its place in the whole sequence) + 1.
-            shifted = 2 * self._count * int(part.sum(dtype=np.uint64))
-            self._total += shifted + int(np.dot(part, _odd_numbers(len(part))))
-            self._total %= _WORD
-            self._count += len(part)
-
-    def packed(self) -> bytes:
-        """Return the checksum as bytes."""
-        return struct.pack("<QI", self._total, self._adler)
+def _added(so_far: _Sum, part: npt.NDArray[Any] | int) -> _Sum:
+    """Return a sum with an array of 64-bit numbers or of bytes added, or a number of zeros."""
+    count, total, adler = so_far
+    if isinstance(part, int):
+        return count + part, total, adler
+    if part.dtype == np.uint8:
+        return count, total, zlib.adler32(part.data, adler)
+    if not len(part):
+        return so_far
+    # Each number times 2 * (its place in the whole sequence) + 1.
+    shifted = 2 * count * int(part.sum(dtype=np.uint64))
+    total = (total + shifted + int(np.dot(part, _odd_numbers(len(part))))) % _WORD
+    return count + len(part), total, adler
 
 
 @lru_cache(maxsize=4)
