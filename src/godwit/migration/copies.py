@@ -26,41 +26,34 @@ _ABSENT: Final = -2
 """Below -1, which is the version of a copy that was never changed."""
 
 
-class _Column:
-    """A number per key group, or `_ABSENT`; as long as the highest key group noted."""
+_Column = IntArray
+"""A number per key group, or `_ABSENT`; as long as the highest key group recorded."""
 
-    __slots__ = ("numbers",)
 
-    def __init__(self) -> None:
-        self.numbers: IntArray = np.empty(0, np.int64)
+def _updated(column: _Column | None, numbers: Mapping[int, int]) -> _Column:
+    """Return a column with the numbers of some key groups set (key group → number)."""
+    new = PerKeyGroup.of(numbers)
+    column = np.empty(0, np.int64) if column is None else column
+    if len(new):
+        missing = int(new.key_groups[-1]) + 1 - len(column)
+        if missing > 0:
+            column = np.append(column, np.full(missing, _ABSENT, np.int64))
+        column[new.key_groups] = new.numbers
+    return column
 
-    def update(self, numbers: Mapping[int, int]) -> None:
-        """Set the numbers of some key groups (key group → number)."""
-        new = PerKeyGroup.of(numbers)
-        if len(new):
-            missing = int(new.key_groups[-1]) + 1 - len(self.numbers)
-            if missing > 0:
-                self.numbers = np.append(self.numbers, np.full(missing, _ABSENT, np.int64))
-            self.numbers[new.key_groups] = new.numbers
 
-    @classmethod
-    def common(cls, parts: Sequence[_Column | None]) -> _Column:
-        """Return the minimum of several columns per key group; absent if it is absent in any."""
-        size = min(0 if part is None else len(part.numbers) for part in parts)
-        column = cls()
-        if size:
-            numbers = [part.numbers[:size] for part in parts if part is not None]
-            column.numbers = np.minimum.reduce(numbers)
-        return column
+def _common(parts: Sequence[_Column | None]) -> _Column:
+    """Return the minimum of several columns per key group; absent if it is absent in any."""
+    size = min(0 if part is None else len(part) for part in parts)
+    if not size:
+        return np.empty(0, np.int64)
+    common: _Column = np.minimum.reduce([part[:size] for part in parts if part is not None])
+    return common
 
-    def get(self, key_group: int) -> int:
-        """Return the number of a key group; `_ABSENT` if it has none."""
-        return int(self.numbers[key_group]) if key_group < len(self.numbers) else _ABSENT
 
-    def forget(self, key_groups: Iterable[int]) -> None:
-        """Remove the numbers of key groups."""
-        gone = np.fromiter(key_groups, np.int64)
-        self.numbers[gone[gone < len(self.numbers)]] = _ABSENT
+def _number(column: _Column, key_group: int) -> int:
+    """Return the number of a key group; `_ABSENT` if it has none."""
+    return int(column[key_group]) if key_group < len(column) else _ABSENT
 
 
 class Copies:
@@ -86,7 +79,7 @@ class Copies:
         """
         executors = {executor for _, executor in self._reach}
         columns = {
-            (name, executor): _Column.common([self._reach.get((part, executor)) for part in of])
+            (name, executor): _common([self._reach.get((part, executor)) for part in of])
             for name, of in parts.items()
             for executor in executors
         }
@@ -103,19 +96,20 @@ class Copies:
         nearly up to date.
         """
         column = self._reach.get((component, executor))
-        return -1 if column is None else max(column.get(key_group), -1)
+        return -1 if column is None else max(_number(column, key_group), -1)
 
     def holders(self, component: str, key_group: int) -> list[str]:
         """Return the executors that have a copy of a key group."""
         return [
             executor
             for (name, executor), column in self._reach.items()
-            if name == component and column.get(key_group) != _ABSENT
+            if name == component and _number(column, key_group) != _ABSENT
         ]
 
     def record_reach(self, component: str, executor: str, epochs: Mapping[int, int]) -> None:
         """Record the epochs up to which an executor's copies are complete: key group → epoch."""
-        self._reach.setdefault((component, executor), _Column()).update(epochs)
+        at = component, executor
+        self._reach[at] = _updated(self._reach.get(at), epochs)
 
     # What lies there.
 
@@ -131,8 +125,8 @@ class Copies:
         versions = np.full(len(key_groups), -1, np.int64)
         column = self._tables.get((executor, state))
         if column is not None:
-            known = int(np.searchsorted(key_groups, len(column.numbers)))
-            versions[:known] = np.maximum(column.numbers[key_groups[:known]], -1)
+            known = int(np.searchsorted(key_groups, len(column)))
+            versions[:known] = np.maximum(column[key_groups[:known]], -1)
         return versions
 
     def owners_versions(self, assignment: Assignment, state: Hashable) -> IntArray:
@@ -145,25 +139,26 @@ class Copies:
             column = self._tables.get((name, state))
             mine = order[ends[e] : ends[e + 1]]
             if column is not None and len(mine):
-                if mine[-1] >= len(column.numbers):
-                    mine = mine[mine < len(column.numbers)]
-                versions[mine] = column.numbers[mine]
+                if mine[-1] >= len(column):
+                    mine = mine[mine < len(column)]
+                versions[mine] = column[mine]
         return np.maximum(versions, -1, out=versions)
 
     def record_versions(self, executor: str, state: Hashable, versions: Mapping[int, int]) -> None:
         """Record the versions of a state's tables on an executor: key group → version."""
-        self._tables.setdefault((executor, state), _Column()).update(versions)
+        at = executor, state
+        self._tables[at] = _updated(self._tables.get(at), versions)
 
     # What is gone.
 
     def forget_copies(self, component: str, executor: str, key_groups: Iterable[int]) -> None:
         """Remove the records of an executor's copies that are deleted or will be."""
-        gone = list(key_groups)
+        gone = np.fromiter(key_groups, np.int64)
         columns = [self._reach.get((component, executor))]
         columns += [self._tables.get((executor, s)) for s in self._states.get(component, ())]
         for column in columns:
             if column is not None:
-                column.forget(gone)
+                column[gone[gone < len(column)]] = _ABSENT
 
     def forget_executor(self, executor: str) -> None:
         """Remove the records of all copies of a lost executor."""
