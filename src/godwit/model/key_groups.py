@@ -4,8 +4,7 @@ A key group is the unit of state, of load statistics, of planning and of migrati
 call it task (1), key group (2, 3), substream (4) and shard (5).
 
 Values by key group are many, so they come as columns: `PerKeyGroup` (an integer for some of them),
-`Intervals` (an integer for all), `KeyGroupLoad` (their cost), `KeyGroupPairs` (traffic between two
-components).
+`KeyGroupLoad` (their cost), `KeyGroupPairs` (traffic between two components).
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from godwit.model.errors import InvalidPlanError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Self
 
 DEFAULT_NUM_KEY_GROUPS = 256
 MAX_NUM_KEY_GROUPS = 32_768
@@ -224,78 +222,37 @@ NO_LOAD: Final = KeyGroupLoad.total(())
 """No key group was touched."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Intervals:
-    """Key group → value, as intervals of key groups with one value each.
+def runs_of(value_of: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
+    """Return values by key group as runs: first key group and value of each.
 
     An assignment of paper 1 (§3.1, §4.1) gives every executor one range of key groups: a handful of
-    cuts say what 32,768 entries would.  Invariant: intervals are in order, adjacent, not empty, and
-    cover all key groups (`InvalidPlanError` otherwise), so they are one of two ways to write the
-    same map, and neighbours with one value are one interval.
+    cuts say what 32,768 entries would.
 
     Examples
     --------
-    >>> table = Intervals.of(np.array([2, 2, 0, 0, 0, 1], np.int32))
-    >>> table.starts.tolist(), table.values.tolist(), table.value(4)
-    ([0, 2, 5], [2, 0, 1], 0)
-    >>> table.to_map().tolist()
-    [2, 2, 0, 0, 0, 1]
+    >>> starts, values = runs_of(np.array([2, 2, 0, 0, 0, 1]))
+    >>> starts.tolist(), values.tolist(), from_runs(starts, values, 6).tolist()
+    ([0, 2, 5], [2, 0, 1], [2, 2, 0, 0, 0, 1])
     """
+    changes = np.concatenate(([True], value_of[1:] != value_of[:-1]))
+    starts = np.flatnonzero(changes).astype(np.int32)
+    return starts, value_of[starts]
 
-    num_key_groups: int  # how many there are
-    starts: npt.NDArray[
-        np.int32
-    ]  # shape ``(k,)``: first key group of each interval, ascending from 0
-    values: npt.NDArray[np.int32]  # shape ``(k,)``: executor (or lane) of each interval
 
-    def __post_init__(self) -> None:
-        starts, values = np.array(self.starts, np.int32), np.array(self.values, np.int32)
-        covered = (
-            starts.ndim == 1
-            and starts.shape == values.shape
-            and len(starts) > 0
-            and starts[0] == 0
-            and bool((np.diff(starts) > 0).all())
-            and int(starts[-1]) < self.num_key_groups
-        )
-        if not covered:
-            raise InvalidPlanError(
-                f"Intervals that start at {starts.tolist()[:10]} do not cover "
-                f"{self.num_key_groups} key groups.",
-                remedy="Begin at 0 and ascend; give one value for each.",
-            )
-        starts.setflags(write=False)
-        values.setflags(write=False)
-        object.__setattr__(self, "starts", starts)
-        object.__setattr__(self, "values", values)
-
-    @classmethod
-    def of(cls, value_of: npt.NDArray[np.int32]) -> Self:
-        """Return one value per key group, shape ``(num_key_groups,)``, as intervals."""
-        changes = np.concatenate(([True], value_of[1:] != value_of[:-1]))
-        starts = np.flatnonzero(changes).astype(np.int32)
-        return cls(num_key_groups=len(value_of), starts=starts, values=value_of[starts])
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def value(self, key_group: int) -> int:
-        """Return the value of one key group, O(log k)."""
-        return int(self.values[np.searchsorted(self.starts, key_group, side="right") - 1])
-
-    def to_map(self) -> npt.NDArray[np.int32]:
-        """Return the value of every key group, shape ``(num_key_groups,)``."""
-        lengths = np.diff(self.starts, append=self.num_key_groups)
-        return np.repeat(self.values, lengths).astype(np.int32)
+def from_runs(
+    starts: npt.NDArray[np.int32], values: npt.NDArray[Any], num_key_groups: int
+) -> npt.NDArray[Any]:
+    """Return the value of every key group, shape ``(num_key_groups,)``; see `runs_of`."""
+    return np.repeat(values, np.diff(starts, append=num_key_groups))
 
 
 def pack(value_of: npt.NDArray[np.int32]) -> list[int] | dict[str, list[int]]:
-    """Return an array with a value per key group as JSON: as intervals if these are shorter."""
-    intervals = Intervals.of(value_of)
-    if 4 * len(intervals) > len(value_of):
+    """Return an array with a value per key group as JSON: as runs if these are shorter."""
+    starts, values = runs_of(value_of)
+    if 4 * len(starts) > len(value_of):
         plain: list[int] = value_of.tolist()
         return plain
-    return {"starts": intervals.starts.tolist(), "values": intervals.values.tolist()}
+    return {"starts": starts.tolist(), "values": values.tolist()}
 
 
 def unpack(packed: object, num_key_groups: int) -> npt.NDArray[np.int32]:
@@ -310,8 +267,22 @@ def unpack(packed: object, num_key_groups: int) -> npt.NDArray[np.int32]:
             f"An assignment of {num_key_groups} key groups is not one.",
             remedy=f"There are 1 to {MAX_NUM_KEY_GROUPS}.",
         )
-    fields: dict[str, Any] = {name: packed.get(name, ()) for name in ("starts", "values")}
-    return Intervals(num_key_groups=num_key_groups, **fields).to_map()
+    starts, values = (np.array(packed.get(name, ()), np.int32) for name in ("starts", "values"))
+    covered = (
+        starts.ndim == 1
+        and starts.shape == values.shape
+        and len(starts) > 0
+        and starts[0] == 0
+        and bool((np.diff(starts) > 0).all())
+        and int(starts[-1]) < num_key_groups
+    )
+    if not covered:
+        raise InvalidPlanError(
+            f"Intervals that start at {starts.tolist()[:10]} do not cover "
+            f"{num_key_groups} key groups.",
+            remedy="Begin at 0 and ascend; give one value for each.",
+        )
+    return from_runs(starts, values, num_key_groups)
 
 
 OTHERS: Final = -1

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from godwit.checkpoint.framing import key_group_columns
 from godwit.checkpoint.records import SegmentRef, SnapshotRef
-from godwit.model.key_groups import Intervals
+from godwit.model.key_groups import from_runs, runs_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +47,8 @@ _Chains: TypeAlias = tuple[
     tuple[int, ...],  # key groups of which a snapshot is taken
 ]
 """Part of a state's instruction for the lanes of one executor; plain, since they are many."""
+_Runs: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[Any], int]
+"""Values by key group as runs: first key group and value of each, and number of key groups."""
 _OwnPart: TypeAlias = tuple[list[_Chains], tuple[SegmentRef, ...]]
 """Part of an operator's: its states', and segments of waiting rows."""
 _ENCODER = msgspec.msgpack.Encoder()
@@ -140,21 +142,21 @@ def _unpack_routes(
     return replace(
         instruction,
         operators=tuple(
-            replace(own, **{name: _run_length_decoded(*packed) for name, packed in of.items()})
+            replace(own, **{name: _run_length_decoded(packed) for name, packed in of.items()})
             for own, of in zip(instruction.operators, arrays, strict=True)
         ),
     )
 
 
-def _run_length_encoded(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any] | Intervals, str]:
-    """Return values, run-length encoded if that is shorter, and the name of their type."""
-    runs = Intervals.of(values.astype(np.int32))
-    return (runs if 4 * len(runs) < len(values) else values), values.dtype.str
+def _run_length_encoded(values: npt.NDArray[Any]) -> npt.NDArray[Any] | _Runs:
+    """Return values, run-length encoded if that is shorter."""
+    starts, of_run = runs_of(values)
+    return (starts, of_run, len(values)) if 4 * len(starts) < len(values) else values
 
 
-def _run_length_decoded(packed: npt.NDArray[Any] | Intervals, kind: str) -> Any:
-    """Decode run-length encoded values; `kind`: name of their type. Plain values stay."""
-    return packed.to_map().astype(kind) if isinstance(packed, Intervals) else packed
+def _run_length_decoded(packed: npt.NDArray[Any] | _Runs) -> Any:
+    """Decode run-length encoded values; plain values stay."""
+    return from_runs(*packed) if isinstance(packed, tuple) else packed
 
 
 def _split_by_executor(
