@@ -47,7 +47,7 @@ from godwit.columns.hashing import hash_keys, hash_placed
 from godwit.columns.python_values import UTC
 from godwit.operators.ordering import order_by
 from godwit.operators.spreading import PART
-from godwit.operators.windows.event_time import NO_ARRIVALS, NO_TIME, NOTHING_DUE, Due
+from godwit.operators.windows.event_time import NO_TIME, NOTHING_DUE, Due
 from godwit.operators.windows.grid import BEGINNING
 from godwit.store.fixed_width import take_rows
 
@@ -281,13 +281,14 @@ class KeyedOperator(ABC):
         rows: pa.RecordBatch,
         time: EpochTime,  # noqa: ARG002
         input_number: int = 0,  # noqa: ARG002
-    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals | None]:
         """Assign rows to entries (panes), and split off rows to leave out.
 
         Returns the accepted rows, with columns that identify their entry; the left-out rows,
-        unchanged, with reasons (``None`` if none); and counts and event times of both.
+        unchanged, with reasons (``None`` if none); and counts and event times of both (``None`` if
+        there is nothing to report).
         """
-        return rows, None, NO_ARRIVALS
+        return rows, None, None
 
     @property
     def left_out_schema(self) -> pa.Schema | None:

@@ -27,7 +27,6 @@ from godwit.operators.calls import without_garbage_collection
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
 from godwit.operators.ordering import order_by
 from godwit.operators.spreading import MAX_PARTS, PART, hash_undivided
-from godwit.operators.windows.event_time import NO_ARRIVALS
 from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
@@ -159,9 +158,9 @@ class DividesHotKeys(KeyedOperator):
         rows: pa.RecordBatch,
         time: EpochTime,
         input_number: int = 0,  # noqa: ARG002
-    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals | None]:
         """Assign rows of hot keys to parts by the rows' hash; others go to the undivided key."""
-        return in_parts(rows, self.keys.names, time), None, NO_ARRIVALS
+        return in_parts(rows, self.keys.names, time), None, None
 
 
 def in_parts(rows: pa.RecordBatch, keys: Sequence[str], time: EpochTime) -> pa.RecordBatch:

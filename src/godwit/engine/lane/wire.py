@@ -29,7 +29,7 @@ from godwit.model.errors import EpochFailedError
 from godwit.model.key_groups import NO_PAIRS, KeyGroupPairs, key_groups_of
 from godwit.model.latency import LatencyHistogram
 from godwit.model.naming import listing
-from godwit.operators.windows.event_time import NO_ARRIVALS, NO_TIME, Arrivals
+from godwit.operators.windows.event_time import NO_TIME, Arrivals
 from godwit.store.fixed_width import take_rows
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def _ship_chunk(
     columns, left_out, arrivals = operator.arrange(
         operator.unify_columns(columns, number), shipment.time, number
     )
-    if arrivals != NO_ARRIVALS:
+    if arrivals is not None:
         yield from ship_arrivals(shipment, arrivals, origin, rows=rows, number=number)
         if shipment.keeps_left_out and left_out is not None:
             yield from _ship_left_out(shipment, left_out, origin, number)
@@ -371,7 +371,7 @@ def pass_in_lane(
     columns, left_out, arrivals = operator.arrange(
         operator.unify_columns(columns, number), shipment.time, number
     )
-    if arrivals != NO_ARRIVALS:
+    if arrivals is not None:
         yield header(ARRIVALS, rows), arrivals
         if shipment.keeps_left_out and left_out is not None:
             yield header(LEFT_OUT, 0), left_out

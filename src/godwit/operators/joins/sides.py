@@ -150,7 +150,7 @@ class JoinOperator(EventTimeOperator):
 
     def arrange(
         self, rows: pa.RecordBatch, time: EpochTime, input_number: int = 0
-    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals | None]:
         """Assign rows to panes, split off late rows, and divide rows of hot keys among parts."""
         rows, left_out, arrivals = super().arrange(rows, time, input_number)
         if self.spread and rows.num_rows:

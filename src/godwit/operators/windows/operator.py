@@ -101,7 +101,7 @@ class EventTimeOperator(KeyedOperator):
 
     def arrange(
         self, rows: pa.RecordBatch, time: EpochTime, input_number: int = 0
-    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals | None]:
         """Assign rows to panes, and split off rows that are late, too far ahead or without time."""
         column = rows.column(self.time.column)
         times, mask = values_of(column) - int(self.time.is_end), mask_of(column)
@@ -110,7 +110,7 @@ class EventTimeOperator(KeyedOperator):
         ahead = (times > not_after) & ~untimed
         late = (self.is_late(times, time.closed) | (times < BEGINNING)) & ~untimed & ~ahead
         out = untimed | ahead | late
-        left_out = None
+        left_out = arrivals = None
         if out.any():
             which = np.flatnonzero(out)
             reasons = np.array(["late", "ahead", "untimed"])[ahead[which] + 2 * untimed[which]]
@@ -120,12 +120,14 @@ class EventTimeOperator(KeyedOperator):
             )
             counting = np.flatnonzero(~out)
             rows, times = rows.take(pa.array(counting)), times[counting]
-        arrivals = Arrivals(
-            late=int(np.count_nonzero(late)),
-            ahead=int(np.count_nonzero(ahead)),
-            untimed=int(np.count_nonzero(untimed)),
-            reached=int(np.max(times, initial=BEGINNING)) if self.time.is_reported else BEGINNING,
-        )
+        if left_out is not None or self.time.is_reported:
+            reached = np.max(times, initial=BEGINNING) if self.time.is_reported else BEGINNING
+            arrivals = Arrivals(
+                late=int(np.count_nonzero(late)),
+                ahead=int(np.count_nonzero(ahead)),
+                untimed=int(np.count_nonzero(untimed)),
+                reached=int(reached),
+            )
         panes = column_of(self.entry_marks(rows, times), None, column.type)
         return self.with_panes(rows, panes), left_out, arrivals
 

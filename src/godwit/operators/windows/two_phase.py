@@ -29,7 +29,7 @@ from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.operator import OperatorOutput, TwoPhase
 from godwit.operators.windows.compute import WindowedCompute
-from godwit.operators.windows.event_time import NO_ARRIVALS, RowTime, WindowWork
+from godwit.operators.windows.event_time import RowTime, WindowWork
 from godwit.operators.windows.grid import BEGINNING
 from godwit.operators.windows.operator import PANE, EventTimeOperator
 
@@ -127,9 +127,9 @@ class ConsolidatePart(EventTimeOperator):
         rows: pa.RecordBatch,
         time: EpochTime,  # noqa: ARG002
         input_number: int = 0,  # noqa: ARG002
-    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals | None]:
         """Return partial states unchanged: the compute part assigned panes and checked the rows."""
-        return rows, None, NO_ARRIVALS
+        return rows, None, None
 
     def first_needed_pane(self, closed: int) -> int:  # noqa: ARG002
         """Return `BEGINNING`: the operator has no state."""
