@@ -251,13 +251,16 @@ _MODES: Final = {"owner": (0o600, 0o700), "umask": (0o666, 0o777)}
 class PosixDisk:
     """System calls that change a disk; tests may crash between any two of them.
 
-    `access`: who may read what is created.
+    `access`: who may read what is created. `durable`: false for checkpoints of tests, which need
+    not survive a crash of the machine.
     """
 
     _file_mode, _directory_mode = _MODES["owner"]
+    _durable = True
 
-    def __init__(self, access: Access = "owner") -> None:
+    def __init__(self, access: Access = "owner", *, durable: bool = True) -> None:
         self._file_mode, self._directory_mode = _MODES[access]
+        self._durable = durable
 
     def create(self, path: Path) -> int:
         """Create a file that does not exist yet, for writing; return its descriptor."""
@@ -270,7 +273,8 @@ class PosixDisk:
 
     def sync(self, descriptor: int) -> None:
         """Make the bytes written to an open file durable (fsync)."""
-        os.fsync(descriptor)
+        if self._durable:
+            os.fsync(descriptor)
 
     def close(self, descriptor: int) -> None:
         """Close a file descriptor."""
@@ -311,6 +315,8 @@ class PosixDisk:
 
     def sync_directory(self, path: Path) -> None:
         """Make the file names in a directory durable (fsync)."""
+        if not self._durable:
+            return
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)

@@ -67,16 +67,6 @@ Moment = dt.datetime | str
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-class _QuickDisk(PosixDisk):
-    """Storage without fsync, since tests need not survive a power failure."""
-
-    def sync(self, descriptor: int) -> None:
-        """No-op: checkpoints of tests need not survive a crash of the machine."""
-
-    def sync_directory(self, path: Path) -> None:
-        """No-op: checkpoints of tests need not survive a crash of the machine."""
-
-
 @user_call
 def run(
     flow: LogicalFlow,
@@ -285,7 +275,7 @@ class Run:
         self._directory = Path(tempfile.mkdtemp(prefix="godwit-testing-"))
         weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
         self._storage = (
-            LocalStorage(str(self._directory / "checkpoint"), disk=_QuickDisk())
+            LocalStorage(str(self._directory / "checkpoint"), disk=PosixDisk(durable=False))
             if checkpoint is None
             else CheckpointStorage.open(checkpoint)
         )
