@@ -96,8 +96,7 @@ class OnSpark:
             if self._goes == "held":
                 assert self._allowed.wait(_PATIENCE_S)
             if self._goes == "fails":
-                with copies._conducting.locked() as conductor:
-                    conductor.warming_failed(order, "no room")
+                copies._conductor.warming_failed(order, "no room")
             elif self._goes != "lost":
                 warm(copies, order)
 
@@ -225,8 +224,7 @@ class OnSpark:
     ) -> None:
         """See `Realization.change_lanes`."""
         request = LanesRequested(component=component, lanes=lanes, lane_of=lane_of)
-        with self._query._run.conducting.locked() as conductor:
-            conductor.change_lanes(request)
+        self._query._run.conductor.change_lanes(request)
 
     def component_of(self, operator: str) -> str:
         """See `Realization.component_of`."""
@@ -239,18 +237,17 @@ class OnSpark:
 
     def drain(self, executor: str) -> None:
         """See `Realization.drain`."""
-        with self._query._run.conducting.locked() as conductor:
-            conductor.drain(executor)
+        self._query._run.conductor.drain(executor)
 
     def cancel(self, migration: str) -> None:
         """See `Realization.cancel`."""
-        conducting = self._query._run.conducting
-        with suppress(MigrationError), conducting.locked() as conductor:  # it may not be under way
+        conductor = self._query._run.conductor
+        with suppress(MigrationError), conductor.locked() as conductor:  # it may not be under way
             conductor.cancel(migration, "second thoughts")
 
     def ended(self, migration: str) -> EndMigration | None:
         """See `Realization.ended`."""
-        return self._query._run.conducting.ended(migration, 0)
+        return self._query._run.conductor.ended(migration, 0)
 
     @property
     def view(self) -> ProtocolView:

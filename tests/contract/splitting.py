@@ -10,7 +10,6 @@ from tests.contract.windows_apart import WindowsApart
 
 from godwit.adapt.windows import ExchangeCosts, SplitOrCombine, Splitting, layout_of
 from godwit.cluster.spark.run.policies import OperatorPolicies
-from godwit.engine.shared_conductor import SharedConductor
 from godwit.model.events import LayoutsCompared, RegroupingStarted
 from godwit.operators.windows.two_phase import ConsolidatePart
 
@@ -54,7 +53,7 @@ class Decided(WindowsApart):
                 )
             ],
             meters={},
-            conducting=SharedConductor(self.conductor),
+            conductor=self.conductor,
             log=self.log,
         )
 

@@ -12,7 +12,6 @@ from tests.contract.windows_apart import History, WindowsApart, expected
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.edits import drop_operator, rename_operator
 from godwit.cluster.spark.query.placement import QueryPlacement
-from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import Strategy
 from godwit.model.errors import (
     CheckpointError,
@@ -90,7 +89,7 @@ def test_users_see_one_component_and_move_its_key_groups_from_whichever_slot(
     for _ in range(4):
         history.epoch(40)
     of_run = SimpleNamespace(
-        conducting=SharedConductor(run.conductor),
+        conductor=run.conductor,
         controller=None,
         names=UserNames(run.flow.operators),
     )

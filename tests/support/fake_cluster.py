@@ -10,7 +10,6 @@ from tests.oracles.noting_ports import NotingPorts
 from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
 from godwit.cluster.spark.query.placement import QueryPlacement
 from godwit.cluster.spark.run.threads import EpochGate
-from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import (
     Conductor,
     EpochOutcome,
@@ -64,21 +63,19 @@ class FakeStream:
         self.ports, self.scheduler, self.gate = NotingPorts(), scheduler, EpochGate()
         self.there = dict.fromkeys(executors, 1)
         first = even_assignment(KEY_GROUPS, list(executors), [1] * len(executors))
-        self.conducting = SharedConductor(
-            Conductor(
-                inputs.RunStarted(
-                    run_id="r", executors=self.there, assignments={"totals": first}, committed=-1
-                ),
-                states={"totals": [STATE]},
-                policy=Policy(),
-                ports=self.ports,
-            )
+        self.conductor = Conductor(
+            inputs.RunStarted(
+                run_id="r", executors=self.there, assignments={"totals": first}, committed=-1
+            ),
+            states={"totals": [STATE]},
+            policy=Policy(),
+            ports=self.ports,
         )
         self.controller, self.names = None, UserNames(())
         self.now_s = 0.0
         self.pool = SparkExecutorPool(
             cast("Any", scheduler),
-            conducting=self.conducting,
+            conductor=self.conductor,
             gate=self.gate,
             patience_s=60.0,
             now_s=lambda: self.now_s,
@@ -109,29 +106,26 @@ class FakeStream:
         """Let the conductor see who is there; those that were given back are not."""
         for name in self.scheduler.ended:
             self.there.pop(name, None)
-        with self.conducting.locked() as conductor:
-            conductor.see(dict(self.there), self.pool.returned)
+        self.conductor.see(dict(self.there), self.pool.returned)
 
     def run(self) -> None:
         """Carry out an epoch, and answer what was ordered meanwhile."""
-        epoch = self.conducting.view.committed + 1
+        epoch = self.conductor.view.committed + 1
         self.ports.clock_s += 1.0
         with self.gate.epoch():
-            with self.conducting.locked() as conductor:
-                plans = conductor.begin(epoch)
+            plans = self.conductor.begin(epoch)
             assert plans is not None
             plan = plans["totals"]
             held: dict[str, dict[int, int]] = {}
             for g in range(KEY_GROUPS):
                 if g not in plan.suspended:
                     held.setdefault(plan.assignment.executor(g), {})[g] = epoch - 1
-            with self.conducting.locked() as conductor:
-                conductor.commit(_outcome(epoch, held, sorted(plan.suspended)))
+            self.conductor.commit(_outcome(epoch, held, sorted(plan.suspended)))
         while self.answers and self._warmed < len(self.ports.warmings):
             order = self.ports.warmings[self._warmed]
             self._warmed += 1
             versions = dict.fromkeys(order.key_groups, epoch)
-            with self.conducting.locked() as conductor:
+            with self.conductor.locked() as conductor:
                 if self.fails_to_warm:
                     conductor.warming_failed(order, "no room")
                 else:
@@ -146,7 +140,7 @@ class FakeStream:
 
     @property
     def assignment(self) -> Assignment:
-        return self.conducting.view.components["totals"].assignment
+        return self.conductor.view.components["totals"].assignment
 
 
 def _outcome(

@@ -6,6 +6,7 @@ the conductor is not asked.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -18,12 +19,11 @@ from godwit.cluster.local.run import LocalRun, staged_rows
 from godwit.engine.lane.source_side import LaneInput
 from godwit.engine.loop import EpochLoop
 from godwit.engine.settings import Lanes
-from godwit.engine.shared_conductor import SharedConductor
-from godwit.migration import ComponentView, Copies
+from godwit.migration import ComponentView, Conductor, Copies
 from godwit.model.assignment import even_assignment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from godwit.checkpoint.records import CommitRecord, PhysicalPlan
@@ -74,7 +74,7 @@ class ManualRun(LocalRun):
         self.physical_plan: PhysicalPlan = self.flow.physical_plan  # of the next epoch
         self.copies, self.copies_held = Copies(), True
         self._manual = cast("Conductor", _ManualConductor(self))
-        self.loop = EpochLoop(self.epochs, SharedConductor(self._manual), self)
+        self.loop = EpochLoop(self.epochs, self._manual, self)
 
     # -- epochs -----------------------------------------------------------------------------------
 
@@ -180,6 +180,10 @@ class _ManualConductor:
     def view(self) -> Any:
         """As much of a `ProtocolView` as an epoch looks at."""
         return SimpleNamespace(components=self._run.plans())
+
+    @contextmanager
+    def locked(self) -> Iterator[_ManualConductor]:
+        yield self
 
     def begin(self, _epoch: int) -> Mapping[str, ComponentView]:
         return self._run.plans()

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from godwit.engine.latency import SourceLatency
-    from godwit.engine.shared_conductor import SharedConductor
     from godwit.migration import (
         ComponentView,
         Conductor,
@@ -65,7 +64,7 @@ class EpochLoop(Generic[BatchT]):
     def __init__(
         self,
         epochs: Epochs[BatchT],
-        conductor: SharedConductor,
+        conductor: Conductor,
         observer: EpochObserver,
         *,
         # begins a delivery beside the next epoch's stages, and returns what waits for its end and
@@ -143,8 +142,7 @@ class EpochLoop(Generic[BatchT]):
             with stopwatch.phase("commit"):
                 epochs.commit()
         except BaseException as error:
-            with self._conductor.locked() as conductor:
-                conductor.abort(epoch, str(error) or repr(error))
+            self._conductor.abort(epoch, str(error) or repr(error))
             if isinstance(error, AttemptLostError):
                 return False
             raise

@@ -2,8 +2,9 @@
 
 It owns the migration protocol and the one record of who holds which copies; hands each epoch its
 plan and takes its outcome; has copies warmed and dropped, and events announced.  It has no threads,
-no clock and no I/O: the real runtime and a simulator drive the very same object, and whoever calls
-it from several threads brings the lock.
+no clock and no I/O: the real runtime and a simulator drive the very same object.  One lock orders
+the calls of several threads; it is held while the conductor thinks, never while anything is read,
+written or waited for.
 
 Invariants: events are announced in the order in which what they tell was decided; a fact that is
 refused changes nothing and announces nothing; a view is a value that does not change.
@@ -11,8 +12,11 @@ refused changes nothing and announces nothing; a view is a value that does not c
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from godwit.migration.commands import (
     Announce,
@@ -26,21 +30,38 @@ from godwit.migration.commands import (
 from godwit.migration.copies import Copies
 from godwit.migration.outcome import RecentLoad
 from godwit.migration.protocol import MigrationProtocol
-from godwit.migration.regrouping import Regroupings, forget_oldest
+from godwit.migration.regrouping import EndRegrouping, OngoingRegrouping, forget_oldest
 from godwit.migration.sources import Delivery, Sources
 from godwit.model import events
+from godwit.model.errors import MigrationError
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 
     from godwit.migration.inputs import LanesRequested, MigrationRequested, RunStarted
     from godwit.migration.outcome import EpochOutcome, LoadSummary
-    from godwit.migration.regrouping import EndRegrouping, Regrouping, RegroupingStage
+    from godwit.migration.regrouping import Regrouping, RegroupingStage
     from godwit.migration.state import ComponentView, ProtocolView
     from godwit.migration.strategy import Policy
     from godwit.model.assignment import Move
     from godwit.model.events import Event
     from godwit.planning.copy_routes import CopyRoute
+
+
+_T = TypeVar("_T")
+_CallT = TypeVar("_CallT", bound="Callable[..., Any]")
+
+
+def _locked(call: _CallT) -> _CallT:
+    """Let a method of the conductor run under its lock."""
+
+    @wraps(call)
+    def under_lock(conductor: Conductor, /, *args: Any, **kwargs: Any) -> Any:
+        """Run the method under the lock."""
+        with conductor.locked():
+            return call(conductor, *args, **kwargs)
+
+    return cast("_CallT", under_lock)
 
 
 class Ports(Protocol):
@@ -75,7 +96,7 @@ class Warmed:
 
 
 class Conductor:
-    """Conducts one run of a flow.
+    """Conducts one run of a flow, for all threads of its driver.
 
     `ports`: the world; it may be asked for something at once.
     `remembered`: loads of an earlier run, which stand until this one has seen rows.
@@ -92,17 +113,51 @@ class Conductor:
         plan: Any = None,
     ) -> None:
         self._ports, self._counted_until_s = ports, ports.now_s()
-        self._regroupings = Regroupings(self, plan)
-        # to be read under the caller's lock, and changed by nobody else
+        self._changed, self._closed = threading.Condition(threading.RLock()), False
+        self.plan = plan  # the physical plan of the epoch that runs, or of the next one
+        self._regrouping: OngoingRegrouping | None = None
+        # to be read under the lock, and changed by nobody else
         self.copies = Copies(states)
         self._protocol = MigrationProtocol(started, policy, self.copies)
         self._sources = Sources(policy.copies_from)
         self._ended: dict[str, EndMigration] = {}
-        # what key groups cost lately; to be asked under the caller's lock
+        self._ended_regroupings: dict[str, EndRegrouping] = {}
+        # what key groups cost lately; to be asked under the lock
         self.recent_load = RecentLoad(remembered)
         self._view = self._protocol.view()
         for order in self._protocol.opening:
             self._carry_out(order, {})
+
+    # -- threads -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def locked(self) -> Iterator[Conductor]:
+        """Context in which no other thread's call comes between several calls.
+
+        Waiting threads check their condition afterwards.
+        """
+        with self._changed:
+            try:
+                yield self
+            finally:
+                self._changed.notify_all()
+
+    @property
+    def closed(self) -> bool:
+        """True once the run is over."""
+        return self._closed
+
+    def close(self) -> None:
+        """Wake all waiting threads; later waits return at once."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _wait_for(self, ends: Mapping[str, _T], name: str, timeout_s: float | None) -> _T | None:
+        """Wait for an entry of `ends`; ``None`` after the time-out or the end of the run."""
+        with self._changed:
+            self._changed.wait_for(lambda: name in ends or self._closed, timeout_s)
+            return ends.get(name)
 
     # -- queries -----------------------------------------------------------------------------------
 
@@ -112,20 +167,16 @@ class Conductor:
         return self._view
 
     @property
-    def plan(self) -> Any:
-        """Physical plan of the current epoch, or of the next one if none runs."""
-        return self._regroupings.plan
-
-    @property
     def regrouping(self) -> str | None:
         """Id of the regrouping in progress; ``None`` if there is none."""
-        return self._regroupings.in_progress
+        return None if self._regrouping is None else self._regrouping.request.id
 
     @property
     def copies_bytes_per_s(self) -> tuple[float | None, float | None]:
         """Recent throughput of copies from the checkpoint and from peers, where measured."""
         return self._sources.bytes_per_s
 
+    @_locked
     def foresee(
         self, component: str, places: Mapping[int, str], state_bytes: Mapping[int, int]
     ) -> tuple[CopyRoute, ...]:
@@ -138,16 +189,19 @@ class Conductor:
             state_bytes=state_bytes,
         )
 
-    def ended(self, migration: str) -> EndMigration | None:
-        """Return the result of a migration; ``None`` if it has not ended."""
-        return self._ended.get(migration)
+    def ended(self, migration: str, timeout_s: float | None = 0.0) -> EndMigration | None:
+        """Wait for the end of a migration and return it; ``None`` if it has not ended by then."""
+        return self._wait_for(self._ended, migration, timeout_s)
 
-    def ended_regrouping(self, regrouping: str) -> EndRegrouping | None:
-        """Return the result of a regrouping; ``None`` if it has not ended."""
-        return self._regroupings.ended.get(regrouping)
+    def ended_regrouping(
+        self, regrouping: str, timeout_s: float | None = 0.0
+    ) -> EndRegrouping | None:
+        """Wait for the end of a regrouping and return it; ``None`` if it has not ended by then."""
+        return self._wait_for(self._ended_regroupings, regrouping, timeout_s)
 
     # -- epochs -----------------------------------------------------------------------------------
 
+    @_locked
     def begin(self, epoch: int) -> Mapping[str, ComponentView] | None:
         """Begin an epoch, and return component → how it runs; ``None`` while epochs are held."""
         if self._view.holds:
@@ -157,6 +211,7 @@ class Conductor:
         self._follow(self._protocol.begin_epoch(epoch))
         return plans
 
+    @_locked
     def commit(self, outcome: EpochOutcome) -> None:
         """Record the outcome of a committed epoch."""
         for executor, states in outcome.tables.items():
@@ -166,11 +221,13 @@ class Conductor:
         self.recent_load.add_epoch(outcome)
         self._follow(self._protocol.commit_epoch(outcome, self._seconds_passed()))
 
+    @_locked
     def abort(self, epoch: int, reason: str) -> None:
         """Record that an attempt at an epoch has failed, and announce it."""
         self._follow(self._protocol.abort_epoch(epoch, self._seconds_passed()))
         self.announce(events.EpochAborted, epoch=epoch, reason=reason)
 
+    @_locked
     def let_time_pass(self) -> None:
         """Advance the protocol's clock while no epoch runs, so that orders time out."""
         if self._view.running is None:
@@ -185,6 +242,7 @@ class Conductor:
 
     # -- executors --------------------------------------------------------------------------------
 
+    @_locked
     def see(self, executors: Mapping[str, int], returned: Container[str] = ()) -> tuple[str, ...]:
         """Record the live executors (name → lanes); return the names of those that are lost.
 
@@ -203,13 +261,15 @@ class Conductor:
 
     # -- migrations -------------------------------------------------------------------------------
 
+    @_locked
     def migrate(self, request: MigrationRequested) -> None:
         """Begin the requested migration, and announce it.
 
         Raises `InvalidPlanError` if the target cannot be reached; `MigrationError` if the component
         is being migrated already, or is about to be replaced by a regrouping.
         """
-        self._regroupings.check_not_replaced(request)
+        if self._regrouping is not None:
+            self._regrouping.check_not_replaced(request)
         component = self._view.components.get(request.component)
         moving: tuple[Move, ...] = ()
         if component and component.assignment.num_key_groups == request.target.num_key_groups:
@@ -224,49 +284,79 @@ class Conductor:
         )
         self._follow(self._protocol.migrate(request), started)
 
+    @_locked
     def change_lanes(self, request: LanesRequested) -> None:
         """Move key groups to other lanes of their executors; no state moves.
 
         Raises `InvalidPlanError` if a lane, key group or executor does not exist; `MigrationError`
         if the component is about to be replaced by a regrouping.
         """
-        self._regroupings.check_not_replaced(request)
+        if self._regrouping is not None:
+            self._regrouping.check_not_replaced(request)
         self._follow(self._protocol.change_lanes(request))
 
+    @_locked
     def drain(self, executor: str) -> None:
         """Mark an executor as draining: key groups no longer move to it."""
         new = executor in self._view.executors and executor not in self._view.draining
         event = self._make_event(events.ExecutorDraining, executor=executor) if new else None
         self._follow(self._protocol.drain(executor), event)
 
+    @_locked
     def stay(self, executor: str) -> None:
         """Cancel the draining of an executor."""
         new = executor in self._view.draining
         event = self._make_event(events.ExecutorKept, executor=executor) if new else None
         self._follow(self._protocol.stay(executor), event)
 
+    @_locked
     def cancel(self, migration: str, reason: str) -> None:
         """Cancel a migration or regrouping; key groups that have switched stay there."""
-        if self._regroupings.cancel(migration, reason):
-            return
-        self._follow(self._protocol.cancel(migration, reason))
+        if self._regrouping is not None and self._regrouping.request.id == migration:
+            self._regrouping.cancel(reason)
+        else:
+            self._follow(self._protocol.cancel(migration, reason))
 
     # -- components -------------------------------------------------------------------------------
 
+    @_locked
     def regroup(self, request: Regrouping) -> None:
         """Begin to change to another physical plan.
 
         Raises `MigrationError` if such a change is in progress.
         """
-        self._regroupings.begin(request)
+        if self.regrouping is not None:
+            raise MigrationError(
+                f"Regrouping {request.id!r} is refused: regrouping {self.regrouping!r} is under "
+                "way.",
+                remedy="Wait for its end or cancel it, then look at what it left.",
+                regrouping=self.regrouping,
+            )
+        if not request.stages:
+            self.end_regrouping(request.id)
+            return
+        regrouping = OngoingRegrouping(self, request)
+        regrouping.announce()
+        self._regrouping = regrouping
+        regrouping.advance()
 
     def regrouped(self, stage: RegroupingStage) -> None:
         """Continue with the components of another plan, whose loads are not known yet."""
+        self.plan = stage.plan
         self._follow(self._protocol.regroup(stage))
         self.recent_load = RecentLoad()
 
+    def end_regrouping(self, regrouping: str, reason: str = "") -> None:
+        """Record the end of a regrouping; with a reason, it was cancelled."""
+        self._regrouping = None
+        self._ended_regroupings[regrouping] = EndRegrouping(
+            id=regrouping, done=not reason, reason=reason
+        )
+        forget_oldest(self._ended_regroupings)
+
     # -- copies -----------------------------------------------------------------------------------
 
+    @_locked
     def warmed(self, order: StartWarming, warmed: Warmed) -> None:
         """Record the result of an order to warm copies, and announce it."""
         if order.executor not in self._view.executors:
@@ -301,16 +391,24 @@ class Conductor:
         )
         self._follow(self._protocol.warmed(order, warmed.reach))
 
+    @_locked
     def warming_failed(self, order: StartWarming, reason: str) -> None:
         """Record that an order to warm copies failed; it is repeated a few times."""
         if order.component in self._view.components:
             self._follow(self._protocol.warming_failed(order, reason))
 
-    # -- internals ---------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
+    @_locked
     def announce(self, kind: type[events.Event], **values: Any) -> None:
         """Announce an event that happens now; `values`: its fields but time and epoch."""
         self._ports.announce(self._make_event(kind, **values))
+
+    def background_failed(self, what: str, error: str) -> None:
+        """Announce that the background work `what` has failed."""
+        self.announce(events.BackgroundFailed, what=what, error=error)
+
+    # -- internals ---------------------------------------------------------------------------------
 
     def _make_event(self, kind: type[events.Event], **values: Any) -> events.Event:
         """Return an event of a class that happens now; `values`: its fields but time and epoch."""
@@ -325,7 +423,8 @@ class Conductor:
         assignments = {name: c.assignment for name, c in before.components.items()}
         for order in orders:
             self._carry_out(order, assignments)
-        self._regroupings.advance()
+        if self._regrouping is not None:
+            self._regrouping.advance()
 
     def _state_bytes_of(self, order: StartWarming) -> dict[int, int]:
         """Return key group → bytes of state for the copies that an order warms."""

@@ -178,36 +178,19 @@ def same_places(one: Assignment, other: Assignment) -> bool:
     return np.array_equal(owners, others) and np.array_equal(one.lane_of, other.lane_of)
 
 
-class Regroupings:
-    """The regroupings of one run, one at a time."""
+class OngoingRegrouping:
+    """A regrouping in progress; the conductor has one at a time."""
 
-    def __init__(self, conductor: Conductor, plan: Any) -> None:
-        self._conductor = conductor
-        self.plan = plan  # the physical plan of the epoch that runs, or of the next one
-        self.ended: dict[str, EndRegrouping] = {}  # regrouping → how it ended
-        self._request: Regrouping | None = None  # the one in progress
-        self._stages: list[RegroupingStage] = []  # still to come, the first of them in progress
+    def __init__(self, conductor: Conductor, request: Regrouping) -> None:
+        self._conductor, self.request = conductor, request
+        self._stages = list(request.stages)  # still to come, the first of them in progress
         # component → migrations that were asked for to bring it to its place
         self._tries: Counter[str] = Counter()
         self._own_migration = ""  # the last one asked for
 
-    @property
-    def in_progress(self) -> str | None:
-        """Id of the regrouping in progress; ``None`` if there is none."""
-        return None if self._request is None else self._request.id
-
-    def begin(self, request: Regrouping) -> None:
-        """Begin a regrouping; raise `MigrationError` if one is in progress."""
-        if self._request is not None:
-            raise MigrationError(
-                f"Regrouping {request.id!r} is refused: regrouping "
-                f"{self._request.id!r} is under way.",
-                remedy="Wait for its end or cancel it, then look at what it left.",
-                regrouping=self._request.id,
-            )
-        if not request.stages:
-            self._end(request)
-            return
+    def announce(self) -> None:
+        """Announce that the regrouping starts."""
+        request = self.request
         moves = moves_to_come(request.stages, self._conductor.view.components)
         sizes = {name: of for stage in request.stages for name, of in stage.state_bytes.items()}
         self._conductor.announce(
@@ -220,23 +203,21 @@ class Regroupings:
                 sizes.get(name, {}).get(move.key_group, 0) for name in moves for move in moves[name]
             ),
         )
-        self._request, self._stages, self._tries = request, list(request.stages), Counter()
-        self.advance()
 
     def advance(self) -> None:
-        """Take the next steps of the regrouping in progress that are possible now."""
-        while (request := self._request) is not None and self._conductor.view.executors:
+        """Take the next steps that are possible now."""
+        while self._conductor.regrouping == self.request.id and self._conductor.view.executors:
             if self._is_ready():
-                self._begin_stage(request)
+                self._begin_stage()
                 continue
             try:
-                migration = self._next_migration(request)
+                migration = self._next_migration()
                 if migration is None:
                     return
                 self._own_migration = migration.id
                 self._conductor.migrate(migration)
             except GodwitError as error:
-                self._give_up(request, error.message)
+                self._give_up(error.message)
 
     def _is_ready(self) -> bool:
         """Return whether all components to be merged are at rest in the same places."""
@@ -250,7 +231,7 @@ class Regroupings:
             for name in parts
         )
 
-    def _next_migration(self, request: Regrouping) -> MigrationRequested | None:
+    def _next_migration(self) -> MigrationRequested | None:
         """Return the next migration that co-locates a component; ``None`` if all are co-located.
 
         Raises `MigrationError` after too many attempts.
@@ -278,63 +259,56 @@ class Regroupings:
                         component=name,
                     )
                 return MigrationRequested(
-                    id=f"{request.id}-{name}-{self._tries[name]}",
+                    id=f"{self.request.id}-{name}-{self._tries[name]}",
                     component=name,
                     target=goal,
                     strategy=Strategy.LIVE,
-                    bounds=request.bounds,
+                    bounds=self.request.bounds,
                     state_bytes=stage.state_bytes.get(name, {}),
                     by_hand=False,
                 )
         return None
 
-    def cancel(self, regrouping: str, reason: str) -> bool:
-        """Cancel the regrouping in progress if it has this id; return whether it does."""
-        if self._request is None or self._request.id != regrouping:
-            return False
-        self._give_up(self._request, reason)
+    def cancel(self, reason: str) -> None:
+        """Cancel the regrouping, and the migrations that it asked for."""
+        self._give_up(reason)
         for component in self._conductor.view.components.values():
-            if component.migration is not None and component.migration.startswith(f"{regrouping}-"):
-                self._conductor.cancel(component.migration, reason)
-        return True
+            migration = component.migration
+            if migration is not None and migration.startswith(f"{self.request.id}-"):
+                self._conductor.cancel(migration, reason)
 
     def check_not_replaced(self, request: MigrationRequested | LanesRequested) -> None:
-        """Raise `MigrationError` if the regrouping in progress replaces a request's component."""
-        if self._request is None or getattr(request, "id", None) == self._own_migration:
+        """Raise `MigrationError` if the regrouping replaces a request's component."""
+        if getattr(request, "id", None) == self._own_migration:
             return
         if any(request.component in parts for parts in self._stages[0].parts.values()):
             raise MigrationError(
-                f"Component {request.component!r} is being regrouped ({self._request.id}).",
+                f"Component {request.component!r} is being regrouped ({self.request.id}).",
                 remedy="Wait for the end of the regrouping or cancel it, then plan again.",
                 component=request.component,
             )
 
-    def _begin_stage(self, request: Regrouping) -> None:
+    def _begin_stage(self) -> None:
         """Change to the physical plan of the current stage."""
         stage = self._stages.pop(0)
-        self.plan = stage.plan
         if not self._stages:
-            self._end(request)
+            self._conductor.end_regrouping(self.request.id)
             self._conductor.announce(
-                events.ComponentsRegrouped, regrouping=request.id, components=request.components
+                events.ComponentsRegrouped,
+                regrouping=self.request.id,
+                components=self.request.components,
             )
         self._conductor.regrouped(stage)
 
-    def _give_up(self, request: Regrouping, reason: str) -> None:
-        """Cancel a regrouping whose plan cannot be started."""
-        self._end(request, reason)
+    def _give_up(self, reason: str) -> None:
+        """Cancel the regrouping, whose plan cannot be started."""
+        self._conductor.end_regrouping(self.request.id, reason)
         self._conductor.announce(
             events.RegroupingCancelled,
-            regrouping=request.id,
-            components=request.components,
+            regrouping=self.request.id,
+            components=self.request.components,
             reason=reason,
         )
-
-    def _end(self, request: Regrouping, reason: str = "") -> None:
-        """End the regrouping in progress; with a reason, it was cancelled."""
-        self._request = None
-        self.ended[request.id] = EndRegrouping(id=request.id, done=not reason, reason=reason)
-        forget_oldest(self.ended)
 
 
 MAX_ENDS: Final = 10_000

@@ -20,7 +20,6 @@ from godwit.cluster.local.sources import lane_inputs
 from godwit.cluster.spark.query.hot_keys import QueryHotKeys
 from godwit.cluster.spark.run.policies import OperatorPolicies
 from godwit.engine.settings import Lanes
-from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import ComponentView, EpochOutcome
 from godwit.model import events
 from godwit.model.assignment import even_assignment
@@ -200,11 +199,11 @@ class Story:
             emit=self.events.append,
         )
         times = self.run.epochs.times
-        self.conducting = SharedConductor(self.run.conductor)
+        self.conductor = self.run.conductor
         self.policies = OperatorPolicies(
             self.run.flow,
             lambda overrides, _: [SpreadHotKeys(times.spreading, SETTINGS, overrides=overrides)],
-            conducting=self.conducting,
+            conductor=self.conductor,
             log=self.run.log,
             meters={},
             spreading=times.spreading,
@@ -299,7 +298,7 @@ def test_a_hot_key_is_spread_and_gathered_and_all_pairs_come_out_once(tmp_path: 
 def test_a_key_is_spread_by_hand(tmp_path: Path) -> None:
     story = Story(tmp_path)
     run: Any = story
-    run.conducting, run.policies, run.view = story.conducting, story.policies, story.run.view
+    run.conductor, run.policies, run.view = story.conductor, story.policies, story.run.view
     hot_keys = QueryHotKeys(run)
     story.epoch(0.5, 400)
     hot_keys.spread("j", "hot", left=2, right=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,11 +14,9 @@ from godwit.model import events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from contextlib import AbstractContextManager
-    from types import TracebackType
 
     from godwit.engine.latency import SourceLatency
-    from godwit.migration import ComponentView, Conductor, EpochOutcome
+    from godwit.migration import ComponentView, EpochOutcome
 
 
 class Outcome:
@@ -31,7 +30,7 @@ class Outcome:
 
 
 class Story:
-    """Epochs, conductor, its lock and observer in one: a list of what happened, in order.
+    """Epochs and observer in one: a list of what happened, in order.
 
     Epochs fail where `fails` says.
     """
@@ -43,11 +42,12 @@ class Story:
         self.waits = True
         self.committed_epochs = 0
         self.now = 0.0
-        self.loop: EpochLoop[str] = EpochLoop(self, cast("Any", self), self)
+        self.conductor = cast("Any", ConductorOf(self))
+        self.loop: EpochLoop[str] = EpochLoop(self, self.conductor, self)
 
     def deliver_late(self) -> None:
         """Deliver as late as the loop allows: when it waits for it."""
-        self.loop = EpochLoop(self, cast("Any", self), self, beside=lambda deliver: deliver)
+        self.loop = EpochLoop(self, self.conductor, self, beside=lambda deliver: deliver)
 
     def note(self, step: str) -> None:
         self.steps.append(step)
@@ -99,22 +99,6 @@ class Story:
         self.now += 1
         return self.now
 
-    # -- the conductor, behind its lock -----------------------------------------------------------
-
-    def locked(self) -> AbstractContextManager[Conductor]:
-        lock: AbstractContextManager[Conductor] = cast("Any", self)
-        return lock
-
-    def __enter__(self) -> ConductorOf:
-        return ConductorOf(self)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
-
     # -- the observer -----------------------------------------------------------------------------
 
     def committed(self, _outcome: object, _plans: object, took_s: float) -> None:
@@ -134,6 +118,10 @@ class ConductorOf:
         self._story = story
         self.view = self
         self.components: dict[str, object] = {}
+
+    @contextmanager
+    def locked(self) -> Iterator[ConductorOf]:
+        yield self
 
     def begin(self, _epoch: int) -> dict[str, ComponentView] | None:
         if self._story.held:

@@ -26,7 +26,6 @@ from godwit.engine.lane.lane_flow import lane_flow
 from godwit.engine.lane.source_side import SourceSide, check_repeated_reads
 from godwit.engine.loop import EpochLoop
 from godwit.engine.recovery import recover_flow, run_started
-from godwit.engine.shared_conductor import SharedConductor
 from godwit.engine.source_positions import SourcePositions
 from godwit.migration import Conductor, DropCopies, Policy, StartWarming
 from godwit.model import events
@@ -152,9 +151,7 @@ class LocalRun:
             run_id=self.run_id,
             close_at_end=close_at_end,
         )
-        self.loop: EpochLoop[SourceBatch[LocalRows]] = EpochLoop(
-            self.epochs, SharedConductor(self.conductor), self
-        )
+        self.loop: EpochLoop[SourceBatch[LocalRows]] = EpochLoop(self.epochs, self.conductor, self)
         resumed = self.log.latest_epoch >= 0
         self.conductor.announce(events.QueryStarted, name=flow.name, resumed=resumed)
         if resumed and (changes := recovered.changes_event()) is not None:

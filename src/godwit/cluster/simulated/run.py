@@ -25,7 +25,6 @@ from godwit.engine.cluster import AttemptLostError
 from godwit.engine.latency import SourceLatency, latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop
 from godwit.engine.row_limit import RowLimit
-from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import Conductor, DropCopies, StartWarming, inputs
 from godwit.model.assignment import even_assignment
 from godwit.model.latency import LatencyHistogram
@@ -136,7 +135,7 @@ class Simulation:
             policy=self.scenario.policy,
             ports=self,
         )
-        self.loop = EpochLoop(self, SharedConductor(self.conductor), self)
+        self.loop = EpochLoop(self, self.conductor, self)
         self._controller = None if self._make_controller is None else self._make_controller(self)
 
     def restart(self) -> None:

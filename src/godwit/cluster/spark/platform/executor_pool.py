@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
     from godwit.cluster.spark.run.threads import EpochGate
-    from godwit.engine.shared_conductor import SharedConductor
-    from godwit.migration import ProtocolView
+    from godwit.migration import Conductor, ProtocolView
 
 
 class SparkScheduler:
@@ -117,7 +116,7 @@ class SparkExecutorPool:
         self,
         scheduler: SparkScheduler,  # the cluster
         *,
-        conducting: SharedConductor,  # knows who is there and who owns what
+        conductor: Conductor,  # knows who is there and who owns what
         gate: EpochGate,  # lets no epoch begin while executors are given back
         patience_s: float,  # how long executors that were asked for are waited for
         # A clock that never runs backwards, in seconds
@@ -128,7 +127,7 @@ class SparkExecutorPool:
         total: int | None = None,
     ) -> None:
         self._before_return = before_return
-        self._scheduler, self._conducting, self._gate = scheduler, conducting, gate
+        self._scheduler, self._conductor, self._gate = scheduler, conductor, gate
         self._patience_s = self._waits_s = patience_s
         self._now_s = now_s
         self._changed = threading.Condition()
@@ -161,7 +160,7 @@ class SparkExecutorPool:
     def is_changing(self) -> bool:
         """True while executors are waited for, or given back."""
         with self._changed:
-            there = self._conducting.view.executors.keys()
+            there = self._conductor.view.executors.keys()
             return bool(self._pending() or self._leaving or there & self._returned)
 
     @property
@@ -172,7 +171,7 @@ class SparkExecutorPool:
     @property
     def staying(self) -> tuple[str, ...]:
         """Names of executors that are neither draining nor being released."""
-        view = self._conducting.view
+        view = self._conductor.view
         staying = view.executors.keys() - view.draining - self._returned
         return tuple(sorted(staying, key=lambda name: (len(name), name)))
 
@@ -196,7 +195,7 @@ class SparkExecutorPool:
             self._waits_s = self._patience_s if patience_s is None else patience_s
             self._until_s = self._now_s() + self._waits_s
             self._wake_thread()
-        self._conducting.announce(events.ExecutorsRequested, count=count, total=total)
+        self._conductor.announce(events.ExecutorsRequested, count=count, total=total)
 
     def remove(self, executors: Sequence[str]) -> None:
         """Remove empty executors, between the next two epochs.
@@ -205,7 +204,7 @@ class SparkExecutorPool:
         if executors cannot be removed here, or none would be left.
         """
         self.check_can_scale()
-        view = self._conducting.view
+        view = self._conductor.view
         for name in executors:
             if name not in view.executors or not owns_nothing(name, view):
                 why = "owns key groups" if name in view.executors else "is not there"
@@ -218,7 +217,7 @@ class SparkExecutorPool:
             raise ScalingError(
                 "No executor would be left.", remedy="Stop the query, or keep one of them."
             )
-        with self._conducting.locked() as conductor:
+        with self._conductor.locked() as conductor:
             for name in executors:
                 conductor.drain(name)  # nothing moves there meanwhile
         with self._changed:
@@ -267,7 +266,7 @@ class SparkExecutorPool:
     def _num_staying(self) -> int:
         """Return the number of live executors that are not being removed."""
         leaving = self._returned.union(self._leaving)
-        return len(self._conducting.view.executors.keys() - leaving)
+        return len(self._conductor.view.executors.keys() - leaving)
 
     def _pending(self) -> int:
         """Return the number of requested executors that have not joined yet."""
@@ -286,7 +285,7 @@ class SparkExecutorPool:
 
     def _run_thread(self) -> None:
         """Check the executors periodically until the pool is closed; the body of a thread."""
-        guard = Guard("adding and giving back executors", self._conducting.background_failed)
+        guard = Guard("adding and giving back executors", self._conductor.background_failed)
         while self._wait_for_check():
             try:
                 self.check_executors()
@@ -341,15 +340,15 @@ class SparkExecutorPool:
             self._total = self._num_staying()
             self._refused = reason
             self._changed.notify_all()
-        self._conducting.announce(events.ExecutorsMissing, count=count, reason=reason)
+        self._conductor.announce(events.ExecutorsMissing, count=count, reason=reason)
 
     def _release_idle(self) -> None:
         """Release draining executors that have no key groups; called between two epochs."""
-        view = self._conducting.view
+        view = self._conductor.view
         if all(n in view.executors and not owns_nothing(n, view) for n in self._leaving):
             return
         with self._gate.between_epochs():
-            view = self._conducting.view
+            view = self._conductor.view
             with self._changed:
                 gone = [name for name in self._leaving if name not in view.executors]
                 empty = [

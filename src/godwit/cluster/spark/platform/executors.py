@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
     from godwit.cluster.spark.run.cluster import LostExecutors, SparkCluster
     from godwit.engine.lane.wire import Blob
-    from godwit.engine.shared_conductor import SharedConductor
+    from godwit.migration import Conductor
 
 
 def live_executors(spark: SparkContext, *, spare_slots: int = 0) -> tuple[Executor, ...]:
@@ -223,21 +223,21 @@ class ExecutorWatch:
         # moment
         cluster: SparkCluster,
         *,
-        conducting: SharedConductor,  # is told
+        conductor: Conductor,  # is told
         lost: LostExecutors,  # is told of each executor that is gone, once the conductor knows
         pool: SparkExecutorPool,  # knows which ones were given back
         spark: SparkSession,
         spare_slots: int = 0,  # see `live_executors`
     ) -> None:
         self._cluster, self._spare_slots = cluster, spare_slots
-        self._conducting, self._lost, self._spark = conducting, lost, spark
+        self._conductor, self._lost, self._spark = conductor, lost, spark
         self._pool = pool
         self._rehearsing: set[str] = set()
         self._rehearsed: set[str] = set()
         self._is_one_process: bool | None = None  # not asked yet
         self._parallelism: int | None = None  # of the one process, when it was last looked at
         self._stopping = threading.Event()
-        self._guard = Guard("watching executors", conducting.background_failed)
+        self._guard = Guard("watching executors", conductor.background_failed)
         self._thread = threading.Thread(
             target=self._run_thread, name="godwit-executors", daemon=True
         )
@@ -272,8 +272,7 @@ class ExecutorWatch:
             return
         # New ones are known before the conductor can order anything for them, and lost ones after.
         self._cluster.executors = {**self._cluster.executors, **found}
-        with self._conducting.locked() as conductor:
-            gone = conductor.see({e.name: e.lanes for e in found.values()}, self._pool.returned)
+        gone = self._conductor.see({e.name: e.lanes for e in found.values()}, self._pool.returned)
         self._cluster.executors = found
         for name in gone:
             self._lost.record_loss(name)

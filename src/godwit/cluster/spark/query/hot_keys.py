@@ -129,13 +129,12 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
     ) -> None:
         """Change a key's parts from the next epoch on (``None``: undivided), or raise."""
         run, operator = self._run, orders.operator
-        if run.conducting.closed:
+        if run.conductor.closed:
             raise MigrationError(
                 "The query has stopped, so its keys stay where they are.",
                 remedy="Start the flow again from its checkpoint.",
             )
-        with run.conducting.locked() as conductor:
-            standing = conductor.view.components[run.flow.component_of(operator.name).name]
+        standing = run.conductor.view.components[run.flow.component_of(operator.name).name]
         change = change_by_hand(orders, key, shape, standing.assignment)
         if not run.policies.divide_manually(change):
             raise being_changed(change)

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.cluster.spark.run.run import SparkRun
-    from godwit.engine.shared_conductor import SharedConductor
-    from godwit.migration import EndMigration
+    from godwit.migration import Conductor, EndMigration
     from godwit.model.key_groups import KeyGroupPairs
     from godwit.planning import Problem
     from godwit.planning.copy_routes import CopyRoute
@@ -141,10 +140,10 @@ class Pending(ABC, Generic[End]):
     def __init__(
         self,
         id: str,  # noqa: A002  its name in events
-        conducting: SharedConductor,
+        conductor: Conductor,
         others: tuple[str, ...] = (),  # changes that belong to it
     ) -> None:
-        self.id, self._conducting, self._others = id, conducting, others
+        self.id, self._conductor, self._others = id, conductor, others
 
     def __repr__(self) -> str:
         return f"<{self._description}: {'done' if self.done else 'under way'}>"
@@ -223,10 +222,10 @@ class Pending(ABC, Generic[End]):
         >>> migration = query.migrate({2: "local-1"}, component="by_plane")  # doctest: +SKIP
         >>> migration.cancel("it can wait")  # doctest: +SKIP
         """
-        self._conducting.cancel(self.id, reason)
+        self._conductor.cancel(self.id, reason)
         for other in self._others:
             with suppress(MigrationError):  # it has ended by itself
-                self._conducting.cancel(other, reason)
+                self._conductor.cancel(other, reason)
 
 
 class Migration(Pending["EndMigration"]):
@@ -255,11 +254,11 @@ class Migration(Pending["EndMigration"]):
         self,
         migration: str,
         component: str,
-        conducting: SharedConductor,
+        conductor: Conductor,
         *,
         others: tuple[str, ...] = (),  # further ones, where key groups have two slots
     ) -> None:
-        super().__init__(migration, conducting, others)
+        super().__init__(migration, conductor, others)
         self.component = component
 
     @property
@@ -269,7 +268,7 @@ class Migration(Pending["EndMigration"]):
 
     def _end(self, timeout_s: float | None) -> EndMigration | None:
         """Wait for the migration's end; return ``None`` after the time-out."""
-        ends = [self._conducting.ended(id_, timeout_s) for id_ in (self.id, *self._others)]
+        ends = [self._conductor.ended(id_, timeout_s) for id_ in (self.id, *self._others)]
         known = [end for end in ends if end is not None]
         if len(known) < len(ends):
             return None
@@ -306,9 +305,9 @@ class QueryPlacement:
         self._state_bytes = state_bytes
 
     @property
-    def _conducting(self) -> SharedConductor:
+    def _conductor(self) -> Conductor:
         """The conductor of now."""
-        return self._run.conducting
+        return self._run.conductor
 
     def __repr__(self) -> str:
         return f"<QueryPlacement of {self._query!r}: {listing(tuple(self.assignments))}>"
@@ -324,7 +323,7 @@ class QueryPlacement:
         >>> query.placement.assignments["by_plane"].num_key_groups
         8
         """
-        return shown_assignments(self._conducting.view, self._names.__getitem__)
+        return shown_assignments(self._conductor.view, self._names.__getitem__)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -348,7 +347,7 @@ class QueryPlacement:
     @property
     def _internal_assignments(self) -> Mapping[str, Assignment]:
         """Internal component → its present assignment."""
-        return {name: c.assignment for name, c in self._conducting.view.components.items()}
+        return {name: c.assignment for name, c in self._conductor.view.components.items()}
 
     @property
     def executors(self) -> tuple[str, ...]:
@@ -359,7 +358,7 @@ class QueryPlacement:
         >>> query.placement.executors
         ('local-0', 'local-1')
         """
-        return tuple(sorted(self._conducting.view.executors))
+        return tuple(sorted(self._conductor.view.executors))
 
     @property
     def draining(self) -> frozenset[str]:
@@ -370,7 +369,7 @@ class QueryPlacement:
         >>> query.placement.draining
         frozenset()
         """
-        return self._conducting.view.draining
+        return self._conductor.view.draining
 
     @user_call
     def migrate(
@@ -411,14 +410,14 @@ class QueryPlacement:
                 migration.cancel("the other key groups cannot migrate")
             raise
         ids = tuple(migration.id for migration in begun)
-        return Migration(ids[0], self._names[name], self._conducting, others=ids[1:])
+        return Migration(ids[0], self._names[name], self._conductor, others=ids[1:])
 
     def _moves_by_slot(self, name: str, plan: AnyPlan) -> dict[str, dict[int, str]]:
         """Return internal component → its moves (key group → executor), in order.
 
         A key group moves in the slot that takes its rows. Empty unless key groups have two slots.
         """
-        view, known = self._conducting.view, self._names[name]
+        view, known = self._conductor.view, self._names[name]
         slots = {n: c.takes for n, c in view.components.items() if c.takes is not None}
         slots = {n: takes for n, takes in slots.items() if self._names[n] == known}
         if name != known or len(slots) < 2:
@@ -435,7 +434,7 @@ class QueryPlacement:
 
     def _check_running(self) -> None:
         """Raise `MigrationError` if the query has stopped."""
-        if self._conducting.closed:
+        if self._conductor.closed:
             raise MigrationError(
                 f"Query {self._query!r} has stopped, so none of its key groups can move.",
                 remedy="Start the flow again from its checkpoint, and migrate that query.",
@@ -480,11 +479,11 @@ class QueryPlacement:
         """Begin the migration of one internal component; `order`: key groups that move first."""
         self._check_running()
         limits = checked_bounds(bounds)
-        default = self._conducting.view.components[name].default_strategy
+        default = self._conductor.view.components[name].default_strategy
         chosen = default if strategy is None else Strategy(strategy)
         migration = uuid.uuid4().hex[:8]
         sizes = self._state_bytes(name)
-        with self._conducting.locked() as conductor:
+        with self._conductor.locked() as conductor:
             if self._run.controller is not None:
                 self._run.controller.cancel_for_manual(conductor, name)
             conductor.migrate(
@@ -499,7 +498,7 @@ class QueryPlacement:
                     order=order,
                 )
             )
-        return Migration(migration, self._names[name], self._conducting)
+        return Migration(migration, self._names[name], self._conductor)
 
     @user_call
     def problem(self, component: str | None = None, *, limits: Limits | None = None) -> Problem:
@@ -542,7 +541,7 @@ class QueryPlacement:
         windows = min(len(facts.load) for facts in every.values())
         pairs: Mapping[tuple[str, str], KeyGroupPairs] = {}
         if len(names) > 1:
-            with self._conducting.locked() as conductor:
+            with self._conductor.locked() as conductor:
                 pairs = conductor.recent_load.mean_pairs()
         problem = joint_problem(
             {
@@ -560,7 +559,7 @@ class QueryPlacement:
     def _facts(self, component: str) -> ComponentFacts:
         """Measured loads and state sizes of a component, for a planner's problem."""
         places = self._present_assignment(component)
-        with self._conducting.locked() as conductor:
+        with self._conductor.locked() as conductor:
             epochs = conductor.recent_load.busy_ms(component)
         history = np.zeros((len(epochs), places.num_key_groups))
         for at, epoch in enumerate(epochs):
@@ -655,8 +654,7 @@ class QueryPlacement:
             going = np.flatnonzero(np.isin(own, moved)).tolist()
             places = {g: problem.executors[solution.assignment[own[g]]] for g in going}
             sizes = dict(enumerate(self._state_bytes(name).tolist()))
-            with self._conducting.locked() as conductor:
-                routes += conductor.foresee(name, places, sizes)
+            routes += self._conductor.foresee(name, places, sizes)
         return tuple(routes)
 
     @user_call
@@ -782,7 +780,7 @@ class QueryPlacement:
                 executor=executor,
             )
         new = executor not in self.draining
-        self._conducting.drain(executor)
+        self._conductor.drain(executor)
         migrations = []
         try:
             for name in self._internal_assignments:
@@ -794,13 +792,13 @@ class QueryPlacement:
                     migrations.append(self.begin_plan(name, plan, strategy, bounds))
         except BaseException:
             if new:
-                self._conducting.stay(executor)
+                self._conductor.stay(executor)
             raise
         return tuple(migrations)
 
     def _present_assignment(self, component: str) -> Assignment:
         """Return the assignment of a component, with the executors that own nothing."""
-        view = self._conducting.view
+        view = self._conductor.view
         return with_newcomers(view.components[component].assignment, view.executors)
 
     def _internal_name(self, component: str | None) -> str:

@@ -240,7 +240,7 @@ class Query:
         resident = self._run.cluster.resident
         status["residentLanes"] = 0 if resident is None else resident.lanes
         status["residentEpochs"] = 0 if resident is None else resident.epochs
-        with self._run.conducting.locked() as conductor:
+        with self._run.conductor.locked() as conductor:
             checkpoint, peers = conductor.copies_bytes_per_s
         status["copies"] = {"checkpointBytesPerS": checkpoint, "peersBytesPerS": peers}
         return status
@@ -400,7 +400,7 @@ class Query:
     def _announce_end(self, problems: list[tuple[str, str]]) -> None:
         """Announce the end of the query, and the problems in closing it, as events."""
         failure = self.exception()
-        with self._run.conducting.locked() as conductor:
+        with self._run.conductor.locked() as conductor:
             for what, error in problems:
                 conductor.announce(events.BackgroundFailed, what=what, error=error)
             if failure is None:
@@ -690,7 +690,7 @@ class Query:
 
     def _state_bytes(self, component: str) -> npt.NDArray[np.int64]:
         """Return the bytes of state of each key group of a component, by its number."""
-        with self._run.conducting.locked() as conductor:
+        with self._run.conductor.locked() as conductor:
             states = conductor.copies.states(component)
         with self._run.log.lock:
             return state_bytes(states, self._run.log.chains)

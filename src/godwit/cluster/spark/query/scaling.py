@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
     from godwit.cluster.spark.query.placement import AnyStrategy, Migration, QueryPlacement
     from godwit.cluster.spark.run.run import SparkRun
-    from godwit.engine.shared_conductor import SharedConductor
-    from godwit.migration import Bounds
+    from godwit.migration import Bounds, Conductor
     from godwit.planning import Problem
 
 _LOOK_S = 0.1
@@ -67,14 +66,14 @@ class Scaling:
         *,
         placement: QueryPlacement,
         pool: SparkExecutorPool,
-        conducting: SharedConductor,
+        conductor: Conductor,
         planner: str,
         strategy: AnyStrategy,
         bounds: Bounds | None,
         patience_s: float | None = None,  # to wait for new executors; None: the pool's default
     ) -> None:
         self.target, self._patience_s = target, patience_s
-        self._placement, self._pool, self._conducting = placement, pool, conducting
+        self._placement, self._pool, self._conductor = placement, pool, conductor
         self._planner, self._strategy, self._bounds = planner, strategy, bounds
         self._stage = "beginning"
         self._drained: set[str] = set()
@@ -85,7 +84,7 @@ class Scaling:
         self._failure: GodwitError | None = None
         self._executors: tuple[str, ...] = ()
         self._ended = threading.Event()
-        self._conducting.announce(events.ScalingStarted, before=len(pool.staying), wanted=target)
+        self._conductor.announce(events.ScalingStarted, before=len(pool.staying), wanted=target)
         self._thread = threading.Thread(target=self._run_thread, name="godwit-scaling", daemon=True)
         self._thread.start()
 
@@ -179,13 +178,13 @@ class Scaling:
             self._failure = self._as_godwit_error(error)
             self._withdraw()
             self._stage = f"failed: {self._failure.message}"
-            self._conducting.announce(
+            self._conductor.announce(
                 events.ScalingFailed, wanted=self.target, reason=self._failure.message.rstrip(".")
             )
         else:
             self._executors = self._pool.staying
             self._stage = f"done: {', '.join(self._executors)}"
-            self._conducting.announce(
+            self._conductor.announce(
                 events.ScalingFinished, executors=self._executors, moved=self._moved
             )
         finally:
@@ -220,7 +219,7 @@ class Scaling:
 
     def _staying_executors(self) -> tuple[str, ...]:
         """Return the names of live executors that have not been released."""
-        return tuple(self._conducting.view.executors.keys() - self._pool.returned)
+        return tuple(self._conductor.view.executors.keys() - self._pool.returned)
 
     def _add_executors(self, short: int) -> str:
         """Get `short` more executors, and wait for them; return the cluster manager's refusal.
@@ -256,11 +255,11 @@ class Scaling:
         """
         leaving = self._least_loaded(list(staying), len(staying) - self.target)
         leaving |= {*there} - {*staying}
-        with self._conducting.locked() as conductor:
+        with self._conductor.locked() as conductor:
             for name in leaving - conductor.view.draining:
                 conductor.drain(name)
                 self._drained.add(name)
-        view = self._conducting.view
+        view = self._conductor.view
         full = sorted(name for name in leaving if not owns_nothing(name, view))
         if full and rounds > _ROUNDS:
             raise ScalingError(
@@ -279,7 +278,7 @@ class Scaling:
         except InvalidPlanError:
             return  # one has died, or has got key groups back, since we looked
         # If one of those that stay dies meanwhile, the next look keeps one that was to go.
-        while {*names} & {*self._conducting.view.executors} and (
+        while {*names} & {*self._conductor.view.executors} and (
             len(self._pool.staying) >= self.target
         ):
             if why := self._pool.view.not_returned:
@@ -344,7 +343,7 @@ class Scaling:
         One by the controller is cancelled.
         """
         while True:
-            under_way = self._conducting.view.components[component].migration
+            under_way = self._conductor.view.components[component].migration
             if under_way is None or is_own(under_way):
                 return
             self._pause()
@@ -362,7 +361,7 @@ class Scaling:
                 remedy="What had been done stays.",
                 wanted=self.target,
             )
-        if self._conducting.closed:
+        if self._conductor.closed:
             raise ScalingError(
                 f"The query ended before there were {counted(self.target, 'executor')}.",
                 remedy="Start the flow again from its checkpoint, and scale that query.",
@@ -383,7 +382,7 @@ class Scaling:
         """Cancel the draining of an executor that was to be removed."""
         self._drained.discard(name)
         self._pool.keep(name)
-        self._conducting.stay(name)
+        self._conductor.stay(name)
 
     def _as_godwit_error(self, error: Exception) -> GodwitError:
         """Return an error as a `GodwitError`; others become a `ScalingError`."""
@@ -482,7 +481,7 @@ class QueryScaling:
                 "The timeout_s of scale", timeout_s, least=0, whole=False, error=ScalingError
             )
         run = self._run
-        if run.conducting.closed:
+        if run.conductor.closed:
             raise ScalingError(
                 "The query has stopped, so it has no executors to be scaled.",
                 remedy="Start the flow again from its checkpoint, and scale that query.",
@@ -502,7 +501,7 @@ class QueryScaling:
             executors,
             placement=self._placement,
             pool=run.pool,
-            conducting=run.conducting,
+            conductor=run.conductor,
             planner=planner,
             strategy=chosen,
             bounds=limits,

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.run.cluster import SparkCluster
     from godwit.engine.instructions import Instructor
     from godwit.engine.lane.messages import StateInstruction
-    from godwit.engine.shared_conductor import SharedConductor
-    from godwit.migration import PeerCopies, Warmed
+    from godwit.migration import Conductor, PeerCopies, Warmed
 
 
 class BackgroundCopies:
@@ -47,15 +46,15 @@ class BackgroundCopies:
         self,
         cluster: SparkCluster,  # where orders come from, and where executors are
         *,
-        conducting: SharedConductor,  # told what came of them
+        conductor: Conductor,  # told what came of them
         instructor: Instructor,  # knows what brings a copy forward
         spark: SparkSession,  # the session
     ) -> None:
         self._cluster, self._orders = cluster, cluster.background
-        self._conducting, self._instructor, self._spark = conducting, instructor, spark
+        self._conductor, self._instructor, self._spark = conductor, instructor, spark
         self._stopping = threading.Event()
         self._pools: dict[str, DaemonPool] = {}
-        self._guard = Guard("background copies", conducting.background_failed)
+        self._guard = Guard("background copies", conductor.background_failed)
         self._links, self._link_is_free = PeerLinks(), threading.Condition()
         self._thread = threading.Thread(
             target=self._run_orders, name="godwit-background", daemon=True
@@ -78,7 +77,7 @@ class BackgroundCopies:
     def _start_order(self, order: StartWarming | DropCopies) -> None:
         """Start an order on a thread of its executor, once its peers' links are free."""
         if isinstance(order, StartWarming) and order.peers:
-            component = self._conducting.view.components.get(order.component)
+            component = self._conductor.view.components.get(order.component)
             transfers = () if component is None else component.transfers  # regrouped since
             with self._link_is_free:
                 self._links.add(order, {t.key_group: t.state_bytes for t in transfers})
@@ -99,16 +98,14 @@ class BackgroundCopies:
             warmed = self._make_copies(order)
         except Exception as error:  # noqa: BLE001  whatever it is, the conductor deals with it
             if not self._stopping.is_set():
-                with self._conducting.locked() as conductor:
-                    conductor.warming_failed(order, str(error).split("\n", 1)[0])
+                self._conductor.warming_failed(order, str(error).split("\n", 1)[0])
             return
         finally:
             with self._link_is_free:
                 self._links.forget(order)
                 self._link_is_free.notify_all()
         spent_ms = (time.perf_counter() - started) * 1e3
-        with self._conducting.locked() as conductor:
-            conductor.warmed(order, replace(warmed, duration_ms=spent_ms))
+        self._conductor.warmed(order, replace(warmed, duration_ms=spent_ms))
 
     def _make_copies(self, order: StartWarming) -> Warmed:
         """Make an order's copies, or raise; return their versions and how complete they are."""
@@ -117,7 +114,7 @@ class BackgroundCopies:
 
         def held_versions(state: StateId) -> npt.NDArray[int64]:
             """Versions of the copies of one state that the executor has."""
-            with self._conducting.locked() as conductor:
+            with self._conductor.locked() as conductor:
                 return conductor.copies.versions(
                     order.executor, state, self._instructor.num_key_groups
                 )

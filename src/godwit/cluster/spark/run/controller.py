@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from godwit.adapt import Control, EpochObserved, ExecutorPool
     from godwit.checkpoint.records import BatchRef
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.engine.shared_conductor import SharedConductor
     from godwit.migration import Conductor
     from godwit.model.latency import LatencyHistogram
     from godwit.plan.compiled import CompiledFlow
@@ -76,7 +75,7 @@ class ControllerThread:
         settings: Control,
         flow: CompiledFlow,
         *,
-        conducting: SharedConductor,  # the conductor
+        conductor: Conductor,  # the conductor
         pool: ExecutorPool | None,  # adds and removes executors; ``None`` where nobody can
         # component → key group → bytes of state when the run begins
         state_bytes: Mapping[str, Mapping[int, int]],
@@ -87,11 +86,11 @@ class ControllerThread:
         trigger_s: float = 0.0,  # least time between the beginnings of epochs with input
     ) -> None:
         self._clock, self._trigger_s = SteadyClock(), trigger_s
-        self._conducting = conducting
+        self._conductor = conductor
         self._controller = Controller(
             settings,
             topology=topology_of(flow, trigger_s),
-            migrations=conducting,
+            migrations=conductor,
             pool=pool,
             clock=self._clock,
             state_bytes=state_bytes,
@@ -218,4 +217,4 @@ class ControllerThread:
             fault = f"{type(error).__name__}: {error}"
             if fault != self._fault:
                 self._fault = fault
-                self._conducting.announce(events.PlannerFailed, planner="controller", reason=fault)
+                self._conductor.announce(events.PlannerFailed, planner="controller", reason=fault)

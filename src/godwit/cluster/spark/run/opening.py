@@ -47,7 +47,6 @@ from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.lane_flow import lane_flow
 from godwit.engine.outputs import OpenSinks, staged_sinks
 from godwit.engine.recovery import last_loads, recover_flow, run_started
-from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import Conductor, LoadSummary
 from godwit.model import events
 
@@ -194,7 +193,7 @@ class _Opener:
         except BaseException:
             close_all(self._in_closing_order())
             raise
-        with parts.conducting.locked() as conductor:
+        with parts.conductor.locked() as conductor:
             for fields in compared:
                 conductor.announce(events.PartitioningCompared, **fields)
         return parts
@@ -232,16 +231,14 @@ class _Opener:
             tuple(cluster.executors.values()),
             run_id=self._run_id,
         )
-        conducting = SharedConductor(
-            self._conductor(started, recovery, log, cluster, starts=before is None)
-        )
-        self._closing["conductor"] = conducting.close
+        conductor = self._conductor(started, recovery, log, cluster, starts=before is None)
+        self._closing["conductor"] = conductor.close
         if before is not None:
-            _announce_executor_changes(conducting, before.conducting.view.executors)
-        self._prepare_lanes(cluster, conducting, flow.name)
+            _announce_executor_changes(conductor, before.conductor.view.executors)
+        self._prepare_lanes(cluster, conductor, flow.name)
         pool = SparkExecutorPool(
             SparkScheduler(self._spark.sparkContext),
-            conducting=conducting,
+            conductor=conductor,
             gate=self._gate,
             patience_s=options.sizing.executors_timeout_s,
             before_return=partial(cluster.end_resident, "executors are given back"),
@@ -254,7 +251,7 @@ class _Opener:
             controller = ControllerThread(
                 options.control,
                 flow,
-                conducting=conducting,
+                conductor=conductor,
                 pool=pool,
                 state_bytes=started.state_bytes,
                 past=past,
@@ -276,23 +273,23 @@ class _Opener:
         )
         self._closing["executor watch"] = ExecutorWatch(
             cluster,
-            conducting=conducting,
+            conductor=conductor,
             lost=cluster.lost,
             pool=pool,
             spark=self._spark,
             spare_slots=self._spare_slots,
         ).close
         self._closing["background copies"] = BackgroundCopies(
-            cluster, conducting=conducting, instructor=epochs.instructor, spark=self._spark
+            cluster, conductor=conductor, instructor=epochs.instructor, spark=self._spark
         ).close
         return RunParts(
             epochs=epochs,
             cluster=cluster,
-            conducting=conducting,
+            conductor=conductor,
             pool=pool,
             controller=controller,
             delivering=self._concurrent_delivery(cluster),
-            policies=self._policies(epochs, conducting, past),
+            policies=self._policies(epochs, conductor, past),
             closing=self._in_closing_order(),
         )
 
@@ -366,7 +363,7 @@ class _Opener:
             sinks.deliver(log.latest, again=True)
         return conductor
 
-    def _prepare_lanes(self, cluster: SparkCluster, conducting: SharedConductor, flow: str) -> None:
+    def _prepare_lanes(self, cluster: SparkCluster, conductor: Conductor, flow: str) -> None:
         """Give the cluster lanes that wait for small epochs: that stay, or one epoch's."""
         context, program = self._spark.sparkContext, cluster.program
         if self._options.lanes.resident:
@@ -377,7 +374,7 @@ class _Opener:
                     group=f"{self._run_id}-resident",
                     description=f"godwit: resident lanes of {flow}",
                 ).of_job,
-                announce=conducting.announce,
+                announce=conductor.announce,
                 given_up=cluster.stop_waiting_reason,
             )
             self._closing["resident lanes"] = cluster.resident.close
@@ -451,7 +448,7 @@ class _Opener:
         return fused | named
 
     def _policies(
-        self, epochs: FlowEpochs[Any], conducting: SharedConductor, past: list[events.Event]
+        self, epochs: FlowEpochs[Any], conductor: Conductor, past: list[events.Event]
     ) -> OperatorPolicies:
         """Return the policies that may change operators of the query, as options enable them."""
         options, flow, times = self._options, epochs.flow, epochs.times
@@ -483,7 +480,7 @@ class _Opener:
         return OperatorPolicies(
             flow,
             chosen,
-            conducting=conducting,
+            conductor=conductor,
             log=epochs.log,
             meters=times.sharing,
             spreading=times.spreading,
@@ -493,13 +490,13 @@ class _Opener:
         )
 
 
-def _announce_executor_changes(conducting: SharedConductor, former: Mapping[str, int]) -> None:
+def _announce_executor_changes(conductor: Conductor, former: Mapping[str, int]) -> None:
     """Announce executors that came or were lost while the parts of a run were closed.
 
     `former`: executor → lanes, of those before.
     """
-    present = conducting.view.executors
+    present = conductor.view.executors
     for name in sorted(former.keys() - present.keys()):
-        conducting.announce(events.ExecutorLost, executor=name)
+        conductor.announce(events.ExecutorLost, executor=name)
     for name in sorted(present.keys() - former.keys()):
-        conducting.announce(events.ExecutorAdded, executor=name, lanes=present[name])
+        conductor.announce(events.ExecutorAdded, executor=name, lanes=present[name])

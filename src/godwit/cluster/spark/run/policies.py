@@ -33,10 +33,9 @@ if TYPE_CHECKING:
     from godwit.adapt.policy import AdaptationPolicy, Announce, Proposal
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import StateId
-    from godwit.engine.shared_conductor import SharedConductor
     from godwit.engine.sharing import PaneMeter
     from godwit.engine.spreading import SpreadOrders
-    from godwit.migration import ComponentView, EpochOutcome
+    from godwit.migration import ComponentView, Conductor, EpochOutcome
     from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow
 
@@ -49,11 +48,11 @@ def plan_from_present(
     flow: CompiledFlow,
     components: Mapping[str, Iterable[str]],
     *,
-    conducting: SharedConductor,
+    conductor: Conductor,
     log: CommitLog,
 ) -> RegroupingPlan:
     """Return the plan of a regrouping from the present components; changes nothing."""
-    with conducting.locked() as conductor:
+    with conductor.locked():
         flow = flow.with_plan(conductor.plan)
         standing = conductor.view.components
 
@@ -89,7 +88,7 @@ class OperatorPolicies:
         flow: CompiledFlow,
         policies: Callable[[ManualOverrides, Announce], Sequence[AdaptationPolicy[FlowEpoch]]],
         *,
-        conducting: SharedConductor,
+        conductor: Conductor,
         log: CommitLog,
         meters: Mapping[str, PaneMeter],  # operator → the way that its windows go
         # operator → how its hot keys are spread
@@ -99,23 +98,23 @@ class OperatorPolicies:
         past: Iterable[Event] = (),
     ) -> None:
         self._flow, self._meters, self._spreading = flow, meters, spreading or {}
-        self._conducting, self._log = conducting, log
-        self._overrides = ManualOverrides(respect_s, announce=conducting.announce, stated=stated)
+        self._conductor, self._log = conductor, log
+        self._overrides = ManualOverrides(respect_s, announce=conductor.announce, stated=stated)
         for event in past:
             self._overrides.restore_from_event(event, time.time())
-        self._policies = policies(self._overrides, conducting.announce)
+        self._policies = policies(self._overrides, conductor.announce)
         self._loop = PolicyLoop(
             self._policies,
             actor=self,
             overrides=self._overrides,
-            announce=self._conducting.announce,
+            announce=self._conductor.announce,
         )
         self._own = self._by_hand = ""  # ids of regroupings
         self._regrouped: tuple[str, ...] = ()  # what the one by hand was about
         self._plan: RegroupingPlan | None = None
         self._repartitioning: Proposal | None = None
         self._lock = threading.Lock()
-        self._guard = Guard("deciding on components", conducting.background_failed)
+        self._guard = Guard("deciding on components", conductor.background_failed)
 
     @contextmanager
     def manual_regrouping(self, operators: Iterable[str]) -> Iterator[Callable[[str], None]]:
@@ -124,7 +123,7 @@ class OperatorPolicies:
         Call the yielded function with the regrouping's id.
         """
         with self._lock:
-            with self._conducting.locked() as conductor:
+            with self._conductor.locked() as conductor:
                 if self._own and conductor.ended_regrouping(self._own) is None:
                     conductor.cancel(self._own, "somebody regroups by hand")
             self._own = self._by_hand = ""
@@ -153,7 +152,7 @@ class OperatorPolicies:
         """Pass an epoch to the policies, and carry out their proposals."""
         with self._lock:
             now_s, self._flow = time.time(), flow
-            with self._conducting.locked() as conductor:
+            with self._conductor.locked() as conductor:
                 speeds = [speed for speed in conductor.copies_bytes_per_s if speed]
                 if self._by_hand and conductor.ended_regrouping(self._by_hand) is None:
                     self._overrides.record_ongoing(self._regrouped, now_s)
@@ -201,7 +200,7 @@ class OperatorPolicies:
         orders = self._spreading[change.operator]
         if not orders.order(change.hash, change.key, change.grid):
             return False
-        self._conducting.announce(
+        self._conductor.announce(
             events.HotKeySpread,
             operator=change.operator,
             key=change.key,
@@ -221,7 +220,7 @@ class OperatorPolicies:
             return 0.0
         try:
             self._plan = plan_from_present(
-                self._flow, change.components, conducting=self._conducting, log=self._log
+                self._flow, change.components, conductor=self._conductor, log=self._log
             )
         except GodwitError:
             return 0.0  # it cannot be, which is found again when it is asked for
@@ -239,7 +238,7 @@ class OperatorPolicies:
         change = proposal.change
         if isinstance(change, ChooseWindowState):
             self._meters[change.operator].duplicated = change.duplicated
-            self._conducting.announce(
+            self._conductor.announce(
                 events.WindowStateChosen,
                 operator=change.operator,
                 duplicated=change.duplicated,
@@ -256,7 +255,7 @@ class OperatorPolicies:
             return False
         asked = to_regrouping(self._plan, Bounds(), proposal.reason)
         try:
-            with self._conducting.locked() as conductor:
+            with self._conductor.locked() as conductor:
                 if conductor.plan != change.plan:
                     return False  # decided on components that are others by now
                 conductor.regroup(asked)

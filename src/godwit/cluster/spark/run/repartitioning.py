@@ -79,7 +79,7 @@ class Repartitioning:
             except Exception as error:
                 if self._run.gate.failure is not None:
                     raise  # the query has failed by it
-                self._run.conducting.announce(
+                self._run.conductor.announce(
                     events.DecisionSkipped,
                     what=proposal.subject,
                     reason=one_line(error),
@@ -119,7 +119,7 @@ class Repartitioning:
             except BaseException as error:
                 run.gate.fail(error)
                 raise
-            run.conducting.announce(
+            run.conductor.announce(
                 events.OperatorsRepartitioned,
                 before=before,
                 after={name: self._columns_text(name) for name in whole},
@@ -137,9 +137,9 @@ class Repartitioning:
         `by_hand`: cancel migrations by the controller first.
         """
         run = self._run
-        if run.conducting.closed:
+        if run.conductor.closed:
             raise MigrationError("The query has stopped.", remedy=_STOPPED)
-        with run.conducting.locked() as conductor:
+        with run.conductor.locked() as conductor:
             if by_hand and run.controller is not None:
                 for name in conductor.view.components:
                     run.controller.cancel_for_manual(conductor, name)

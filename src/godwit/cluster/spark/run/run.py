@@ -42,9 +42,8 @@ if TYPE_CHECKING:
     from godwit.engine.flow_epochs import FlowEpochs
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
-    from godwit.engine.shared_conductor import SharedConductor
     from godwit.engine.spreading import SpreadOrders
-    from godwit.migration import ComponentView, EpochOutcome, ProtocolView
+    from godwit.migration import ComponentView, Conductor, EpochOutcome, ProtocolView
     from godwit.plan.compiled import CompiledFlow
 
 _COLLECT_EVERY, _COLLECT_EVERY_S = 20, 10.0
@@ -62,7 +61,7 @@ class RunParts:
 
     epochs: FlowEpochs[Any]
     cluster: SparkCluster
-    conducting: SharedConductor
+    conductor: Conductor
     pool: SparkExecutorPool
     controller: ControllerThread | None
     policies: OperatorPolicies
@@ -112,9 +111,9 @@ class SparkRun:
 
     def _use(self, parts: RunParts) -> None:
         """Run epochs by these parts from now on."""
-        self.epochs, self.cluster, self.conducting = parts.epochs, parts.cluster, parts.conducting
+        self.epochs, self.cluster, self.conductor = parts.epochs, parts.cluster, parts.conductor
         self.pool, self.controller, self.policies = parts.pool, parts.controller, parts.policies
-        self.loop = EpochLoop(parts.epochs, parts.conducting, self, beside=parts.delivering)
+        self.loop = EpochLoop(parts.epochs, parts.conductor, self, beside=parts.delivering)
         self._parts, self._closing = parts, parts.closing
         self.ask_backlog(self._backlog_rows)
         if self._input_ended:
@@ -146,7 +145,7 @@ class SparkRun:
 
     def background_failed(self, what: str, error: str) -> None:
         """Announce that background work has failed."""
-        self.conducting.background_failed(what, error)
+        self.conductor.background_failed(what, error)
 
     @property
     def flow(self) -> CompiledFlow:
@@ -177,7 +176,7 @@ class SparkRun:
     @property
     def view(self) -> ProtocolView:
         """State of the migration protocol, as an immutable value."""
-        return self.conducting.view
+        return self.conductor.view
 
     def close(self) -> list[tuple[str, str]]:
         """Stop background work and close the sinks; the lease on the checkpoint is kept.
@@ -261,8 +260,7 @@ class SparkRun:
         """Once a second, advance the conductor's clock without an epoch: it retries lost orders."""
         if time.monotonic() >= self._tick_s:
             self._tick_s = time.monotonic() + _TICK_S
-            with self.conducting.locked() as conductor:
-                conductor.let_time_pass()
+            self.conductor.let_time_pass()
 
     def use_this_thread(self) -> None:
         """Prepare the calling thread, which is not Spark's, to start jobs of this run."""
@@ -294,7 +292,7 @@ class SparkRun:
         self.policies.observe(outcome, self.flow, plans)
         if (proposed := self.policies.take_repartitioning()) is not None:
             self.repartitioning.begin_proposed(proposed)
-        with self.conducting.locked() as conductor:
+        with self.conductor.locked() as conductor:
             load = conductor.recent_load.due_summary()
         self._record.loads(load)
 
@@ -326,9 +324,8 @@ class SparkRun:
         for error in collected.errors:
             self._collecting.report(error)
         if collected.removed:
-            with self.conducting.locked() as conductor:
-                conductor.announce(
-                    events.FilesCollected,
-                    files=len(collected.removed),
-                    freed_bytes=collected.freed_bytes,
-                )
+            self.conductor.announce(
+                events.FilesCollected,
+                files=len(collected.removed),
+                freed_bytes=collected.freed_bytes,
+            )

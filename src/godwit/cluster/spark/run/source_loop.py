@@ -142,7 +142,7 @@ class Waiters:
 
 def announce_pause(run: SparkRun, loop: str, rounds: int, rows: int) -> None:
     """Announce that a loop pauses after a number of rounds, with rows waiting."""
-    run.conducting.announce(events.FeedbackPaused, loop=loop, rounds=rounds, rows=rows)
+    run.conductor.announce(events.FeedbackPaused, loop=loop, rounds=rounds, rows=rows)
 
 
 def num_tasks(run: SparkRun) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -44,10 +43,10 @@ class Cluster:
         self.source = SimpleNamespace(latest="rows")
         self.watch = ExecutorWatch(
             cast("Any", self),
-            conducting=cast(
+            conductor=cast(
                 "Any",
                 SimpleNamespace(
-                    locked=self._locked,
+                    see=self.see,
                     background_failed=lambda what, error: self.failures.append((what, error)),
                 ),
             ),
@@ -80,10 +79,6 @@ class Cluster:
         self.may_end.wait(PATIENCE_S)
         if self.fails:
             raise RuntimeError
-
-    @contextmanager
-    def _locked(self) -> Iterator[Cluster]:
-        yield self
 
 
 @pytest.fixture
@@ -147,7 +142,7 @@ def test_a_look_that_fails_is_told_once_and_the_next_one_sees_what_there_is(
     cluster.watch.close()
     cluster.watch = ExecutorWatch(
         cast("Any", cluster),
-        conducting=cluster.watch._conducting,
+        conductor=cluster.watch._conductor,
         lost=cluster.watch._lost,
         pool=cluster.watch._pool,
         spark=cluster.watch._spark,

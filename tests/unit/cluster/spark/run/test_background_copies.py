@@ -35,7 +35,7 @@ class Story:
         self.error: Exception | None = None
         self.copies = BackgroundCopies(
             cast("Any", self),
-            conducting=cast("Any", SimpleNamespace(background_failed=self._failed)),
+            conductor=cast("Any", SimpleNamespace(background_failed=self._failed)),
             instructor=cast("Any", None),
             spark=cast("Any", None),
         )

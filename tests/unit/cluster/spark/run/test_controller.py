@@ -24,7 +24,6 @@ from godwit.cluster.spark.run.controller import (
     last_memory,
     past_decisions,
 )
-from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import EpochOutcome, MigrationRequested
 from godwit.model import events
 from godwit.model.errors import MigrationError
@@ -77,11 +76,11 @@ class Run:
         rows[::2] *= 4.0
         self.noted: list[tuple[str, dict[str, Any]]] = []
         self.world = World({"of sums": Part(rows=rows)}, {"a": 2, "b": 2})
-        self.conducting = SharedConductor(self.world.conductor)
+        self.conductor = self.world.conductor
         self.controlling = ControllerThread(
             control_of(**given),
             flow(["sums"]),
-            conducting=self.conducting,
+            conductor=self.conductor,
             pool=None,
             state_bytes={},
             past=[],
@@ -93,13 +92,13 @@ class Run:
         seen: list[EpochObserved] = []
         hands_over: Any = SimpleNamespace(observe=seen.append, step=lambda: None)
         self.world.control = hands_over
-        with self.conducting.locked():
+        with self.conductor.locked():
             self.world.run(0.01)
         for epoch in seen:
             self.controlling.epoch_committed(epoch)
 
     def told(self, kind: type[events.Event]) -> list[Any]:
-        with self.conducting.locked():
+        with self.conductor.locked():
             return self.world.told(kind)
 
 
@@ -148,7 +147,7 @@ def test_what_the_controller_moves_gives_way_to_what_somebody_wants_by_hand() ->
             until(moving)
             target = run.world.conductor.view.components["of sums"].assignment.moved({0: "b"})
             wanted = MigrationRequested(id="by hand", component="of sums", target=target)
-            with run.conducting.locked() as conductor:
+            with run.conductor.locked() as conductor:
                 if conductor.view.components["of sums"].migration is None:
                     continue  # it is just planned anew
                 with pytest.raises(MigrationError, match="is under way"):

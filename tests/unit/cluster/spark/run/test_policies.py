@@ -18,7 +18,6 @@ from godwit.cluster.spark.run import policies
 from godwit.cluster.spark.run.policies import OperatorPolicies
 from godwit.engine.cluster import Executor
 from godwit.engine.recovery import recover_flow, run_started
-from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import Conductor, EpochOutcome, Policy
 from godwit.model.events import (
     BackgroundFailed,
@@ -63,7 +62,7 @@ class Story:
         self.deciding = OperatorPolicies(
             self.flow,
             lambda overrides, _: [Fusing(self.flow, SETTINGS, overrides=overrides)],
-            conducting=SharedConductor(self.conductor),
+            conductor=self.conductor,
             log=self.log,
             meters={},
         )
@@ -72,7 +71,7 @@ class Story:
         self.deciding = OperatorPolicies(
             self.flow,
             lambda *_: [policy],
-            conducting=SharedConductor(self.conductor),
+            conductor=self.conductor,
             log=self.log,
             meters={},
         )
