@@ -16,7 +16,7 @@ import pyarrow as pa
 from godwit.checkpoint.entries import BatchCache, read_chain
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.local.run import LocalRun, staged_rows
-from godwit.engine.lane.source_side import LaneInput
+from godwit.engine.lane.lane_flow import LaneInput
 from godwit.engine.loop import EpochLoop
 from godwit.engine.settings import Lanes
 from godwit.migration import ComponentView, Conductor, Copies

@@ -23,7 +23,7 @@ from godwit.engine.copies import receive_copies, send_copies, warm_copies, warm_
 from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.executor import local_store, local_store_root
 from godwit.engine.lane.lane_flow import lane_flow
-from godwit.engine.lane.source_side import SourceSide, check_repeated_reads
+from godwit.engine.lane.source_side import check_repeated_reads
 from godwit.engine.loop import EpochLoop
 from godwit.engine.recovery import recover_flow, run_started
 from godwit.engine.source_positions import SourcePositions
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
         StateId,
     )
     from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.engine.lane.lane_flow import LaneInput
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, StateInstruction
-    from godwit.engine.lane.source_side import LaneInput
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
     from godwit.engine.settings import Lanes
@@ -120,7 +120,6 @@ class LocalRun:
         self._orders: list[StartWarming | DropCopies] = []
         sinks = self.open_sinks(recovered.flow)
         self.lane_flow = lane_flow(recovered.flow, recovered.layouts, sinks)
-        self._side = SourceSide.of(recovered.flow)
         self.sources = SourcePositions(
             flow.own_sources,
             recovered.sources,
@@ -282,7 +281,6 @@ class LocalRun:
             boxes,
             self.lane_flow,
             instruction,
-            side=self._side,
             sources=self.sources.sources,
             splits=splits,
         )

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from godwit.columns.tables import is_table, not_rows_error
-from godwit.engine.lane.source_side import SourceSide
+from godwit.engine.lane.lane_flow import source_feeds
+from godwit.engine.lane.source_side import after_maps, input_rows
 from godwit.model.errors import InvalidInputError
 from godwit.model.naming import did_you_mean, listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from godwit.engine.lane.source_side import LaneInput
+    from godwit.engine.lane.lane_flow import Feed, LaneInput
     from godwit.plan.compiled import CompiledFlow
 
 
@@ -82,10 +83,17 @@ def lane_inputs(
     partitions: int = 1,  # source partitions that the rows of a source come in
 ) -> dict[LaneInput, list[pa.RecordBatch]]:
     """Return the rows of an epoch for each input of an operator, from the sources' tables."""
-    side = SourceSide.of(flow)
+
+    def after(feed: Feed, rows: pa.Table) -> pa.Table:
+        """Apply a feed's maps to rows."""
+        if feed.source in flow.own_sources:
+            return after_maps(feed, rows)
+        return mapped(feed.source, feed.maps, rows)
+
+    feeds = source_feeds(flow)
     inputs: dict[LaneInput, list[pa.RecordBatch]] = {}
     for source, table in tables.items():
-        for lane_input, rows in side.inputs(source, table, mapped):
+        for lane_input, rows in input_rows(feeds, source, table, after):
             edges = [rows.num_rows * part // partitions for part in range(partitions + 1)]
             inputs.setdefault(lane_input, []).extend(
                 rows.slice(start, stop - start)

@@ -13,7 +13,7 @@ from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.lane import run_lane
 from godwit.engine.lane.lane_flow import shipments
 from godwit.engine.lane.messages import LaneReport
-from godwit.engine.lane.source_side import LaneInput, ship_input, ship_splits
+from godwit.engine.lane.source_side import ship_input, ship_splits
 from godwit.engine.lane.wire import ship_arrivals, split_by_level
 from godwit.operators.windows.event_time import Arrivals
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from godwit.engine.lane.lane_flow import LaneFlow
+    from godwit.engine.lane.lane_flow import LaneFlow, LaneInput
     from godwit.engine.lane.messages import EpochInstruction
-    from godwit.engine.lane.source_side import NumberedSplit, SourceSide
+    from godwit.engine.lane.source_side import NumberedSplit
     from godwit.engine.lane.wire import Blob
     from godwit.sources.source import Source
 
@@ -61,13 +61,12 @@ def add_splits(
     flow: LaneFlow,
     instruction: EpochInstruction,
     *,
-    side: SourceSide,
     sources: Mapping[str, Source],
     splits: Sequence[NumberedSplit],
 ) -> None:
     """Run the source side on splits: read them, combine rows per key, add payloads to `boxes`."""
     routes = shipments(flow, instruction)
-    for place, payload in ship_splits(side, routes, sources, splits, places=len(boxes)):
+    for place, payload in ship_splits(flow, routes, sources, splits, places=len(boxes)):
         boxes[place].append(payload)
 
 

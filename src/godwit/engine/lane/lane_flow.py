@@ -1,19 +1,22 @@
 """The part of a compiled flow that lanes and the source side need, and the routes of its rows.
 
 It is the same for every epoch and under every physical plan, so executors get it once; where rows
-go, an epoch's instruction says.
+go, an epoch's instruction says.  A *feed* is a source after its maps.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from godwit.engine.lane.wire import Shipment
+from godwit.plan.compiled import SourceInput
 from godwit.plan.staging import loop_sink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from godwit.checkpoint.entries import EntryLayout, WaitingLayout
     from godwit.engine.lane.messages import EpochInstruction
@@ -21,6 +24,36 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow, UpstreamInput
     from godwit.plan.lineage import Layouts
     from godwit.plan.staging import StagedSink
+    from godwit.sources.source import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneInput:
+    """One input of an operator that a source feeds."""
+
+    index: int  # of the operator in the flow
+    number: int = 0  # which of the operator's inputs
+    watermark: int = 0  # number of the watermark that its event times move
+    columns: tuple[str, ...] | None = None  # that the operator reads; None: those that there are
+    time: str | None = None  # column of the event time; None if another input reports it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """A source after its maps, and the inputs of the operators that read it."""
+
+    source: str
+    maps: tuple[Any, ...]  # in order; `ArrowMap`s on a source of Godwit's own
+    schema: pa.Schema  # columns that the inputs have between them, after the maps
+    inputs: tuple[LaneInput, ...]  # of operators in the order of their declaration
+
+    def inputs_from(self, rows: pa.RecordBatch) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
+        """Yield each operator input's columns of source rows, and event times if it has them."""
+        for lane_input in self.inputs:
+            names = list(lane_input.columns or ())
+            if lane_input.time is not None and lane_input.time not in names:
+                names.append(lane_input.time)
+            yield lane_input, rows.select(names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +79,12 @@ class LaneFlow:
 
     num_key_groups: int
     operators: tuple[LaneOperator, ...]
+    # of sources of Godwit's own: maps over DataFrames may not be picklable, and run elsewhere
+    feeds: tuple[Feed, ...] = ()
+    # source of Godwit's own → columns that are read of it, with their types, in its order
+    columns: Mapping[str, pa.Schema] = field(default_factory=dict)
+    # source of Godwit's own → column that says when its rows arrived, where one does
+    arrival: Mapping[str, str] = field(default_factory=dict)
     # source → the sink of its rows that cannot be read
     unreadable: Mapping[str, StagedSink] = field(default_factory=dict)
 
@@ -79,15 +118,77 @@ def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink])
                 waiting=waiting,
             )
         )
+    feeds = source_feeds(flow)
     return LaneFlow(
         num_key_groups=flow.num_key_groups,
         operators=tuple(operators),
+        feeds=tuple(feed for feed in feeds if feed.source in flow.own_sources),
+        columns={
+            name: columns_read(source, [feed for feed in feeds if feed.source == name])
+            for name, source in flow.own_sources.items()
+        },
+        arrival={
+            name: column
+            for name, source in flow.own_sources.items()
+            if (column := _arrival_column(source)) is not None
+        },
         unreadable={
             o.unreadable_of: staged[o.name]
             for o in flow.outputs
             if o.unreadable_of and o.name in staged
         },
     )
+
+
+def source_feeds(flow: CompiledFlow) -> tuple[Feed, ...]:
+    """Return the feeds of a flow, in the order in which the operators that read them are declared.
+
+    Operators that read the same source after the same maps share a feed, so its rows are read and
+    mapped once.
+    """
+    index = {operator.name: at for at, operator in enumerate(flow.operators)}
+    declared = {operator: number for number, operator in enumerate(flow.actions)}
+    watermarks = flow.watermarks
+    feeds: dict[tuple[str, tuple[Any, ...]], Feed] = {}
+    inputs = [given for given in flow.inputs if isinstance(given, SourceInput)]
+    for given in sorted(inputs, key=lambda given: declared[given.operator]):
+        at = (given.source, given.maps)
+        known = feeds.get(at)
+        lane_input = LaneInput(
+            index=index[given.operator],
+            number=given.number,
+            watermark=next(
+                n for n, names in enumerate(watermarks) if flow.watermark_of(given) in names
+            ),
+            columns=given.columns,
+            # the first input that reads a feed reports its event times
+            time=given.time.name if known is None and given.time is not None else None,
+        )
+        if known is None:
+            known = Feed(source=given.source, maps=given.maps, schema=pa.schema([]), inputs=())
+        fields = {field.name: field.type for field in known.schema}
+        fields |= {field.name: field.type for field in given.schema}
+        if given.time is not None:
+            fields[given.time.name] = given.time.type
+        feeds[at] = replace(known, schema=pa.schema(fields), inputs=(*known.inputs, lane_input))
+    return tuple(feeds.values())
+
+
+def columns_read(source: Source, feeds: Sequence[Feed]) -> pa.Schema:
+    """Return the columns of a source to read: all if it has maps, which may use any."""
+    used = {name for feed in feeds for name in feed.schema.names} | {_arrival_column(source)}
+    whole = any(feed.maps for feed in feeds)
+    return pa.schema(
+        [(field.name, field.type) for field in source.schema if whole or field.name in used]
+    )
+
+
+def _arrival_column(source: Source) -> str | None:
+    """Return the name of a source's arrival-time column; ``None`` if it has none."""
+    column = source.arrival_time
+    if column not in source.schema.names:
+        return None
+    return column if pa.types.is_timestamp(source.schema.field(column).type) else None
 
 
 def shipments(flow: LaneFlow, instruction: EpochInstruction) -> tuple[Shipment, ...]:

@@ -1,8 +1,7 @@
 """The source side of an epoch: rows of sources made payloads for lanes, on every cluster.
 
-A *feed* is a source after its maps; operators that read the same feed share its rows, which are
-read and mapped once.  What is here is picklable, so the driver may do it for few rows, and any task
-of an executor for its splits: splits or tables go in, payloads addressed to lanes come out.
+The driver does it for few rows, and any task of an executor for its splits: splits or tables go in,
+payloads addressed to lanes come out.
 
 Invariant: all rows of a split are numbered by the split's place in the epoch, whoever reads it and
 however its batches are cut, so operators meet rows in the order in which the source gave them.
@@ -10,9 +9,9 @@ however its batches are cut, so operators meet rows in the order in which the so
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +31,6 @@ from godwit.model.errors import GodwitError, SourceError
 from godwit.model.latency import LatencyHistogram
 from godwit.model.naming import error_line, listing, type_name
 from godwit.operators.windows.event_time import Arrivals
-from godwit.plan.compiled import SourceInput
 from godwit.sources.source import Unreadable
 
 if TYPE_CHECKING:
@@ -40,44 +38,14 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from godwit.engine.lane.lane_flow import Feed, LaneFlow, LaneInput
     from godwit.engine.lane.messages import LaneReport
     from godwit.engine.lane.wire import Blob, Shipment
-    from godwit.plan.compiled import CompiledFlow
-    from godwit.plan.maps import ArrowMap
     from godwit.sources.source import Source, Split
 
 _MAX_AGES = 8192  # rows of a table that are looked at, about
 _MAX_ROWS = 1_000_000
 _MAX_BYTES = 256 * 2**20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneInput:
-    """One input of an operator that a source feeds."""
-
-    index: int  # of the operator in the flow
-    number: int = 0  # which of the operator's inputs
-    watermark: int = 0  # number of the watermark that its event times move
-    columns: tuple[str, ...] | None = None  # that the operator reads; None: those that there are
-    time: str | None = None  # column of the event time; None if another input reports it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
-    """A source after its maps, and the inputs of the operators that read it."""
-
-    source: str
-    maps: tuple[Any, ...]  # in order; `ArrowMap`s on a source of Godwit's own
-    schema: pa.Schema  # columns that the inputs have between them, after the maps
-    inputs: tuple[LaneInput, ...]  # of operators in the order of their declaration
-
-    def inputs_from(self, rows: pa.RecordBatch) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
-        """Yield each operator input's columns of source rows, and event times if it has them."""
-        for lane_input in self.inputs:
-            names = list(lane_input.columns or ())
-            if lane_input.time is not None and lane_input.time not in names:
-                names.append(lane_input.time)
-            yield lane_input, rows.select(names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,117 +57,32 @@ class NumberedSplit:
     split: Split
 
 
-def _apply_maps(maps: tuple[ArrowMap, ...], table: pa.Table) -> pa.Table:
-    """Return a table after maps over Arrow tables."""
-    for one in maps:
-        table = one.apply(table)
-    return table
-
-
-def _unmapped(_source: str, _maps: tuple[Any, ...], rows: pa.Table) -> pa.Table:
-    """Return rows unchanged: maps over DataFrames were applied before."""
+def after_maps(feed: Feed, rows: pa.Table) -> pa.Table:
+    """Return rows of a source after the maps over Arrow tables of a feed."""
+    for one in feed.maps:
+        rows = one.apply(rows)
     return rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceSide:
-    """The source side's part of a flow; the same for every epoch and physical plan."""
+def input_rows(
+    feeds: Iterable[Feed],
+    source: str,
+    rows: pa.Table,  # of the source, before its maps
+    mapped: Callable[[Feed, pa.Table], pa.Table] = after_maps,  # applies a feed's maps
+) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
+    """Yield the rows of each operator input that a source feeds, after its maps.
 
-    feeds: tuple[Feed, ...]
-    # source of Godwit's own → columns that are read of it, with their types, in its order
-    columns: Mapping[str, pa.Schema]
-    # sources of Godwit's own whose unreadable rows a sink gets; those of others are counted only
-    rejecting: frozenset[str]
-    # source of Godwit's own → column that says when its rows arrived, where one does
-    arrival: Mapping[str, str]
-
-    @classmethod
-    def of(cls, flow: CompiledFlow) -> SourceSide:
-        """Return the source side of a compiled flow."""
-        index = {operator.name: at for at, operator in enumerate(flow.operators)}
-        declared = {operator: number for number, operator in enumerate(flow.actions)}
-        watermarks = flow.watermarks
-        feeds: dict[tuple[str, tuple[Any, ...]], Feed] = {}
-        inputs = [given for given in flow.inputs if isinstance(given, SourceInput)]
-        for given in sorted(inputs, key=lambda given: declared[given.operator]):
-            at = (given.source, given.maps)
-            known = feeds.get(at)
-            lane_input = LaneInput(
-                index=index[given.operator],
-                number=given.number,
-                watermark=next(
-                    n for n, names in enumerate(watermarks) if flow.watermark_of(given) in names
-                ),
-                columns=given.columns,
-                # the first input that reads a feed reports its event times
-                time=given.time.name if known is None and given.time is not None else None,
-            )
-            if known is None:
-                known = Feed(source=given.source, maps=given.maps, schema=pa.schema([]), inputs=())
-            fields = {field.name: field.type for field in known.schema}
-            fields |= {field.name: field.type for field in given.schema}
-            if given.time is not None:
-                fields[given.time.name] = given.time.type
-            feeds[at] = replace(known, schema=pa.schema(fields), inputs=(*known.inputs, lane_input))
-        return cls(
-            feeds=tuple(feeds.values()),
-            columns={
-                name: _columns_read(source, [f for f in feeds.values() if f.source == name])
-                for name, source in flow.own_sources.items()
-            },
-            rejecting=frozenset(
-                name for name, source in flow.own_sources.items() if source.rejects is not None
-            ),
-            arrival={
-                name: column
-                for name, source in flow.own_sources.items()
-                if (column := _arrival_column(source)) is not None
-            },
-        )
-
-    def of_own_sources(self) -> SourceSide:
-        """Return the source side without DataFrames, whose maps may not be picklable."""
-        return replace(self, feeds=tuple(f for f in self.feeds if f.source in self.columns))
-
-    def inputs(
-        self,
-        source: str,
-        rows: pa.Table,  # of the source, before its maps
-        # ``mapped(source, maps, table)`` applies maps over DataFrames
-        mapped: Callable[[str, tuple[Any, ...], pa.Table], pa.Table] = _unmapped,
-    ) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
-        """Yield the rows of each operator input that a source feeds, after its maps.
-
-        `mapped`: applies DataFrame maps. Rows of an input keep their order; very many are divided
-        into several batches.
-        """
-        own = source in self.columns
-        for feed in self.feeds:
-            if feed.source != source:
-                continue
-            table = _apply_maps(feed.maps, rows) if own else mapped(source, feed.maps, rows)
-            if not table.num_rows:
-                continue
-            table = table.select(feed.schema.names).cast(feed.schema).combine_chunks()
-            for batch in table.to_batches():
-                yield from feed.inputs_from(batch)
-
-
-def _arrival_column(source: Source) -> str | None:
-    """Return the name of a source's arrival-time column; ``None`` if it has none."""
-    column = source.arrival_time
-    if column not in source.schema.names:
-        return None
-    return column if pa.types.is_timestamp(source.schema.field(column).type) else None
-
-
-def _columns_read(source: Source, feeds: Sequence[Feed]) -> pa.Schema:
-    """Return the columns of a source to read: all if it has maps, which may use any."""
-    used = {name for feed in feeds for name in feed.schema.names} | {_arrival_column(source)}
-    whole = any(feed.maps for feed in feeds)
-    return pa.schema(
-        [(field.name, field.type) for field in source.schema if whole or field.name in used]
-    )
+    Rows of an input keep their order; very many are divided into several batches.
+    """
+    for feed in feeds:
+        if feed.source != source:
+            continue
+        table = mapped(feed, rows)
+        if not table.num_rows:
+            continue
+        table = table.select(feed.schema.names).cast(feed.schema).combine_chunks()
+        for batch in table.to_batches():
+            yield from feed.inputs_from(batch)
 
 
 def ship_input(
@@ -223,7 +106,7 @@ def ship_input(
 
 
 def ship_splits(
-    side: SourceSide,
+    flow: LaneFlow,
     shipments: Sequence[Shipment],  # route of rows to each operator in this epoch
     sources: Mapping[str, Source],
     splits: Iterable[NumberedSplit],
@@ -239,30 +122,30 @@ def ship_splits(
     clock_us = shipments[0].time.clock
     ages: dict[str, tuple[int, list[LatencyHistogram]]] = {}  # of each source; its first split
     for numbered in splits:
-        name, columns = numbered.source, side.columns[numbered.source]
+        name, columns = numbered.source, flow.columns[numbered.source]
         chunks, digest, unreadable = count(), RowsDigest(), RowsDigest()
         arrived_us, rows_read = numbered.split.arrived_us, 0
         for table in gather_batches(read_split(name, sources[name], numbered.split, columns)):
             if isinstance(table, pa.RecordBatch):
                 unreadable.update(table)
-                origin, keep = (0, numbered.number, next(chunks), 0), name in side.rejecting
+                origin, keep = (0, numbered.number, next(chunks), 0), name in flow.unreadable
                 yield from ship_unreadable(shipments[0], name, table, origin, keep=keep)
                 continue
             rows_read += table.num_rows
-            if name in side.arrival:
-                column = table.column(side.arrival[name])
+            if name in flow.arrival:
+                column = table.column(flow.arrival[name])
                 ages.setdefault(name, (numbered.number, []))[1].append(
                     _age_histogram(column, clock_us)
                 )
             if places:
                 for batch in table.to_batches():
                     digest.update(batch)
-            for lane_input, rows in side.inputs(name, table):
+            for lane_input, rows in input_rows(flow.feeds, name, table):
                 shipment = shipments[lane_input.index]
                 yield from ship_input(shipment, lane_input, rows, numbered.number, next(chunks))
         value = digest.value ^ (unreadable.value if unreadable.rows else 0)
         yield from ship_digest(value, (0, numbered.number), level=1, places=places)
-        if arrived_us and rows_read and name not in side.arrival:
+        if arrived_us and rows_read and name not in flow.arrival:
             pieces = np.empty((len(arrived_us), 3))
             pieces[:, 0] = rows_read / len(arrived_us)
             pieces[:, 1:] = (clock_us - np.array(arrived_us)[:, None]) / 1e6

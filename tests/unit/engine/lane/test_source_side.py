@@ -14,7 +14,8 @@ import godwit as gw
 from godwit.cluster.local import run as local_run
 from godwit.cluster.local.stages import Boxes, add_splits, run_lanes
 from godwit.engine.lane.lane import run_lane
-from godwit.engine.lane.source_side import SourceSide, read_split
+from godwit.engine.lane.lane_flow import columns_read, source_feeds
+from godwit.engine.lane.source_side import read_split
 from godwit.engine.lane.wire import split_by_level
 from godwit.model.errors import SourceError
 from godwit.sources.source import Split
@@ -119,9 +120,10 @@ def test_the_split_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_source_side_can_be_sent_to_executors() -> None:
-    side = SourceSide.of(two_levels(Numbers(5)).compiled())
-    assert pickle.loads(pickle.dumps(side)) == side
-    assert side.columns["numbers"].names == ["key", "number"]
+    source = Numbers(5)
+    feeds = source_feeds(two_levels(source).compiled())
+    assert pickle.loads(pickle.dumps(feeds)) == feeds
+    assert columns_read(source, feeds).names == ["key", "number"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from godwit.cluster.spark.stages import pickling
 from godwit.cluster.spark.stages.program import Program
 from godwit.cluster.spark.stages.split_rows import assign_splits
-from godwit.engine.lane.source_side import SourceSide, check_repeated_reads
+from godwit.engine.lane.source_side import check_repeated_reads
 from godwit.engine.source_positions import SourcePositions
 
 if TYPE_CHECKING:
@@ -63,7 +63,6 @@ class BatchRows:
         self._told: set[tuple[str, str]] = set()
         # Reading is done by copies that were never opened, here as on executors.
         self._copies = pickle.loads(pickling.dumps(dict(sources)))  # noqa: S301  our own
-        self._side = SourceSide.of(recovery.flow).of_own_sources()
 
     def _report_failure(self, what: str, error: str) -> None:
         """Announce a source's failure, once for each error; `what`: the action that failed."""
@@ -77,7 +76,7 @@ class BatchRows:
 
     def program(self, lanes: LaneFlow) -> Program:
         """Return what executors need of the flow: the lanes, and the source side of these rows."""
-        return Program(lanes=lanes, side=self._side, sources=self._copies)
+        return Program(lanes=lanes, sources=self._copies)
 
     def open(self) -> None:
         """Open the sources at the positions of the last commit record."""

@@ -21,9 +21,8 @@ from godwit.engine.lane.source_side import NumberedSplit, gather_batches, ship_i
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from godwit.engine.lane.lane_flow import LaneFlow
+    from godwit.engine.lane.lane_flow import Feed, LaneFlow
     from godwit.engine.lane.messages import EpochInstruction
-    from godwit.engine.lane.source_side import Feed, SourceSide
     from godwit.engine.lane.wire import Blob
     from godwit.sources.source import Source
 
@@ -33,9 +32,7 @@ class Program:
     """The part of a flow that executors need."""
 
     lanes: LaneFlow
-    # of Godwit's own sources; these are never opened where tasks run
-    side: SourceSide
-    sources: Mapping[str, Source]
+    sources: Mapping[str, Source]  # of Godwit's own; they are never opened where tasks run
     # of DataFrames: how their rows are laid out, without maps, which stay on the driver, and schema
     feeds: tuple[Feed, ...] = ()
     schema: pa.Schema | None = None
@@ -54,7 +51,7 @@ class Program:
         places = 0 if TaskContext.get() is None else len(instruction.places)
         for are_splits, group in groupby(items, lambda item: isinstance(item, NumberedSplit)):
             if are_splits:
-                yield from ship_splits(self.side, routes, self.sources, group, places=places)
+                yield from ship_splits(self.lanes, routes, self.sources, group, places=places)
                 continue
             batches = (pa.ipc.read_record_batch(pa.py_buffer(data), self.schema) for data in group)
             for number, table in enumerate(gather_batches(batches)):

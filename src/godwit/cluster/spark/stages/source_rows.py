@@ -25,7 +25,7 @@ from pyspark.sql import functions as sf
 
 from godwit.cluster.spark.platform.pyspark_versions import arrow_schema_of, spark_type_of
 from godwit.cluster.spark.stages.exchange import fetch, jvm_classes
-from godwit.engine.lane.source_side import SourceSide
+from godwit.engine.lane.lane_flow import source_feeds
 from godwit.plan.maps import map_dataframe
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-    from godwit.engine.lane.source_side import Feed, LaneInput
+    from godwit.engine.lane.lane_flow import Feed, LaneInput
     from godwit.plan.compiled import CompiledFlow
 
 _FEED = "__godwit_feed"
@@ -46,7 +46,7 @@ def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
     offsets by these numbers. So the order must not depend on operators, which are added and
     removed.
     """
-    feeds = (feed for feed in SourceSide.of(flow).feeds if feed.source not in flow.own_sources)
+    feeds = (feed for feed in source_feeds(flow) if feed.source not in flow.own_sources)
     return tuple(sorted(feeds, key=lambda feed: feed.source))
 
 
