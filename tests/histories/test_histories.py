@@ -39,7 +39,9 @@ def test_every_promise_is_kept(trouble: str, planner: str) -> None:
     assert not played.faults, f"python -m tests.histories --only {seed}"
 
 
-@pytest.mark.parametrize("seed", [160, 321, 969, 1485, 1608, 1754, 2584, 3994, 4685, 7124, 7843])
+@pytest.mark.parametrize(
+    "seed", [160, 321, 969, 1485, 1608, 1754, 2584, 3994, 4685, 7124, 7843, 9070]
+)
 def test_promises_that_were_broken_once_are_kept(seed: int) -> None:
     """Stragglers, everything at once, migrations that outlast periods, or the rows."""
     assert not play(draw(seed)).faults, f"python -m tests.histories --only {seed}"

@@ -183,8 +183,10 @@ class Pace:
         missed = wanted.target and wanted.measured is not None and wanted.measured > wanted.target
         backlog = situation.backlog_rows or 0
         behind = backlog > situation.arrival_per_s * situation.epoch_s
-        # Fewer will do once it is worked off, and then one decision does.
-        catching_up, self._backlog = paced and behind and backlog < self._backlog, backlog
+        # Fewer will do once it is worked off, and then one decision does. It grows until executors
+        # that have come have their key groups; one that stays is the sources' own.
+        stays = self._backlog <= backlog <= _SAME_RATE * self._backlog
+        catching_up, self._backlog = paced and behind and not stays, backlog
         self._answered = self._answered or (steady and not missed and not behind)
         spare = have > roomy and (not missed or steady or bool(wanted.unattainable))
         spare = spare and not catching_up

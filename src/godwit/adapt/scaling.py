@@ -272,8 +272,8 @@ def utilisation(
         slack)`` of their time.
     catch_up
         Executors are removed only if the remaining ones could also work off the sources' backlog
-        within this time (text or seconds), and none while it becomes smaller. A backlog alone adds
-        no executors.
+        within this time (text or seconds), and none while it grows or becomes smaller. A backlog
+        alone adds no executors.
 
     Raises
     ------
