@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-    from godwit.adapt import Controller, EpochObserved
+    from godwit.adapt import CommittedEpoch, Controller
     from godwit.model.latency import LatencyHistogram
 
 
@@ -66,7 +66,7 @@ class Timed:
         """See `godwit.adapt.interfaces.Driven`."""
         self._controller.begun(rows, backlog_rows)
 
-    def observe(self, epoch: EpochObserved) -> None:
+    def observe(self, epoch: CommittedEpoch) -> None:
         """See `godwit.adapt.interfaces.Driven`."""
         began = time.process_time()
         self._controller.observe(epoch)

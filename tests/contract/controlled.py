@@ -15,7 +15,7 @@ import numpy as np
 from tests.contract.one_process import OneProcess
 from tests.support.controls import control_of
 
-from godwit.adapt import Controller, EpochObserved
+from godwit.adapt import CommittedEpoch, Controller
 from godwit.adapt.interfaces import topology_of
 from godwit.model.errors import MigrationError
 
@@ -72,9 +72,9 @@ class Controlled(OneProcess):
             for name, load in outcome.loads.items()
         }
         self.controller.observe(
-            EpochObserved(
+            CommittedEpoch(
                 outcome=replace(outcome, loads=loads),
-                assignments={name: plan.assignment for name, plan in plans.items()},
+                plans=plans,
                 took_s=_EPOCH_S,
             )
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tests.contract.windows_apart import WindowsApart
 
+from godwit.adapt.policy import FlowEpoch
 from godwit.adapt.windows import ExchangeCosts, SplitOrCombine, Splitting, layout_of
 from godwit.cluster.spark.run.policies import OperatorPolicies
 from godwit.model.events import LayoutsCompared, RegroupingStarted
@@ -60,7 +62,10 @@ class Decided(WindowsApart):
     def committed(self, outcome: EpochOutcome, plans: Mapping[str, ComponentView]) -> None:
         """Let the policy see the epoch."""
         super().committed(outcome, plans)
-        self.deciding.observe(self.seen(outcome), self.flow, plans)
+        epoch = FlowEpoch(
+            outcome=self.seen(outcome), plans=plans, took_s=0.0, at_s=time.time(), flow=self.flow
+        )
+        self.deciding.observe(epoch)
 
     def seen(self, outcome: EpochOutcome) -> EpochOutcome:
         """Give an epoch whose CPU time is the same on every machine: a millisecond a component."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.histories.drawing import Drawn
 
-    from godwit.adapt import Controller, EpochObserved
+    from godwit.adapt import CommittedEpoch, Controller
     from godwit.cluster.simulated import History, Simulation
     from godwit.model.latency import LatencyHistogram
 
@@ -61,11 +61,12 @@ class Watched:
         """See `godwit.adapt.interfaces.Driven`."""
         self._controller.begun(rows, backlog_rows)
 
-    def observe(self, epoch: EpochObserved) -> None:
+    def observe(self, epoch: CommittedEpoch) -> None:
         """See `godwit.adapt.interfaces.Driven`."""
         alive = self._simulation.executors.alive
-        for name, assignment in epoch.assignments.items():
-            owners = {assignment.executors[at] for at in set(assignment.executor_of.tolist())}
+        for name, plan in epoch.plans.items():
+            places = plan.assignment
+            owners = {places.executors[at] for at in set(places.executor_of.tolist())}
             # One that died after its lanes had done their work is noticed at the next epoch.
             if owners - alive.keys() and self._simulation.executors.now_s > self._drawn.at_s + 1:
                 self.faults.append(f"{name} has key groups on {owners - alive.keys()}, gone")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tests.oracles.noting_ports import NotingPorts
 
-from godwit.adapt import Control, Controller, EpochObserved, PoolView, Topology
+from godwit.adapt import CommittedEpoch, Control, Controller, PoolView, Topology
 from godwit.migration import (
     ComponentTraffic,
     ComponentView,
@@ -227,9 +227,9 @@ class World:
         self._warm()
         if self.control is not None:
             self.control.observe(
-                EpochObserved(
+                CommittedEpoch(
                     outcome=outcome,
-                    assignments={n: p.assignment for n, p in plans.items()},
+                    plans=plans,
                     took_s=took,
                 )
             )

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from godwit.adapt.interfaces import (
+        CommittedEpoch,
         Driven,
-        EpochObserved,
         ExecutorPool,
         PlannerRunner,
         PoolView,
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Budget",
+    "CommittedEpoch",
     "Control",
     "Controller",
     "Driven",
-    "EpochObserved",
     "ExecutorPool",
     "Means",
     "PlannerRunner",

@@ -16,8 +16,13 @@ from godwit.plan.compiled import UpstreamInput
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from godwit.migration import EpochOutcome, LanesRequested, MigrationRequested, ProtocolView
-    from godwit.model.assignment import Assignment
+    from godwit.migration import (
+        ComponentView,
+        EpochOutcome,
+        LanesRequested,
+        MigrationRequested,
+        ProtocolView,
+    )
     from godwit.model.events import Event
     from godwit.model.latency import LatencyHistogram
     from godwit.plan.compiled import CompiledFlow
@@ -88,11 +93,11 @@ class MeasuredProblem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochObserved:
+class CommittedEpoch:
     """One committed epoch, as the controller observes it."""
 
     outcome: EpochOutcome  # what it did
-    assignments: Mapping[str, Assignment]  # component → the assignment that it ran under
+    plans: Mapping[str, ComponentView]  # component → how it ran
     took_s: float  # from its start to its commit, in seconds
     # rows that the sources had beside those that it took; ``None`` where they do not say
     backlog_rows: int | None = None
@@ -185,7 +190,7 @@ class Driven(Protocol):
     def begun(self, rows: int, backlog_rows: int | None) -> None:
         """Record that an epoch began with `rows` rows, and sources had `backlog_rows` besides."""
 
-    def observe(self, epoch: EpochObserved) -> None:
+    def observe(self, epoch: CommittedEpoch) -> None:
         """Record a committed epoch."""
 
     def delivered(self, latency: LatencyHistogram) -> None:

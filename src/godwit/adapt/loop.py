@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from godwit.adapt.interfaces import (
         Clock,
-        EpochObserved,
+        CommittedEpoch,
         ExecutorPool,
         Migrations,
         PlannerRunner,
@@ -127,7 +127,7 @@ class Controller:
         """
         self._statistics.begun(rows, backlog_rows, self._clock.now_s() if at_s is None else at_s)
 
-    def observe(self, epoch: EpochObserved) -> None:
+    def observe(self, epoch: CommittedEpoch) -> None:
         """Record a committed epoch."""
         committed_s = epoch.committed_s
         self._statistics.observe(epoch, self._clock.now_s() if committed_s is None else committed_s)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
+from godwit.adapt.interfaces import CommittedEpoch
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import check_number
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Sequence
 
     from godwit.checkpoint.records import PhysicalPlan
-    from godwit.migration import ComponentView, EpochOutcome, ProtocolView
+    from godwit.migration import ProtocolView
     from godwit.plan.compiled import CompiledFlow
 
 RESPECT_S = 60.0
@@ -55,13 +56,11 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlowEpoch:
-    """A committed epoch with its flow and plans, for policies about operators."""
+class FlowEpoch(CommittedEpoch):
+    """A committed epoch with its flow, for policies about operators and the journal."""
 
-    outcome: EpochOutcome
-    at_s: float = 0.0  # when it was committed
+    at_s: float = 0.0  # when it was committed, in Unix time
     flow: CompiledFlow  # under the plan that it ran under
-    plans: Mapping[str, ComponentView]  # component → how it ran
     # state that copies brought of late from the quicker side; ``None`` where none was measured
     copies_bytes_per_s: float | None = None
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from godwit.adapt.cost_benefit import SelectedMoves
-    from godwit.adapt.interfaces import EpochObserved, MeasuredProblem, Migrations
+    from godwit.adapt.interfaces import CommittedEpoch, MeasuredProblem, Migrations
     from godwit.adapt.planning import Planned
     from godwit.adapt.policy import Announce, ManualOverrides
     from godwit.adapt.settings import Control
@@ -371,9 +371,9 @@ class LaneBalancing:
     def __init__(self, settings: Control, overrides: ManualOverrides, now_s: float) -> None:
         self._settings, self._overrides = settings, overrides
         self._due_s = now_s
-        self._epochs: deque[EpochObserved] = deque(maxlen=16)
+        self._epochs: deque[CommittedEpoch] = deque(maxlen=16)
 
-    def observe(self, epoch: EpochObserved) -> None:
+    def observe(self, epoch: CommittedEpoch) -> None:
         """Add a committed epoch to the measurements."""
         if epoch.outcome.batch is not None:
             self._epochs.append(epoch)
@@ -417,12 +417,13 @@ class LaneBalancing:
             component: np.array([number[name] for name in a.executors])[a.executor_of]
             for component, a in places.items()
         }
-        under: list[tuple[EpochObserved, BoolArray]] = []
+        under: list[tuple[CommittedEpoch, BoolArray]] = []
         epochs, lasted_s = np.zeros((2, len(names)))
         for epoch in self._epochs:
             came, shifted, left = np.zeros((3, len(names)), np.bool_)
             for component, now in places.items():
-                then = epoch.assignments.get(component)
+                plan = epoch.plans.get(component)
+                then = None if plan is None else plan.assignment
                 if then is None:
                     came[owner[component]] = True
                 elif then is not now:

@@ -23,7 +23,7 @@ from godwit.plan.graph import graph_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from godwit.adapt.interfaces import EpochObserved
+    from godwit.adapt.policy import FlowEpoch
     from godwit.migration import LoadSummary
     from godwit.model.assignment import Assignment
     from godwit.plan.compiled import CompiledFlow
@@ -50,16 +50,17 @@ class RunRecorder:
         self._graph_due = 0
         self._places: Mapping[str, Assignment] = {}
 
-    def committed(self, flow: CompiledFlow, epoch: EpochObserved, now_s: float) -> None:
+    def committed(self, epoch: FlowEpoch) -> None:
         """Record the flow, moved key groups and figures of a committed epoch in the journal."""
-        number = epoch.outcome.epoch
+        flow, number = epoch.flow, epoch.outcome.epoch
         if flow is not self._flow or number >= self._graph_due:
             if flow is not self._flow:
                 self._topology = topology_of(flow, self._trigger_s)
                 self._stream.forget()
             self._flow, self._graph_due = flow, number + _GRAPH_EVERY
             self._note("flow", lambda: graph_of(flow))
-        before, self._places = self._places, dict(epoch.assignments)
+        before = self._places
+        self._places = {name: plan.assignment for name, plan in epoch.plans.items()}
         moved = {
             name: (before.get(name), assignment)
             for name, assignment in self._places.items()
@@ -67,7 +68,7 @@ class RunRecorder:
         }
         if moved:
             self._note("placement", lambda: placement_entry(number, moved))
-        self._stream.observe(epoch, self._topology, now_s)
+        self._stream.observe(epoch, self._topology, epoch.at_s)
 
     def loads(self, load: LoadSummary | None) -> None:
         """Record a summary of loads and epochs in the journal; ``None``: none is due."""

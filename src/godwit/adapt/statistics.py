@@ -25,7 +25,7 @@ from godwit.model.latency import LatencyHistogram
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from godwit.adapt.interfaces import EpochObserved, Topology
+    from godwit.adapt.interfaces import CommittedEpoch, Topology
     from godwit.migration import KeyGroupLoad
     from godwit.model.assignment import Assignment
     from godwit.planning.arrays import FloatArray
@@ -256,13 +256,13 @@ class Statistics:
         if backlog_rows is not None:
             self._epochs.backlog_rows = backlog_rows
 
-    def observe(self, epoch: EpochObserved, committed_s: float) -> None:
+    def observe(self, epoch: CommittedEpoch, committed_s: float) -> None:
         """Add a committed epoch."""
         outcome, so_far = epoch.outcome, self._epochs
         self.shifted = False
         for name, load in outcome.loads.items():
-            if name in epoch.assignments:
-                sizes = self._sizes(name, epoch.assignments[name].num_key_groups)
+            if name in epoch.plans:
+                sizes = self._sizes(name, epoch.plans[name].assignment.num_key_groups)
                 sizes[load.key_groups] = load.state_bytes
         if outcome.batch is None:
             return  # what it cost is of rows that waited, which says nothing of the load to come
@@ -281,7 +281,8 @@ class Statistics:
             so_far.missing += 1
             so_far.missing_rows += outcome.rows_in
             return
-        for name, assignment in epoch.assignments.items():
+        for name, plan in epoch.plans.items():
+            assignment = plan.assignment
             self._count(name, assignment, epoch)
             if name not in self._windows:
                 self._windows[name] = LoadWindow(assignment.num_key_groups)
@@ -304,7 +305,7 @@ class Statistics:
             self._state_bytes[component] = sizes
         return self._state_bytes[component]
 
-    def _count(self, name: str, assignment: Assignment, epoch: EpochObserved) -> None:
+    def _count(self, name: str, assignment: Assignment, epoch: CommittedEpoch) -> None:
         """Add the load and traffic of one component in an epoch."""
         tally = self._components.get(name)
         if tally is None:
@@ -387,14 +388,15 @@ class Statistics:
         return last if last > _RISEN * whole else whole
 
 
-def busiest_lane_s(stage: tuple[str, ...], epoch: EpochObserved) -> float:
+def busiest_lane_s(stage: tuple[str, ...], epoch: CommittedEpoch) -> float:
     """Return the seconds that the busiest lane was busy in one stage of an epoch."""
     # lanes by executors and their numbers of lanes, which components mostly have in common
     busy: dict[tuple[tuple[str, ...], tuple[int, ...]], FloatArray] = {}
     for name in stage:
-        load, assignment = epoch.outcome.loads.get(name), epoch.assignments.get(name)
-        if load is None or assignment is None or not len(load.key_groups):
+        load, plan = epoch.outcome.loads.get(name), epoch.plans.get(name)
+        if load is None or plan is None or not len(load.key_groups):
             continue
+        assignment = plan.assignment
         lane = assignment.flat_lanes()[load.key_groups]
         sums = np.bincount(lane, load.busy_s, sum(assignment.lanes)).astype(np.float64, copy=False)
         lanes = assignment.executors, assignment.lanes

@@ -27,7 +27,7 @@ from godwit.model.errors import GodwitError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.adapt.interfaces import EpochObserved
+    from godwit.adapt.interfaces import CommittedEpoch
     from godwit.planning.arrays import FloatArray
 
 STREAM: Final = "stream"
@@ -156,9 +156,9 @@ class StreamRecorder:
 
     def __init__(self) -> None:
         self._epochs: deque[tuple[float, ...]] = deque(maxlen=_EPOCHS)
-        self._latest: EpochObserved | None = None
+        self._latest: CommittedEpoch | None = None
 
-    def observe(self, epoch: EpochObserved, topology: Topology, now_s: float) -> None:
+    def observe(self, epoch: CommittedEpoch, topology: Topology, now_s: float) -> None:
         """Add a committed epoch, if it had input and was measured."""
         outcome = epoch.outcome
         if outcome.batch is None or not outcome.loads:
@@ -193,9 +193,9 @@ class StreamRecorder:
             epoch=latest.outcome.epoch,
             topology=topology,
             assignments={
-                name: latest.assignments[name]
+                name: latest.plans[name].assignment
                 for name in topology.components
-                if name in latest.assignments
+                if name in latest.plans
             },
             epochs=EpochColumns(**dict(zip(_COLUMNS, columns, strict=True))),
         )

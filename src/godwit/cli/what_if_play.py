@@ -39,7 +39,7 @@ from godwit.cluster.simulated import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from godwit.adapt import Controller, EpochObserved
+    from godwit.adapt import CommittedEpoch, Controller
     from godwit.cli.what_if_stream import MeasuredStream, MeasuredTime
     from godwit.model.latency import LatencyHistogram
 
@@ -133,7 +133,7 @@ class _Metered:
         """Pass the begin of an epoch to the controller."""
         self._controller.begun(rows, backlog_rows)
 
-    def observe(self, epoch: EpochObserved) -> None:
+    def observe(self, epoch: CommittedEpoch) -> None:
         """Pass a committed epoch to the controller, and add up its work."""
         self._controller.observe(epoch)
         if self._simulation.now_s() >= self._since_s:

@@ -18,7 +18,7 @@ from godwit.adapt.statistics import Statistics
 from godwit.planning import Limits, Problem
 
 if TYPE_CHECKING:
-    from godwit.adapt import EpochObserved
+    from godwit.adapt import CommittedEpoch
     from godwit.adapt.interfaces import MeasuredProblem
 
 TERMS = Terms(max_load_distance=0.1, even_enough=0.02, horizon_s=100.0, seconds_per_byte=1e-8)
@@ -122,7 +122,7 @@ class Observing:
     def begun(self, rows: int, backlog_rows: int | None) -> None:
         pass
 
-    def observe(self, epoch: EpochObserved) -> None:
+    def observe(self, epoch: CommittedEpoch) -> None:
         self._statistics.observe(epoch, 0.5)
 
     def step(self) -> None: ...

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.unit.adapt.test_scaling import situation
 
-from godwit.adapt import EpochObserved, Topology
+from godwit.adapt import CommittedEpoch, Topology
 from godwit.adapt.cost_benefit import SelectedMoves
 from godwit.adapt.interfaces import MeasuredProblem
 from godwit.adapt.judging import BalanceJudge, Judge
@@ -17,7 +17,7 @@ from godwit.adapt.latency_model import StageLoad
 from godwit.adapt.planning import Planned
 from godwit.adapt.scaling import WantedExecutors
 from godwit.adapt.statistics import Statistics
-from godwit.migration import EpochOutcome, KeyGroupLoad
+from godwit.migration import ComponentView, EpochOutcome, KeyGroupLoad
 from godwit.model import events
 from godwit.model.assignment import even_assignment
 from godwit.planning import Problem
@@ -185,7 +185,8 @@ def period(*busy_ms: float, rows: int = 10_000, assignment: Assignment = EVEN) -
             cpu_ms=np.array(busy_ms), state_bytes=np.zeros(4, np.int64),
         )  # fmt: skip
         outcome = EpochOutcome(epoch=number, batch=number, rows_in=4 * rows, loads={"sum": load})
-        statistics.observe(EpochObserved(outcome=outcome, assignments={"sum": at}, took_s=1.0), 1.0)
+        plans = {"sum": ComponentView(assignment=at)}
+        statistics.observe(CommittedEpoch(outcome=outcome, plans=plans, took_s=1.0), 1.0)
     return statistics.close(2.0)
 
 

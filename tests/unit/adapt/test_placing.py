@@ -168,7 +168,7 @@ def observed(
     )
     for _ in range(epochs):
         plans = {component.name: plan for component in flow.components}
-        policy.observe(FlowEpoch(outcome=outcome, flow=flow, plans=plans))
+        policy.observe(FlowEpoch(outcome=outcome, took_s=0.0, flow=flow, plans=plans))
     return policy, told
 
 

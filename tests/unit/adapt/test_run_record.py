@@ -9,9 +9,9 @@ import pytest
 from tests.support.journal_story import assignment
 
 import godwit as gw
-from godwit.adapt import EpochObserved
+from godwit.adapt.policy import FlowEpoch
 from godwit.adapt.run_record import RunRecorder
-from godwit.migration import EpochOutcome, LoadSummary
+from godwit.migration import ComponentView, EpochOutcome, LoadSummary
 from godwit.web.heat import moved_placement
 from godwit.web.page_state import PageState, reduced
 
@@ -25,9 +25,13 @@ def flow() -> Any:
     return made.compiled()
 
 
-def observed(epoch: int, **assignments: Any) -> EpochObserved:
-    return EpochObserved(
-        outcome=EpochOutcome(epoch=epoch, batch=epoch), assignments=assignments, took_s=0.1
+def committed(flow: Any, epoch: int, **assignments: Any) -> FlowEpoch:
+    return FlowEpoch(
+        outcome=EpochOutcome(epoch=epoch, batch=epoch),
+        plans={name: ComponentView(assignment=at) for name, at in assignments.items()},
+        took_s=0.1,
+        at_s=float(epoch),
+        flow=flow,
     )
 
 
@@ -37,11 +41,11 @@ def test_the_graph_is_told_at_first_when_it_changes_and_now_and_then(flow: Any) 
     record = RunRecorder(lambda kind, _: noted.append((at, kind)))
     here = assignment(0, 0, 0, 0, 1, 1, 1, 1)
     for at in range(600):
-        record.committed(flow, observed(at, by_plane=here), float(at))
+        record.committed(committed(flow, at, by_plane=here))
     assert [epoch for epoch, kind in noted if kind == "flow"] == [0, 256, 512]
     assert [epoch for epoch, kind in noted if kind == "placement"] == [0]
     at = 600
-    record.committed(flow.with_plan(flow.physical_plan), observed(600, by_plane=here), 600.0)
+    record.committed(committed(flow.with_plan(flow.physical_plan), 600, by_plane=here))
     assert noted[-1] == (600, "flow")
 
 
@@ -55,7 +59,7 @@ def test_key_groups_that_changed_place_are_told_and_no_others(flow: Any) -> None
         assignment(0, 1, 0, 0, 2, 1, 1, 1, version=3, executors=("a", "b", "c")),
     )
     for epoch, placement in enumerate(placements):
-        record.committed(flow, observed(epoch, by_plane=placement), float(epoch))
+        record.committed(committed(flow, epoch, by_plane=placement))
     told = [entry for entry in noted if "placement" in entry]
     assert [entry["placement"]["epoch"] for entry in told] == [0, 2, 3]
     second = told[1]["placement"]["components"]["by_plane"]
@@ -78,7 +82,7 @@ def test_key_groups_that_changed_place_are_told_and_no_others(flow: Any) -> None
 def test_loads_that_are_not_due_are_not_told(flow: Any) -> None:
     noted: list[str] = []
     record = RunRecorder(lambda kind, _: noted.append(kind))
-    record.committed(flow, observed(0), 0.0)
+    record.committed(committed(flow, 0))
     record.loads(None)
     assert "load" not in noted
     record.loads(LoadSummary(epoch=0, epochs=1, loads={}))

@@ -130,7 +130,7 @@ class Story:
             streams=streams,
             watermarks={"rows": self.at},
         )
-        self.policy.observe(FlowEpoch(outcome=outcome, flow=self.flow, plans=plans))
+        self.policy.observe(FlowEpoch(outcome=outcome, took_s=0.0, flow=self.flow, plans=plans))
         return next(iter(self.policy.propose(0.0)), None)
 
     @property

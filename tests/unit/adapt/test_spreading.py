@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ def epoch_of(flow: CompiledFlow, works: dict[int, tuple[int, int, int]], total: 
     )
     work = {"j": OperatorWork(total=total, keys=keys)}
     outcome = EpochOutcome(epoch=0, batch=0, rows_in=10, key_work=work)
-    return FlowEpoch(outcome=outcome, flow=flow, plans={"j": plan})
+    return FlowEpoch(outcome=outcome, took_s=0.0, flow=flow, plans={"j": plan})
 
 
 class Deciding:
@@ -246,7 +247,10 @@ class Story:
                 for c in batch.columns
             ]
             self.found.update(zip(*values, strict=True))
-        self.policies.observe(outcome, self.run.flow, plans)
+        epoch = FlowEpoch(
+            outcome=outcome, plans=plans, took_s=0.0, at_s=time.time(), flow=self.run.flow
+        )
+        self.policies.observe(epoch)
 
     @property
     def pairs(self) -> Counter[tuple[Any, ...]]:

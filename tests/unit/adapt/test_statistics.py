@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.adapt import EpochObserved, Topology
+from godwit.adapt import CommittedEpoch, Topology
 from godwit.adapt.planning import measured_problem, resource_usage
 from godwit.adapt.settings import Means
 from godwit.adapt.statistics import PeriodStatistics, Statistics
@@ -44,12 +44,12 @@ def epoch(
     backlog: int | None = None,
     figures: bool = True,
     batch: int | None = 0,
-) -> EpochObserved:
+) -> CommittedEpoch:
     each = [rows // 4] * 4
     loads = {"sum": load(each, [r * 1.0 for r in each])} if figures else {}
-    return EpochObserved(
+    return CommittedEpoch(
         outcome=EpochOutcome(epoch=number, batch=batch, rows_in=rows, loads=loads),
-        assignments={"sum": assignment},
+        plans={"sum": ComponentView(assignment=assignment)},
         took_s=took_s,
         backlog_rows=backlog,
     )
@@ -102,7 +102,8 @@ def test_nothing_older_than_the_period_counts_but_sizes_of_state() -> None:
 def test_sizes_of_state_that_nothing_touched_are_those_known_at_the_start() -> None:
     statistics = Statistics(ONE, 0.0, {"sum": {0: 55, 3: 77}})
     outcome = EpochOutcome(epoch=0, batch=0, rows_in=2, loads={"sum": load([1, 1], [1.0, 1.0])})
-    seen = EpochObserved(outcome=outcome, assignments={"sum": PLACES}, took_s=1.0)
+    plans = {"sum": ComponentView(assignment=PLACES)}
+    seen = CommittedEpoch(outcome=outcome, plans=plans, took_s=1.0)
     statistics.observe(seen, 1.0)
     component = statistics.close(1.0).components["sum"]
     assert component.state_bytes.tolist() == [100.0, 100.0, 0.0, 77.0]
@@ -196,7 +197,7 @@ def test_the_bottleneck_is_the_resource_of_which_the_greatest_share_is_used() ->
     traffic = EpochOutcome(
         epoch=0, batch=0, rows_in=400, loads=seen.outcome.loads, traffic={"sum": sent}
     )
-    statistics.observe(EpochObserved(outcome=traffic, assignments=seen.assignments, took_s=1.0), 1)
+    statistics.observe(CommittedEpoch(outcome=traffic, plans=seen.plans, took_s=1.0), 1)
     period = statistics.close(1.0)
     assert bottleneck(period, Means()) == "time"
     assert bottleneck(period, Means(link_bytes_per_s=3e6)) == "network"

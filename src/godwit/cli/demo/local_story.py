@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import godwit as gw
-from godwit.adapt import EpochObserved
+from godwit.adapt.policy import FlowEpoch
 from godwit.adapt.run_record import RunRecorder
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.storage import CheckpointStorage
@@ -130,9 +130,9 @@ class _Run(LocalRun):
         self, outcome: EpochOutcome, plans: Mapping[str, ComponentView], took_s: float
     ) -> None:
         """Write the places of key groups, and loads, to the journal."""
-        assignments = {name: plan.assignment for name, plan in plans.items()}
-        observed = EpochObserved(outcome=outcome, assignments=assignments, took_s=took_s)
-        self._record.committed(self.flow, observed, time.time())
+        self._record.committed(
+            FlowEpoch(outcome=outcome, plans=plans, took_s=took_s, at_s=time.time(), flow=self.flow)
+        )
         self._record.loads(self.conductor.recent_load.due_summary())
 
     def delivered(

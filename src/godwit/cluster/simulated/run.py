@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from godwit.adapt import Control, Controller
-from godwit.adapt.interfaces import EpochObserved, Topology
+from godwit.adapt.interfaces import CommittedEpoch, Topology
 from godwit.adapt.stream_record import STREAM, StreamRecorder
 from godwit.cluster.simulated.cluster import Executors
 from godwit.cluster.simulated.flow import SimulatedFlow
@@ -312,9 +312,9 @@ class Simulation:
         """Add the epoch to the history, and let the controller observe it."""
         work = self._work
         self.history.epochs.append(self._record_epoch(work, self._began_s, self._left))
-        observed = EpochObserved(
+        observed = CommittedEpoch(
             outcome=outcome,
-            assignments={n: p.plan.assignment for n, p in work.components.items()},
+            plans={name: part.plan for name, part in work.components.items()},
             took_s=work.took_s,
             backlog_rows=self._held_back,
         )

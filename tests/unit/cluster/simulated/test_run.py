@@ -28,7 +28,7 @@ from godwit.model.errors import InvalidProblemError
 from godwit.model.events import EpochCommitted
 
 if TYPE_CHECKING:
-    from godwit.adapt.interfaces import EpochObserved
+    from godwit.adapt.interfaces import CommittedEpoch
     from godwit.migration import EpochOutcome
     from godwit.model.latency import LatencyHistogram
 
@@ -196,7 +196,7 @@ class Noting:
     def begun(self, rows: int, backlog_rows: int | None) -> None:
         pass
 
-    def observe(self, epoch: EpochObserved) -> None:
+    def observe(self, epoch: CommittedEpoch) -> None:
         self.outcomes.append(epoch.outcome)
 
     def delivered(self, latency: LatencyHistogram) -> None:

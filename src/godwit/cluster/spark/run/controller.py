@@ -27,7 +27,7 @@ from godwit.model import events
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from godwit.adapt import Control, EpochObserved, ExecutorPool
+    from godwit.adapt import CommittedEpoch, Control, ExecutorPool
     from godwit.checkpoint.records import BatchRef
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.migration import Conductor
@@ -129,7 +129,7 @@ class ControllerThread:
 
     def epoch_committed(
         self,
-        epoch: EpochObserved,
+        epoch: CommittedEpoch,
         batch: BatchRef | None = None,  # the epoch's micro-batch
         rows: int = 0,  # of the micro-batch
     ) -> None:
@@ -141,8 +141,8 @@ class ControllerThread:
         self._tasks.put(lambda: self._controller.delivered(latency))
 
     def _with_backlog(
-        self, epoch: EpochObserved, batch: BatchRef | None, rows: int
-    ) -> EpochObserved:
+        self, epoch: CommittedEpoch, batch: BatchRef | None, rows: int
+    ) -> CommittedEpoch:
         """Return the epoch with the sources' backlog in rows: reported, or estimated from files.
 
         Unchanged if the backlog is unknown. `rows`: rows that the epoch read.

@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import StateId
     from godwit.engine.sharing import PaneMeter
     from godwit.engine.spreading import SpreadOrders
-    from godwit.migration import ComponentView, Conductor, EpochOutcome
+    from godwit.migration import Conductor
     from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow
 
@@ -136,37 +137,25 @@ class OperatorPolicies:
         """Record a user's regrouping, which policies do not reverse for a while."""
         self._by_hand = regrouping
 
-    def observe(
-        self, outcome: EpochOutcome, flow: CompiledFlow, plans: Mapping[str, ComponentView]
-    ) -> None:
-        """Pass a committed epoch to the policies, with the flow and plans that it ran under.
+    def observe(self, epoch: FlowEpoch) -> None:
+        """Pass a committed epoch to the policies.
 
         Errors of a policy are reported, not raised: the epoch is committed, and has to be
         delivered.
         """
-        self._guard(self._run_policies, outcome, flow, plans)
+        self._guard(self._run_policies, epoch)
 
-    def _run_policies(
-        self, outcome: EpochOutcome, flow: CompiledFlow, plans: Mapping[str, ComponentView]
-    ) -> None:
+    def _run_policies(self, epoch: FlowEpoch) -> None:
         """Pass an epoch to the policies, and carry out their proposals."""
         with self._lock:
-            now_s, self._flow = time.time(), flow
+            now_s, self._flow = epoch.at_s, epoch.flow
             with self._conductor.locked() as conductor:
                 speeds = [speed for speed in conductor.copies_bytes_per_s if speed]
                 if self._by_hand and conductor.ended_regrouping(self._by_hand) is None:
                     self._overrides.record_ongoing(self._regrouped, now_s)
                 else:
                     self._by_hand = ""
-            self._loop.observe(
-                FlowEpoch(
-                    outcome=outcome,
-                    at_s=now_s,
-                    flow=flow,
-                    plans=plans,
-                    copies_bytes_per_s=max(speeds, default=None),
-                )
-            )
+            self._loop.observe(replace(epoch, copies_bytes_per_s=max(speeds, default=None)))
             self._loop.step(now_s)
 
     def respect(self, operators: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from godwit.adapt import EpochObserved
+from godwit.adapt.policy import FlowEpoch
 from godwit.adapt.run_record import RunRecorder
 from godwit.checkpoint.collection import collect_garbage
 from godwit.cluster.spark.run.repartitioning import Repartitioning
@@ -278,18 +278,20 @@ class SparkRun:
         """Observe an epoch that is committed and not delivered yet."""
         batch = self.epochs.batch
         of_frames = None if batch is None else self.cluster.source.committed(outcome.rows_in)
-        observed = EpochObserved(
+        epoch = FlowEpoch(
             outcome=outcome,
-            assignments={name: plan.assignment for name, plan in plans.items()},
+            plans=plans,
             took_s=took_s,
             committed_s=None if self.controller is None else self.controller.now_s(),
+            at_s=time.time(),
+            flow=self.flow,
         )
         if self.controller is not None:
             self.controller.epoch_committed(
-                observed, None if of_frames is None else batch, of_frames or 0
+                epoch, None if of_frames is None else batch, of_frames or 0
             )
-        self._record.committed(self.flow, observed, time.time())
-        self.policies.observe(outcome, self.flow, plans)
+        self._record.committed(epoch)
+        self.policies.observe(epoch)
         if (proposed := self.policies.take_repartitioning()) is not None:
             self.repartitioning.begin_proposed(proposed)
         with self.conductor.locked() as conductor:

@@ -14,7 +14,7 @@ import pytest
 from tests.oracles.controlled import Part, World
 from tests.support.controls import control_of
 
-from godwit.adapt import EpochObserved
+from godwit.adapt import CommittedEpoch
 from godwit.adapt.interfaces import topology_of
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.records import BatchRef
@@ -89,7 +89,7 @@ class Run:
 
     def epoch(self) -> None:
         """Run an epoch, as Spark's driver does beside the controller."""
-        seen: list[EpochObserved] = []
+        seen: list[CommittedEpoch] = []
         hands_over: Any = SimpleNamespace(observe=seen.append, step=lambda: None)
         self.world.control = hands_over
         with self.conductor.locked():
@@ -167,13 +167,13 @@ def test_what_the_controller_moves_gives_way_to_what_somebody_wants_by_hand() ->
 def test_files_that_lie_there_count_as_rows_that_are_held_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[EpochObserved] = []
+    seen: list[CommittedEpoch] = []
     monkeypatch.setattr("godwit.adapt.Controller.observe", lambda _self, epoch: seen.append(epoch))
     run = Run()
     try:
         batch = files_taken(tmp_path, taken=2, lying=3)
-        observed = EpochObserved(
-            outcome=EpochOutcome(epoch=0, batch=0, rows_in=50), assignments={}, took_s=1.0
+        observed = CommittedEpoch(
+            outcome=EpochOutcome(epoch=0, batch=0, rows_in=50), plans={}, took_s=1.0
         )
         run.controlling.epoch_committed(observed, batch, 50)
         until(lambda: bool(seen))
@@ -186,13 +186,13 @@ def test_files_that_lie_there_count_as_rows_that_are_held_back(
 def test_where_both_kinds_of_sources_are_mixed_files_count_beside_what_own_sources_hold_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[EpochObserved] = []
+    seen: list[CommittedEpoch] = []
     monkeypatch.setattr("godwit.adapt.Controller.observe", lambda _self, epoch: seen.append(epoch))
     run = Run()
     run.controlling.backlog_rows = lambda: 7
     try:
-        observed = EpochObserved(
-            outcome=EpochOutcome(epoch=0, batch=0, rows_in=80), assignments={}, took_s=1.0
+        observed = CommittedEpoch(
+            outcome=EpochOutcome(epoch=0, batch=0, rows_in=80), plans={}, took_s=1.0
         )
         run.controlling.epoch_committed(
             observed

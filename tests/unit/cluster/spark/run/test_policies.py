@@ -78,7 +78,8 @@ class Story:
 
     def observe(self, rows: int) -> None:
         outcome = EpochOutcome(epoch=0, batch=0, rows_in=10, streams={("a", "b"): (rows, rows)})
-        self.deciding.observe(outcome, self.flow, {})
+        epoch = FlowEpoch(outcome=outcome, took_s=0.0, at_s=time.time(), flow=self.flow, plans={})
+        self.deciding.observe(epoch)
 
 
 def test_operators_that_send_each_other_much_are_fused_and_the_event_says_why(
