@@ -125,7 +125,8 @@ def test_epochs_are_handed_over_and_key_groups_move() -> None:
 
         def moved() -> bool:
             run.epoch()
-            return bool(run.told(events.MigrationFinished))
+            # The controller tells of a decision once it has begun to carry it out.
+            return all(map(run.told, (events.MigrationFinished, events.RebalancingStarted)))
 
         until(moved)
         assert run.told(events.RebalancingStarted)[0].planner == "flux"
