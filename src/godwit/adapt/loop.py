@@ -31,6 +31,7 @@ from godwit.adapt.rebalancing import LaneBalancing, LaneChange, Rebalance, Rebal
 from godwit.adapt.resizing import Resizing
 from godwit.adapt.statistics import Statistics
 from godwit.model import events
+from godwit.model.decision_events import ManualChange
 from godwit.planning import metrics
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class Controller:
 
     def scaled_by_hand(self) -> None:
         """Record a manual override of the number of executors."""
-        self._overrides.record(["scaling"], self._clock.now_s())
+        self._overrides.record([ManualChange.SCALING], self._clock.now_s())
 
     @property
     def memory(self) -> ControllerMemory:
@@ -279,7 +280,7 @@ class Controller:
             name: _IN_MIGRATION if c.migration else "it was migrated by hand"
             for name, c in view.components.items()
             if (c.migration and c.migration not in own)
-            or self._overrides.holds(f"migration of {name}", now_s)
+            or self._overrides.holds(ManualChange.MIGRATION.of(name), now_s)
         }
         self._joined_after = None
         planning = self._planning
@@ -330,9 +331,9 @@ class Controller:
         """
         if self._settings.scaling_model is None:
             return
-        if self._overrides.holds("scaling", now_s):
+        if self._overrides.holds(ManualChange.SCALING, now_s):
             reason = "the number of executors was set by hand"
-            yield Proposal(subject="scaling", reason=reason)
+            yield Proposal(subject=ManualChange.SCALING.value, reason=reason)
             return
 
         def trial(draining: frozenset[str]) -> list[Planned]:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from godwit.adapt.interfaces import CommittedEpoch
 from godwit.model import events
+from godwit.model.decision_events import ManualChange
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import check_number
 
@@ -170,9 +171,9 @@ class ManualOverrides:
         self._drained: frozenset[str] = frozenset()
 
     def record(self, decisions: Iterable[str], now_s: float) -> None:
-        """Record and announce decisions of a user, named as in `ManualOverrideRespected.what`."""
+        """Record and announce decisions of a user, as texts of `ManualChange`."""
         until_s = now_s + self._respect_s
-        for name in decisions:
+        for name in map(str, decisions):
             self._until_s[name] = until_s
             self._announce(events.ManualOverrideRespected, what=name, until_s=until_s)
 
@@ -193,19 +194,20 @@ class ManualOverrides:
         moved = {name for name in begun if begun[name] > self._begun.get(name, 0)}
         moved.update(name for name, c in view.components.items() if c.by_hand)
         self._begun = begun
-        self.record_ongoing((f"migration of {name}" for name in sorted(moved)), now_s)
+        self.record_ongoing(map(ManualChange.MIGRATION.of, sorted(moved)), now_s)
         drained = view.draining - set(own_draining)
         for executor in sorted(drained - self._drained):
             until_s = now_s + self._respect_s
-            what = f"draining of {executor}"
+            what = ManualChange.DRAINING.of(executor)
             self._announce(events.ManualOverrideRespected, what=what, until_s=until_s)
         self._drained = drained
 
     def restore_from_event(self, event: events.Event, now_s: float) -> None:
         """Restore an override from an event of an earlier run; other events are ignored."""
-        if not isinstance(event, events.ManualOverrideRespected) or event.what.startswith("drain"):
-            return
-        self.restore({event.what: event.until_s}, now_s)
+        if isinstance(event, events.ManualOverrideRespected) and (
+            ManualChange.DRAINING.name_in(event.what) is None
+        ):
+            self.restore({event.what: event.until_s}, now_s)
 
     def restore(self, until_s: Mapping[str, float], now_s: float) -> None:
         """Restore the overrides of an earlier run: decision → time until which it holds."""
@@ -214,18 +216,14 @@ class ManualOverrides:
             self._until_s[what] = max(self._until_s.get(what, most_s), most_s)
 
     def holds(self, decision: str, now_s: float) -> bool:
-        """Return whether the override of a decision, such as ``"scaling"``, is still valid."""
+        """Return whether the override of a decision, a text of `ManualChange`, is still valid."""
         return self._until_s.get(decision, now_s) > now_s
 
     def operators(self, now_s: float) -> frozenset[str]:
         """Return the operators whose components were chosen by hand."""
-        prefix = "components of "
-        regrouped = (
-            name.removeprefix(prefix)
-            for name, until_s in self._until_s.items()
-            if name.startswith(prefix) and until_s > now_s
-        )
-        return self._stated.union(regrouped)
+        held = (what for what, until_s in self._until_s.items() if until_s > now_s)
+        regrouped = map(ManualChange.COMPONENTS.name_in, held)
+        return self._stated.union(name for name in regrouped if name is not None)
 
     def seconds_left(self, now_s: float) -> Mapping[str, float]:
         """Return decision made by hand → seconds for which its override is still valid."""

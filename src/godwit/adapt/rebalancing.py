@@ -27,6 +27,7 @@ from godwit.adapt.policy import Proposal
 from godwit.migration import LanesRequested, MigrationRequested
 from godwit.migration.placement import with_newcomers
 from godwit.model import events
+from godwit.model.decision_events import ManualChange
 from godwit.model.durations import seconds
 from godwit.model.errors import GodwitError, InvalidPlanError
 from godwit.planning.cores.intra_executor import balance_lanes
@@ -395,7 +396,7 @@ class LaneBalancing:
                 name: view.components[name].assignment
                 for name in stage
                 if name in view.components
-                and not self._overrides.holds(f"migration of {name}", now_s)
+                and not self._overrides.holds(ManualChange.MIGRATION.of(name), now_s)
             }
             if max((max(a.lanes) for a in places.values()), default=0) < 2:
                 continue

@@ -36,6 +36,7 @@ from godwit.adapt.latency_model import busy_share, least_busy, predicted_latency
 from godwit.adapt.policy import Hysteresis, Proposal
 from godwit.adapt.scaling import WantedExecutors, at_rate
 from godwit.model import events
+from godwit.model.decision_events import ManualChange
 from godwit.model.errors import GodwitError, InvalidControlError
 from godwit.planning import metrics
 
@@ -273,7 +274,7 @@ class Pace:
         return ScalingStep(kind="in", executors=roomy)
 
 
-_SCALING = "scaling"
+_SCALING = ManualChange.SCALING.value
 _TOO_LITTLE = 1.25
 """Factor above the rate that a decision was made for by which it was made for too little."""
 _AT_REST = 3

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.adapt.policy import Hysteresis, Proposal, check_epoch_settings
+from godwit.model.decision_events import ManualChange
 from godwit.model.errors import InvalidFlowError, InvalidPlanError, MigrationError
 from godwit.model.frames import user_class
 from godwit.model.key_work import OperatorWork
@@ -171,7 +172,7 @@ class SpreadHotKeys:
             return
         self._standing.clear()
         for name, period in self._periods.items():
-            if not self._overrides.holds(f"hot keys of {name}", epoch.at_s):
+            if not self._overrides.holds(ManualChange.HOT_KEYS.of(name), epoch.at_s):
                 self._evaluate(name, period, epoch)
         self._periods, self._epochs = {name: _Period() for name in self._orders}, 0
 
@@ -221,7 +222,7 @@ class SpreadHotKeys:
             before, after = sides.work_of_part(now.rows, now.columns), sides.work_of_part(*shape)
             relief = sides.copied_rows(now.rows, now.columns) if grid == WHOLE else before - after
             self._standing[name, key_hash] = Proposal(
-                subject=f"hot keys of {name}",
+                subject=ManualChange.HOT_KEYS.of(name),
                 change=SpreadKeyOver(operator=name, hash=key_hash, key=key, grid=grid),
                 reason=f"it has {share:.2f} times the work of a lane",
                 gain=relief / self._settings.epochs,  # in rows an epoch

@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from godwit.adapt.policy import Hysteresis, Proposal, Regroup, check_epoch_settings
 from godwit.model import events
+from godwit.model.decision_events import ManualChange
 from godwit.model.durations import Duration, microseconds
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow
     from godwit.planning.splitting import Choice, WindowLayout
 
-_SUBJECT: Final = "components of "
 _BYTE_LATENCY_MS: Final = 10 / 2**20
 """Time to bring a byte of state to another executor, where none was measured."""
 _BYTE_MS: Final = 80 / 2**20
@@ -461,7 +461,7 @@ class SplitOrCombine:
 
     def answered(self, proposal: Proposal) -> None:
         """Drop a proposal that was carried out or rejected."""
-        self._forget(proposal.subject.removeprefix(_SUBJECT))
+        self._forget(ManualChange.COMPONENTS.name_in(proposal.subject) or "")
 
     def _layout(self, flow: CompiledFlow, part: ConsolidatePart) -> tuple[WindowLayout | None, int]:
         """Return the present layout of windows, and the levels that the two-phase layout adds."""
@@ -493,7 +493,7 @@ class SplitOrCombine:
             relieved_ms=choice.relieved_ms / metered.epochs,
         )
         self._standing[name] = Proposal(
-            subject=_SUBJECT + name,
+            subject=ManualChange.COMPONENTS.of(name),
             change=Regroup(
                 components=components_for(flow, part, choice.layout), plan=flow.physical_plan
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003  events are read by the types of their fields
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from godwit.model.event import Event
 from godwit.model.wording import counted, human_bytes
@@ -586,6 +587,25 @@ class PlanAbandoned(Decision):
     reason: str
 
     _TEXT = "plan for {event.component} abandoned: {event.reason}"
+
+
+class ManualChange(StrEnum):
+    """Kinds of changes by hand that the controller leaves alone for a while."""
+
+    MIGRATION = "migration"  # of a component
+    COMPONENTS = "components"  # of an operator
+    HOT_KEYS = "hot keys"  # of a join or process
+    DRAINING = "draining"  # of an executor
+    SCALING = "scaling"
+
+    def of(self, name: str) -> str:
+        """Return the change of what has this name, as text."""
+        return f"{self} of {name}"
+
+    def name_in(self, what: str) -> str | None:
+        """Return the name in a text of `of`; ``None`` if that is of another kind."""
+        kind, _, name = what.partition(" of ")
+        return name if kind == self else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from godwit.engine.outcomes import state_bytes
 from godwit.engine.regrouping import RegroupingPlan, plan_regrouping
 from godwit.migration import Bounds, Regrouping
 from godwit.model import events
+from godwit.model.decision_events import ManualChange
 from godwit.model.errors import GodwitError
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class OperatorPolicies:
                 if self._own and conductor.ended_regrouping(self._own) is None:
                     conductor.cancel(self._own, "somebody regroups by hand")
             self._own = self._by_hand = ""
-            self._regrouped = tuple(f"components of {name}" for name in operators)
+            self._regrouped = tuple(map(ManualChange.COMPONENTS.of, operators))
             if self._policies:
                 self._overrides.record(self._regrouped, time.time())
             yield self._record_manual
@@ -161,8 +162,7 @@ class OperatorPolicies:
     def respect(self, operators: Iterable[str]) -> None:
         """Record that a person has chosen the columns of operators, which policies leave alone."""
         if self._policies:
-            what = [f"components of {name}" for name in operators]
-            self._overrides.record(what, time.time())
+            self._overrides.record(map(ManualChange.COMPONENTS.of, operators), time.time())
 
     def take_repartitioning(self) -> Proposal | None:
         """Return the decided change of an operator's columns, and clear it; ``None`` if none is."""
@@ -178,7 +178,7 @@ class OperatorPolicies:
             if not self._divide_key(change, "asked for", {}):
                 return False
             if self._policies:
-                self._overrides.record([f"hot keys of {change.operator}"], time.time())
+                self._overrides.record([ManualChange.HOT_KEYS.of(change.operator)], time.time())
             return True
 
     def _divide_key(self, change: SpreadKeyOver, reason: str, numbers: Mapping[str, float]) -> bool:
