@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -64,8 +65,10 @@ def add_sim_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     size = Size()
+    firsts = {name: (make.__doc__ or "").splitlines()[0] for name, make in SCENARIOS.items()}
     stories = "; ".join(
-        f"{name}: {(make.__doc__ or '').splitlines()[0]}" for name, make in SCENARIOS.items()
+        f"{name}: {re.sub('^Return the scenario (in which|of) ', '', first).rstrip('.')}"
+        for name, first in firsts.items()
     )
     parser.add_argument("scenario", choices=[*SCENARIOS], metavar="SCENARIO", help=stories)
     for name, what in (
