@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from statistics import median
 
 from experiments.paper3.checkout import use_benchmarks
 from godwit.cli.reproduce.figure import (
@@ -141,7 +142,7 @@ def figure12(run: FigureRun) -> FigureResult:
     use_benchmarks()
     from benchmarks.windows.regrouping import spent_ms
 
-    keys, rounds = run.pick((50_000, 5), (300_000, 7))
+    keys, rounds = run.pick((200_000, 7), (300_000, 9))
     shares = run.pick((0.0, 0.5, 1.0), (0.0, 0.25, 0.5, 0.75, 1.0))
     took: dict[tuple[str, float], list[float]] = {}
     for turn in range(rounds):
@@ -151,15 +152,13 @@ def figure12(run: FigureRun) -> FigureResult:
                 with tempfile.TemporaryDirectory() as directory:
                     spent = spent_ms(Path(directory), keys, share, strategy)
                 took.setdefault((name, share), []).append(spent)
-    over = {
-        (name, share): 100 * (min(times) / min(took[name, 0.0]) - 1)  # what disturbs can only add
-        for (name, share), times in took.items()
-    }
+    nothing = median(ms for (_, share), times in took.items() for ms in times if not share)
+    over = {key: 100 * (median(times) / nothing - 1) for key, times in took.items()}
     rows: list[Row] = [
         {"strategy": name, "share": 100 * share, "overhead": percent}
         for (name, share), percent in over.items()
     ]
-    apart = [abs(over["instant", s] - over["disruptive", s]) for s in shares]
+    apart = [abs(max(over["instant", s], 0) - max(over["disruptive", s], 0)) for s in shares]
     return FigureResult(
         rows=rows,
         checks=(
@@ -168,5 +167,10 @@ def figure12(run: FigureRun) -> FigureResult:
             at_most("instant migration of all of it costs little in all",
                     over["instant", 1.0], 30.0, unit="%"),
         ),
-        notes=("CPU times are the least of few rounds on the machine at hand",),
+        notes=(
+            (
+                "CPU times are medians of few rounds on the machine at hand; an executor without "
+                "key groups costs less than one with few, which counts as no overhead"
+            ),
+        ),
     )  # fmt: skip
