@@ -175,7 +175,6 @@ class Driver:
                 plans,
                 view=self.conductor.view,
                 copies=self.conductor.copies,
-                executors=self.executors,
                 times=told,
             )
         with self.part("encode"):

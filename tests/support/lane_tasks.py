@@ -6,7 +6,7 @@ import pickle
 import socket
 import threading
 from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from godwit.cluster.spark.resident.channel import ChannelError, connect
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 PATIENCE_S = 120.0
-TWO = tuple(Place(executor=f"local-{i}", lane=0, location=None) for i in range(2))
+TWO = tuple((f"local-{i}", 0) for i in range(2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Threads:
 
     answers: Callable[[int, Work], LaneAnswer]
     host: str = "127.0.0.1"
-    executor_of: Callable[[Place], str] = attrgetter("executor")
+    executor_of: Callable[[Place], str] = itemgetter(0)
     missing: frozenset[int] = frozenset()  # numbers of tasks that never come
     endpoint: Endpoint | None = None
     cancelled: bool = False

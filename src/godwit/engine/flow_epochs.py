@@ -175,7 +175,6 @@ class FlowEpochs(Generic[RowsT]):
             plans,
             view=conductor.view,
             copies=conductor.copies,
-            executors=self.cluster.executors,
             times=self._epoch_times,
         )
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from godwit.checkpoint.entries import EntryLayout
     from godwit.checkpoint.records import SegmentRef
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.engine.cluster import Executor
     from godwit.engine.settings import Lanes
     from godwit.migration import ComponentView, Copies, ProtocolView
     from godwit.operators.operator import KeyedOperator
@@ -44,29 +43,19 @@ if TYPE_CHECKING:
 IntArray = npt.NDArray[np.int64]
 
 
-def places_of(
-    plans: Mapping[str, ComponentView], executors: Mapping[str, Executor]
-) -> tuple[Place, ...]:
-    """Return the places (executor, lane) of an epoch's lane tasks, in order.
+def places_of(plans: Mapping[str, ComponentView]) -> tuple[Place, ...]:
+    """Return the places of an epoch's lane tasks, in order.
 
     Every lane that owns a key group has a task.
     """
-    used: dict[tuple[str, int], None] = {}
+    used: dict[Place, None] = {}
     for name in sorted(plans):
         assignment = plans[name].assignment
         width = max(assignment.lanes)
         owned = np.bincount(assignment.executor_of * width + assignment.lane_of)
         for e, lane in (divmod(place, width) for place in np.flatnonzero(owned).tolist()):
             used[assignment.executors[e], lane] = None
-    order = sorted(used, key=lambda pair: (len(pair[0]), pair[0], pair[1]))
-    return tuple(
-        Place(
-            executor=executor,
-            lane=lane,
-            location=executors[executor].location if executor in executors else None,
-        )
-        for executor, lane in order
-    )
+    return tuple(sorted(used, key=lambda place: (len(place[0]), *place)))
 
 
 def operator_instruction(
@@ -90,7 +79,7 @@ def operator_instruction(
     """Return the instruction for one operator's lanes in the next epoch."""
     assignment = plan.assignment
     num_key_groups = assignment.num_key_groups
-    index = {(place.executor, place.lane): i for i, place in enumerate(places)}
+    index = {place: i for i, place in enumerate(places)}
     of_lane = np.full((len(assignment.executors), max(assignment.lanes)), -1, np.int32)
     for e, executor in enumerate(assignment.executors):
         for lane in range(assignment.lanes[e]):
@@ -195,11 +184,10 @@ class Instructor:
         *,
         view: ProtocolView,
         copies: Copies,
-        executors: Mapping[str, Executor],
         times: Mapping[str, EpochTime],
     ) -> EpochInstruction:
         """Return the instruction of an epoch; the caller holds the conductor's lock."""
-        places = places_of(plans, executors)
+        places = places_of(plans)
         instructions: dict[str, OperatorInstruction] = {}
         with self._log.lock:
             for component in self._flow.components:

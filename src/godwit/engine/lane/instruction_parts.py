@@ -66,9 +66,9 @@ class InstructionParts:
     @classmethod
     def of(cls, instruction: EpochInstruction) -> InstructionParts:
         """Return an epoch's instruction in parts, each sent only to the executor that needs it."""
-        names = list(dict.fromkeys(place.executor for place in instruction.places))
+        names = list(dict.fromkeys(executor for executor, _ in instruction.places))
         number = {name: i for i, name in enumerate(names)}
-        executor_of = np.array([number[place.executor] for place in instruction.places], np.int64)
+        executor_of = np.array([number[name] for name, _ in instruction.places], np.int64)
         split = [_split_by_executor(own, executor_of, len(names)) for own in instruction.operators]
         parts = cls(
             pickle.dumps(_pack_routes(instruction)),
@@ -87,10 +87,10 @@ class InstructionParts:
     def for_place(self, place: int) -> EpochInstruction:
         """Return the instruction for lane number `place`, with the state chains of its executor."""
         routes = self.without_states
-        executor = routes.places[place].executor
+        executor, _ = routes.places[place]
         if executor not in self._whole:
             own = _DECODER.decode(self.packed_own[executor])
-            is_own = np.array([place.executor == executor for place in routes.places])
+            is_own = np.array([name == executor for name, _ in routes.places])
             self._whole[executor] = replace(
                 routes,
                 operators=tuple(

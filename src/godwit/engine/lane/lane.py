@@ -123,7 +123,7 @@ class _Lane:
         self, flow: LaneFlow, instruction: EpochInstruction, level: int, place: int
     ) -> None:
         self.flow, self.instruction, self.level, self.place = flow, instruction, level, place
-        expected = instruction.places[place].executor
+        expected, _ = instruction.places[place]
         self.report = LaneReport(level=level, place=place, executor=current_executor(expected))
         self.started_s = time.perf_counter()
         self.files = LaneFiles(
@@ -329,7 +329,7 @@ class _Lane:
         key group is processed only if all of the operator's states of it are up to date.
         """
         epoch, operator = self.instruction, member.operator
-        num_key_groups = len(instruction.places)
+        num_key_groups, (_, lane) = len(instruction.places), epoch.places[self.place]
         gone = operator.expired_entries(instruction.time.closed)
         needed = (touched & ~instruction.suspended) | (instruction.resumed & here)
         if operator.reads_all_keys(instruction.time):
@@ -351,7 +351,7 @@ class _Lane:
                 floor=state.floor,
                 load=instruction.load,
                 recover=partial(recover_chains, epoch.storage, state.recorded_as, epoch.epoch - 1),
-                homes=np.full(num_key_groups, epoch.places[self.place].lane, np.int32),
+                homes=np.full(num_key_groups, lane, np.int32),
                 gone=gone,
             )
         if cold.any() and operator.needs_state(instruction.time):
@@ -474,7 +474,8 @@ class _Lane:
     def _measure_sending(self, blobs: Iterator[Blob], passed_on: PassedOn) -> Iterator[Blob]:
         """Yield payloads for the exchange; add the CPU time and bytes of sending to `passed_on`."""
         passed_on.exchanged = True
-        places, here = self.instruction.places, self.instruction.places[self.place].executor
+        places = self.instruction.places
+        here, _ = places[self.place]
         while True:
             cpu = time.process_time()
             blob = next(blobs, None)
@@ -482,7 +483,7 @@ class _Lane:
             if blob is None:
                 return
             place, payload = blob
-            if payload[0] in (ROWS, PARTIAL) and places[place].executor != here:
+            if payload[0] in (ROWS, PARTIAL) and places[place][0] != here:
                 passed_on.crossed_bytes += len(payload)
             yield blob
 

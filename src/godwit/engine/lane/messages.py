@@ -21,7 +21,7 @@ from godwit.model.key_groups import NO_LOAD, NO_PAIRS, KeyGroupLoad, KeyGroupPai
 from godwit.operators.windows.event_time import NO_ARRIVALS, NO_TIME, NOTHING_DUE, Arrivals, Due
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     import numpy.typing as npt
 
@@ -34,22 +34,8 @@ if TYPE_CHECKING:
     from godwit.operators.windows.event_time import EpochTime, WindowWork
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """One lane task: its executor, and the lane's number there."""
-
-    executor: str
-    lane: int
-    location: str | None
-
-    def __reduce__(self) -> tuple[Callable[..., Place], tuple[str, int, str | None]]:
-        # There is one for every lane, in what every lane gets.
-        return _decode_place, (self.executor, self.lane, self.location)
-
-
-def _decode_place(executor: str, lane: int, location: str | None) -> Place:
-    """Decode the place of a lane task."""
-    return Place(executor=executor, lane=lane, location=location)
+Place: TypeAlias = tuple[str, int]
+"""One lane task: its executor, and the lane's number there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.messages import (
     EpochInstruction,
     OperatorInstruction,
-    Place,
     StateInstruction,
 )
 
@@ -65,7 +64,7 @@ def instruction_of(root: Path) -> EpochInstruction:
         epoch=5,
         flow=0,
         run_id="run",
-        places=tuple(Place(executor=e, lane=lane, location=None) for e, lane in places),
+        places=tuple(places),
         operators=(
             OperatorInstruction(
                 level=1,
@@ -124,8 +123,8 @@ def test_routes_and_own_floors_are_those_of_the_whole(tmp_path: Path) -> None:
             assert packed.dtype == expected.dtype
             assert packed.tolist() == expected.tolist()
         assert own.waiting_from == {4: 3}
-        executor = whole.places[place].executor
-        here = np.array([whole.places[p].executor == executor for p in of_all.places.tolist()])
+        executor, _ = whole.places[place]
+        here = np.array([whole.places[p][0] == executor for p in of_all.places.tolist()])
         floor = own.states[0].floor
         assert floor[here].tolist() == of_all.states[0].floor[here].tolist()
         assert (floor[~here] > 64).all()  # nothing there is brought forward

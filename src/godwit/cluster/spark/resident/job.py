@@ -80,7 +80,7 @@ class LaneJob:
         on_failed: Callable[[LaneJob, str], None],  # not called once `end` was
     ) -> None:
         self.places = tuple(places)
-        self.lane_of = {(place.executor, place.lane): n for n, place in enumerate(places)}
+        self.lane_of = {place: n for n, place in enumerate(places)}
         self.pids: dict[int, int] = {}  # lane → process
         self.ready_after_ms = 0.0
         self._flow, self._tasks, self._patience_s = flow, tasks, patience_s
@@ -134,7 +134,7 @@ class LaneJob:
         """
         attempt, parts = next(self._attempts), InstructionParts.of(instruction)
         places = instruction.places
-        lanes = [self.lane_of[place.executor, place.lane] for place in places]
+        lanes = [self.lane_of[place] for place in places]
         boxes: list[list[bytes]] = [list(payloads.get(at, ())) for at in range(len(places))]
         reports: list[LaneReport] = []
         for level in range(1, instruction.levels + 1):
@@ -147,7 +147,7 @@ class LaneJob:
                         attempt=attempt,
                         level=level,
                         place=at,
-                        instruction=parts.for_executor(places[at].executor) if level == 1 else None,
+                        instruction=parts.for_executor(places[at][0]) if level == 1 else None,
                         payloads=due,
                         bytes_at_most=_BYTES_ON // len(places),
                     )
@@ -214,8 +214,8 @@ class LaneJob:
 
     def _lane_lost(self, lane: int, error: Exception) -> LaneLostError:
         """Return the error that the connection to lane number `lane` failed."""
-        place = self.places[lane]
-        return LaneLostError(f"lane {place.lane} of executor {place.executor}: {error}")
+        executor, number = self.places[lane]
+        return LaneLostError(f"lane {number} of executor {executor}: {error}")
 
     # -- its end ----------------------------------------------------------------------------------
 
@@ -302,11 +302,11 @@ class LaneJob:
         executor, pid = pickle.loads(channel.receive())  # noqa: S301  it knows the secret
         if lane >= len(self.places):
             raise ChannelError("there is no such lane")
-        place = self.places[lane]
-        if executor != place.executor:
+        planned, _ = self.places[lane]
+        if executor != planned:
             channel.close()
             self._fail(
-                f"Spark placed a lane of executor {place.executor} on {executor}, since no "
+                f"Spark placed a lane of executor {planned} on {executor}, since no "
                 "core there was free"
             )
             return
@@ -375,12 +375,13 @@ class SparkTasks:
         *,
         group: str,
         description: str,
+        locate: Callable[[str], str | None],  # returns how Spark names an executor as a location
         # that wait for the jobs; ``None``: whoever runs them does. A new thread costs a new
         # connection to the JVM.
         threads: DaemonPool | None = None,
     ) -> None:
         self._spark, self._group, self._description = spark, group, description
-        self._threads = threads
+        self._locate, self._threads = locate, threads
         conf = spark.getConf()
         self.host = _plain_host(conf.get("spark.driver.host", "")) or "127.0.0.1"
         self._bind = _plain_host(conf.get("spark.driver.bindAddress", "")) or self.host
@@ -414,7 +415,8 @@ class SparkTasks:
         """Run the tasks as a Spark job of this thread."""
         self._spark.setLocalProperty("spark.scheduler.pool", _POOL)
         self._spark.setJobGroup(self._group, self._description)
-        stage = on_executors([place.location for place in places], lane, self._spark)
+        locations = [self._locate(executor) for executor, _ in places]
+        stage = on_executors(locations, lane, self._spark)
         fetch(python_rdd(stage, self._spark), self._spark)
 
     def cancel(self) -> None:

@@ -90,7 +90,7 @@ def serve_lane(
     except ChannelError:
         return  # the driver does not wait for this task any more
     try:
-        channel.send(pickle.dumps((current_executor(place.executor), os.getpid())))
+        channel.send(pickle.dumps((current_executor(place[0]), os.getpid())))
         serve(channel, lane_flow)
     except ChannelError:
         pass

@@ -87,7 +87,7 @@ class ResidentLanes:
         job = self._job
         if job is None or job.state != "ready":
             return {}
-        return {(job.places[n].executor, job.places[n].lane): pid for n, pid in job.pids.items()}
+        return {job.places[n]: pid for n, pid in job.pids.items()}
 
     # -- epochs -----------------------------------------------------------------------------------
 

@@ -73,6 +73,11 @@ class SparkCluster:
         self.epoch_lanes: EpochLanes | None = None
         """Lanes started before the rows of an epoch are chosen; none where lanes stay."""
 
+    def location_of(self, executor: str) -> str | None:
+        """Return how Spark names an executor as a location; ``None`` for one that is gone."""
+        live = self.executors.get(executor)
+        return None if live is None else live.location
+
     def run_stages(
         self, instruction: EpochInstruction, batch: SourceBatch[DataFrame] | None
     ) -> list[LaneReport]:
@@ -83,7 +88,7 @@ class SparkCluster:
         secured = None
         if batch is not None and self.source.has_log:
             secured = self.beside.submit(self.source.force_log, batch.ref)
-        used = [place.executor for place in instruction.places]
+        used = [executor for executor, _ in instruction.places]
         try:
             with self.lost.cancel_if_lost(used, self.executors):
                 rows = None if batch is None else self.source.read(batch, instruction)
@@ -93,6 +98,7 @@ class SparkCluster:
                     instruction,
                     self.spark,
                     self.resident or self.epoch_lanes,
+                    locate=self.location_of,
                     jobs=self.lost.spark_jobs,
                     by_files=self._by_files,
                 )

@@ -41,11 +41,11 @@ _IN_ONE_PROCESS: Final = "local-"  # executors of Spark's local mode, which shar
 
 def store_local(blobs: Iterable[Blob], instruction: EpochInstruction) -> Iterator[Blob]:
     """Write large payloads for lanes of this executor to files; yield their places, or payloads."""
-    here = current_executor(instruction.places[0].executor)
+    here = current_executor(instruction.places[0][0])
     in_one_process = here.startswith(_IN_ONE_PROCESS)
     directory: Path | None = None
     for place, payload in blobs:
-        there = instruction.places[place].executor
+        there, _ = instruction.places[place]
         near = there == here or (in_one_process and there.startswith(_IN_ONE_PROCESS))
         if not near or len(payload) < _MIN_BYTES:
             yield place, payload
@@ -90,7 +90,7 @@ def _directory(instruction: EpochInstruction, executor: str) -> Path:
 
 def remove_earlier(instruction: EpochInstruction) -> None:
     """Delete this executor's files of earlier epochs; called by every lane of the first level."""
-    executor = current_executor(instruction.places[0].executor)
+    executor = current_executor(instruction.places[0][0])
     root = local_store_root(instruction.local_dir, instruction.run_id, executor)
     with suppress(OSError):  # mostly there is no such directory
         _remove_earlier(root / "exchange", instruction.epoch)

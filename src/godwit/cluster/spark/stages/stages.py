@@ -170,6 +170,7 @@ def run_stages(
     spark: SparkContext,
     waiting: ResidentLanes | EpochLanes | None = None,
     *,
+    locate: Callable[[str], str | None],  # returns how Spark names an executor as a location
     jobs: Callable[[], AbstractContextManager[None]] = nullcontext,  # Spark's run inside
     by_files: bool = True,  # large payloads for the sender's own executor go by files
 ) -> list[LaneReport]:
@@ -192,7 +193,9 @@ def run_stages(
         else:
             waiting.yield_cores()
     with jobs():
-        return _run_jobs(source, arrived, program, instruction, spark, by_files=by_files)
+        return _run_jobs(
+            source, arrived, program, instruction, spark, locate=locate, by_files=by_files
+        )
 
 
 def _run_jobs(
@@ -202,13 +205,14 @@ def _run_jobs(
     instruction: EpochInstruction,
     spark: SparkContext,
     *,
+    locate: Callable[[str], str | None],
     by_files: bool,
 ) -> list[LaneReport]:
     """Run an epoch's stages as Spark jobs; return reports, or raise `FilesLostError`.
 
     See `run_stages`.
     """
-    locations = [place.location for place in instruction.places]
+    locations = [locate(executor) for executor, _ in instruction.places]
     places = len(locations)
     tasks = () if source is None else source.tasks
     parts = InstructionParts.of(instruction)

@@ -12,14 +12,13 @@ from godwit.cluster.spark.resident import epoch_lanes as module
 from godwit.cluster.spark.resident.channel import ChannelError
 from godwit.cluster.spark.resident.epoch_lanes import EpochLanes
 from godwit.engine.cluster import AttemptLostError
-from godwit.engine.lane.messages import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from godwit.cluster.spark.resident.lane_task import LaneAnswer, Work
 
-THREE = (*TWO, Place(executor="local-2", lane=0, location=None))
+THREE = (*TWO, ("local-2", 0))
 
 
 class Jobs(Threads):

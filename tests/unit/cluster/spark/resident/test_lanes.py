@@ -20,7 +20,6 @@ from godwit.cluster.spark.resident.job import LaneJob
 from godwit.cluster.spark.resident.lane_task import LaneAnswer, Work
 from godwit.cluster.spark.resident.lanes import ResidentLanes
 from godwit.engine.cluster import AttemptLostError
-from godwit.engine.lane.messages import Place
 from godwit.model import events
 
 if TYPE_CHECKING:
@@ -211,7 +210,7 @@ def test_nobody_waits_for_a_lane_once_its_executor_is_lost(
 
 
 def test_lanes_at_other_places_are_started_when_places_change() -> None:
-    three = (*TWO, Place(executor="local-2", lane=0, location=None))
+    three = (*TWO, ("local-2", 0))
     with story(*(Threads(answers=lambda _, w: answer(w)) for _ in range(2))) as s:
         s.epoch(0)
         assert s.epoch(1, levels=2) is not None

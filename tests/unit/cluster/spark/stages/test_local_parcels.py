@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -15,8 +15,10 @@ from godwit.cluster.spark.stages.local_parcels import (
     remove_earlier,
     store_local,
 )
-from godwit.engine.lane.messages import Place
 from godwit.engine.lane.wire import split_by_level
+
+if TYPE_CHECKING:
+    from godwit.engine.lane.messages import Place
 
 HERE, THERE = "1", "2"
 LARGE = bytes([0, 3]) + b"r" * local_parcels._MIN_BYTES
@@ -30,9 +32,7 @@ class Instruction:
     local_dir: str
     epoch: int = 7
     run_id: str = "abcdef012345-0123456789ab"
-    places: tuple[Place, ...] = tuple(
-        Place(executor=name, lane=0, location=None) for name in (HERE, THERE)
-    )
+    places: tuple[Place, ...] = tuple((name, 0) for name in (HERE, THERE))
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def test_an_epoch_without_large_payloads_removes_files_too(tmp_path: Path) -> No
 
 
 def test_executors_of_local_mode_share_a_disk(tmp_path: Path) -> None:
-    places = tuple(Place(executor=f"local-{i}", lane=0, location=None) for i in range(2))
+    places = tuple((f"local-{i}", 0) for i in range(2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local_parcels, "current_executor", lambda expected: expected)
         told = Instruction(local_dir=str(tmp_path), places=places)
