@@ -27,7 +27,7 @@ from benchmarks.options import read_options
 
 from godwit.store.changes import Changes
 from godwit.store.columns import StateSchema
-from godwit.store.local_store import LocalStore
+from godwit.store.local_store import LocalState
 
 SCHEMA = StateSchema(
     pa.schema([("key", pa.string())]),
@@ -82,7 +82,7 @@ def changes_of(touched: Touched, epoch: int, key_groups: int) -> Changes:
 
 def time_table(root: Path, everything: Touched, epochs: list[Touched], key_groups: int) -> Any:
     """Median seconds of load, of find and read, and of apply."""
-    state = LocalStore(root).state("benchmark", SCHEMA, key_groups)
+    state = LocalState(root, "benchmark", SCHEMA, key_groups)
     homes, all_groups = np.zeros(key_groups, np.int32), np.arange(key_groups)
     state.refresh(all_groups)
     start = perf_counter()

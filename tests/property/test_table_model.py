@@ -36,7 +36,7 @@ from godwit.model.errors import StorageFullError
 from godwit.store.changes import Changes, EntryRange
 from godwit.store.columns import StateSchema
 from godwit.store.image import TableImage
-from godwit.store.local_store import LocalStore
+from godwit.store.local_store import LocalState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -128,7 +128,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        self.state = LocalStore(self.root).state("operator", self.schema, NUM_KEY_GROUPS)
+        self.state = LocalState(self.root, "operator", self.schema, NUM_KEY_GROUPS)
 
     def hash_of(self, key: Key) -> int:
         text = repr(bits(key)).encode()

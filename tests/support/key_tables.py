@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from godwit.store.changes import Changes
 from godwit.store.columns import StateSchema
-from godwit.store.local_store import LocalStore
+from godwit.store.local_store import LocalState
 from godwit.store.table import StateTable
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from godwit.store.columns import Rows
-    from godwit.store.local_store import LocalState
 
 COUNTS = StateSchema(
     pa.schema([("key", pa.string())]),
@@ -170,7 +169,7 @@ def look_up(table: OneKeyGroup, keys: list[Any]) -> list[tuple[Any, ...] | None]
 
 def state_in(root: Path | str, operator: str = "op", schema: StateSchema = COUNTS) -> LocalState:
     """Open an operator's state as another process would."""
-    return LocalStore(root).state(operator, schema, NUM_KEY_GROUPS)
+    return LocalState(root, operator, schema, NUM_KEY_GROUPS)
 
 
 def group_of(key: Any) -> int:

@@ -40,15 +40,19 @@ KeyGroups = npt.NDArray[np.int64]
 
 
 class LocalState:
-    """State of the key groups of one operator; get one from `LocalStore.state`.
+    """Copies of one state's key groups, in the local store at `root`.
 
-    What `versions`, `look_up`, `scan` and the rest say of a key group counts from the last
-    `refresh` that named it.
+    Cheap to construct; keeps the tables it has opened. Make one in each process, after any fork.
+    Damaged tables, or of another schema, are discarded. What `versions`, `look_up`, `scan` and the
+    rest say of a key group counts from the last `refresh` that named it.
     """
 
-    def __init__(self, path: Path, schema: StateSchema, num_key_groups: int) -> None:
+    def __init__(
+        self, root: str | Path, name: str, schema: StateSchema, num_key_groups: int
+    ) -> None:
         self.schema, self.num_key_groups = schema, num_key_groups
-        self._path = path  # directory of the tables; created when the first is written
+        # directory of the tables; created when the first is written
+        self._path = Path(root) / _file_name(name)
         self._fd: int | None = None  # of the file of locks
         self._close: weakref.finalize[[int], LocalState] | None = None
         self._tables: dict[int, StateTable] = {}
@@ -297,29 +301,10 @@ class LocalState:
 _MAX_NAME = 200  # file systems take names of up to 255 bytes
 
 
-class LocalStore:
-    """Tables of one run of one application on one executor.
-
-    Cheap to construct; keeps the tables it has opened.  Make one in each process, after any fork.
-    """
-
-    def __init__(self, root: str | Path) -> None:
-        self.root = Path(root)
-        self._states: dict[str, LocalState] = {}
-
-    def state(self, operator: str, schema: StateSchema, num_key_groups: int) -> LocalState:
-        """Return an operator's state here; damaged tables, or of another schema, are discarded."""
-        state = self._states.get(operator)
-        if state is None or (state.schema, state.num_key_groups) != (schema, num_key_groups):
-            path = self.root / _file_name(operator)
-            state = self._states[operator] = LocalState(path, schema, num_key_groups)
-        return state
-
-
-def _file_name(operator: str) -> str:
-    """Return a unique directory name for an operator, valid on any file system."""
-    name = "op=" + quote(operator, safe="")
+def _file_name(state: str) -> str:
+    """Return a unique directory name for a state, valid on any file system."""
+    name = "op=" + quote(state, safe="")
     if len(name) <= _MAX_NAME:
         return name
-    digest = hashlib.blake2b(operator.encode(), digest_size=16).hexdigest()
+    digest = hashlib.blake2b(state.encode(), digest_size=16).hexdigest()
     return f"{name[: _MAX_NAME - len(digest)]}#{digest}"

@@ -11,7 +11,7 @@ from tests.support.manual_run import ManualRun
 from godwit.engine.copies import warm_copies
 from godwit.engine.instructions import state_instruction
 from godwit.model.key_groups import key_group_mask
-from godwit.store.local_store import LocalStore
+from godwit.store.local_store import LocalState
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,10 +32,15 @@ def told(run: ManualRun, floor: int) -> StateInstruction:
     )
 
 
-def warm(run: ManualRun, store: LocalStore, key_groups: list[int], floor: int) -> dict[int, int]:
+def local_in(path: Path, run: ManualRun) -> LocalState:
+    operator = run.flow.operators[0]
+    return LocalState(path / "elsewhere", str(operator.states[0]), operator.schema, N)
+
+
+def warm(run: ManualRun, local: LocalState, key_groups: list[int], floor: int) -> dict[int, int]:
     instruction, layout = told(run, floor), run.lane_flow.operators[0].states["state"]
     return warm_copies(
-        store.state(str(instruction.state), layout.schema, N),
+        local,
         key_groups,
         instruction,
         layout=layout,
@@ -50,13 +55,10 @@ def test_a_copy_is_warmed_from_nothing_and_brought_forward_later(tmp_path: Path)
     for snapshots in ((), (3,), ()):
         run.snapshots = snapshots
         run.play({0: rows_of(rng, 200, 60)})
-    store = LocalStore(tmp_path / "elsewhere")
-    assert warm(run, store, [3, 5], -1) == {3: 2, 5: 2}
+    local = local_in(tmp_path, run)
+    assert warm(run, local, [3, 5], -1) == {3: 2, 5: 2}
     run.play({0: rows_of(rng, 200, 60)})
-    assert warm(run, store, [5], 2) == {5: 3}
-
-    operator = run.flow.operators[0]
-    local = store.state(str(operator.states[0]), operator.schema, N)
+    assert warm(run, local, [5], 2) == {5: 3}
     assert local.versions.tolist() == [-1, -1, -1, 2, -1, 3, -1, -1]
     held = local.scan(np.array([5]))
     found = dict(zip(held.keys["k"].to_pylist(), held.values["n"].to_pylist(), strict=True))
@@ -68,9 +70,7 @@ def test_a_copy_is_warmed_from_nothing_and_brought_forward_later(tmp_path: Path)
 def test_a_copy_that_is_dropped_is_gone_and_the_others_stay(tmp_path: Path) -> None:
     run, rng = ManualRun(flow_of(summed, N), tmp_path, {"a": 1}), np.random.default_rng(0)
     run.play({0: rows_of(rng, 200, 60)})
-    store = LocalStore(tmp_path / "elsewhere")
-    warm(run, store, [1, 2], -1)
-    operator = run.flow.operators[0]
-    local = store.state(str(operator.states[0]), operator.schema, N)
+    local = local_in(tmp_path, run)
+    warm(run, local, [1, 2], -1)
     local.drop(np.array([1, 7]))
     assert np.flatnonzero(local.versions >= 0).tolist() == [2]

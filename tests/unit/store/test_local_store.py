@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from tests.support.key_tables import (
     BLOBS,
-    COUNTS,
     NUM_KEY_GROUPS,
     change,
     group_of,
@@ -25,7 +24,7 @@ from tests.support.key_tables import (
 
 from godwit.model.errors import EpochFailedError
 from godwit.store.image import TableImage
-from godwit.store.local_store import LocalState, LocalStore
+from godwit.store.local_store import LocalState
 
 if TYPE_CHECKING:
     from godwit.store.table import StateTable
@@ -62,14 +61,6 @@ def test_nothing_is_written_before_there_is_state(tmp_path: Path) -> None:
     assert look_up_in(state, ["a"]) == [None]
     state.drop(ALL)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_state_is_one_object_for_as_long_as_its_schema_stays(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    state = store.state("op", COUNTS, 4)
-    assert store.state("op", COUNTS, 4) is state
-    assert store.state("op", BLOBS, 4) is not state
-    assert store.state("other", COUNTS, 4) is not state
 
 
 def test_one_call_changes_many_key_groups(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from godwit.cluster.local.stages import add_splits, run_lanes, ship_rows
 from godwit.engine.cluster import Executor, SourceBatch
 from godwit.engine.copies import receive_copies, send_copies, warm_copies, warm_states
 from godwit.engine.flow_epochs import FlowEpochs
-from godwit.engine.lane.executor import local_store, local_store_root
+from godwit.engine.lane.executor import local_state, local_store_root
 from godwit.engine.lane.lane_flow import lane_flow
 from godwit.engine.lane.source_side import check_repeated_reads
 from godwit.engine.loop import EpochLoop
@@ -440,9 +440,9 @@ class LocalRun:
 
     def _local_state(self, executor: str, state: StateId) -> LocalState:
         """Return one state in the local store of an executor."""
-        store = local_store(local_store_root(self._settings.local_path, self.run_id, executor))
+        root = local_store_root(self._settings.local_path, self.run_id, executor)
         schema = self.epochs.instructor.layout_of(state).schema
-        return store.state(str(state), schema, self.flow.num_key_groups)
+        return local_state(root, str(state), schema, self.flow.num_key_groups)
 
 
 def staged_rows(

@@ -14,10 +14,13 @@ import stat
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from godwit.model.errors import LocalStoreError
-from godwit.store.local_store import LocalStore
+from godwit.store.local_store import LocalState
+
+if TYPE_CHECKING:
+    from godwit.store.columns import StateSchema
 
 _ID: Final = re.compile(r"[0-9a-f]{1,64}")
 _EXECUTOR: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
@@ -80,18 +83,31 @@ def local_store_root(local_dir: str | None, run_id: str, executor: str) -> Path:
     return Path(local_dir) / f"godwit-{query}" / run / executor
 
 
-_stores: dict[Path, LocalStore] = {}
+_stores: dict[Path, dict[str, LocalState]] = {}
+"""Directory of a local store → name of a state → its copies there, as this process has them."""
 
 
-def local_store(root: Path) -> LocalStore:
-    """Return the local store at `root`: the same object for the life of this process."""
+def local_state(root: Path, name: str, schema: StateSchema, num_key_groups: int) -> LocalState:
+    """Return the copies of a state in the local store at `root`.
+
+    The same object for the life of this process, as long as the schema stays.
+    """
+    states = open_local_store(root)
+    state = states.get(name)
+    if state is None or (state.schema, state.num_key_groups) != (schema, num_key_groups):
+        state = states[name] = LocalState(root, name, schema, num_key_groups)
+    return state
+
+
+def open_local_store(root: Path) -> dict[str, LocalState]:
+    """Return the states of the local store at `root`; claim its directory when it is first used."""
     store = _stores.get(root)
     if store is None:
         claim_local_store(root)
         for known in list(_stores):
             if known.parent != root.parent:
                 del _stores[known]
-        store = _stores[root] = LocalStore(root)
+        store = _stores[root] = {}
     return store
 
 

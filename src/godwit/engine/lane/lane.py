@@ -26,7 +26,7 @@ import pyarrow as pa
 from godwit.checkpoint.entries import BatchCache, StateRows, read_chain
 from godwit.checkpoint.hydration import bring_forward, recover_chains
 from godwit.columns.digest import RowsDigest
-from godwit.engine.lane.executor import current_executor, local_store, local_store_root
+from godwit.engine.lane.executor import current_executor, local_state, local_store_root
 from godwit.engine.lane.files import LaneFiles
 from godwit.engine.lane.lane_flow import shipments
 from godwit.engine.lane.messages import LaneReport, OperatorReport, PassedOn
@@ -66,6 +66,7 @@ from godwit.plan.grouping import keeps_keys
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import numpy.typing as npt
 
@@ -80,7 +81,7 @@ if TYPE_CHECKING:
     from godwit.plan.maps import ArrowMap
     from godwit.plan.staging import StagedSink
     from godwit.store.changes import EntryRange
-    from godwit.store.local_store import LocalState, LocalStore
+    from godwit.store.local_store import LocalState
 
 
 def run_lane(
@@ -170,14 +171,14 @@ class _Lane:
         `by_operator`: operator number → its payloads.
         """
         epoch = self.instruction
-        store = local_store(local_store_root(epoch.local_dir, epoch.run_id, self.report.executor))
+        root = local_store_root(epoch.local_dir, epoch.run_id, self.report.executor)
         for member, own in zip(self.flow.operators, epoch.operators, strict=True):
             if own.level != self.level:
                 continue
             arrived = [*by_operator.get(member.index, ()), *self.handed_over.pop(member.index, ())]
             arrived.sort(key=lambda item: item[0].sort_key)
             self._stage_left_out(member, arrived)
-            output = self._process(member, own, arrived, store)
+            output = self._process(member, own, arrived, root)
             if output is not None:
                 yield from self._emit(member, output)
 
@@ -211,7 +212,7 @@ class _Lane:
         member: LaneOperator,
         instruction: OperatorInstruction,
         arrived: Sequence[tuple[Header, Payload]],
-        store: LocalStore,
+        root: Path,  # of the local store
     ) -> pa.RecordBatch | None:
         """Bring an operator's state up to date, process its rows, and write the changes.
 
@@ -227,7 +228,7 @@ class _Lane:
         at_s = lap("decode", at_s)
         here = (instruction.places == self.place) & ~instruction.suspended
         cpu = time.process_time()
-        copies, cold = self._bring_forward(member, instruction, store, touched, here)
+        copies, cold = self._bring_forward(member, instruction, root, touched, here)
         applying_ms = (time.process_time() - cpu) * 1e3
         at_s = lap("apply", at_s)
         self._write_snapshots(operator, instruction, copies, here & ~cold)
@@ -262,7 +263,7 @@ class _Lane:
                 time=instruction.time,
                 epoch=self.instruction.epoch,
                 num_key_groups=len(instruction.places),
-                tables=self._broadcast_tables(member, instruction, store),
+                tables=self._broadcast_tables(member, instruction, copies),
                 broadcast=broadcast_rows(operator, arrived),
                 writes_tables=bool(operator.broadcasts)
                 and bool(
@@ -319,7 +320,7 @@ class _Lane:
         self,
         member: LaneOperator,
         instruction: OperatorInstruction,
-        store: LocalStore,
+        root: Path,  # of the local store
         touched: npt.NDArray[np.bool_],  # key groups that rows arrived for
         here: npt.NDArray[np.bool_],  # mask of the lane's key groups that are not suspended
     ) -> tuple[dict[StateId, LocalState], npt.NDArray[np.bool_]]:
@@ -338,7 +339,7 @@ class _Lane:
         cold = np.zeros(num_key_groups, np.bool_)
         for state in instruction.states:
             layout = member.states[state.state.state]
-            local = store.state(str(state.state), layout.schema, num_key_groups)
+            local = local_state(root, str(state.state), layout.schema, num_key_groups)
             copies[state.state] = local
             cold |= bring_forward(
                 local,
@@ -381,7 +382,10 @@ class _Lane:
                 self.files.write_snapshots(state.state, live)
 
     def _broadcast_tables(
-        self, member: LaneOperator, instruction: OperatorInstruction, store: LocalStore
+        self,
+        member: LaneOperator,
+        instruction: OperatorInstruction,
+        copies: Mapping[StateId, LocalState],  # of the operator's states
     ) -> dict[str, BroadcastTable]:
         """Return an operator's broadcast tables as of the last committed epoch."""
         by_state = {told.state.state: told for told in instruction.tables}
@@ -389,9 +393,9 @@ class _Lane:
             broadcast.name: committed_table(
                 broadcast,
                 by_state[broadcast.state],
-                member.states,
+                member.states[broadcast.state],
                 self.instruction.storage,
-                store,
+                copies[by_state[broadcast.state].state],
             )
             for broadcast in member.operator.broadcasts
         }

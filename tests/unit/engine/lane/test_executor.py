@@ -4,8 +4,14 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.key_tables import BLOBS, COUNTS
 
-from godwit.engine.lane.executor import claim_local_store, local_store, local_store_root
+from godwit.engine.lane.executor import (
+    claim_local_store,
+    local_state,
+    local_store_root,
+    open_local_store,
+)
 from godwit.model.errors import LocalStoreError
 
 if TYPE_CHECKING:
@@ -43,7 +49,7 @@ def test_a_planted_link_is_refused_and_what_it_points_to_stays(tmp_path: Path) -
     root = local_store_root(str(shared), RUN, "local-0")
     root.parent.parent.symlink_to(tmp_path / "precious")
     with pytest.raises(LocalStoreError, match="cannot be opened as a directory"):
-        local_store(root)
+        open_local_store(root)
     assert (precious / "file").exists()
 
 
@@ -96,3 +102,11 @@ def test_a_run_opens_no_table_that_an_earlier_one_left_behind(tmp_path: Path) ->
     claim_local_store(later)
     assert not earlier.exists()
     assert not any(later.rglob("*.table"))
+
+
+def test_a_state_is_one_object_for_as_long_as_its_schema_stays(tmp_path: Path) -> None:
+    root = local_store_root(str(tmp_path), RUN, "0")
+    state = local_state(root, "op", COUNTS, 4)
+    assert local_state(root, "op", COUNTS, 4) is state
+    assert local_state(root, "op", BLOBS, 4) is not state
+    assert local_state(root, "other", COUNTS, 4) is not state

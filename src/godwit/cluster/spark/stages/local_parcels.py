@@ -23,7 +23,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from godwit.engine.lane.executor import current_executor, local_store, local_store_root
+from godwit.engine.lane.executor import current_executor, local_store_root, open_local_store
 from godwit.model.errors import LocalStoreError
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ def open_stored(parcels: Iterable[bytes]) -> list[bytes] | None:
 def _directory(instruction: EpochInstruction, executor: str) -> Path:
     """Return the directory of an executor's payload files; delete files of earlier epochs."""
     root = local_store_root(instruction.local_dir, instruction.run_id, executor)
-    directory = local_store(root).root / "exchange"
+    open_local_store(root)
+    directory = root / "exchange"
     directory.mkdir(parents=True, exist_ok=True)
     _remove_earlier(directory, instruction.epoch)
     return directory

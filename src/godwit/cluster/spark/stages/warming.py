@@ -23,7 +23,7 @@ from godwit.cluster.spark.stages.exchange import (
     run_streamed,
 )
 from godwit.engine import copies
-from godwit.engine.lane.executor import current_executor, local_store, local_store_root
+from godwit.engine.lane.executor import current_executor, local_state, local_store_root
 from godwit.model.errors import GodwitError, MigrationError
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class CopyRequest:
 
     def local_state(self, executor: str) -> LocalState:
         """Return the state in the local store of an executor; called on that executor."""
-        store = local_store(local_store_root(self.local_dir, self.run_id, executor))
-        return store.state(str(self.state), self.schema, self.num_key_groups)
+        root = local_store_root(self.local_dir, self.run_id, executor)
+        return local_state(root, str(self.state), self.schema, self.num_key_groups)
 
 
 def warm_copies(
