@@ -70,7 +70,7 @@ _Sum = tuple[int, int, int]
 
 
 def _added(so_far: _Sum, part: npt.NDArray[Any] | int) -> _Sum:
-    """Return a sum with an array of 64-bit numbers or of bytes added, or a number of zeros."""
+    """Return a sum with `part` added: 64-bit numbers, bytes, or so many zeros as it says."""
     count, total, adler = so_far
     if isinstance(part, int):
         return count + part, total, adler
@@ -91,7 +91,10 @@ def _odd_numbers(count: int) -> npt.NDArray[np.uint64]:
 
 
 def _parts_to_digest(array: pa.Array) -> Iterator[npt.NDArray[Any] | int]:
-    """Yield a column's content as arrays of numbers or bytes, and as numbers of zeros."""
+    """Yield a column's null marks and content as arrays of 64-bit numbers or of bytes.
+
+    An integer n stands for n zeros.
+    """
     mask = mask_of(array)
     yield len(array) if mask is None else (~mask).astype(np.uint64)
     dtype = array.type

@@ -43,7 +43,7 @@ _offset = functools.lru_cache(maxsize=256)(dt.timezone)
 
 
 def with_offsets(values: list[Any], dtype: pa.DataType) -> list[Any]:
-    """Return a column's values; datetimes with a regional time zone get its UTC offset instead."""
+    """Return a column's values; in datetimes, a regional time zone is replaced by its offset."""
     if not _has_regions(dtype):
         return values
     if pa.types.is_timestamp(dtype):

@@ -43,7 +43,7 @@ class AsyncCalls:
         self._timeout_s, self._backoff_s = settings.timeout_s, settings.backoff_s
 
     def run(self, work: KeysToCall, meter: Meter) -> tuple[list[Any], list[int]]:
-        """Call the functions for every key; return emitted rows, and their count after each key."""
+        """Call the functions for every key; return emitted rows, and their total after each key."""
         loop, started_s = lane_loop(), time.perf_counter()
         meter.skip()
 

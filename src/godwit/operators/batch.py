@@ -221,7 +221,7 @@ class BatchProcess(KeyedOperator):
         values: pa.RecordBatch,
         removed: npt.NDArray[np.bool_],
     ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
-        """Add the dropped keys that have no new state to the positions and states of keys."""
+        """Append the keys that are only dropped to the keys (positions) and states to write."""
         others = removed.copy()
         others[positions] = False
         more = np.flatnonzero(others)

@@ -269,7 +269,7 @@ class CalledKey:
         self.timers, self.touched, self.dropped = list(timers), False, False
 
     def after_call(self, dropped: bool) -> None:
-        """Record the end of a call; one that dropped the key's state dropped its timers too."""
+        """Record the end of a call; if it `dropped` the key's state, delete its timers too."""
         self.dropped = dropped
         if dropped:
             self.timers.clear()
@@ -312,7 +312,7 @@ class Calls:
     clock: TimerClock | None  # what timers go by; None: there are none
 
     def run(self, work: KeysToCall, meter: Meter) -> tuple[list[Any], list[int]]:
-        """Call the functions for every key; return emitted rows, and their count after each key."""
+        """Call the functions for every key; return emitted rows, and their total after each key."""
         emitted: list[Any] = []
         ends: list[int] = []
         begin = 0
@@ -414,7 +414,7 @@ class Meter:
         self._since = _clocks()
 
     def end_key_group(self) -> None:
-        """Attribute the time since the last call of the meter to the next key group."""
+        """Attribute the time since the last call of the meter to the key group that just ended."""
         now = _clocks()
         self._laps.append(now - self._since)
         self._since = now
@@ -431,7 +431,7 @@ class Meter:
         self._since = _clocks()
 
     def add_by_bytes(self, blobs: pa.Array) -> None:
-        """Divide the time since the last record among key groups by the bytes of their states."""
+        """Divide the time since the last call among key groups, by bytes of states (`blobs`)."""
         now = _clocks()
         sizes = np.diff(boundaries_of(blobs)) + 1.0
         weights = np.add.reduceat(sizes, self._starts) if len(sizes) else sizes
@@ -477,7 +477,7 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 def timer_times(clock: TimerClock | None, time: EpochTime) -> tuple[int, int]:
-    """Return the times up to which timers fire before a key's rows, and after them."""
+    """Return the times (µs) up to which timers fire before a key's rows, and after them."""
     if clock == "event":
         return time.until, time.timers_until
     return time.clock, time.clock

@@ -112,14 +112,17 @@ class ComputeOperator(KeyedOperator):
         count: int,
         keys: Callable[[], pa.RecordBatch],  # returns the states' keys, for errors
     ) -> pa.RecordBatch:
-        """Aggregate raw rows into `count` partial states; `of_row`: the state of each row."""
+        """Aggregate raw rows into `count` partial states; `of_row`: number of each row's state.
+
+        `keys`: returns the key of each state, of which errors name one.
+        """
         with _naming_key(lambda: keys().select(self.keys.names)):
             return self._side_by_side(
                 result.update(result.create(count), of_row, rows, None) for result in self._results
             )
 
     def as_partials(self, data: OperatorInput) -> StateRows:
-        """Return an epoch's rows as partial states, which combined rows are already."""
+        """Return an epoch's rows as partial states; unchanged if their sender combined them."""
         rows = data.rows
         if data.is_partial:
             return rows
@@ -202,7 +205,7 @@ class ComputeOperator(KeyedOperator):
         )
 
     def _complete_output(self, entries: StateRows, num_key_groups: int) -> pa.RecordBatch:
-        """Return the result of every key (complete output); of a key's entries, the last counts."""
+        """Return the result of every key (complete output), from the last of its entries."""
         groups = group_rows(entries.hashes, entries.keys, num_key_groups)
         newest = pa.array(groups.order[groups.starts[1:] - 1])
         return self.finish(entries.keys.take(newest), entries.values.take(newest))

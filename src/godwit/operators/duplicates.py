@@ -105,7 +105,7 @@ class DropDuplicatesWithin(EventTimeOperator):
         return {**super().means, "within_us": self.within_us}
 
     def is_late(self, times: IntArray, closed: int) -> npt.NDArray[np.bool_]:
-        """Return whether rows are older than the watermark that earlier epochs acted on."""
+        """Return a mask of event times older than `closed`, the watermark of earlier epochs."""
         return times < closed
 
     def closes(self, time: EpochTime) -> bool:  # noqa: ARG002
@@ -160,7 +160,10 @@ class DropDuplicatesWithin(EventTimeOperator):
         state: StateView,
         closed: int,
     ) -> tuple[IntArray, IntArray]:
-        """Return key number and time of stored rows in the panes of new rows, or beside them."""
+        """Return key number and event time of stored rows in new rows' panes or adjacent panes.
+
+        `panes`: pane of each new row. `distinct`: key of each group.
+        """
         width = self.grid.width_us
         near = (panes[:, None] + np.array([-width, 0, width])).ravel()
         of = np.repeat(groups.of_row, 3)

@@ -52,7 +52,11 @@ class MergedProcess(DividesHotKeys, ProcessOperator):
         of_entries: Mapping[str, list[int]],
         *states: Any,
     ) -> None:
-        """Merge states of parts into `states`: a state for each key, which are known, the keys."""
+        """Merge the states of parts that hot keys give up into the states of the keys.
+
+        `merging`: state's name → its entries of parts. `of_entries`: likewise, the key number of
+        each entry. `states`: of each key its state, whether that was stored, and the key.
+        """
         of_keys: list[Any] = states[0]
         known: npt.NDArray[np.bool_] = states[1]
         keys: list[tuple[Any, ...]] = states[2]

@@ -82,7 +82,7 @@ class StateView(Protocol):
     def find(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
-        """Return a mask of the keys that have an entry, and the state columns of all."""
+        """Return a mask of the keys that have an entry, and a row of state columns per key."""
 
     def scan(self, entry_range: EntryRange | None = None) -> StateRows:
         """Return a copy of all entries, or of a range of event time, in arbitrary order."""
@@ -128,7 +128,10 @@ class OperatorInput:
         return self.states[STATE]
 
     def grouped(self, num_hashed: int) -> tuple[Groups, pa.RecordBatch]:
-        """Group the rows by entry, hashed by `num_hashed` key columns; return groups and keys."""
+        """Group the rows by all key columns; return the groups, and the key columns of each.
+
+        `num_hashed`: number of key columns, from the first, that the rows' hashes are of.
+        """
         rows, groups = self.rows, None
         if len(rows.hashes) >= _MANY_ROWS:
             groups = group_repeating_rows(
@@ -203,7 +206,11 @@ def changed_by_key(
     values: pa.RecordBatch,
     removed: npt.NDArray[np.bool_] | None = None,
 ) -> dict[str, Changed]:
-    """Return n entries, of the groups `key`, as changes of the operator's only state."""
+    """Return state's name → changed entries, for the operator's only state.
+
+    `key`: group of each entry. `keys`, `values`: its key and state columns. `removed`: mask of the
+    entries to delete.
+    """
     if not len(key):
         return {}
     removed = removed if removed is not None and removed.any() else None
@@ -296,9 +303,9 @@ class KeyedOperator(ABC):
         return None
 
     def parts_expire_at(self, newest: int) -> int:  # noqa: ARG002
-        """Return the watermark at which a key's former parts may be dropped; `BEGINNING`: at once.
+        """Return the watermark at which parts that a hot key gave up may be dropped.
 
-        `newest`: maximum event time of the rows of earlier epochs.
+        `BEGINNING`: at once. `newest`: maximum event time of the rows of earlier epochs.
         """
         return BEGINNING
 
@@ -377,12 +384,12 @@ class KeyedOperator(ABC):
         return None
 
     def table_key_group(self, num_key_groups: int) -> int:
-        """Return the key group whose owner writes the broadcast tables."""
+        """Return the key group whose lane writes the broadcast tables to the checkpoint."""
         raise NotImplementedError
 
     @property
     def keys(self) -> pa.Schema:
-        """Key columns: the first columns of an entry's identity, of which a row's hash is."""
+        """Key columns, by which rows are hashed; an entry's identity begins with them."""
         return self.schema.keys
 
     @property
@@ -392,7 +399,7 @@ class KeyedOperator(ABC):
 
     @property
     def hash_columns(self) -> pa.Schema:
-        """Columns whose hash is a row's hash: the key columns, and the part of a hot key."""
+        """Columns by which rows are hashed: the key columns, and the part of a hot key."""
         return self.keys
 
     @property
@@ -443,11 +450,11 @@ class KeyedOperator(ABC):
         return {of.state: self.describe_state(of.state) for of in self.states}
 
     def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
-        """Return the upgrade of the operator's only state from `stored`; ``None`` if it fits."""
+        """Return a converter of the operator's only state from `stored`; ``None`` if that fits."""
         return self.upgrade_state_from(STATE, WrittenState.of(stored))
 
     def upgrade_state_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
-        """Return the upgrade of a state that was stored as `written`; ``None`` if it fits.
+        """Return a converter of entries of a state stored as `written`; ``None`` if they fit.
 
         Called once for every flow version that stored state has. Columns are matched by name; an
         operator defines only the conversion of values (`values_from`) and the initial values of new
@@ -478,7 +485,10 @@ class KeyedOperator(ABC):
         check_compatible(f"operator {self.name!r}", stored, today, operator=self.name)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:  # noqa: ARG002
-        """Return the upgrade of values stored as `written`, if any; raise if they do not fit."""
+        """Return a converter of state values stored as `written`; ``None`` if they fit as they are.
+
+        Raises if they cannot be converted.
+        """
         return None
 
     def prior_or_new(self, known: npt.NDArray[np.bool_], prior: pa.RecordBatch) -> pa.RecordBatch:

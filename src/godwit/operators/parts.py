@@ -66,7 +66,7 @@ class DividesHotKeys(KeyedOperator):
         of_entries: Mapping[str, list[int]],  # state → number of the key of each entry
         *states: Any,  # of the keys, as `process_keys` has them
     ) -> None:
-        """Merge the states of parts that keys leave into the states of the keys."""
+        """Merge the states of parts that hot keys give up into the states of the keys."""
 
     process_keys: Callable[..., OperatorOutput]
 
@@ -145,7 +145,7 @@ class DividesHotKeys(KeyedOperator):
         return self.schema.keys
 
     def needs_state(self, time: EpochTime) -> bool:
-        """Return whether state must be there: rows cannot wait while parts are merged."""
+        """Return whether the epoch must fail if state is missing: also one that merges parts."""
         merges = time.spreads is not None and bool(time.spreads.former_parts)
         return super().needs_state(time) or merges
 
@@ -184,9 +184,10 @@ def in_parts(rows: pa.RecordBatch, keys: Sequence[str], time: EpochTime) -> pa.R
 def entries_left(
     data: OperatorInput, rows: StateRows, keys: Sequence[str]
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Return positions of entries of given-up parts: those to merge here, those to remove here.
+    """Return the positions in `rows` of entries of parts that hot keys give up, as two arrays.
 
-    Those to merge are in the order of the parts' numbers. `keys`: names of the key columns.
+    First those whose key this lane processes, to merge, ordered by part number; then those in this
+    lane's state, to remove. `keys`: names of the key columns.
     """
     assert data.here is not None, "a lane says what it processes"
     assert data.time.spreads is not None, "some key leaves its parts"
@@ -200,7 +201,10 @@ def entries_left(
 
 
 def whole_of(rows: StateRows, identity: pa.Schema) -> StateRows:
-    """Return entries of parts under their undivided keys, with the key columns `identity`."""
+    """Return entries of parts with the undivided key, which has a null part, as their key.
+
+    `identity`: the key columns.
+    """
     own = rows.keys.select(identity.names[:-1])
     none = pa.nulls(len(rows.hashes), PART_FIELD.type)
     keys = pa.RecordBatch.from_arrays([*own.columns, none], schema=identity)

@@ -84,7 +84,7 @@ class DueColumn(NamedTuple):
     by_event: bool = False  # whether it is event time; else it is the driver's clock
 
     def due_at(self, time: int) -> Due:
-        """Return a time of the column as the time at which the operator is next due."""
+        """Return `time`, a value of the column, as `Due` in event time or the driver's time."""
         return Due(event=time) if self.by_event else Due(clock=time)
 
 
@@ -198,7 +198,11 @@ class ProcessOperator(KeyedOperator):
         prepare: Callable[[list[Any], npt.NDArray[np.bool_], list[tuple[Any, ...]]], None]
         | None = None,
     ) -> OperatorOutput:
-        """Call the functions for every key; `prepare` may change the keys' states before."""
+        """Call the functions for every key; `identities`: key columns of each group.
+
+        `prepare` may change states before: it gets each key's state, a mask of stored ones, and the
+        keys.
+        """
         time = data.time
         in_store, prior = states[STATE].find(identities, groups.key_groups)
         keys = rows_as_tuples(identities.select(self.keys.names))

@@ -99,7 +99,7 @@ class HotKey:
 
     @property
     def grid(self) -> Grid:
-        """Grid that new rows of the key go to."""
+        """Present division of the key into parts, to which new rows go."""
         return self.grids[-1]
 
 
@@ -135,12 +135,12 @@ class Spreads:
         )
 
     def grid_of(self, key_hash: int) -> Grid:
-        """Return the grid that new rows of a key go to."""
+        """Return the present division of a key into parts, to which new rows go."""
         known = self.keys.get(key_hash)
         return WHOLE if known is None else known.grid
 
     def is_changing(self, key_hash: int) -> bool:
-        """Return whether a former grid of a key still holds rows."""
+        """Return whether parts of a former division of a key still hold rows."""
         known = self.keys.get(key_hash)
         return known is not None and len(known.grids) > 1
 
@@ -157,7 +157,7 @@ class Spreads:
         return Spreads(keys={**self.keys, key_hash: changed})
 
     def expired_at(self, closed: int) -> Spreads:
-        """Return the hot keys without former grids whose rows no new row can match by `closed`."""
+        """Return the hot keys without former grids that the watermark `closed` has expired."""
         keys = {}
         for key_hash, of in self.keys.items():
             grids = (*(g for g in of.grids[:-1] if g.over > closed), of.grid)
@@ -167,7 +167,7 @@ class Spreads:
 
     @property
     def current(self) -> Spreads:
-        """Hot keys with their present grids only, without former ones."""
+        """Hot keys with the present division into parts only, without former ones."""
         return Spreads(keys={h: replace(of, grids=of.grids[-1:]) for h, of in self.keys.items()})
 
     @property
@@ -190,7 +190,9 @@ class Spreads:
     def route_rows(
         self, hashes: IntArray, side: int, rows: pa.RecordBatch
     ) -> tuple[IntArray, npt.NDArray[np.int32], npt.NDArray[np.bool_]] | None:
-        """Return the routing of rows: row numbers ascending, their parts, and a mask of probes.
+        """Return copies of rows to send: row numbers (ascending), their parts, a mask of probes.
+
+        A probe is only matched in its part, and not stored.
 
         `hashes`: shape ``(N,)``: hash of each row's key. `side`: side of all rows. `rows`: N rows,
         whose values decide the part of a hot key's rows.
@@ -284,7 +286,11 @@ def measure_work(
     named: npt.NDArray[np.bool_] | None = None,  # shape ``(n,)``: keys to name, in place of these
     hash_of: Callable[[pa.RecordBatch], IntArray] = hash_undivided,
 ) -> OperatorWork:
-    """Return a lane's work: in total, and of keys with at least 5 % of it or divided into parts."""
+    """Return a lane's work: in total, and of keys with at least 5 % of it or divided into parts.
+
+    Work is a number of rows and pairs. `is_part`, `left`, `right`, `pairs`: of each key. `at`: its
+    row in `keys`, if not the same. `named`: mask of the keys to return in place of those.
+    """
     each = left + right + pairs
     total = int(each.sum())
     if not total:

@@ -65,7 +65,7 @@ class SourceInput(_Input):
 
     @property
     def branch(self) -> str:
-        """Name of the watermark of this input alone, if its maps compute the event time anew."""
+        """Name of the input's own watermark, used if its maps compute the event time anew."""
         return f"{self.source}/{self.operator}" + (f"/{self.number}" if self.number else "")
 
 

@@ -40,7 +40,7 @@ anew."""
 
 
 def no_retimed_map(_source: str, _maps: DataFrameMaps, _column: str) -> int:
-    """Return 0 as the number of maps that compute event time anew: without DataFrame maps."""
+    """Return 0: without maps over DataFrames, none computes the event time anew."""
     return 0
 
 

@@ -114,7 +114,10 @@ class Changes:
         ends: npt.NDArray[np.int64],
         epochs: npt.NDArray[np.int64],
     ) -> Changes:
-        """Return changes of the given rows, which end for each key group at `ends`."""
+        """Return the changes with only the given rows and key groups.
+
+        `ends`: end of each key group's rows. `epochs`: its version with these changes.
+        """
         which = pa.array(rows)
         return Changes(
             key_groups=key_groups,
@@ -127,7 +130,7 @@ class Changes:
         )
 
     def encode(self, image: TableImage) -> tuple[Upserts, Upserts | None]:
-        """Encode the changes as rows to write, and rows to remove (``None`` if none)."""
+        """Encode the changes as rows to write to a table, and rows to remove (``None``: none)."""
         upserts = Upserts(
             hashes=self.hashes,
             key_groups=np.repeat(self.key_groups.astype(np.uint16), _rows_per_key_group(self.ends)),

@@ -275,9 +275,9 @@ class VariableColumn:
 
     @staticmethod
     def sections(dtype: pa.DataType, *, key: bool) -> list[Section]:  # noqa: ARG004  all types alike
-        """Return the sections of offsets, bytes and null marks.
+        """Return the arrays of a column in the file: offsets, bytes and null marks.
 
-        A state column also has a section with the entry number of each row.
+        A state column also has the entry number of each row.
         """
         # One more than entries; entry 0 of a state column, which stays empty, is not counted.
         per: Per = "row" if key else "entry"

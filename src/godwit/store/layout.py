@@ -54,7 +54,7 @@ entries (variable-width columns only)."""
 
 
 def places_in(capacity: Capacity, per: Per, column: int) -> int:
-    """Return the places of a section that has one per row, entry or byte of a column."""
+    """Return the number of rows, or of a column's entries or bytes (`per`), in a capacity."""
     return capacity[0 if per == "row" else 2 * column + (1 if per == "entry" else 2)]
 
 
@@ -67,7 +67,7 @@ class _Array:
     column: int
 
     def end(self, room: Capacity) -> int:
-        """Return the byte offset of the end of the part that is allocated for `room`."""
+        """Return the offset in the file at which the array ends if it is allocated for `room`."""
         section = self.section
         places = places_in(room, section.per, self.column) + section.more
         return self.start + places * _bytes_per_place(section)
@@ -262,13 +262,13 @@ def _write_capacity(head: memoryview, rows: int, of_column: int, capacity: Capac
 
 
 def _section_shape(section: Section, capacity: Capacity, column: int) -> tuple[int, ...]:
-    """Return the shape of the array of a column's section, for a capacity."""
+    """Return the shape of one array (`section`) of a column in a file of a capacity."""
     places = places_in(capacity, section.per, column) + section.more
     return (places,) if section.width is None else (places, section.width)
 
 
 def _bytes_per_place(section: Section) -> int:
-    """Return the size in bytes of one place of a section."""
+    """Return the bytes that a column's array takes per row, entry or byte."""
     return section.dtype.itemsize * (1 if section.width is None else section.width)
 
 

@@ -302,7 +302,7 @@ class StateTable:
             self._guarded(lambda: self._write_guarded(changes, whole=whole))
 
     def _write_guarded(self, changes: Changes, *, whole: bool) -> None:
-        """Apply changes in place, or in a larger copy of the file if there is no room."""
+        """Write changes in place, or to a larger copy of the file; `whole`: see `_write`."""
         image = self._image
         upserts, removals = changes.encode(image)
         if image is not self._blank and self._write_in_place(
@@ -331,7 +331,7 @@ class StateTable:
     ) -> bool:
         """Write changes to a mapped file, growing it; return ``False`` if it cannot grow enough.
 
-        `whole`: see `_write_guarded`.
+        `whole`: the changes replace all entries of their key groups.
         """
         key_groups = changes.key_groups
         found = image.recall(changes.keys)
@@ -480,7 +480,7 @@ def room_for(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capa
 
 
 def capacity_for(room: Capacity) -> Capacity:
-    """Return the capacity of a new sparse file: that of `room`, with many spare places."""
+    """Return the capacity of a new sparse file: a multiple of `room`, to grow into."""
     rows = min(max(_HEADROOM * room[0], _MIN_CAPACITY_ROWS), MAX_ROWS)
     capacity = [rows + 1]
     for entries, heap in zip(room[1::2], room[2::2], strict=True):
@@ -492,7 +492,10 @@ def capacity_for(room: Capacity) -> Capacity:
 def _needed_places(
     image: TableImage, upserts: Upserts, fresh: Upserts | None
 ) -> list[tuple[int, int]]:
-    """Return, for each column, the numbers of entries and of bytes that `upserts` add."""
+    """Return, for each column, the numbers of entries and of bytes that `upserts` add.
+
+    `fresh`: the part of `upserts` whose keys have no row yet, if any.
+    """
     keys = [0] * len(image.keys) if fresh is None else [k.heap_bytes() for k in fresh.keys]
     count = len(upserts.hashes)
     return [(0, size) for size in keys] + [

@@ -71,7 +71,7 @@ class _Comparison:
         self.changes = StateChanges()
 
     def compare(self, old: Any, new: Any, path: str) -> None:
-        """Record the changes from type `old` to type `new`; `path`: their place in the state."""
+        """Record the changes from type `old` to type `new`; `path`: position in the state."""
         if not self._fits(old, new, path):
             self.changes.refused.append(f"{path}: {node_text(old)} → {node_text(new)}")
 
@@ -88,7 +88,11 @@ class _Comparison:
                 self.changes.refused.append(f"{name}: {kinds[0]} → {kinds[1]}")
 
     def _fits(self, old: Any, new: Any, path: str) -> bool:
-        """Return whether all values of type `old` are of type `new`; record changes of parts."""
+        """Return whether type `old` fits `new`, apart from its parts; record parts that do not.
+
+        Parts (elements, dict keys) are compared on their own, with their `path`; a misfit goes to
+        `changes.refused` and the result stays true.
+        """
         if new == "any":
             return old == "any" or self._was_tagged or _is_self_evident(old)
         olds, news = _union_members(old), _union_members(new)
@@ -131,7 +135,7 @@ class _Comparison:
         return False
 
     def _classes_fit(self, old_name: str, new_name: str, path: str) -> bool:
-        """Return whether both classes are of one kind; record changed fields."""
+        """Return whether both classes are of one kind, such as enum; record their changes."""
         if (old_name, new_name) in self._seen:
             return True
         self._seen.add((old_name, new_name))

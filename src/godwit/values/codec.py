@@ -269,7 +269,7 @@ class MsgpackCodec:
 
     @property
     def reads_native(self) -> bool:
-        """True if states of this type can be decoded from the native form."""
+        """True if msgspec can decode states of this type from plain msgpack (native form)."""
         try:
             return self._decode_typed is not None and reads_native(self._described)
         except Exception:  # noqa: BLE001 - msgspec does not know the type
@@ -277,7 +277,7 @@ class MsgpackCodec:
 
     @functools.cached_property
     def _runs_code(self) -> bool:
-        """True if reading the tagged form runs code of the classes."""
+        """True if decoding values tagged with their classes runs code of these classes."""
         return any(map(runs_code, self._described.classes.values()))
 
     @functools.cached_property

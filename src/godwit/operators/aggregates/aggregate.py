@@ -205,15 +205,18 @@ class BuiltIn(BoundAggregate):
         return dict(self.identity)
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return `count` states of nulls, with which most aggregates begin."""
+        """Return the initial states of `count` keys: null in every state column."""
         return self.states(*(pa.nulls(count, field.type) for field in self.state))
 
     def upgrade_from(self, stored: Mapping[str, Any]) -> StateUpgrade | None:  # noqa: ARG002
-        """Return the upgrade of states that another version wrote; ``None`` if there is none."""
+        """Return a converter of states that the aggregate described by `stored` wrote.
+
+        ``None``: such states cannot be converted.
+        """
         return None
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the first state column as the results; most aggregates need no more."""
+        """Return the result of each key: by default the first state column as it is."""
         return states.column(0)
 
     def states(self, *columns: pa.Array) -> pa.RecordBatch:
@@ -356,7 +359,10 @@ class Aggregator(BoundAggregate):
 
 
 def column_type(inputs: pa.Schema, column: Any, reader: str) -> pa.DataType:
-    """Return the type of a column that an aggregate reads; raise if it does not exist."""
+    """Return the type of a column of `inputs`; raise if it does not exist.
+
+    `reader`: the aggregate that reads it, for errors.
+    """
     if not isinstance(column, str):
         raise InvalidFlowError(
             f"{reader} was given {column!r} as the name of a column.",

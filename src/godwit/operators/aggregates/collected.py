@@ -123,7 +123,10 @@ class PackedRows(BuiltIn):
     def rows_to_keep(
         self, groups: IntArray, columns: list[pa.Array], count: int
     ) -> tuple[IntArray, IntArray]:
-        """Return the positions of the rows that states keep, by group, and each group's start."""
+        """Return the positions of the rows to keep, ordered by group, and each group's start.
+
+        `groups`: group (0 to `count` - 1) of each row. `columns`: the rows.
+        """
 
     def create(self, count: int) -> pa.RecordBatch:
         return self.states(pack_nothing(count, self.layout))
@@ -156,7 +159,10 @@ class PackedRows(BuiltIn):
         return unpack_rows(states.column(0), self.layout)
 
     def _pack_kept(self, count: int, *parts: tuple[IntArray, list[pa.Array]]) -> pa.RecordBatch:
-        """Pack the rows to keep of `parts` (group of each row, columns) into `count` states."""
+        """Pack the rows of `parts` that `rows_to_keep` chooses into `count` states.
+
+        Each part has the group of each row, and the rows' columns; earlier rows come first.
+        """
         groups = np.concatenate([part[0] for part in parts])
         columns = [
             pa.concat_arrays(pieces) for pieces in zip(*(part[1] for part in parts), strict=True)
@@ -243,7 +249,10 @@ class _Rows(PackedRows):
     columns: tuple[pa.Field, ...]
 
     def upgrade_from(self, stored: Mapping[str, Any]) -> StateUpgrade | None:
-        """Return the upgrade of rows that were stored with other columns; new columns are null."""
+        """Return a converter of rows that were stored with fewer columns; new columns are null.
+
+        ``None`` if a stored column is gone or has another type.
+        """
         written = dict(stored.get("columns", ()))
         types = {field.name: type_text(field.type) for field in self.columns}
         if stored.get("aggregate") != "rows" or any(
@@ -271,7 +280,7 @@ def _upgrade_rows(
     layout: Mapping[str, PackedColumn],  # today's columns, in another order, or more
     values: pa.RecordBatch,
 ) -> pa.RecordBatch:
-    """Convert packed rows to the columns in `layout`; new columns are null."""
+    """Convert packed rows with the columns `written` to those in `layout`; new ones are null."""
     starts, arrays = unpack(values.column(0), tuple(layout[name] for name in written))
     columns = dict(zip(written, arrays, strict=True))
     count = int(starts[-1])

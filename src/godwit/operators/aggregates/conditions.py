@@ -447,7 +447,7 @@ class _Parser:
 
 
 def restricted(aggregate: Aggregate, where: object) -> Aggregate:
-    """Return the aggregate of the rows that meet the condition `where`; ``None``: of all rows."""
+    """Return the aggregate, applied only to rows that meet `where`; to all if that is ``None``."""
     if where is None:
         return aggregate
     condition = parse_condition(where, repr(aggregate))

@@ -177,7 +177,7 @@ class _ApproxDistinct(BuiltIn):
 
 
 def _sketch_entries(hashes: IntArray) -> IntArray:
-    """Return each hash as an entry of a sparse sketch, ``register << 6 | rank``, most precise."""
+    """Return each hash as an entry of a sparse sketch, ``register << 6 | rank``."""
     bits = hashes.view(np.uint64)
     register = (bits >> np.uint64(_REST)).astype(np.int64)
     rest = (bits & np.uint64((1 << _REST) - 1)).astype(np.int64)
@@ -185,7 +185,7 @@ def _sketch_entries(hashes: IntArray) -> IntArray:
 
 
 def _coarsened(entries: IntArray, precision: int) -> tuple[IntArray, ByteArray]:
-    """Reduce entries of sparse sketches to a precision; return their registers and their ranks."""
+    """Return the register and rank of sparse entries in a sketch of ``2**precision`` registers."""
     between_bits = _FINE - precision
     fine = entries >> _RANK_BITS
     between = fine & ((1 << between_bits) - 1)

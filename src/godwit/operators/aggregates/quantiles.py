@@ -146,7 +146,7 @@ class _Percentile(BuiltIn):
     def _union(
         self, count: int, parts: list[tuple[IntArray, IntArray, IntArray]]
     ) -> pa.RecordBatch:
-        """Add up counts of equal buckets per group, as `_read` returns them, in `count` states."""
+        """Merge sketches, given as `_read` returns them, into `count` states: counts are added."""
         groups, buckets, counts = (np.concatenate(c) for c in zip(*parts, strict=True))
         order = order_by(groups, buckets + _INFINITE)
         groups, buckets, counts = groups[order], buckets[order], counts[order]

@@ -90,7 +90,10 @@ def _add_pairwise(left: pa.Array, right: pa.Array) -> pa.Array:
 
 
 def _sum(sums: pa.Array, groups: IntArray, column: pa.Array, seen: BoolArray) -> pa.Array:
-    """Return the sums with values added by the rules of their type; `seen`: groups with a value."""
+    """Return integer, decimal or float sums with the values of `column` added per group.
+
+    `seen`: mask of the groups with a value in `column`; a null sum of another group stays null.
+    """
     before = mask_of(sums)
     mask = None if before is None else before | seen
     mask = None if mask is None or mask.all() else mask

@@ -98,7 +98,7 @@ class IntervalJoin(JoinOperator):
         return {**super().means, **interval}
 
     def parts_expire_at(self, newest: int) -> int:
-        """Return the watermark at which no row so far can be matched any more."""
+        """Return the watermark past which no row up to event time `newest` can be matched."""
         return BEGINNING if newest == BEGINNING else newest + int(self.reach_us.max()) + 1
 
     def closes(self, time: EpochTime) -> bool:
@@ -178,7 +178,11 @@ class IntervalJoin(JoinOperator):
         distinct: pa.RecordBatch,
         left: IntArray,  # the left row of each pair
     ) -> OperatorWork:
-        """Return the numbers of rows and pairs of the epoch per key, to find hot keys."""
+        """Return the numbers of rows and pairs of the epoch per key, to find hot keys.
+
+        The first `kept` rows are stored, the others probes (only matched). `distinct`: the keys.
+        `left`: position of the left row of each pair.
+        """
         count = distinct.num_rows
         key, side = rows.key[:kept], rows.side[:kept]
         left_rows, right_rows = (
@@ -203,7 +207,7 @@ class IntervalJoin(JoinOperator):
         state: StateView,
         time: EpochTime,
     ) -> _Bucketed:
-        """Load stored rows that new rows can match, and the first entry of their buckets."""
+        """Load stored rows that new rows can match, and the first row of the new rows' buckets."""
         moments = event_times_of(new.values)
         shift = np.where(new.side == LEFT, self.earliest_us, -self.latest_us)
         other = 1 - new.side
@@ -357,7 +361,7 @@ class _Bucketed:
         return replace(self, number=number)
 
     def sizes_after(self, loaded: int) -> IntArray:
-        """Return each bucket's size with the rows from position `loaded` on, at its first row."""
+        """Return at the first row of each bucket its number of rows, with those after `loaded`."""
         bucket = _number_distinct(self.key, self.side, self.bucket)
         added = np.bincount(bucket[loaded:], minlength=int(bucket.max(initial=-1)) + 1)
         counts = self.rows.copy()
@@ -385,9 +389,10 @@ def _load_buckets(
 ) -> _Bucketed:
     """Load rows of buckets (slices of event time of a key and side) from the state.
 
-    `parts`: key, side and bucket, and a flag that all rows of the bucket are needed. Buckets before
-    `first_open` are left out. `find`: looks up entries by key, side, bucket and number; their state
-    columns are the flag that a row was matched, the number of rows of its bucket, and the row.
+    `parts`: key, side and bucket, and a flag that all rows of the bucket are needed, not only the
+    first. Buckets before `first_open` are left out. `find`: looks up entries by key, side, bucket
+    and number; their state columns are the flag that a row was matched, the number of rows of its
+    bucket (in the first row), and the row.
     """
     *columns, all_rows = zip(*parts, strict=True)
     key, side, bucket = (np.concatenate(column) for column in columns)

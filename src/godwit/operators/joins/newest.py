@@ -140,7 +140,11 @@ class NewestJoin(JoinOperator):
         key_groups: npt.NDArray[np.int32],
         state: StateView,
     ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
-        """Join due rows; return the positions of right rows to keep, and the output."""
+        """Join the rows that the watermark has passed with the newest right rows.
+
+        `key`: number of each due row's key in `distinct`, whose key groups are `key_groups`.
+        Returns the positions of due right rows to store as their key's newest, and the output.
+        """
         sides, numbers = self.sides_of(due.keys), self.numbers_of(due.keys)
         moments = event_times_of(due.values)
         keyed = without_null(distinct)[key]

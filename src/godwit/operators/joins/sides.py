@@ -160,7 +160,10 @@ class JoinOperator(EventTimeOperator):
     def _divide_among_parts(
         self, rows: pa.RecordBatch, time: EpochTime, side: int
     ) -> pa.RecordBatch:
-        """Return a copy of each row for every part it goes to; a probe has number `PROBE`."""
+        """Return a copy of each row for every part of a hot key that it goes to.
+
+        A copy that is only matched, and not stored, has the number `PROBE`.
+        """
         routing = self.routing(time)
         if routing is None:
             return rows

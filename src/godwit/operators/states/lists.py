@@ -370,14 +370,14 @@ class ListCells(Cells):
         return written
 
     def _expiry_columns(self, moments: list[int], expires: int) -> tuple[Any, ...]:
-        """Return a page's columns of expiry times; none if the list has no time-to-live."""
+        """Return a page's packed expiry times of elements, and with a TTL its own expiry."""
         packed = b""
         if any(moment < END for moment in moments):
             packed = np.array(moments, "<i8").tobytes()
         return (packed,) if self.stored.ttl_us is None else (packed, expires)
 
     def _drop_swept(self, list_of_key: _List) -> None:
-        """Forget the pages of a list whose elements have all expired."""
+        """Delete the pages of a list whose elements have all expired."""
         for number in list_of_key.swept:
             page = list_of_key.pages.get(number)
             if page is None or page.expires <= self.lane.clock:  # nothing was added to it

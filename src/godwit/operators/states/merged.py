@@ -54,7 +54,11 @@ class MergedStates(DividesHotKeys, ProcessOfStates):
         of_entries: Mapping[str, list[int]],
         *states: Any,
     ) -> None:
-        """Merge the states of given-up parts into `states`: the lane's keys, and their cells."""
+        """Merge the states of parts that hot keys give up into the states of the keys.
+
+        `merging`: state's name → its entries of parts. `of_entries`: likewise, the key number of
+        each entry. `states`: the lane's keys (`LaneKeys`), and state's name → `Cells`.
+        """
         lane: LaneKeys = states[0]
         cells: Mapping[str, Cells] = states[1]
         parts = pa.concat_batches(
@@ -83,7 +87,10 @@ class MergedStates(DividesHotKeys, ProcessOfStates):
                 _merge_state(whole, other, partial(self._merged, name, lane.tuples[group]))
 
     def _merged(self, name: str, key: tuple[Any, ...], state: Any, other: Any, *item: Any) -> Any:
-        """Return the result of the user's merge function for the state `name`, once checked."""
+        """Merge two values of the state `name` by the user's function, and check the result.
+
+        `item`: key of the map's item that they belong to, if the state is a map.
+        """
         stored, merge = self.stored[name], self._merges[name]
         merged = call_merge(merge, (state, other), stored.operator, key, state=name)
         of_item = "".join(f", item {one!r}" for one in item)
@@ -95,7 +102,7 @@ class MergedStates(DividesHotKeys, ProcessOfStates):
 
 
 def _always_open() -> None:
-    """Accept any use of a state that is not passed to a user's function: no call can have ended."""
+    """Do nothing, as the check that a call still runs: these states are merged outside of calls."""
 
 
 def _merge_state(state: Any, part: Any, merged: Callable[..., Any]) -> None:

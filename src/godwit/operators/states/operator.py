@@ -284,7 +284,11 @@ class ProcessOfStates(KeyedOperator):
         # called before the function is
         prepare: Callable[[LaneKeys, Mapping[str, Cells]], None] | None = None,
     ) -> OperatorOutput:
-        """Call the function for every key with rows or due timers."""
+        """Call the functions for every key with rows or due timers; `keys`: key of each group.
+
+        `states`, `expired`: state's name → look-up, expired entries. `prepare` may change states
+        before: it gets the keys, and state's name → `Cells`.
+        """
         time = data.time
         meter = Meter(groups.key_groups)
         tuples = rows_as_tuples(keys.select(self.keys.names))

@@ -112,7 +112,7 @@ class StoredState:
     def encoded(self, values: Sequence[Any], whose: Callable[[int], str]) -> list[bytes]:
         """Encode values to bytes; raise `StateEncodingError` if one cannot be.
 
-        `whose`: returns the key and the place in its state of value number i, for errors.
+        `whose`: returns, as text for errors, the key (and item) of value number i.
         """
         try:
             return self.codec.encode(values)
@@ -130,7 +130,7 @@ class StoredState:
     ) -> list[Any]:
         """Decode values from bytes; raise `StateEncodingError` if one cannot be.
 
-        `whose`: returns the key and the place in its state of value number i, for errors.
+        `whose`: returns, for errors, the key of value number i, and its item as text.
         """
         try:
             return self.codec.decode([memoryview(blob) for blob in blobs])
@@ -236,13 +236,16 @@ class Written:
     values: list[tuple[Any, ...] | None] = field(default_factory=list)
 
     def put(self, group: int, apart: tuple[Any, ...], *values: Any) -> None:
-        """Add an entry to write, of a key number and the columns that tell its entries apart."""
+        """Record an entry to write, with the state columns `values`, for key number `group`.
+
+        `apart`: the columns that tell entries of one key apart, such as the page of a list.
+        """
         self.groups.append(group)
         self.apart.append(apart)
         self.values.append(values)
 
     def remove(self, group: int, apart: tuple[Any, ...]) -> None:
-        """Add an entry to delete, of a key number and the columns that tell its entries apart."""
+        """Record the deletion of an entry of key number `group`; `apart`: see `put`."""
         self.groups.append(group)
         self.apart.append(apart)
         self.values.append(None)
@@ -329,7 +332,7 @@ class Cells(ABC):
         """Return the entries that the epoch changed or deleted."""
 
     def new_written(self) -> Written:
-        """Return a new, empty set of changed entries."""
+        """Return an empty record of changes, to which `written` adds entries."""
         return Written(schema=self.stored.schema, num_keys=self.stored.num_keys)
 
     def look_up(self, key_numbers: npt.NDArray[np.int64], *apart: pa.Array) -> Looked:

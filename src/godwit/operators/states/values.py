@@ -193,7 +193,7 @@ class ValueCells(Cells):
 
 
 class StoredValue(StoredState):
-    """Layout of a value in entries: one entry per key."""
+    """Layout of a `gw.ValueState` in its state table: one entry (table row) per key."""
 
     def __init__(self, *, new: Callable[[], Any], **options: Any) -> None:
         super().__init__(cells=ValueCells, apart=(), columns=(), **options)

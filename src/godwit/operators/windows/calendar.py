@@ -129,7 +129,10 @@ def check_zone(zone: str) -> None:
 
 
 def calendar_length(value: Duration, what: str, *, least: int) -> tuple[CalendarUnit, int]:
-    """Return unit and number of a length in whole days or months; refuse other lengths."""
+    """Return unit and number of a length in whole days or months, at least `least` of them.
+
+    Refuses other lengths; `what`: the length's name, for errors.
+    """
     length: tuple[CalendarUnit, int] | None = None
     if isinstance(value, dt.timedelta) and not value % dt.timedelta(days=1):
         length = "day", value.days

@@ -120,7 +120,8 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
     def kept(self) -> KeptSpans | None:
         """Kinds of closed windows that are retained to build later ones; ``None``: none are.
 
-        Sets and sketches do not stay: each size of block would hold all that its panes hold.
+        Windows whose states are sets or sketches are not: such a state has the size of all its
+        panes' states.
         """
         large = any(pa.types.is_large_binary(dtype) for dtype in self.schema.values.types)
         shares = self.may_duplicate and self.commutative and not large
@@ -229,7 +230,7 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
         return Pieces.of(self.grid, *self._starts_and_spans(entries.keys), time, kept)
 
     def _starts_and_spans(self, keys: pa.RecordBatch) -> tuple[IntArray, IntArray | None]:
-        """Return the start and the span of each entry; spans are ``None`` if entries have none."""
+        """Return each entry's start and span (window length; 0: a pane); ``None``: no spans."""
         position = self.pane_position
         spans = values_of(keys.column(position + 1)) if self.may_duplicate else None
         return values_of(keys.column(position)), spans
@@ -394,7 +395,7 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
         return self.window_rows(*windows_over, states.slice(0, closed)), staying
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
-        """Insert the columns that identify an entry: its pane, and that it is a pane."""
+        """Insert the columns that identify an entry: its pane, and a span of 0 (no window)."""
         if not self.may_duplicate:
             return self.insert_identity(rows, panes)
         no_span = column_of(np.zeros(len(panes), np.int64), None, SPAN_TYPE)

@@ -165,7 +165,11 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
         over: StateRows | None,  # stored sessions that close
         count: int,
     ) -> tuple[StateRows, IntArray, IntArray]:
-        """Return the stored sessions of all keys, the key of each, and the slot of each."""
+        """Return the stored sessions of all keys, and the key number and slot of each.
+
+        A slot is the number of the session among its key's, from 0. `over`: sessions that close;
+        `keys`: of `count` new rows, then of these.
+        """
         entries, values, of_key, slots = [], [], [], []
         first = np.zeros(groups.count, np.int64)
         if over is not None:
@@ -329,7 +333,7 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
         return begins
 
     def _in_slots(self, keys: pa.RecordBatch, slots: IntArray) -> pa.RecordBatch:
-        """Return the identity columns of entries: each session's key and slot."""
+        """Return the identity columns of sessions: key, and slot (number within the key)."""
         own = keys.columns[: self.pane_position]
         moment = self.schema.keys.field(self.pane_position).type
         return pa.RecordBatch.from_arrays(

@@ -41,7 +41,7 @@ class Slots:
 
     @classmethod
     def of(cls, recorded: Iterable[Iterable[int]], num_key_groups: int) -> Slots:
-        """Read slots from a commit record."""
+        """Read from a commit record which of its two states each key group writes (slots)."""
         slots = cls(
             active=np.zeros(num_key_groups, np.int8),
             since=np.full(num_key_groups, BEGINNING, np.int64),
@@ -53,12 +53,15 @@ class Slots:
         return slots
 
     def without_expired(self, closed: int) -> Slots:
-        """Return the slots without those whose panes have all expired by `closed`."""
+        """Return the slots; inactive ones whose windows ended by `closed` count as empty."""
         over = np.where(self.over <= closed, BEGINNING, self.over)
         return Slots(active=self.active, since=self.since, over=over)
 
     def recorded(self) -> list[tuple[int, int, int, int]]:
-        """Return the slots for a commit record, but for key groups that only used the first."""
+        """Return (key group, active slot, `since`, `over`) for a commit record.
+
+        Key groups that only used the first slot are left out.
+        """
         used = np.flatnonzero((self.active != 0) | (self.over > BEGINNING))
         columns = (used, self.active[used], self.since[used], self.over[used])
         return list(zip(*(column.tolist() for column in columns), strict=True))

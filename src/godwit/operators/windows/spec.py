@@ -245,7 +245,10 @@ def _mixed_units_error(length: Duration, other: Duration) -> InvalidFlowError:
 
 
 def _check_windows(spec: Hopping, start: Duration, every: str) -> None:
-    """Raise `InvalidFlowError` if windows leave gaps, or start later than `every` allows."""
+    """Raise `InvalidFlowError` if windows leave gaps, or start after their interval.
+
+    `start`, `every`: the start as its user gave it, and the interval as text, for errors.
+    """
     window = spec.window
     if window.every_us > window.length_us:
         raise InvalidFlowError(

@@ -45,7 +45,10 @@ _SLOT: Final = pa.field(f"{RESERVED_PREFIX}_slot", pa.int8())
 
 
 def second_slots(operator: str) -> str:
-    """Return the name of the operator that holds the second slots of a two-phase aggregate."""
+    """Return the name of the second compute operator of a two-phase windowed aggregate.
+
+    A migration without state moves the rows of a key group from one of the two to the other.
+    """
     return f"{operator}{_SECOND}"
 
 
