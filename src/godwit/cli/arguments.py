@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def bounded(kind: type, low: float, high: float = float("inf"), name: str = "number") -> Any:
-    """Return a type for argparse: numbers from `low` to `high`; `name`: of what is none."""
+    """Return an argparse type that accepts numbers from `low` to `high`.
+
+    `name`: of the type, for argparse's message about other texts.
+    """
 
     def parsed(text: str) -> Any:
         value = kind(text)

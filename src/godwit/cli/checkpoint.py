@@ -92,7 +92,7 @@ def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_looks_and_copies(action: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the subcommands that are allowed while a query runs."""
+    """Add ``inspect``, ``verify`` and ``copy``, which are allowed while a query runs."""
     shown = action(
         "inspect",
         _run_inspect,
@@ -264,7 +264,7 @@ def _position_json(position: Any) -> str:
 
 
 def _plan(summary: CheckpointSummary) -> str:
-    """Return the shared components of the physical plan as text."""
+    """Return the physical plan as text: its identifier, and components of several operators."""
     shared = [
         f"{name} = {', '.join(operators)}"
         for name, operators in summary.components.items()
@@ -275,7 +275,7 @@ def _plan(summary: CheckpointSummary) -> str:
 
 
 def _line_of(entry: dict[str, Any]) -> str:
-    """Return a journal entry as one line of text; empty if it is of no interest."""
+    """Return a journal entry as one line of text; empty unless it is a readable event."""
     if not isinstance(entry.get("event"), dict):
         return ""
     try:
@@ -481,7 +481,10 @@ def _drop_key(args: argparse.Namespace) -> int:
 
 
 def _log_for_change(log: CommitLog, does: str) -> CommitLog:
-    """Return a commit log opened for one epoch that changes the checkpoint; `does`: the command."""
+    """Return a commit log opened for one more epoch, which changes the checkpoint.
+
+    `does`: name of the command, for the id of the run.
+    """
     return CommitLog.create_or_open(
         log.storage,
         log.identity,
@@ -492,7 +495,7 @@ def _log_for_change(log: CommitLog, does: str) -> CommitLog:
 
 @contextmanager
 def _locked_log(path: str) -> Iterator[CommitLog]:
-    """Context with a checkpoint's commit log, under the lease, so while no query runs on it."""
+    """Context with a checkpoint's commit log, under the lease, so that no query can start."""
     storage = CheckpointStorage.open(path)
     CommitLog.open_read_only(storage)  # before a lease would create the directory
     lease = acquire_lease(storage, f"edit-{uuid4().hex[:8]}")

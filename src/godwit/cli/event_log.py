@@ -430,7 +430,7 @@ class StageReader:
         )
 
     def _place(self, query: str, batch: int, operators: tuple[str, ...], stage: int) -> int:
-        """Return the number of a stage among those of a micro-batch with the same operators."""
+        """Return the number, from 0, of a stage among a micro-batch's with the same operators."""
         if query not in self._seen or self._seen[query][0] != batch:
             if len(self._seen) >= _MOST_QUERIES:
                 self._seen.clear()

@@ -255,7 +255,7 @@ def advise(runs: Iterable[StageRun]) -> list[StageAdvice]:
 
 
 def _most_at_once(run: StageRun) -> int:
-    """Return the largest number of tasks that ran at once, if Spark does not give the slots."""
+    """Return the largest number of a stage's tasks that ran at once; at least 1."""
     changes = [(t.launch_ms, 1) for t in run.tasks.values()]
     changes += [(t.finish_ms, -1) for t in run.tasks.values()]
     running = greatest = 0

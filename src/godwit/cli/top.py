@@ -333,7 +333,7 @@ def _epoch_figures(entries: Iterable[Mapping[str, Any]]) -> tuple[EpochFigures, 
 
 
 def _latency_figures(values: Any) -> dict[str, float]:
-    """Return the latency figures of an epoch that the journal has."""
+    """Return figure → milliseconds, of an epoch's latency; missing figures are left out."""
     figures = {name: finite(mapping(values).get(name)) for name in _LATENCY}
     return {name: ms for name, ms in figures.items() if ms is not None}
 
@@ -589,7 +589,7 @@ def _draw_executor(
 
 
 def _listed(title: str, shown: tuple[EventLine, ...], symbols: Symbols) -> list[Text]:
-    """Return a title, and a line for each event."""
+    """Return a title, and a line for each event; nothing if there are no events."""
     if not shown:
         return []
     lines = [Text(f"last {title} (UTC)", style="bold")]

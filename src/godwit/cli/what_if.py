@@ -173,7 +173,10 @@ def _time(text: str, what: str) -> float:
 
 
 def _rate(text: str) -> tuple[float, float | None]:
-    """Return an arrival rate: factor of the measured one, or rows per second; or raise."""
+    """Return an arrival rate: ``10x`` as ``(10, None)``, rows per second as ``(1, rate)``.
+
+    Raises `InvalidControlError` for other texts.
+    """
     number = text.strip().removesuffix("x")
     try:
         value = float(number)

@@ -113,7 +113,7 @@ class Accuracy:
     source: str  # of these, in words
 
     def of(self, quantile: float, seconds: float, *, elsewhere: bool) -> Estimate:
-        """Return a simulated latency, corrected and with its error.
+        """Return the estimate for a quantile's simulated latency: corrected, with an error bar.
 
         `elsewhere`: it is for another configuration than the measured one.
         """
@@ -182,9 +182,9 @@ def accuracy(stream: MeasuredStream, question: Question, *, seed: int) -> Accura
 
 
 def _earlier(misses: Sequence[float]) -> tuple[float, str]:
-    """Return the error of earlier predictions, and a text of which these were.
+    """Return the typical error of earlier predictions, and a text that says which those were.
 
-    `misses`: logarithms of measured over predicted latencies.
+    `misses`: logarithms of measured over predicted latencies; the error is one too.
     """
     if len(misses) >= _JUDGED:
         deviation = float(np.sqrt(np.mean(np.square(misses))))

@@ -119,8 +119,8 @@ class MeasuredStream:
 def measured_stream(storage: CheckpointStorage, *, last_s: float) -> MeasuredStream:
     """Return the measurements at the end of a checkpoint's journal.
 
-    `last_s`: maximum seconds of them. Raises `CheckpointError` if the checkpoint has no journal,
-    one of another version, or too short a one.
+    `last_s`: number of seconds, before the last epoch, that are used at most. Raises
+    `CheckpointError` if the checkpoint has no journal, one of another version, or too short a one.
     """
     entries = read_tail(storage, _ENTRIES)
     loads, summaries = _read(storage.uri, entries)
@@ -250,8 +250,8 @@ def _parts(
 def _since_change(summaries: Sequence[StreamSummary], *, last_s: float, most: int) -> EpochColumns:
     """Return the last epochs with today's executors, without the first of these.
 
-    The effects of a change of executors are over by then. `last_s`, `most`: maximum age, to the
-    last one, and number of epochs.
+    The effects of a change of executors are over by then. `last_s`: maximum age in seconds, from
+    the last epoch back. `most`: maximum number of epochs.
     """
     at = len(summaries) - 1
     while at > 0 and summaries[at - 1].lanes == summaries[-1].lanes:
@@ -267,7 +267,10 @@ def _since_change(summaries: Sequence[StreamSummary], *, last_s: float, most: in
 
 
 def _costs(epochs: EpochColumns, lanes: FloatArray) -> tuple[CostModel, float]:
-    """Fit the cost model of epochs; return it, and the milliseconds that each lane adds."""
+    """Fit the cost model of epochs; return it, and the milliseconds that each lane adds.
+
+    `lanes`: number of lanes in each epoch.
+    """
     rest = (epochs.took_ms - epochs.busiest_ms).clip(min=0)
     columns = [np.ones(len(epochs))]
     rows_vary, lanes_vary = _is_variable(epochs.rows), _is_variable(lanes)
@@ -381,7 +384,7 @@ def _latencies(entries: Iterable[Mapping[str, Any]]) -> dict[int, LatencyHistogr
 
 
 def _misses(entries: Iterable[Mapping[str, Any]]) -> Iterable[float]:
-    """Yield the relative errors of decisions' predictions."""
+    """Yield the logarithm of measured over predicted latency, for each judged decision."""
     for entry in entries:
         event = entry.get("event")
         if not isinstance(event, dict) or event.get("kind") != "DecisionJudged":

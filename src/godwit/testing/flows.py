@@ -657,7 +657,7 @@ class Run:
         self._spread(operator, key, None)
 
     def _spread(self, operator: str, key: Any, shape: tuple[int, int] | None) -> None:
-        """Request other parts for a key; ``None``: make it whole again."""
+        """Request other numbers of parts (`shape`) for a key; ``None``: make it whole again."""
         orders = orders_of(self._driver.epochs.times.spreading, operator)
         component = self.flow.component_of(operator).name
         assignment = self._driver.view.components[component].assignment
@@ -1006,7 +1006,10 @@ class Run:
         return any(name not in self._given for name in self.flow.own_sources)
 
     def _stand_for(self, names: Iterable[str]) -> None:
-        """Replace the sources `names` by rows of the test, for the rest of the run."""
+        """From now on, use rows of the test in place of the sources `names`, or raise.
+
+        Raises `InvalidInputError` if one of them has been read already.
+        """
         for name in names:
             if name in self._driver.sources.positions:
                 raise InvalidInputError(
@@ -1022,7 +1025,7 @@ class Run:
         self._driver.sources.open(n for n in self.flow.own_sources if n not in self._given)
 
     def _end_with_what_is_there(self) -> None:
-        """Let sources end at their present ends."""
+        """Fix the end of every source at the rows that it has now."""
         self._open()
         self._driver.sources.fix_ends()
 

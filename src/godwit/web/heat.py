@@ -49,16 +49,20 @@ class PlacesOfGroups:
 def streamed_placement(
     values: Mapping[str, Any], _before: PlacesOfGroups | None
 ) -> PlacesOfGroups | None:
-    """Return the places of all key groups in an entry ``stream``; ``None`` if it is damaged."""
+    """Return executor and lane of all key groups, from a journal entry ``stream``.
+
+    ``None`` if the entry is damaged.
+    """
     return _read_places(values, lambda: unpacked_column(values["lane_of"]))
 
 
 def moved_placement(
     values: Mapping[str, Any], before: PlacesOfGroups | None
 ) -> PlacesOfGroups | None:
-    """Return the places of key groups after an entry ``placement``, which has changed places.
+    """Return executor and lane of all key groups after a journal entry ``placement``.
 
-    `before`: the places until then. ``None`` if they or the entry are missing or damaged.
+    `before`: those until then, some of which the entry changes. ``None`` if they or the entry are
+    missing or damaged.
     """
 
     def lane_of() -> _Column:

@@ -293,7 +293,7 @@ class PageApplication:
         return answer
 
     def _frame(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer with the figures of an earlier epoch."""
+        """Answer with figures and heat map, as JSON, of the epoch in the URL."""
         asked = _query_parameter(environ, "epoch") or ""
         if not (asked.isascii() and asked.isdigit() and len(asked) <= 18):
             return _answer_text(start_response, "400 Bad Request", "Ask for ?epoch=NUMBER.")

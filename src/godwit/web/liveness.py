@@ -51,7 +51,7 @@ class Liveness:
         self._beat_moves = False
 
     def look(self, last_word: EventLine | None, last_s: float | None) -> QueryLife:
-        """Return whether the query runs.
+        """Return the query's state, such as ``"running"`` or ``"died"``, with a reason.
 
         `last_word`: the last event in the journal about the query's start or end. `last_s`: time of
         the journal's last entry.

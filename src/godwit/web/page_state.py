@@ -572,7 +572,10 @@ def _apply_migration_started(state: PageState, values: Mapping[str, Any]) -> Pag
 
 
 def _predicted_s(strategy: str, transfer_s: float) -> float:
-    """Return the pause that `godwit.planning.preview` predicts for a time of copying."""
+    """Return the pause, in seconds, that `godwit.planning.preview` predicts for a migration.
+
+    `transfer_s`: seconds that copying all of its state takes.
+    """
     if strategy == "live":
         return transfer_s * DEFAULT_CHANGED_SHARE
     if strategy == "disruptive":

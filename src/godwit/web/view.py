@@ -83,7 +83,7 @@ def heat_section(frame: Frame) -> dict[str, Any]:
 
 
 def frame_at(state: PageState, epoch: int) -> Frame:
-    """Return the frame of an epoch, or of the last one before it that is kept."""
+    """Return the figures of an epoch, of the last kept one before it, or of the first."""
     known = [point.frame for point in state.points if point.epoch <= epoch]
     if known:
         return known[-1]
@@ -162,7 +162,7 @@ def _headline(state: PageState, flow: str, life: QueryLife) -> dict[str, Any]:
 
 
 def _rows_per_s(points: tuple[Point, ...]) -> float:
-    """Source rows a second over the last seconds in which there were epochs."""
+    """Return the source rows per second over the last seconds in which there were epochs."""
     if not points:
         return 0.0
     end_s = points[-1].at_s
@@ -216,5 +216,5 @@ def _decision_json(decision: ShownDecision) -> dict[str, Any]:
 
 
 def _round_numbers(value: Any) -> Any:
-    """Round numbers for JSON: times to milliseconds, others to what can be seen."""
+    """Return a float rounded to three decimals for JSON, and other values unchanged."""
     return round(value, 3) if isinstance(value, float) else value

@@ -129,7 +129,7 @@ class _Run(LocalRun):
     def committed(
         self, outcome: EpochOutcome, plans: Mapping[str, ComponentView], took_s: float
     ) -> None:
-        """Write the places of key groups, and loads, to the journal."""
+        """Write the assignment and the loads of key groups to the journal."""
         self._record.committed(
             FlowEpoch(outcome=outcome, plans=plans, took_s=took_s, at_s=time.time(), flow=self.flow)
         )
@@ -167,7 +167,7 @@ class _Run(LocalRun):
         self._journal.flush()
 
     def kept(self, sink: str) -> pa.Table:
-        """Return all rows that a sink got, with their epochs."""
+        """Return all rows that a sink got, with the column ``epoch``."""
         return pa.concat_tables(self._kept[sink])
 
     def mark(self, label: str) -> None:

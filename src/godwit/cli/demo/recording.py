@@ -122,7 +122,7 @@ def tell_comparison(console: Console, name: str, comparison: Comparison) -> None
 def _by_key(
     table: pa.Table, keys: Sequence[str], names: Sequence[str]
 ) -> dict[Key, Mapping[str, Any]]:
-    """Return key → row (column → value), with the columns `names`."""
+    """Return values of the columns `keys` → row, which has only the columns `names`."""
     return {
         tuple(row[key] for key in keys): {name: row[name] for name in names}
         for row in table.select([*keys, *names]).to_pylist()
@@ -415,7 +415,7 @@ class LivePage:
         self._recording = recording
 
     def event(self, event: events.Event, recording: Recording) -> None:  # noqa: ARG002  the port's
-        """Add an event to the lines below the page's figures, unless it is too fine for them."""
+        """Add an event to the lines below the page's figures, unless it is too detailed."""
         if not isinstance(event, _TOO_FINE):
             alarming = isinstance(event, events.ExecutorLost | events.KeyGroupsSuspended)
             self._add_line(Text(event.describe(), style="red" if alarming else ""))

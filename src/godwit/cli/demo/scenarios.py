@@ -81,7 +81,7 @@ class DemoScenario:
     slowdown: float = 1.0  # how much slower the first executor becomes after a third of the time
 
     def rate(self, share: float) -> float:
-        """Return the rows per second at a share of the run's time."""
+        """Return the arrival rate, in rows per second, after a share (0 to 1) of the run's time."""
         return self.rows_per_s * (self.surge if 1 / 4 <= share < 3 / 4 else 1.0)
 
     def marks(self, seconds: float) -> list[tuple[float, str]]:
@@ -162,7 +162,7 @@ def write_files(
 def _hot_keys(
     scenario: DemoScenario, keys: npt.NDArray[np.int32]
 ) -> Sequence[npt.NDArray[np.int32]]:
-    """Return hot keys for each shift: of one executor, each in another key group."""
+    """Return the hot keys after each shift: keys of one executor, no two of one key group."""
     if not scenario.jumps:
         return ()
     names = [str(n) for n in range(scenario.executors)]
@@ -382,7 +382,7 @@ def play_both(args: argparse.Namespace, work_dir: Path, console: Console) -> int
 
 
 def _figures(run: ScenarioRun) -> dict[str, float]:
-    """Return the figures of a run; times in seconds."""
+    """Return the figures of a run by name, such as ``rows_per_s``; times in seconds."""
     # Executors import this module for its function, and none of the simulator.
     from godwit.cluster.simulated.history import Delays  # noqa: PLC0415
 

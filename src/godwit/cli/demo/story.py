@@ -293,7 +293,7 @@ class _Script:
             self._release()
 
     def _is_dry(self) -> bool:
-        """Return whether all rows at the source are committed, and some time has passed since."""
+        """Return whether the moved files are used up: all rows committed, or the stream stalls."""
         quiet_s = time.monotonic() - self._quiet_since_s
         if self.recording.rows >= self._rows_released:
             return self._is_finished() or (bool(self._unread) and quiet_s > _IDLE_S)
@@ -427,7 +427,7 @@ def find_flights() -> Path:
 
 
 def load_flights(archive: Path) -> pa.Table:
-    """Return the flights in order.
+    """Return the flights, in the order of the archive.
 
     ``arr_delay`` is in minutes, null if the flight did not arrive.
     """

@@ -216,9 +216,9 @@ def figure(**about: Any) -> Callable[[Callable[[FigureRun], FigureResult]], Figu
 def sweep(
     run: FigureRun, measure: Callable[..., Mapping[str, float | str]], **values: Iterable[Any]
 ) -> list[Row]:
-    """Measure every combination of values; the last of `values` changes fastest.
+    """Call `measure` with every combination of `values`, by keyword; return a row for each.
 
-    A row has the combination, and what `measure` returns for it.
+    A row has the combination, and what `measure` returned; the last of `values` changes fastest.
     """
     rows: list[Row] = []
     for combination in product(*values.values()):
@@ -229,7 +229,7 @@ def sweep(
 
 
 def look_up(rows: Iterable[Row], *keys: str, of: str) -> dict[Any, float]:
-    """Return a column of numbers (`of`) by the values of one or several other columns."""
+    """Return value of the column `keys` (several: a tuple) → number in the column `of`."""
     key_of = itemgetter(*keys)
     return {key_of(row): float(row[of]) for row in rows}
 

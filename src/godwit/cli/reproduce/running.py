@@ -53,7 +53,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         return verdict_of(self.checks)
 
     def answers(self, entry: Entry, run: FigureRun) -> bool:
-        """Return whether the stored result is valid for this run."""
+        """Return whether this result is of the same figure, options, data and scripts as a run."""
         mine = (self.figure, self.quick, self.seed, self.off, self.data, self.scripts)
         asked = (
             entry.name,

@@ -176,7 +176,8 @@ class LocalRun:
     def epoch(self, rows: LocalRows | None, *, batch: BatchRef | None = None) -> EpochOutcome:
         """Run one epoch, with or without rows, and then background copies; return its outcome.
 
-        `batch`: number of the micro-batch, if the caller counts them.
+        `rows`: input of an operator → its batches. `batch`: reference to the micro-batch, if the
+        caller counts them.
         """
         if rows is None:
             return self._run_epoch(self.sources.plan_next_round(self._num_lanes, due=True))
@@ -184,7 +185,10 @@ class LocalRun:
         return self._run_epoch(replace(played, ref=batch or played.ref, rows=rows))
 
     def advance_watermarks(self, newest: Mapping[int, int]) -> None:
-        """Run an epoch without rows that moves watermarks; `newest`: see `ship_rows`."""
+        """Run an epoch without rows that advances watermarks.
+
+        `newest`: number of a watermark → event time, in microseconds, as if a row with it had come.
+        """
         self._newest = newest
         try:
             self.epoch({})
@@ -206,7 +210,7 @@ class LocalRun:
         return self._run_epoch(replace(planned, rows=rows))
 
     def run_round(self) -> EpochOutcome | None:
-        """Run an epoch over rows waiting in loops; ``None`` if there are none, or they pause."""
+        """Run an epoch over rows in feedback loops; ``None`` if no rows wait, or loops pause."""
         looped = self.sources.plan_next_round(self._num_lanes)
         return None if looped is None else self._run_epoch(looped)
 
@@ -240,11 +244,14 @@ class LocalRun:
 
     @property
     def is_due(self) -> bool:
-        """True if an epoch without input has work to do now."""
+        """True if windows, timers or loops have work now, for an epoch without input."""
         return self.epochs.is_due(self.view)
 
     def run_until_idle(self) -> Iterator[EpochOutcome]:
-        """Run epochs without input until none is due and no key group moves, or raise."""
+        """Run epochs without input until none is due and no key group moves; yield the outcomes.
+
+        Raises `MigrationError` if that takes more than `_PATIENCE` epochs.
+        """
         for _ in range(_PATIENCE):
             outcome = self.run_quiet_epoch()
             if outcome is not None:
@@ -305,7 +312,7 @@ class LocalRun:
         ]
 
     def deliver(self, record: CommitRecord) -> None:
-        """Pass an epoch's record on; no sink is open."""
+        """Call the run's ``on_delivery`` with a committed epoch's record; no sink is open."""
         self._on_delivery(record)
 
     def sink_records(self) -> Mapping[str, SinkRecord]:
@@ -313,7 +320,7 @@ class LocalRun:
         return {}
 
     def wait_while_held(self) -> bool:
-        """Run pending background copies; return whether there were any."""
+        """Run pending background copies, which epochs wait for; return whether there were any."""
         waits = bool(self._orders) and not self.copies_held
         self.run_background_copies()
         return waits
@@ -344,7 +351,7 @@ class LocalRun:
         plans: Mapping[str, ComponentView],  # noqa: ARG002
         took_s: float,  # noqa: ARG002
     ) -> None:
-        """Pass on the outcome of a committed epoch."""
+        """Call the run's ``on_commit`` with the outcome of a committed epoch."""
         self._on_commit(outcome)
 
     def delivered(
@@ -385,7 +392,7 @@ class LocalRun:
                     self.conductor.warming_failed(order, str(error))
 
     def _warm(self, order: StartWarming) -> None:
-        """Warm the copies of an order, and report them to the conductor."""
+        """Bring the copies of an order up to date, and report them to the conductor."""
 
         def bring(instruction: StateInstruction, committed: int) -> dict[int, int]:
             """Bring an executor's copies of one state up to the committed version."""
@@ -413,7 +420,7 @@ class LocalRun:
         self.warmed(order, warmed)
 
     def warmed(self, order: StartWarming, warmed: Warmed) -> None:
-        """Report warmed copies to the conductor."""
+        """Report to the conductor that an order's copies are up to date."""
         self.conductor.warmed(order, warmed)
 
     def fetch(self, order: StartWarming, copies: PeerCopies) -> dict[StateId, dict[int, int]]:

@@ -46,7 +46,10 @@ def check_loops(names: Iterable[str], loops: Collection[str]) -> None:
 def split_into_epochs(
     source: str, rows: Any, *, epochs: int | None, rows_per_epoch: int | None
 ) -> list[Any]:
-    """Return a source's input by epoch: as given, or one table divided; raise for other values."""
+    """Return a source's rows for each epoch: a list of epochs as given, or one table divided.
+
+    Raises `InvalidInputError` for other values.
+    """
     is_rows = is_table(rows) or (
         isinstance(rows, Sequence) and bool(rows) and isinstance(rows[0], Mapping | tuple)
     )
@@ -82,7 +85,10 @@ def lane_inputs(
     *,
     partitions: int = 1,  # source partitions that the rows of a source come in
 ) -> dict[LaneInput, list[pa.RecordBatch]]:
-    """Return the rows of an epoch for each input of an operator, from the sources' tables."""
+    """Apply maps to the sources' tables; return input of an operator → its batches.
+
+    `tables`: source → its rows in an epoch. `partitions`: number of batches to divide them into.
+    """
 
     def after(feed: Feed, rows: pa.Table) -> pa.Table:
         """Apply a feed's maps to rows."""

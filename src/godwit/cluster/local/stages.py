@@ -41,7 +41,10 @@ def ship_rows(
     # has it
     newest: Mapping[int, int] | None = None,
 ) -> Boxes:
-    """Run the source side on rows in memory: combine them per key, and divide them by lane."""
+    """Run the source side on rows in memory: combine rows per key, and divide them by lane.
+
+    `newest`: number of a watermark → event time, in microseconds, as if a row with it had come.
+    """
     boxes: Boxes = [[] for _ in instruction.places]
     shipped = shipments(flow, instruction)
     for lane_input, batches in rows.items():

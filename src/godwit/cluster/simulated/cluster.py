@@ -145,7 +145,7 @@ class Executors:
         return speed
 
     def _schedule(self, at_s: float, what: str, name: str) -> None:
-        """Schedule a change (`what`, such as "dies") of executor `name` at `at_s`."""
+        """Schedule that executor `name` comes, dies or is given up (`what`), at `at_s`."""
         self._happened += 1
         heapq.heappush(self._coming, (at_s, self._happened, what, name))
 

@@ -128,10 +128,10 @@ class Routed:
 
 
 def expected_rows(sent: FloatArray, feed: UpstreamFeed, share: FloatArray) -> FloatArray:
-    """Return the expected rows of each key group, for rows sent by an upstream component.
+    """Return the mean number of rows that each key group gets from an upstream component.
 
-    `sent`: rows that each key group upstream sends. `feed`: tells how many of them are paired.
-    `share`: share of each key group in the other rows.
+    `sent`: rows that each key group upstream sends. A share `feed.paired` of them goes to the key
+    group of the same number, the others are distributed by `share`.
     """
     m = len(share)
     paired = np.bincount(np.arange(len(sent)) % m, weights=sent * feed.paired, minlength=m)
@@ -148,7 +148,11 @@ def distribute_rows(
     share: FloatArray,  # shape ``(m,)``: share of each key group in the receiver's rows
     rng: np.random.Generator,  # draws what is left of a row, and where rows go that are not paired
 ) -> Routed:
-    """Draw how the rows of upstream components go to a component's key groups."""
+    """Draw the key groups that rows of upstream components go to; return rows and bytes.
+
+    `feeds`: each with the work of the component upstream. `share`: distribution, over key groups,
+    of rows that are not sent one-to-one.
+    """
     m, rows = assignment.num_key_groups, np.zeros(assignment.num_key_groups, np.int64)
     size, crossed_rows = np.zeros(m), np.zeros(m)
     sent_bytes, received_bytes = np.zeros((2, len(assignment.executors)))
@@ -202,7 +206,7 @@ def distribute_rows(
 
 
 def _sum_per_executor(values: np.ndarray, assignment: Assignment) -> FloatArray:
-    """Return the sums of key groups' values per executor."""
+    """Sum key groups' values by owner; return an array in the order of the executors."""
     count = len(assignment.executors)
     sums: FloatArray = np.bincount(assignment.executor_of, values, count).astype(np.float64)
     return sums
@@ -313,7 +317,7 @@ def build_outcome(
     changelog_bytes: int,
     snapshot_bytes: int,
 ) -> EpochOutcome:
-    """Return the outcome of a committed epoch, as a real engine reports it."""
+    """Return a simulated epoch's outcome (rows, loads, traffic), as real clusters report it."""
     traffic, loads, waited, reach = {}, {}, {}, {}
     for name, part in work.components.items():
         assignment = part.plan.assignment
@@ -427,7 +431,7 @@ class SimulatedFlow:
     ) -> EpochWork:
         """Return the work of each component in one attempt at an epoch, and its duration.
 
-        `plans`: component → how it runs.
+        `plans`: component → assignment, and key groups to load or to suspend, in this epoch.
         """
         costs, works = self._costs, dict[str, ComponentWork]()
         usable = sum(cores[name] * speeds[name] for name in cores)
@@ -535,7 +539,7 @@ class SimulatedFlow:
         )
 
     def _load_phase(self, name: str, number: int) -> Phase:
-        """Return a component's key frequencies in phase `number` (the time between two shifts)."""
+        """Return the distribution of a component's keys after `number` shifts of frequencies."""
         return self._spread[name].phase(number)
 
     def _lane_ms(

@@ -32,9 +32,9 @@ class Delays:
 
     @classmethod
     def of(cls, arrived: FloatArray, left_s: float) -> Delays:
-        """Return the delays of rows committed together; `arrived`: `RowArrivals.pieces`.
+        """Return the delays, from arrival to commit, of rows that are committed together.
 
-        `left_s`: time of the commit.
+        `arrived`: as `RowArrivals.pieces` returns it. `left_s`: time of the commit.
         """
         count, first, last = arrived.T
         return cls(np.column_stack((count, left_s - last, left_s - first)))
@@ -130,7 +130,7 @@ class History:
         return np.array([getattr(record, name) for record in self.epochs], np.float64)
 
     def between(self, from_s: float, to_s: float) -> History:
-        """Return the part of the history between two times."""
+        """Return the epochs and events of a period: from `from_s`, and before `to_s`."""
         return History(
             epochs=[r for r in self.epochs if from_s <= r.ended_s < to_s],
             events=[e for e in self.events if from_s <= e.at_s < to_s],
@@ -145,9 +145,10 @@ class History:
         return Delays.all_of([record.delays for record in self.epochs])
 
     def summary(self) -> dict[str, float]:
-        """Return the figures of a run by name; means of load distance and executors are over time.
+        """Return the figures of a run by name, such as ``rows_per_s`` and ``delay_p99_s``.
 
-        Raises `InvalidProblemError` if no epoch had rows.
+        Load distance and number of executors are means over time. Raises `InvalidProblemError` if
+        no epoch had rows.
         """
         took, rows = self.column("took_s"), self.column("rows")
         busy = took[rows > 0]

@@ -81,7 +81,7 @@ class SimulatedCopies:
         self._last = None, self._groups
 
     def owners(self, assignment: Assignment) -> tuple[np.ndarray, np.ndarray]:
-        """Return the index of each key group's entry at its owner, in both matrices."""
+        """Return row (executor) and column (key group), in both matrices, of each owner's copy."""
         if self._last[0] is not assignment:
             for executor in assignment.executors:
                 self.add(executor)
@@ -90,19 +90,19 @@ class SimulatedCopies:
         return self._last[1], self._groups
 
     def there(self, assignment: Assignment) -> BoolArray:
-        """Return whether each key group's owner has a copy, shape ``(m,)``."""
+        """Return a mask of the key groups whose owner has a copy, shape ``(m,)``."""
         at = self.owners(assignment)  # which may make room for others, so it comes first
         there: BoolArray = self._there[at]
         return there
 
     def seen_bytes(self, assignment: Assignment) -> FloatArray:
-        """Return the changelog in the copy of each key group's owner, shape ``(m,)``."""
+        """Return the bytes of changelog that each owner's copy includes, shape ``(m,)``."""
         at = self.owners(assignment)
         seen: FloatArray = self._seen[at]
         return seen
 
     def bring_forward(self, assignment: Assignment, used: BoolArray, seen: FloatArray) -> None:
-        """Advance the owners' copies of key groups (a mask) to positions in the changelog."""
+        """Record that owners' copies of `used` key groups (a mask) include `seen` bytes of log."""
         rows, groups = self.owners(assignment)
         at = rows[used], groups[used]
         self._there[at] = True
@@ -154,17 +154,20 @@ class Holdings:
         return self._missing(copy.there, copy.seen_bytes)
 
     def missing_at_owners(self, assignment: Assignment) -> FloatArray:
-        """Return the bytes that each key group lacks on the executor that owns it."""
+        """Return the bytes that each owner reads to bring its copy of a key group up to date."""
         return self._missing(self.copies.there(assignment), self.copies.seen_bytes(assignment))
 
     def _missing(self, there: BoolArray, seen_bytes: FloatArray) -> FloatArray:
-        """Return the bytes that copies read to be up to date."""
+        """Return the bytes to read per copy: the rest of the changelog, at most all state.
+
+        `there`: mask of copies that exist. `seen_bytes`: bytes of changelog that they include.
+        """
         state_bytes = self.state_bytes
         behind = self.written_bytes - seen_bytes
         return np.where(there, np.minimum(behind, state_bytes), state_bytes)
 
     def bring_forward(self, executor: str, key_groups: np.ndarray, seen_bytes: FloatArray) -> None:
-        """Advance an executor's copies to positions in the changelog, in bytes."""
+        """Record that an executor's copies include `seen_bytes` bytes of the changelog."""
         copy = self.copy(executor)
         copy.there[key_groups] = True
         copy.seen_bytes[key_groups] = np.maximum(copy.seen_bytes[key_groups], seen_bytes)
@@ -176,7 +179,7 @@ class Holdings:
         copy.seen_bytes[list(key_groups)] = 0
 
     def set_initial_state(self, keys: FloatArray) -> None:
-        """Set the state from before the run: a snapshot with `keys` keys per key group."""
+        """Set the state from before the run: a snapshot of `keys` keys in each key group."""
         self.keys = keys.copy()
         self.snapshot_bytes = keys * self.key_bytes
 

@@ -106,7 +106,7 @@ class Simulation:
         self._start_run()
 
     def _start_run(self) -> None:
-        """Start a run from the durable state, as after a start of the driver."""
+        """Create conductor, controller and empty local stores over the durable state."""
         self._runs += 1
         self._warming = Warming(
             holdings=self.flow.holdings,
@@ -115,7 +115,7 @@ class Simulation:
             now_s=self._now_s,
         )
         for name, machine in self.executors.alive.items():
-            self._warming.join(name, machine)
+            self._warming.add_executor(name, machine)
         self.conductor = Conductor(
             inputs.RunStarted(
                 run_id=f"run-{self._runs}",
@@ -214,7 +214,7 @@ class Simulation:
         return self._offered
 
     def _advance_a_little(self) -> None:
-        """Advance time a little, or to the next change if no background work is in progress."""
+        """Advance time by `_PAUSE_S`, or to the next trigger or change of executors if later."""
         until_s = self._now_s + _PAUSE_S
         if self.conductor.view.awaits:
             self.conductor.let_time_pass()
@@ -243,7 +243,7 @@ class Simulation:
         plans: Mapping[str, ComponentView],
         conductor: Conductor,
     ) -> None:
-        """Compute and store the epoch's work and duration."""
+        """Compute and store the epoch's work and duration, for `run_stages` and `commit`."""
         assert batch is not None, "one without input has a batch without rows"
         alive = self.executors.alive
         self._work = self.flow.work(
@@ -293,7 +293,7 @@ class Simulation:
         """No-op: there are no sinks."""
 
     def remarks(self, _outcome: EpochOutcome) -> tuple[()]:
-        """Return nothing: no rows are left out."""
+        """Return no events about dropped rows: none are dropped."""
         return ()
 
     def latencies(self) -> dict[str, SourceLatency]:
@@ -309,7 +309,7 @@ class Simulation:
         plans: Mapping[str, ComponentView],  # noqa: ARG002
         took_s: float,  # noqa: ARG002
     ) -> None:
-        """Add the epoch to the history, and let the controller observe it."""
+        """Add the epoch to the history and the journal, and let the controller observe it."""
         work = self._work
         self.history.epochs.append(self._record_epoch(work, self._began_s, self._left))
         observed = CommittedEpoch(
@@ -359,9 +359,9 @@ class Simulation:
         """Report executors that joined or died to the conductor."""
         alive, known = self.executors.alive, self.conductor.view.executors
         for name in known.keys() - alive.keys():
-            self._warming.leave(name)
+            self._warming.remove_executor(name)
         for name in alive.keys() - known.keys():
-            self._warming.join(name, alive[name])
+            self._warming.add_executor(name, alive[name])
         self.conductor.see(self._cores())
 
     def _cores(self) -> dict[str, int]:

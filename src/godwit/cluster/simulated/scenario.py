@@ -99,9 +99,9 @@ class Size:
         return (Machine(cores=self.cores),) * self.executors
 
     def rate(self, *surges: Surge, steps: int = 1) -> Rate:
-        """Return the usual arrival rate, with surges.
+        """Return the usual arrival rate, with surges: a share `load` of what all cores can process.
 
-        Rows cost `_ROW_MS` in each of `steps` operators.
+        Rows cost `_ROW_MS` milliseconds in each of `steps` operators.
         """
         rows_per_s = self.load * self.executors * self.cores * 1000 / (_ROW_MS * steps)
         return Rate(rows_per_s=rows_per_s, noise=0.1, surges=surges)
@@ -121,7 +121,8 @@ def _scenario(
 ) -> Scenario:
     """Return a scenario; without `components`, its flow has one of the usual cost.
 
-    `shifts_s`: when keys change. `cluster`: further fields of the scenario.
+    `shifts_s`: times at which keys' frequencies are shuffled, in seconds. `cluster`: further fields
+    of `SimulatedCluster`.
     """
     work = SimulatedComponent(
         name="work", key_groups=size.key_groups, row_ms=_ROW_MS, key_bytes=10_000

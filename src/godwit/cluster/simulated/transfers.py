@@ -75,7 +75,7 @@ class Links(Generic[Name]):
         self.now_s = now_s
 
     def connect(self, place: str, *, up_bytes_per_s: float, down_bytes_per_s: float) -> None:
-        """Add the uplink and the downlink of a place (an executor or the checkpoint).
+        """Add the uplink and the downlink of an executor, or of the checkpoint, by its name.
 
         Raises `InvalidProblemError` if a bandwidth is not positive.
         """
@@ -94,7 +94,7 @@ class Links(Generic[Name]):
         return bool(self._flows)
 
     def start(self, name: Name, source: str, destination: str, size_bytes: float) -> None:
-        """Start a transfer now, under a name."""
+        """Start a transfer of `size_bytes` from one place to another now, under a name."""
         ends = (self._link[source], self._link[destination] + 1)
         self._flows.append(_Flow(name=name, ends=ends, left_bytes=max(size_bytes, 0.0)))
         self._rates = None
@@ -186,14 +186,17 @@ class Warming:
         rate = self.checkpoint_bytes_per_s
         self._links.connect(_CHECKPOINT, up_bytes_per_s=rate, down_bytes_per_s=rate)
 
-    def join(self, executor: str, machine: Machine) -> None:
-        """Add an executor without copies."""
+    def add_executor(self, executor: str, machine: Machine) -> None:
+        """Add an executor without copies, and its network links."""
         rate = machine.bytes_per_s
         self._links.connect(executor, up_bytes_per_s=rate, down_bytes_per_s=rate)
         self._orders[executor] = deque()
 
-    def leave(self, executor: str) -> None:
-        """Remove a lost executor: its orders get no answer, and transfers from it fail."""
+    def remove_executor(self, executor: str) -> None:
+        """Remove a lost executor, with its background copies and queued warming orders.
+
+        Its orders are never reported as done; transfers that it was sending to others fail.
+        """
         job = self._jobs.pop(executor, None)
         ordered = self._orders.pop(executor, ())
         for order in (*ordered, *([] if job is None else [job.order])):
@@ -221,13 +224,13 @@ class Warming:
         return self.read_bytes + self.sent_bytes
 
     def next_s(self) -> float:
-        """Return the time of the next order's end if none is added; infinity without any."""
+        """Return the time at which the next transfer starts or ends; infinity without any."""
         if not self._jobs:
             return float("inf")
         return min([self._links.next_end_s(), *(job.starts_s for job in self._jobs.values())])
 
     def advance(self, until_s: float, committed: int) -> list[tuple[StartWarming, Warmed]]:
-        """Advance time to `until_s` or the next end; return ended orders with their results.
+        """Advance time to `until_s` or the next event before it; return ended orders with results.
 
         `committed`: last committed epoch.
         """
@@ -268,7 +271,7 @@ class Warming:
                 self._begin_step(job)
 
     def _begin_step(self, job: _Job) -> None:
-        """Start the next step of an order: a transfer from a peer, or reading the checkpoint."""
+        """Plan an order's next step, a transfer from a peer or the checkpoint, if links allow."""
         begun = self._peers.begin(job.order)
         if begun is not None:
             job.peer = begun if begun.key_groups else None
@@ -277,7 +280,10 @@ class Warming:
             job.starts_s = job.step_s + self.fixed_s
 
     def _start_step(self, executor: str, job: _Job, committed: int) -> None:
-        """Start the transfer of a step's bytes."""
+        """Start a step's transfer; end it as failed if the peer does not have all copies.
+
+        `executor`: the receiver. `committed`: last committed epoch.
+        """
         job.starts_s = float("inf")
         holdings = self.holdings[job.order.component]
         if job.peer is None:
@@ -299,9 +305,9 @@ class Warming:
         self._links.start(executor, job.peer.executor, executor, size)
 
     def _end_transfer(self, job: _Job, failure: str) -> None:
-        """End a transfer from a peer, and start the order's next step.
+        """End a transfer from a peer, and record its result for the order.
 
-        `failure`: reason, or empty.
+        `failure`: reason; empty if the copies have arrived.
         """
         assert job.peer is not None, "only a transfer ends here"
         peer, job.peer, job.starts_s = job.peer, None, float("inf")
@@ -320,7 +326,7 @@ class Warming:
         )
 
     def _finish_order(self, job: _Job) -> Warmed:
-        """End an order, whose copies are warm, and return its result."""
+        """End an order, whose copies are up to date now, and return its result."""
         holdings = self.holdings[job.order.component]
         groups = np.array(job.order.key_groups, np.int32)
         holdings.bring_forward(job.order.executor, groups, job.written_bytes)

@@ -96,7 +96,7 @@ class RowArrivals:
         return int(self._rows[-1] + 1e-9)
 
     def time_of(self, row: float) -> float:
-        """Return the time by which `row` rows have arrived."""
+        """Return the time by which `row` rows have arrived, interpolated."""
         return float(np.interp(row, self._rows, self._times))
 
     def pieces(self, first: int, last: int) -> FloatArray:
@@ -187,7 +187,7 @@ class KeySpread:
         return self._phases[number]
 
     def _to_phase(self, frequency: FloatArray) -> Phase:
-        """Return frequencies of keys as a phase: distributed over key groups."""
+        """Return a phase: frequencies of keys, summed up by the key groups that they hash to."""
         share = np.bincount(self._home, weights=frequency, minlength=self.key_groups).astype(
             np.float64
         )
@@ -249,7 +249,7 @@ class SimulatedSource(Protocol):
         """Return the number of rows that have arrived by `time_s`."""
 
     def batch(self, number: int, first: int, last: int) -> Batch:
-        """Return the batch of rows ``first <= r < last``; called once for each range."""
+        """Return micro-batch `number`, of rows ``first <= r < last``; called once per range."""
 
     def empty_batch(self, time_s: float, first: int) -> Batch:
         """Return an empty batch, for an epoch without input."""
@@ -275,7 +275,7 @@ class DrawnRows:
         return self._arrivals.arrived_by(time_s)
 
     def batch(self, number: int, first: int, last: int) -> Batch:
-        """Return the batch of rows ``first <= r < last``; called once for each range."""
+        """Return micro-batch `number`, of rows ``first <= r < last``; called once per range."""
         phase = self._keys.phase_at(self._arrivals.time_of(first))
         return Batch(
             number=number,

@@ -45,7 +45,7 @@ def warming(holders: Iterable[str], *, checkpoint_bytes_per_s: float = 1000.0) -
         holdings={"sums": held}, fixed_s=1.0, checkpoint_bytes_per_s=checkpoint_bytes_per_s
     )
     for name in ("a", "b", "c"):
-        made.join(name, MACHINE)
+        made.add_executor(name, MACHINE)
     for name in holders:
         held.bring_forward(name, np.arange(4), held.written_bytes.copy())
     held.changelog_bytes += 500.0
@@ -107,7 +107,7 @@ def test_what_a_peer_was_sending_when_it_died_is_read_from_the_checkpoint() -> N
     made.queue_order(order(PeerCopies(executor="a", key_groups=(0, 1, 2, 3))))
     made.advance(1.0, 7)
     made.advance(2.0, 7)
-    made.leave("a")
+    made.remove_executor("a")
     (warmed,) = warm(made, order())
     assert [(d.source, d.failure) for d in warmed.deliveries] == [
         ("a", "executor a was lost"),

@@ -155,7 +155,7 @@ class EventDispatcher:
         return current is self._thread or any(h.thread is current for h in self._hearings)
 
     def emit(self, event: Event) -> None:
-        """Record an event, with users' names of operators, and queue it for listeners."""
+        """Log an event with users' names of operators; queue it for recorders and listeners."""
         if self._names is not None:
             event = self._names.event(event)
         with self._order:
@@ -198,7 +198,7 @@ class EventDispatcher:
             self._queue.put(keep)
 
     def record(self, kind: str, values: Callable[[], Mapping[str, Any]]) -> None:
-        """Queue an entry for the recorders; `values` is called on their thread."""
+        """Queue a journal entry for the recorders, whose thread calls `values` for its content."""
         with self._order:
             self._queue_record(lambda: self._record_entry(kind, values))
 
@@ -261,7 +261,7 @@ class EventDispatcher:
     def _queue_record(self, record: Callable[[], bool]) -> None:
         """Queue an entry for the recorders; if the queue is full, drop it and report that.
 
-        `record`: writes it.
+        `record`: writes it, and returns true.
         """
         if self._closed:
             return

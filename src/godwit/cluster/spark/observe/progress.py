@@ -62,7 +62,7 @@ def rows_held_back(query: StreamingQuery) -> int | None:
 def add_source_figures(
     progress: Iterable[dict[str, Any]], query: StreamingQuery
 ) -> list[dict[str, Any]]:
-    """Return the progress of epochs, with Spark's figures of sources for micro-batches."""
+    """Return epochs' progress, with Spark's ``sources`` added to that of micro-batches."""
     sources = {p["batchId"]: p["sources"] for p in query.recentProgress}
     return [
         {**made, "sources": sources[made["batchId"]]} if made["batchId"] in sources else made
@@ -153,8 +153,8 @@ class PendingFiles:
     def rows_after(self, batch: BatchRef, rows: int) -> int | None:
         """Estimate the rows in files that the last micro-batch did not read.
 
-        `batch`: the micro-batch in Spark's logs. `rows`: the rows that it read. ``None`` if it is
-        unknown (now), or not all sources are files.
+        `batch`: the micro-batch in Spark's logs. `rows`: the rows that it read. ``None`` if no
+        estimate is due or possible now, or not all sources are files.
         """
         began_s = self._now_s()
         if began_s < self._next_s or not _files_only(batch):

@@ -153,7 +153,7 @@ class SparkExecutorPool:
 
     @property
     def total(self) -> int | None:
-        """Executors there are to be; ``None`` as long as nobody has asked for another number."""
+        """Number of executors requested in all; ``None`` before the first request."""
         return self._total
 
     @property
@@ -323,7 +323,7 @@ class SparkExecutorPool:
             return self._until_s is not None and self._now_s() > self._until_s
 
     def _request_total(self, total: int) -> None:
-        """Request a total of executors from the cluster manager."""
+        """Request `total` executors in all from the cluster manager; give up if it refuses."""
         taken, why = self._call_scheduler(lambda: self._scheduler.request(total))
         with self._changed:
             self._told = total

@@ -74,9 +74,9 @@ def live_executors(spark: SparkContext, *, spare_slots: int = 0) -> tuple[Execut
 
 
 def lanes_fit(spark: SparkContext) -> bool:
-    """Return whether all lanes can run at once.
+    """Return whether Spark has a core for every lane, so that all can run at once.
 
-    In local mode there may be more lanes than cores.
+    False only in local mode, where there may be more lanes than cores.
     """
     if not _is_one_process(spark):
         return True

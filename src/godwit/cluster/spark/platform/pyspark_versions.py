@@ -43,7 +43,7 @@ def spark_type_of(dtype: pa.DataType) -> DataType:
 
 
 def in_zone(dtype: pa.DataType, zone: str) -> pa.DataType:
-    """Return a type with its instants, also nested ones, in a time zone."""
+    """Return an Arrow type whose timestamps with a time zone, also nested ones, are in `zone`."""
 
     def within(field: pa.Field) -> pa.Field:
         """Put the instants of a field into the zone."""
@@ -60,7 +60,7 @@ def in_zone(dtype: pa.DataType, zone: str) -> pa.DataType:
 
 
 def all_from_socket(served: Any, serializer: Serializer) -> list[Any]:
-    """Return all items that the JVM serves at a socket; `served`: its description of the socket."""
+    """Return all items that the JVM serves at a socket, which `served` (its answer) describes."""
     arrived: Any = _load_from_socket(served, serializer)
     if not hasattr(arrived, "__enter__"):
         return list(arrived)

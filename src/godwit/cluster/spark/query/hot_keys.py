@@ -127,7 +127,10 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
     def _request_change(
         self, orders: SpreadOrders, key: Any, shape: tuple[int, int] | None
     ) -> None:
-        """Change a key's parts from the next epoch on (``None``: undivided), or raise."""
+        """Request other numbers of parts for a key from the next epoch on, or raise.
+
+        `shape`: numbers of left and right parts; ``None``: undivided.
+        """
         run, operator = self._run, orders.operator
         if run.conductor.closed:
             raise MigrationError(

@@ -306,7 +306,7 @@ class QueryPlacement:
 
     @property
     def _conductor(self) -> Conductor:
-        """The conductor of now."""
+        """Conductor of migrations; a repartitioning replaces it."""
         return self._run.conductor
 
     def __repr__(self) -> str:
@@ -413,9 +413,9 @@ class QueryPlacement:
         return Migration(ids[0], self._names[name], self._conductor, others=ids[1:])
 
     def _moves_by_slot(self, name: str, plan: AnyPlan) -> dict[str, dict[int, str]]:
-        """Return internal component → its moves (key group → executor), in order.
+        """Return the moves of two-phase windows: component of a slot → key group → executor.
 
-        A key group moves in the slot that takes its rows. Empty unless key groups have two slots.
+        A key group moves in the slot that takes its new rows. Empty for other components.
         """
         view, known = self._conductor.view, self._names[name]
         slots = {n: c.takes for n, c in view.components.items() if c.takes is not None}
@@ -557,7 +557,7 @@ class QueryPlacement:
         return replace(problem, operators=tuple(self._labels[name] for name in names))
 
     def _facts(self, component: str) -> ComponentFacts:
-        """Measured loads and state sizes of a component, for a planner's problem."""
+        """Return a component's assignment, recent loads and state sizes, to plan from."""
         places = self._present_assignment(component)
         with self._conductor.locked() as conductor:
             epochs = conductor.recent_load.busy_ms(component)
@@ -802,7 +802,10 @@ class QueryPlacement:
         return with_newcomers(view.components[component].assignment, view.executors)
 
     def _internal_name(self, component: str | None) -> str:
-        """Return a component's internal name from a user's name or label, or raise."""
+        """Return the internal name of a component from the user's; ``None`` names the only one.
+
+        Raises `InvalidPlanError` if there is no such component.
+        """
         labels, shown = self._labels, list(self.assignments)
         if component is None and len(shown) == 1:
             return next(iter(labels))

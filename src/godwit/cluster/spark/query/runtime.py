@@ -157,7 +157,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
 
 
 def _driven_by_spark(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _Driven:
-    """Return the rows and the driver of a query over DataFrames, whose micro-batches are epochs."""
+    """Return factories of rows and driver for a query over DataFrames: micro-batches are epochs."""
     trigger = options.trigger
     if flow.own_sources:
         interval_s(trigger)  # refused while nothing is touched, as what Spark refuses
@@ -178,7 +178,7 @@ def _driven_by_spark(flow: LogicalFlow, compiled: CompiledFlow, options: Options
 
 
 def _driven_by_loop(options: Options) -> _Driven:
-    """Return the rows and the driver of a query over own sources only, which a loop polls."""
+    """Return factories of rows and driver for a query over Godwit's sources, polled by a loop."""
     interval = interval_s(options.trigger)  # refused while nothing is touched
     longest_s = None if options.control is None else options.control.longest_epoch_s(interval)
 
@@ -190,7 +190,10 @@ def _driven_by_loop(options: Options) -> _Driven:
 
 
 def session_of(flow: LogicalFlow, given: SparkSession | None) -> SparkSession:
-    """Return the session: of the DataFrames, `given` or active; raise if it cannot run the flow."""
+    """Return the Spark session of a flow: its DataFrames' own, `given`, or the active one.
+
+    Raises `InvalidFlowError` if that session cannot run the flow.
+    """
     own = next((frame.sparkSession for frame in flow.sources.values()), None)
     if given is None:
         session = SparkSession.builder.getOrCreate() if own is None else own
@@ -266,7 +269,7 @@ def _start_spark(
     # carries out the epoch of a micro-batch, which has a number; asks whether the query is stopped
     epoch: Callable[[DataFrame, int, Callable[[], bool]], dict[str, float]],
 ) -> StreamingQuery:
-    """Start Spark's streaming query, whose micro-batches are the run's epochs."""
+    """Start Spark's streaming query, which calls `epoch` with every micro-batch."""
     progress = SparkProgress(rows.sparkSession)
     stopped = partial(is_stopped, rows.sparkSession)
 

@@ -369,7 +369,7 @@ class Scaling:
             )
 
     def _withdraw(self) -> None:
-        """Withdraw the request for executors, and cancel the migrations."""
+        """Withdraw requests for executors, cancel migrations, and end draining; all unfinished."""
         if self._asked:
             self._pool.withdraw()
         for migration in self._migrations.values():

@@ -70,9 +70,7 @@ class EpochLanes:
         self._numbers = count()
 
     def prepare(self) -> bool:
-        """Start lanes where the last epoch had them, and wait for them.
-
-        Return whether they started.
+        """Start lanes on the executors of the last epoch, and wait; return whether they are ready.
 
         Nothing is started before an epoch has run, or for a while after a failure.
         """
@@ -109,7 +107,7 @@ class EpochLanes:
     def run(
         self, instruction: EpochInstruction, payloads: Mapping[int, Sequence[bytes]]
     ) -> list[LaneReport] | None:
-        """Run a small epoch on lanes that are ready, and return their reports.
+        """Run a small epoch on the prepared lanes, which end then; return their reports.
 
         `payloads`: payloads by lane number. ``None`` if the epoch must run as Spark jobs. Raises
         `AttemptLostError` if a lane was lost meanwhile.
@@ -169,7 +167,7 @@ class EpochLanes:
         job.close_channels()
 
     def _pause(self) -> None:
-        """Let some epochs run as Spark jobs; more after each failure in a row."""
+        """Start no lanes for some epochs, which run as Spark jobs; more after each failure."""
         self._paused = min(_PAUSE << self._failures, _MAX_PAUSE)
         self._failures = min(self._failures + 1, _MAX_PAUSE.bit_length())
 

@@ -57,10 +57,7 @@ class Tasks(Protocol):
         """Open a socket on the driver, at any free port, for connections from the tasks."""
 
     def run(self, lane: Callable[[int], Iterator[bytes]], places: Sequence[Place]) -> None:
-        """Run `lane` in a task at every place, with the task's number.
-
-        Return once all have ended.
-        """
+        """Call ``lane(number)`` in a task for each place (executor and lane); wait for all."""
 
     def cancel(self) -> None:
         """Kill the tasks of the job."""
@@ -110,7 +107,7 @@ class LaneJob:
         return "ready" if self._ready.is_set() else "starting"
 
     def covers(self, places: Sequence[Place]) -> bool:
-        """Return whether there is a lane at each of these places."""
+        """Return whether the job has a lane at each of these places (executor and lane number)."""
         return {*places} <= {*self.places}
 
     def wait_until_ready(self, timeout_s: float) -> bool:
@@ -130,7 +127,8 @@ class LaneJob:
     ) -> list[LaneReport] | None:
         """Run all levels of an epoch, and return the reports; ``None`` if a lane has refused.
 
-        Raises `LaneLostError`; the job has to be ended then.
+        A lane refuses on an error, or too much output; the epoch has to run as Spark jobs then.
+        Raises `LaneLostError` if a lane or the job is lost; the job has to be ended then.
         """
         attempt, parts = next(self._attempts), InstructionParts.of(instruction)
         places = instruction.places
@@ -387,7 +385,7 @@ class SparkTasks:
         self._bind = _plain_host(conf.get("spark.driver.bindAddress", "")) or self.host
 
     def of_job(self, number: int) -> SparkTasks:
-        """Return the tasks of job `number`, which can be cancelled separately."""
+        """Return these tasks with a job group of their own, by which job `number` is cancelled."""
         other = copy.copy(self)
         other._group = f"{self._group}-{number}"  # noqa: SLF001  our own
         return other
@@ -405,7 +403,7 @@ class SparkTasks:
         return listener
 
     def run(self, lane: Callable[[int], Iterator[bytes]], places: Sequence[Place]) -> None:
-        """Run `lane` in a Spark task at every place, which prefers the place's executor."""
+        """Call ``lane(number)`` in a Spark task per place, on its executor if possible; wait."""
         if self._threads is None:
             self._run(lane, places)
         else:

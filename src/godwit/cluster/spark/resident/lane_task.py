@@ -79,7 +79,7 @@ class LaneAnswer:
 def serve_lane(
     endpoint: Endpoint, number: int, place: Place, flow: Callable[[], LaneFlow]
 ) -> Iterator[bytes]:
-    """Serve as lane `number` of a job until the driver closes the channel; a Spark task.
+    """Connect to the driver as lane `number`, and work until it closes the channel; a Spark task.
 
     Yields nothing. `flow`: returns the lanes' part of the flow.
     """
@@ -121,7 +121,7 @@ def serve(channel: Channel, flow: LaneFlow) -> None:
 def _run_work(work: Work, flow: LaneFlow, instruction: EpochInstruction) -> LaneAnswer:
     """Run one level of an epoch on this lane, and return the answer for the driver.
 
-    A large output, or an error, makes it a refusal.
+    If the output is too large, or an error occurs, the answer is a refusal with the reason.
     """
     answer = partial(LaneAnswer, attempt=work.attempt, level=work.level)
     lane = run_lane(flow, instruction, work.level, work.place, work.payloads)

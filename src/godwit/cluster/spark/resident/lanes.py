@@ -129,9 +129,9 @@ class ResidentLanes:
         self.end("an epoch has many rows")
 
     def _job_for(self, instruction: EpochInstruction) -> LaneJob | None:
-        """Return the job if its lanes are ready for this epoch.
+        """Return a job whose lanes are ready for this epoch; start one if due.
 
-        Else ``None``, and perhaps start one.
+        ``None``: the epoch has to run as Spark jobs.
         """
         if instruction.epoch == self._lost_epoch or self._small < _SMALL_IN_A_ROW:
             return None

@@ -70,12 +70,12 @@ class BackgroundCopies:
             pool.close()
 
     def _run_orders(self) -> None:
-        """Run orders in sequence until closed; the body of a thread."""
+        """Queue each order for its executor's thread until closed; the body of a thread."""
         while (order := self._orders.get()) is not None:
             self._guard(self._start_order, order)
 
     def _start_order(self, order: StartWarming | DropCopies) -> None:
-        """Start an order on a thread of its executor, once its peers' links are free."""
+        """Queue an order on the thread of its executor, and note the peers that it copies from."""
         if isinstance(order, StartWarming) and order.peers:
             component = self._conductor.view.components.get(order.component)
             transfers = () if component is None else component.transfers  # regrouped since
@@ -158,7 +158,7 @@ class BackgroundCopies:
         )
 
     def _transfers(self, order: StartWarming) -> Iterator[PeerCopies]:
-        """Yield the peer transfers of an order, each once its links are free."""
+        """Yield the peers to copy from for an order, each once its network links are free."""
         while True:
             with self._link_is_free:
                 self._links.ended(order)
@@ -182,7 +182,7 @@ class BackgroundCopies:
                 )
 
     def _copy_request(self, state: StateId, executor: str) -> CopyRequest:
-        """Return the request, for a Spark job, about copies of one state on an executor."""
+        """Return the parameters of a Spark job on the copies of one state on an executor."""
         there = self._cluster.executors[executor]
         return CopyRequest(
             state=state,

@@ -71,11 +71,11 @@ class BatchRows:
             self.on_failure(what, error)
 
     def _report_pause(self, loop: str, rounds: int, rows: int) -> None:
-        """Announce that a loop pauses after a number of rounds, with rows waiting."""
+        """Call `on_pause` for a feedback loop that pauses, after `rounds` rounds."""
         self.on_pause(loop, rounds, rows)
 
     def program(self, lanes: LaneFlow) -> Program:
-        """Return what executors need of the flow: the lanes, and the source side of these rows."""
+        """Return the program that executors get: the lanes, and the source side of these rows."""
         return Program(lanes=lanes, sources=self._copies)
 
     def open(self) -> None:
@@ -83,7 +83,7 @@ class BatchRows:
         self.positions.open()
 
     def use_log(self, log: CommitLog) -> None:
-        """Read what waits in loops from this log of the checkpoint, from now on."""
+        """From now on, read the rows that wait in feedback loops from this commit log."""
         self.positions.read_loops_of(log)
 
     def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> EpochRows:
@@ -109,10 +109,10 @@ class BatchRows:
         return None
 
     def force_log(self, ref: BatchRef) -> None:
-        """Make Spark's log entries of a micro-batch durable; called while the stages run."""
+        """Make Spark's log entries durable while the stages run; no-op without micro-batches."""
 
     def committed(self, rows: int) -> int | None:
         """Record the commit of the last batch; return how many of its `rows` a micro-batch had.
 
-        ``None``: it has no micro-batch.
+        ``None`` if it has no micro-batch, as always here.
         """

@@ -74,7 +74,7 @@ class SparkCluster:
         """Lanes started before the rows of an epoch are chosen; none where lanes stay."""
 
     def location_of(self, executor: str) -> str | None:
-        """Return how Spark names an executor as a location; ``None`` for one that is gone."""
+        """Return an executor as a preferred location of Spark tasks; ``None`` if it is gone."""
         live = self.executors.get(executor)
         return None if live is None else live.location
 
@@ -206,8 +206,8 @@ class LostExecutors:
     def cancel_if_lost(self, executors: Iterable[str], there: Container[str]) -> Iterator[None]:
         """Context for an epoch's stages that cancels their jobs if one of `executors` is lost.
 
-        Raises `ConnectionError` if one of them is not `there`: it was lost since the epoch was
-        planned.
+        Raises `ConnectionError` if one is not among the live executors `there`: it was lost since
+        the epoch was planned.
         """
         used = frozenset(executors)
         gone = sorted(name for name in used if name not in there)
@@ -235,7 +235,7 @@ class LostExecutors:
             self._spark.removeJobTag(self._tag)
 
     def record_loss(self, executor: str) -> None:
-        """Record the loss of an executor."""
+        """Record the loss of an executor; if the running epoch uses it, cancel the epoch's jobs."""
         with self._lock:
             if executor not in self._used:
                 return
@@ -272,7 +272,7 @@ class SinkSession:
     spark: SparkSession
 
     def show(self, name: str, rows: pa.Table) -> None:
-        """Create or replace a temporary view."""
+        """Create or replace the temporary view `name` of rows."""
         self.spark.createDataFrame(rows).createOrReplaceTempView(name)
 
     def dataframe(self, rows: pa.Table) -> DataFrame:

@@ -42,7 +42,7 @@ _MEMORY = "controller"
 
 
 def past_decisions(storage: CheckpointStorage) -> list[events.Event]:
-    """Return the events in a checkpoint's journal, oldest first, including decisions."""
+    """Return the latest events in a checkpoint's journal, oldest first, with decisions."""
     return read_last(storage, _JOURNAL_ENTRIES, "event", events.event_from_dict)
 
 
@@ -207,10 +207,7 @@ class ControllerThread:
         return True
 
     def _run_guarded(self, step: Callable[[], None]) -> None:
-        """Run a step of the controller.
-
-        An error is announced as an event, and the query goes on.
-        """
+        """Call a function of the controller; announce an error in it as an event, not raise it."""
         try:
             step()
         except Exception as error:  # noqa: BLE001  told of; the stream goes on

@@ -64,7 +64,7 @@ class EpochDriver(ABC):
         """
 
     def _is_stopped(self) -> bool:
-        """Return whether the query was stopped in another way than by its gate."""
+        """Return whether Spark has stopped the query from outside; false without micro-batches."""
         return False
 
     def _run_quiet_epoch(self) -> bool:
@@ -143,7 +143,7 @@ class EpochDriver(ABC):
     def failure(self) -> BaseException | None:
         """Return the error that ended the driver outside of any epoch; ``None`` if there is none.
 
-        What the loop raises is none: it fails the query through its gate.
+        An error in the loop does not count: it fails the query through the query's gate.
         """
         return None
 
@@ -161,7 +161,7 @@ class EpochDriver(ABC):
 
     @abstractmethod
     def sources(self) -> dict[str, Any] | None:
-        """Return the lag of the sources as plain values; ``None`` before it is known."""
+        """Return ``batchId``, and lag by source in ``sources``; ``None`` before they are known."""
 
     @abstractmethod
     def rows_held_back(self) -> int | None:

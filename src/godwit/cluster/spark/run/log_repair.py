@@ -126,7 +126,7 @@ class _LogPlan:
 
     @property
     def interval(self) -> int:
-        """Interval at which Spark compacts a source's log, as far as it is known."""
+        """Number of entries after which Spark compacts a source's log; the default if unknown."""
         return DEFAULT_INTERVAL if self.layout is None else self.layout.interval
 
     def _set_aside_uncommitted(self, planned: Sequence[str], listed: Mapping[str, int]) -> None:
@@ -161,7 +161,7 @@ class _LogPlan:
             )
 
     def _rebuild_compact(self, path: str) -> list[bytes] | None:
-        """Return the lines of a compacted log file, from the files before it if it is damaged.
+        """Return the lines of a compacted log file; if damaged, of the files that it merged.
 
         ``None`` if that is not possible.
         """
@@ -183,14 +183,14 @@ class _LogPlan:
             self._check_source(name, content.splitlines()[1:])
 
     def _rearrange_offsets(self, batch: BatchRef) -> bytes:
-        """Return the offsets of a record in the order of lines that the log has now."""
+        """Return a record's offsets with their lines in the order of Spark's present offset log."""
         if self.layout is None:
             return batch.offsets
         lines = batch.lines or lines_of(batch.offsets, self.layout)
         return (lines and reorder_offsets(batch.offsets, lines, self.layout.lines)) or batch.offsets
 
     def _last_committed_entries(self) -> dict[str, int]:
-        """Return directory of each source's log → number of its last committed entry."""
+        """Return log directory, such as ``sources/0`` → number of its last committed entry."""
         counted: dict[str, int] = {}
         for _, batch in sorted(self.batches.items()):
             lines = offsets_in(batch.offsets)
@@ -223,9 +223,9 @@ class _LogPlan:
             self._plan_rewrite(path, None, b"\n".join([b"v1", *lines]))
 
     def _lines_of(self, directory: str, entry: int) -> list[bytes] | None:
-        """Return the lines of one entry of a source's log from a commit record.
+        """Return the lines that a commit record has of one entry of a source's log.
 
-        ``None``: in none.
+        ``None`` if no retained record has them.
         """
         name = f"{directory}/{entry}"
         contents = (_source_entries(batch).get(name) for batch in self.batches.values())
@@ -233,7 +233,7 @@ class _LogPlan:
         return None if content is None else content.splitlines()[1:]
 
     def _check_source(self, name: str, lines: list[bytes]) -> None:
-        """Add steps unless an entry of a source's log, maybe in a compacted file, has `lines`."""
+        """Add steps unless the entry `name` of a source's log, maybe compacted, has `lines`."""
         directory, _, number = name.rpartition("/")
         entry = int(number)
         log = self._entries_of(directory)
@@ -273,7 +273,7 @@ class _LogPlan:
         return lines
 
     def _uncommitted_entries(self) -> dict[str, int]:
-        """Return path of each uncommitted log entry → number of the last committed one."""
+        """Return path of each uncommitted source-log entry → that log's last committed number."""
         return {
             path: last
             for directory, last in self._last_committed_entries().items()

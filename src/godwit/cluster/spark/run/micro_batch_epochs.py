@@ -216,7 +216,7 @@ class MicroBatchEpochs:
         return self._run_epoch(offer, stopped, broken_off=stopped)
 
     def has_own_rows(self) -> bool:
-        """Plan an epoch of own sources, for `run_own_epoch`; return whether they have rows."""
+        """Plan an epoch of Godwit's sources, for `run_own_epoch`; return whether they have rows."""
         after = self._run.log.latest_epoch
         planned = self._plan_own()
         if planned is None:
@@ -230,7 +230,7 @@ class MicroBatchEpochs:
         self._run_epoch(self._batch_of_own, stopped)
 
     def had_micro_batch(self, epoch: int) -> bool:
-        """Return whether an epoch with input had rows of DataFrames, if that is known."""
+        """Return whether an epoch with input had rows of DataFrames; true if that is unknown."""
         return epoch not in self._without_frames
 
     def _plan_own(self) -> SourceBatch[DataFrame] | None:
@@ -238,7 +238,10 @@ class MicroBatchEpochs:
         return self._planned(partial(self.positions.plan, everything=self._once))
 
     def _planned(self, plan: Callable[[int], _Planned]) -> _Planned:
-        """Return what `plan` makes of own sources after the last commit, on their thread."""
+        """Call `plan` with the number of tasks that can run at once; return its batch.
+
+        Runs on the thread of Godwit's own sources, after the last commit was reported to them.
+        """
 
         def call() -> _Planned:
             """Report the last commit, and plan for the tasks that can run at once."""
@@ -248,7 +251,7 @@ class MicroBatchEpochs:
         return self.thread.call(call)
 
     def run_round(self, stopped: Callable[[], bool], *, due: bool) -> bool:
-        """Run an epoch over rows waiting in loops, if any; return whether it ran.
+        """Run an epoch over rows that wait in feedback loops, if any; return whether it ran.
 
         `due`: an epoch is due anyway, so it runs even if the loops pause.
         """
@@ -267,12 +270,12 @@ class MicroBatchEpochs:
     def _own_batch(
         self, planned: SourceBatch[DataFrame], last: BatchRef | None
     ) -> SourceBatch[DataFrame]:
-        """Make a batch of own rows alone, which repeats the micro-batch of the last record."""
+        """Return the batch of own rows without a micro-batch; it refers to the last committed."""
         ref = planned.ref if last is None or not last.of_spark else last
         return _merge_batches(ref, None, planned, self._observe_sources(planned))
 
     def _note_commit(self) -> None:
-        """Report the last epoch offered to own sources, once it is committed."""
+        """Report the last batch to Godwit's own sources, once it is committed."""
         if self._offered is not None and self._run.log.latest_epoch >= self._offered[0]:
             batch = self._offered[1]
             self.positions.committed(batch.ref, others=batch.rows is not None)
@@ -303,7 +306,7 @@ class MicroBatchEpochs:
         return None if planned is None else self._own_batch(planned, last)
 
     def _observe_sources(self, planned: SourceBatch[DataFrame]) -> SourceLook:
-        """Arrival times of planned own rows, for the latency of their epoch."""
+        """Return the estimated arrival times of planned own rows, for their epoch's latency."""
         return self.figures.observe(planned, time.time_ns() // 1000)
 
     def _run_epoch(
@@ -338,7 +341,7 @@ class MicroBatchEpochs:
     def _record_figures(
         self, epoch: int, batch: SourceBatch[DataFrame], began_s: float, ended_s: float
     ) -> None:
-        """Keep figures of an epoch; on the thread of own sources."""
+        """Record an epoch's figures by source; called on the thread of own sources."""
         self._note_commit()
         self.figures.record_epoch(epoch, batch, began_s, ended_s)
 

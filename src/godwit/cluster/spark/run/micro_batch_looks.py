@@ -75,7 +75,7 @@ class MicroBatchLooks:
         return SourceLook(at_us=at_us, nothing_us=nothing_us, before=before, arrived_us=arrived_us)
 
     def _file_times_us(self, batch: BatchRef) -> dict[str, list[int]]:
-        """Return source → modification times of its files in a micro-batch."""
+        """Return source → its files' modification times (Unix microseconds) in a micro-batch."""
         written: dict[str, list[int]] = {}
         for path, log in batch.sources.items():
             name = self._names[int(path.split("/")[1])]

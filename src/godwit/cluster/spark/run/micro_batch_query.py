@@ -125,7 +125,7 @@ class MicroBatchQuery(EpochDriver):
         self._wait_for_end(self._epochs.positions)
 
     def sources(self) -> dict[str, Any] | None:
-        """Return the lag of sources of both kinds as plain values.
+        """Return ``batchId``, and lag by source in ``sources``, of both kinds of sources.
 
         ``None`` before Spark knows it.
         """
@@ -201,7 +201,7 @@ class MicroBatchQuery(EpochDriver):
         return False
 
     def _is_quiet(self) -> bool:
-        """Return whether an epoch might run here, and Spark has no micro-batch to run."""
+        """Return whether an epoch may be due here while Spark has no micro-batch to run."""
         if self._stream_ended:
             return True
         wanted = self._has_sources or self._run.is_due or self._run.view.awaits
@@ -227,7 +227,7 @@ class MicroBatchQuery(EpochDriver):
         return True
 
     def _run_round(self, *, due: bool) -> bool:
-        """Run an epoch over rows waiting in loops, if there are any; return whether it ran.
+        """Run an epoch over rows that wait in feedback loops, if any; return whether it ran.
 
         `due`: an epoch is due anyway, so it runs even if the loops pause.
         """

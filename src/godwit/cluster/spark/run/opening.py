@@ -163,8 +163,8 @@ class _Opener:
     ) -> RunParts:
         """Recover the state and open everything over it; if that fails, nothing is open.
 
-        `before`: closed parts of this run, whose sources and work these go on with. `columns`:
-        operator → columns that place its rows from now on.
+        `before`: former parts of this run, closed but for sources that stay open; ``None``: a first
+        start. `columns`: operator → key columns that select its key groups from now on.
         """
         self._placed.update(columns or {})
         self._closing = {}
@@ -344,7 +344,7 @@ class _Opener:
         *,
         starts: bool,  # false: the run goes on
     ) -> Conductor:
-        """Create the conductor, announce the run, and repeat the delivery of the last epoch."""
+        """Create the conductor, announce the query if it `starts`, and repeat the last delivery."""
         flow, sinks, resumed = recovery.flow, cluster.sinks, log.latest_epoch >= 0
         load = read_last(log.storage, _REMEMBERED, "load", LoadSummary.from_dict)
         conductor = Conductor(
@@ -364,7 +364,7 @@ class _Opener:
         return conductor
 
     def _prepare_lanes(self, cluster: SparkCluster, conductor: Conductor, flow: str) -> None:
-        """Give the cluster lanes that wait for small epochs: that stay, or one epoch's."""
+        """Set up lanes that run small epochs without Spark jobs: resident ones, or one epoch's."""
         context, program = self._spark.sparkContext, cluster.program
         if self._options.lanes.resident:
             cluster.resident = ResidentLanes(
@@ -422,10 +422,11 @@ class _Opener:
     def _place(
         self, flow: CompiledFlow, free: frozenset[str], may_rewrite: Callable[[], bool]
     ) -> list[dict[str, Any]]:
-        """Choose the columns that place operators, as options enable it; return what to announce.
+        """Choose the key columns that select operators' key groups, as options enable it.
 
         `free`: operators without state in the checkpoint. `may_rewrite`: returns whether the state
-        of others can be rewritten now.
+        of others can be rewritten now. Returns fields of the events `PartitioningCompared` to
+        announce.
         """
         fusion, lanes = self._options.adaptation.fusion, self._spark.sparkContext.defaultParallelism
         compared: list[dict[str, Any]] = []
@@ -437,9 +438,9 @@ class _Opener:
         return compared
 
     def _components(self, flow: CompiledFlow, *, changed_only: bool) -> dict[str, tuple[str, ...]]:
-        """Return component → operators: as the user says, or fused by attributes.
+        """Return component → its operators: as the user says, or fused by attributes.
 
-        `changed_only`: of a running query, those that change with the columns of some operators.
+        `changed_only`: only those with operators whose partitioning columns have changed.
         """
         named, fusion = dict(self._options.components), self._options.adaptation.fusion
         fused: dict[str, tuple[str, ...]] = {}

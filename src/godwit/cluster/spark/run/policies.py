@@ -120,9 +120,9 @@ class OperatorPolicies:
 
     @contextmanager
     def manual_regrouping(self, operators: Iterable[str]) -> Iterator[Callable[[str], None]]:
-        """Context that records a user's regrouping of operators.
+        """Context of a user's regrouping of operators, which policies then do not reverse.
 
-        Call the yielded function with the regrouping's id.
+        Call the yielded function with the regrouping's id. A policy's own regrouping is cancelled.
         """
         with self._lock:
             with self._conductor.locked() as conductor:
@@ -160,7 +160,7 @@ class OperatorPolicies:
             self._loop.step(now_s)
 
     def respect(self, operators: Iterable[str]) -> None:
-        """Record that a person has chosen the columns of operators, which policies leave alone."""
+        """Record that a user has chosen key columns of operators, so that policies keep them."""
         if self._policies:
             self._overrides.record(map(ManualChange.COMPONENTS.of, operators), time.time())
 
@@ -170,7 +170,7 @@ class OperatorPolicies:
         return proposal
 
     def divide_manually(self, change: SpreadKeyOver) -> bool:
-        """Change the grid of a hot key, as a user requested.
+        """Divide the rows of a hot key into other parts, as a user requested.
 
         ``False`` if that is impossible now.
         """
@@ -201,7 +201,7 @@ class OperatorPolicies:
         return True
 
     def cost(self, proposal: Proposal) -> float:
-        """Return the bytes of state that a regrouping moves, or the pause of a repartitioning."""
+        """Return bytes that a regrouping moves, or milliseconds that a repartitioning pauses."""
         change, self._plan = proposal.change, None
         if isinstance(change, Repartition):
             return self._pause_ms(change.operator)

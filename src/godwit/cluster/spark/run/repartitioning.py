@@ -46,10 +46,11 @@ class Repartitioning:
         self._thread.close()
 
     def carry_out(self, asked: Mapping[str, Any]) -> None:
-        """Have other columns place operators, asked for by a user; return once the query goes on.
+        """Change the partitioning columns of operators for a user; return once epochs run again.
 
-        Raises `MigrationError` if that is not possible now, or the query stops first; what
-        `checked_columns` and `check_can_repartition` raise; the query's error if it fails by it.
+        `asked`: operator → columns. Raises `MigrationError` if that is not possible now, or the
+        query stops first; what `checked_columns` and `check_can_repartition` raise; the query's
+        error if it fails by it.
         """
         run = self._run
         if run.gate.is_own_thread:
@@ -91,10 +92,10 @@ class Repartitioning:
     # -- on its own thread ------------------------------------------------------------------------
 
     def _change(self, asked: Mapping[str, Any], reason: str, *, by_hand: bool = False) -> None:
-        """Close the run's parts between two epochs, and open them with the columns asked for.
+        """Close the run's parts between two epochs, and open them with other partitioning columns.
 
-        No-op if the columns are those of now. `by_hand`: a user asked, so the controller's
-        migrations are cancelled, and policies leave the operators alone.
+        `asked`: operator → columns; no-op if they are the present ones. `by_hand`: a user asked, so
+        the controller's migrations are cancelled, and policies leave the operators alone.
         """
         run = self._run
         with run.gate.between_epochs():
@@ -128,7 +129,7 @@ class Repartitioning:
             )
 
     def _columns_text(self, operator: str) -> str:
-        """Columns that place an operator's rows, separated by commas."""
+        """Return the columns that select an operator's key groups, separated by commas."""
         return ", ".join(self._run.flow.operator(operator).placed_by.names)
 
     def _check_nothing_moves(self, *, by_hand: bool) -> None:

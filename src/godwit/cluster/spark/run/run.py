@@ -110,7 +110,7 @@ class SparkRun:
         self.repartitioning = Repartitioning(self)
 
     def _use(self, parts: RunParts) -> None:
-        """Run epochs by these parts from now on."""
+        """Replace conductor, cluster, controller and all other parts of the run by `parts`."""
         self.epochs, self.cluster, self.conductor = parts.epochs, parts.cluster, parts.conductor
         self.pool, self.controller, self.policies = parts.pool, parts.controller, parts.policies
         self.loop = EpochLoop(parts.epochs, parts.conductor, self, beside=parts.delivering)
@@ -120,10 +120,11 @@ class SparkRun:
             self.epochs.end_input()
 
     def place_by(self, columns: Mapping[str, tuple[str, ...]]) -> None:
-        """Close the run's parts but the sources, and open them with other columns of operators.
+        """Close the run's parts but the sources, and open them with other partitioning columns.
 
-        Called between two epochs, once the last one is delivered; what it raises fails the query,
-        whose checkpoint has either the former columns or these.
+        `columns`: operator → key columns that select its key groups. Called between two epochs,
+        once the last one is delivered; what it raises fails the query, whose checkpoint has either
+        the former columns or these.
 
         Raises `GateClosedError` if the query is to stop.
         """
@@ -138,7 +139,7 @@ class SparkRun:
             self.background_failed(what, error)
 
     def ask_backlog(self, backlog_rows: Callable[[], int | None]) -> None:
-        """Have the controller ask the sources' backlog in rows by this function."""
+        """Set the function that tells the controller the sources' backlog, in rows."""
         self._backlog_rows = backlog_rows
         if self.controller is not None:
             self.controller.backlog_rows = backlog_rows
@@ -218,8 +219,9 @@ class SparkRun:
     ) -> dict[str, float]:
         """Run the epoch of a batch of source rows, which may be offered again after a crash.
 
-        `stopped`, `broken_off`: see `EpochGate.epoch`. Raises if the epoch failed. Returns phase →
-        milliseconds; empty if the batch was committed before.
+        `offered`: returns the batch, given the last committed one; ``None`` if it is committed
+        already. `stopped`, `broken_off`: see `EpochGate.epoch`. Raises if the epoch failed. Returns
+        phase → milliseconds; empty if the batch was committed before.
         """
         with self.gate.epoch(stopped, broken_off=broken_off):
             batch = offered(self.epochs.last_batch)

@@ -70,7 +70,7 @@ class ReadPace:
         return due_s - time.monotonic()
 
     def poll_at_once(self) -> None:
-        """Let the next poll not wait for the trigger, since rows wait that the limit held back."""
+        """Let the next poll not wait for the trigger: the limit per epoch has held rows back."""
         self._at_once = True
 
     def record_poll(self, began_s: float, *, has_rows: bool) -> None:
@@ -141,7 +141,7 @@ class Waiters:
 
 
 def announce_pause(run: SparkRun, loop: str, rounds: int, rows: int) -> None:
-    """Announce that a loop pauses after a number of rounds, with rows waiting."""
+    """Announce, as an event, that a feedback loop pauses after `rounds` rounds; `rows` wait."""
     run.conductor.announce(events.FeedbackPaused, loop=loop, rounds=rounds, rows=rows)
 
 
@@ -207,7 +207,7 @@ class SourceLoop(EpochDriver):
         self._wait_for_end(self._positions)
 
     def sources(self) -> dict[str, Any] | None:
-        """Return the lag of the sources as plain values."""
+        """Return ``batchId``, and lag by source in ``sources``; ``None`` before the first epoch."""
         number = self._figures.last_number
         return None if number is None else {"batchId": number, "sources": self._figures.sources()}
 
@@ -302,7 +302,7 @@ class SourceLoop(EpochDriver):
         return True
 
     def _run_round(self, *, due: bool) -> bool:
-        """Run an epoch over rows waiting in loops, if there are any; return whether it ran.
+        """Run an epoch over rows that wait in feedback loops, if any; return whether it ran.
 
         `due`: an epoch is due anyway, so it runs even if the loops pause.
         """

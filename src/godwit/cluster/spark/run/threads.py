@@ -276,9 +276,9 @@ class EpochGate:
                 self._changed.notify_all()
 
     def register_delivery(self, deliver: Callable[[], None]) -> Callable[[], None]:
-        """Return `deliver`, to be called once by another thread; it counts as in progress from now.
+        """Return a function that calls `deliver`; the delivery is in progress from now to its end.
 
-        Epochs do not wait for it, but the end of the query does.
+        Another thread calls it, once. Epochs do not wait for it, but the end of the query does.
         """
         with self._changed:
             self._deliveries += 1
@@ -316,9 +316,9 @@ class EpochGate:
             self._changed.notify_all()
 
     def wait_for_epoch(self, patience_s: float) -> None:
-        """Wait up to `patience_s` seconds for the current epoch.
+        """Wait up to `patience_s` seconds until no epoch runs.
 
-        If it goes on, mark it as aborted.
+        If one still runs then, mark it as aborted.
         """
         with self._changed:
             self._interrupted = not self._changed.wait_for(lambda: self._inside is None, patience_s)

@@ -18,7 +18,7 @@ def is_bounded(trigger: Mapping[str, object] | None) -> bool:
 
 
 def is_once(trigger: Mapping[str, object] | None) -> bool:
-    """Return whether a trigger asks for one epoch over the available input."""
+    """Return whether a trigger is ``once``: one epoch over the available input."""
     return "once" in (trigger or {})
 
 

@@ -154,7 +154,10 @@ def run_at_lanes(
     run: Callable[[int, list[bytes]], Iterable[Any]],
     spark: SparkContext,
 ) -> PythonStage:
-    """Return the stage that runs a task per lane, on its executor, over all its payloads."""
+    """Return the stage that runs a task per lane, on its executor, over all its payloads.
+
+    `run`: called with lane number and payloads; returns the items of the task.
+    """
 
     def one_lane(index: int, partition: Iterator[bytes]) -> Iterator[Any]:
         """Run the task of one lane over its payloads."""
@@ -172,7 +175,7 @@ def run_streamed(
     run: Callable[[Iterator[bytes]], bytes],
     spark: SparkContext,
 ) -> PythonStage:
-    """Return the stage of one task over a lane's payloads (see `run_at_lanes`), one by one."""
+    """Return the stage of one task, in which `run` gets an iterator over a lane's payloads."""
 
     def one(_index: int, partition: Iterator[bytes]) -> Iterator[Any]:
         """Run the task of the lane over its payloads, and yield its result."""
@@ -259,7 +262,11 @@ def run_beside(
     run_task: Callable[[int], Iterable[Any]],  # called with a task's number
     spark: SparkContext,
 ) -> PythonStage:
-    """Return the stage of tasks over an RDD's partitions, and of `tasks` ones without input."""
+    """Return the stage of a task per partition of an RDD, and of `tasks` others without input.
+
+    `run`: called with a partition's number and items. `run_task`: called with the number, from 0,
+    of a task without input.
+    """
     first: int = partitions.getNumPartitions()
 
     def one(index: int, partition: Iterator[bytes]) -> Iterator[Any]:

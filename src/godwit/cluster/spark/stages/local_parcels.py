@@ -40,7 +40,7 @@ _IN_ONE_PROCESS: Final = "local-"  # executors of Spark's local mode, which shar
 
 
 def store_local(blobs: Iterable[Blob], instruction: EpochInstruction) -> Iterator[Blob]:
-    """Write large payloads for lanes of this executor to files; yield their places, or payloads."""
+    """Yield payloads by lane; large ones for lanes of this executor as the names of local files."""
     here = current_executor(instruction.places[0][0])
     in_one_process = here.startswith(_IN_ONE_PROCESS)
     directory: Path | None = None
@@ -63,7 +63,7 @@ def store_local(blobs: Iterable[Blob], instruction: EpochInstruction) -> Iterato
 
 
 def open_stored(parcels: Iterable[bytes]) -> list[bytes] | None:
-    """Return payloads, stored ones as mapped memory; ``None`` if a file is missing."""
+    """Return payloads, read from files if `store_local` wrote them; ``None`` if one is missing."""
     payloads = []
     for parcel in parcels:
         payload: Any = parcel

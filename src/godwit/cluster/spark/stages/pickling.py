@@ -115,7 +115,10 @@ class _Later:
 
 
 def _struct_recipe(cls: Any, attributes: dict[str, Any]) -> tuple[Any, ...]:
-    """Return how to make a msgspec struct class of the main script, from its `attributes`."""
+    """Return the pickling recipe, as of ``__reduce__``, of a msgspec class of the main script.
+
+    `attributes`: those of the class.
+    """
     own = [name for name in inspect.get_annotations(cls) if name in _fields(cls)]
     config = cls.__struct_config__
     options = {name: getattr(config, name) for name in _STRUCT_OPTIONS}

@@ -257,7 +257,7 @@ def offset_layout(
     frames: Sequence[tuple[str, DataFrame]],  # that the query unites: source, DataFrame after maps
     sources: Mapping[str, DataFrame],  # those before the maps
 ) -> OffsetLayout:
-    """Return the source of each line of Spark's offset log.
+    """Return the layout of Spark's offset log: the streams it covers, and the stream of each line.
 
     Raises `InvalidFlowError` if a map adds a stream that is not a source's.
     """

@@ -40,7 +40,7 @@ _FEED = "__godwit_feed"
 
 
 def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
-    """Return the feeds of DataFrames, by names of sources, then in the order of declaration.
+    """Return the feeds (sources after maps) of DataFrames: by source, then as declared.
 
     Spark numbers the sources of a query in the order in which it visits them, and finds their
     offsets by these numbers. So the order must not depend on operators, which are added and
@@ -51,7 +51,7 @@ def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
 
 
 def union_columns(feed: Feed) -> dict[str, str]:
-    """Return column of a feed → its column in the union of feeds: type, and number per type."""
+    """Return a feed's column → its name in the union of all feeds: type, and number per type."""
     numbers: Counter[str] = Counter()
     slots = {}
     for column in feed.schema:
@@ -163,7 +163,7 @@ class SourceRows:
         )
 
     def expect(self, rows: int) -> None:
-        """Set the expected rows of the next epoch to the number of the last one."""
+        """Set the number of rows that the next epoch is expected to have."""
         self._rows_expected = rows
 
     def read(self, rows: DataFrame, number: int) -> Any:

@@ -81,7 +81,7 @@ class Shipped(Generic[T]):
         self.here = here  # the value, on the driver; ``None`` elsewhere
 
     def get(self) -> T:
-        """Return the value in a task, cached per type; it must not be changed."""
+        """Return the value in a task, unpacked once per Python process; it must not be changed."""
         known = _unpacked.get(self._kind)
         if known is None or known[0] != self._key:
             _unpacked.pop(self._kind, None)
@@ -121,7 +121,7 @@ class Orders:
     tasks: tuple[bytes, ...] = ()  # see `EpochRows`
 
     def for_place(self, place: int) -> list[bytes]:
-        """Return the payloads for lane number `place`."""
+        """Return the payloads of the epoch for lane number `place`."""
         return list(self.payloads.get(place, ()))
 
 
