@@ -136,16 +136,16 @@ class ArrivalCurve:
         return [round(rate, 3) for rate in self._rates(4 * _USUAL).tolist()]
 
     def _last_changed(self) -> int | None:
-        """Return how many intervals ago the arrival rate changed.
-
-        ``None`` if it has not changed.
-        """
+        """Return how many intervals ago the rate changed (cached); ``None`` if it has not."""
         if self._changed is None:
             self._changed = (self._find_change(),)
         return self._changed[0]
 
     def _find_change(self) -> int | None:
-        """Return how many intervals ago the rate changed, by the likelihood ratio."""
+        """Find the most likely change of the arrival rate, by likelihood ratio.
+
+        Returns how many intervals ago it was; ``None`` if there is none.
+        """
         rates = np.log(self._rates(_KEPT))
         if not len(rates) or rates.max() - rates.min() <= _LEAST_CHANGE:
             return None
@@ -175,10 +175,7 @@ class ArrivalCurve:
         return every
 
     def drop_old(self) -> None:
-        """Drop the points that no rate needs any more.
-
-        After a change, all points before the change.
-        """
+        """Drop the points that no rate needs any more; after a change, all before it."""
         changed = self._last_changed()
         last = _KEPT
         if self.step_s is not None:

@@ -141,20 +141,21 @@ def select_moves(
     terms: Terms,
     budget: Budget,
     *,
-    # state of each key group, where it is more than what moves with it (`Problem.state_bytes`)
     held_bytes: FloatArray | None = None,
-    # variance of each key group's measured load; ``None``: it is exact
     variance: FloatArray | None = None,
-    # whether a key group larger than the budget may move, if it moves alone
     alone: bool = True,
-    # whether all moves are made or none, since half of a plan by ranges leaves none
     whole: bool = False,
-    must: bool = False,  # moves need not gain more than they cost
+    must: bool = False,
 ) -> SelectedMoves:
     """Return the moves of a plan that are worth making, within the budget.
 
     If a plan exceeds the budget, only its first moves are made; the rest is planned again next
-    time. If the problem requires intervals, all moves are made or none.
+    time. If the problem requires intervals, or with `whole`, all moves are made or none: half of a
+    plan by ranges leaves no ranges. `planned`: planned executor of each key group. `held_bytes`:
+    state of each key group, where it is more than what moves with it (`Problem.state_bytes`).
+    `variance`: of each key group's measured load; ``None``: it is exact. `alone`: a key group
+    larger than the budget may move, if it moves alone. `must`: moves need not gain more than they
+    cost.
     """
     expands = problem.state_bytes * 0.0 if held_bytes is None else held_bytes - problem.state_bytes
     plan = _Plan(problem=problem, planned=planned, terms=terms, expands=expands, variance=variance)

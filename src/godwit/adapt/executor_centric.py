@@ -52,12 +52,12 @@ class Homes:
 
     @property
     def remote(self) -> dict[str, float]:
-        """Work on lent cores by the last plans: number of key groups, and bytes per second sent."""
+        """Use of lent cores by the last plans: ``keyGroups``, and ``bytesPerS`` sent to them."""
         counts, rates = zip(*self._remote.values(), strict=True) if self._remote else ((), ())
         return {"keyGroups": sum(counts), "bytesPerS": round(sum(rates), 1)}
 
     def plan(self, measured: MeasuredProblem, rows_per_s: FloatArray) -> IntArray:
-        """Return the executor of each key group, shape ``(m,)``, on the cores its component gets.
+        """Plan the executor of each key group, shape ``(m,)``: its home, or one that lends cores.
 
         The executors of the measured problem are machines; `rows_per_s`, shape ``(m,)``: rows that
         reach each key group.
@@ -127,11 +127,13 @@ class Homes:
         names: list[tuple[str, str]],
         measured: MeasuredProblem,
         machine_slots: Counts,
-        slots: int,  # of a core
+        slots: int,
     ) -> Counts:
-        """Return the slots that elastic executors use on each machine; at first, those at home.
+        """Return the slots (parts of a core) that elastic executors use on each machine today.
 
-        Shape (machines, `names`). `names`: component and home of each elastic executor.
+        Shape (machines, `names`). `names`: component and home of each elastic executor, which at
+        first uses slots of its home. `machine_slots`: slots that each machine has. `slots`: number
+        per core.
         """
         executors, components = measured.problem.executors, len(measured.components)
         number = {name: i for i, name in enumerate(executors)}
@@ -151,11 +153,11 @@ class Homes:
         names: list[tuple[str, str]],
         problem: CoreAssignmentProblem,
         measured: MeasuredProblem,
-        slots: int,  # of a core
+        slots: int,
     ) -> Counts:
         """Plan the slots of each elastic executor on each machine; remember and return them.
 
-        Parameters and result: see `_current_slots`.
+        `names`, `slots` and result: see `_current_slots`.
         """
         plan = plan_naive_core_assignment if self._naive else plan_core_assignment
         shares, executors = plan(problem).cores, measured.problem.executors

@@ -468,9 +468,9 @@ class Forecaster:
 def raise_to_forecast(
     wanted: WantedExecutors, ahead: WantedExecutors, expected_per_s: float
 ) -> WantedExecutors:
-    """Return a scaling model's answer, raised to its answer for the forecast arrival rate.
+    """Return the answer `wanted`, with no fewer executors than the forecast load needs.
 
-    `ahead`: the answer for the rate `expected_per_s`.
+    `ahead`: the scaling model's answer for the forecast arrival rate `expected_per_s`.
     """
     comfortable = max(wanted.comfortable, ahead.comfortable)
     sufficient = None

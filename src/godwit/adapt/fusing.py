@@ -247,7 +247,10 @@ def _fuse_greedily(
     streams: Collection[UpstreamInput],
     rates: Mapping[tuple[str, str], float],
 ) -> list[tuple[str, ...]]:
-    """Return groups of operators, fused along streams that have a rate (paper 3, Algorithm 1)."""
+    """Return groups of operators, fused along the busiest streams (paper 3, Algorithm 1).
+
+    `streams`: inputs along which operators may be fused. `rates`: (sender, receiver) → rows.
+    """
     names = [operator.name for operator in flow.operators]
     number = {name: at for at, name in enumerate(names)}
     attributes = _partition_attributes(names, streams)
@@ -299,5 +302,5 @@ def _fused_by_user(flow: CompiledFlow, streams: Collection[UpstreamInput]) -> se
 
 
 def _name_of(group: tuple[str, ...]) -> str:
-    """Return the name of the component of a group of operators."""
+    """Return the name of a group's component: the names of its operators, joined by "+"."""
     return "+".join(group)

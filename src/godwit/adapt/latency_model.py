@@ -72,7 +72,10 @@ class StageLoad:
     _known: dict[int, float] = field(default_factory=dict, repr=False)
 
     def busiest(self, lanes: int, speed: float) -> float:
-        """Return the smallest share of time for which the busiest of `lanes` lanes can be busy."""
+        """Return the busy share of the busiest of `lanes` lanes, if key groups are spread best.
+
+        `speed`: of each lane, relative to a standard one.
+        """
         if lanes not in self._known:
             self._known[lanes] = self._busiest(lanes)
         return self._known[lanes] / speed
@@ -154,7 +157,7 @@ def _nearest(known: Mapping[int, float], executors: int) -> int:
 
 
 def _random_excess(lanes: float) -> float:
-    """Return by which share the busiest of `lanes` lanes exceeds the mean by chance."""
+    """Return a figure in proportion to the busiest lane's excess by chance; its ratios are used."""
     return math.sqrt(lanes * math.log(1 + lanes))
 
 
@@ -246,14 +249,17 @@ def _unevenness(situation: ScalingSituation) -> float | None:
 
 
 def least_busy(situation: ScalingSituation, executors: int) -> float:
-    """Return the share of time that the busiest lane is busy under the best assignment."""
+    """Return the busy share of the busiest lane of `executors` executors, spreading loads best."""
     lanes = max(int(executors * situation.cores), 1)
     speed = situation.lanes / situation.cores
     return sum(stage.busiest(lanes, speed) for stage in situation.stages)
 
 
 def busy_share(situation: ScalingSituation, executors: int, learned: Learned) -> float:
-    """Return the share of time that the busiest lane is busy with `executors` executors."""
+    """Predict the busy share of the busiest lane of `executors` executors.
+
+    Loads are taken to be as uneven as they were measured to be (`learned`).
+    """
     if not situation.stages:
         return situation.offered * situation.evenness / (executors * situation.lanes)
     least, known = least_busy(situation, executors), learned.unevenness

@@ -74,7 +74,7 @@ class _Sums:
     numbers: FloatArray  # shape ``(4,)``: see `_EPOCHS`
 
     def plus(self, vectors: FloatArray, numbers: FloatArray) -> _Sums:
-        """Return the sums over these epochs and another block."""
+        """Return these sums with those of another block of epochs added."""
         return _Sums(vectors=self.vectors + vectors, numbers=self.numbers + numbers)
 
     @property
@@ -90,7 +90,7 @@ class _Sums:
 
     @property
     def counted(self) -> FloatArray:
-        """Variance of each key group's seconds by chance."""
+        """Variance of each key group's busy seconds, as it would be if rows came by chance."""
         rows, busy_s, _ = self.vectors
         counted: FloatArray = busy_s * busy_s / np.maximum(rows, 1.0)
         return counted
@@ -110,16 +110,19 @@ class _Blocks:
 
     @property
     def vectors(self) -> FloatArray:
-        """Shape ``(n, 3, G)``: vectors of the blocks, to be read or changed."""
+        """Rows, busy seconds and squared deviations: shape ``(n, 3, G)``, a writable view."""
         return self._vectors[: len(self._places)]
 
     @property
     def numbers(self) -> FloatArray:
-        """Shape ``(n, 4)``: numbers of the blocks, to be read or changed."""
+        """Sums of each block, see `_EPOCHS`: shape ``(n, 4)``, a writable view."""
         return self._numbers[: len(self._places)]
 
     def standard(self, speeds: Mapping[str, float]) -> FloatArray:
-        """Return the vectors with the seconds that executors of speed 1 would have been busy."""
+        """Return `vectors`, with busy seconds as on executors of speed 1.
+
+        `speeds`: executor → its speed, if that is not 1.
+        """
         if not speeds:  # of executors whose speed is another than 1
             return self.vectors
         vectors = self.vectors.copy()
@@ -128,7 +131,7 @@ class _Blocks:
         return vectors
 
     def add(self, assignment: Assignment, load: KeyGroupLoad, ended_s: float) -> None:
-        """Add a block of one epoch."""
+        """Add a block of one epoch: its loads, its assignment, and the time when it ended."""
         at = len(self._places)
         if at == len(self._vectors):
             self._vectors = np.concatenate((self._vectors, np.zeros_like(self._vectors)))
@@ -309,7 +312,11 @@ class LoadWindow:
         self._blocks.numbers[-1] = 1, squares.sum(), float(by_executor.sum()) * own, 1
 
     def _noise(self, sums: _Sums) -> tuple[float, float]:
-        """Return smoothed ratios: measured over counted noise, noise of sums over that of parts."""
+        """Return two ratios of variances, smoothed.
+
+        Of key groups' loads, as measured over what chance explains; and of executors' loads over
+        the sum of those of their key groups, which is 1 if these are independent.
+        """
         epochs, apart, together, strayed = sums.numbers.tolist()
         trust = strayed / (strayed + _TRUST)
         dispersion, factor = self._dispersion, self._together

@@ -188,7 +188,7 @@ class Controller:
 
     @property
     def status(self) -> dict[str, Any]:
-        """State of the controller as plain values, for ``query.status``."""
+        """State for ``query.status``: planner, next decision, migrations, overrides, and more."""
         now_s, period = self._clock.now_s(), self._period
         return {
             "planner": self._settings.planner_name,

@@ -75,16 +75,18 @@ class MigrationSequence:
     def assignment(
         self,
         components: tuple[str, ...],
-        problem: Problem,  # by ranges; its executors are those of the present step
-        executors: Sequence[int],  # numbers to come, that of `problem` first
-        variance: FloatArray | None,  # of each key group's measured load, shape ``(m,)``
+        problem: Problem,
+        executors: Sequence[int],
+        variance: FloatArray | None,
         *,
-        # plans a problem for targets; ``None``: it could not
         plan: Callable[[Problem, tuple[int, ...]], Solution | None],
         hypothetical: bool = False,
     ) -> IntArray:
-        """Return the executor of each key group in the present step of a planned sequence.
+        """Return each key group's executor in the present step; plan an outdated sequence anew.
 
+        `problem`: by ranges; its executors are those of the present step. `executors`: numbers of
+        executors to come, that of `problem` first. `variance`: of each key group's measured load,
+        shape ``(m,)``. `plan`: plans a problem for such numbers; ``None``: it could not.
         `hypothetical`: for a decision that may not be made, so that the sequence is not replaced.
         """
         wanted = tuple(executors)[:_HORIZON]
@@ -124,15 +126,16 @@ def _match_intervals(problem: Problem, cuts: IntArray) -> IntArray:
 
 
 def _why_anew(
-    known: _Path,  # the sequence as planned
-    path: _Path | None,  # what is left of it
+    known: _Path,
+    path: _Path | None,
     wanted: tuple[int, ...],
     problem: Problem,
-    variance: FloatArray | None,  # of key groups' loads; ``None``: these are exact
+    variance: FloatArray | None,
 ) -> str:
     """Return the reason to plan the rest of a sequence again; empty if it is still valid.
 
-    `wanted`: numbers of executors to come.
+    `known`: the sequence as planned; `path`: what is left of it. `wanted`: numbers of executors to
+    come. `variance`: of key groups' loads; ``None``: these are exact.
     """
     if path is None:
         return f"it was planned for {', '.join(map(str, known.executors))} executors"

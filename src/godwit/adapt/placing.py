@@ -251,9 +251,10 @@ class ComparePlacing:
                 self._compare(edge, self._sums.pop(ends), lanes, flow.operator(edge.upstream))
 
     def _compare(self, edge: UpstreamInput, sums: _Sums, lanes: int, sender: KeyedOperator) -> None:
-        """Announce a period's costs with `sender` placed as now, and by its receiver's columns.
+        """Compare and announce a period's costs of placing `sender` as now, and as its receiver.
 
-        Let `propose` propose the latter as long as comparisons agree on it, if settings allow it.
+        If comparisons in a row favour the receiver's columns, and settings allow it, they will be
+        proposed. `edge`: the input between the two. `sums`: measurements of the period.
         """
         costs = compare_placing(
             sums.sender / sums.epochs,

@@ -60,21 +60,24 @@ if TYPE_CHECKING:
 
 
 def measured_problem(
-    components: Sequence[str],  # those that are planned together
+    components: Sequence[str],
     *,
     statistics: PeriodStatistics,
     view: ProtocolView,
     speeds: Mapping[str, float],
     means: Means,
     limits: Limits,
-    # executors to be emptied beside those that the view says drain
     draining: frozenset[str] = frozenset(),
-    # component → loads of past periods, oldest first, as many for each
     history: Mapping[str, Sequence[FloatArray]] | None = None,
-    topology: Topology,  # who sends to whom
-    seconds_per_byte: float = 0.0,  # CPU time of sending state
+    topology: Topology,
+    seconds_per_byte: float = 0.0,
 ) -> MeasuredProblem:
-    """Return the planning problem of some components, from a period's measurements."""
+    """Return the planning problem of `components`, from a period's measurements.
+
+    They are planned together. `draining`: executors to be emptied besides those of the view.
+    `history`: component → loads of past periods, oldest first, as many for each. `topology`: who
+    sends to whom. `seconds_per_byte`: CPU time of sending state.
+    """
     period_s, seen = statistics.covered_s, statistics.components
     parts = {
         name: seen.get(name) or _no_statistics(view.components[name].assignment)
@@ -248,8 +251,6 @@ def with_evacuation(problem: Problem, planned: IntArray) -> IntArray:
 
 
 def guarded_plan(
-    # of the registry, or a function of a problem that returns a solution or, shape ``(m,)``, the
-    # index of each key group's executor
     planner: Planner | Callable[[Problem], Any],
     problem: Problem,
     *,
@@ -260,7 +261,9 @@ def guarded_plan(
 ) -> Solution:
     """Run a planner, and return its checked answer; raise `PlannerFailedError` if either fails.
 
-    `run`: runs it within the time limit.
+    `planner`: of the registry, or a function of a problem that returns a solution or the index of
+    each key group's executor, shape ``(m,)``. `name`: of the planner, for errors. `run`: runs it
+    within the time limit.
     """
     if isinstance(planner, Planner) and (refusal := planner.refusal(problem)):
         raise _planner_failed(name, f"it cannot take this problem: {refusal}")
@@ -399,12 +402,12 @@ class Planning:
 
     @property
     def targets(self) -> tuple[int, ...]:
-        """Numbers of executors to come, as the planner's options name them."""
+        """Numbers of executors after each next migration, by the planner's option ``targets``."""
         return self._targets
 
     @property
     def remote(self) -> dict[str, float] | None:
-        """Number of key groups on lent cores, and bytes per second sent to them, of all components.
+        """Use of lent cores, by all components: ``keyGroups`` there, ``bytesPerS`` sent to them.
 
         ``None`` unless the elasticity is executor-centric.
         """
@@ -416,7 +419,7 @@ class Planning:
             self._sizes.append(executors)
 
     def restore_from_event(self, event: events.Event) -> None:
-        """Record the numbers of executors from an event of an earlier run."""
+        """Record executor counts, before and wanted, if an earlier run's event is a scaling."""
         if isinstance(event, events.ScaledOut | events.ScaledIn):
             self.record_size(event.before)
             self.record_size(event.wanted)
@@ -451,15 +454,15 @@ class Planning:
         view: ProtocolView,
         speeds: Mapping[str, float],
         *,
-        fixed: Collection[str] = (),  # components that stay as they are
-        # executors to be emptied beside those that the view says drain
+        fixed: Collection[str] = (),
         draining: frozenset[str] = frozenset(),
         hypothetical: bool = False,
     ) -> list[Planned]:
         """Plan all components, the most unbalanced first, since they share one budget.
 
-        `hypothetical`: for a decision that may not be made, so nothing limits the moves, and
-        planned sequences stay.
+        `fixed`: components that stay as they are. `draining`: executors to be emptied besides those
+        of the view. `hypothetical`: for a decision that may not be made, so nothing limits the
+        moves, and planned sequences stay.
         """
         settings = self._settings
         budget, alone = (Budget(max_bytes=None), True) if hypothetical else self._remaining_budget()

@@ -103,10 +103,12 @@ class Pace:
         kind: Literal["out", "in"],
         at_s: float,
         *,
-        # rate that it was made for; infinite: not known, or no reason of it
         arrival_per_s: float = math.inf,
     ) -> None:
-        """Record a scaling decision (``"out"`` or ``"in"``) of this run or of an earlier one."""
+        """Record a scaling decision (``"out"`` or ``"in"``) of this run or of an earlier one.
+
+        `arrival_per_s`: rate that it was made for; infinite if unknown, or not the reason.
+        """
         made = self._made_for(kind, arrival_per_s, at_s)
         self._hysteresis.record(_SCALING, kind, at_s)
         self._arrived, self._arrival_per_s, self.last = False, arrival_per_s, (kind, at_s)
@@ -117,10 +119,10 @@ class Pace:
         self._sufficed.clear()
 
     def _made_for(self, kind: Literal["out", "in"], arrival_per_s: float, at_s: float) -> int:
-        """Return how many decisions followed the change of load that one of `kind` would follow.
+        """Return how many decisions were already made for the present change of the load.
 
-        0 if it would follow a new change. A second decision soon after the first follows the same
-        change, since the first came too early to see all of it.
+        `kind`: of the decision that comes next; 0 if it is the first. A second decision soon after
+        the first follows the same change, since the first came too early to see all of it.
         """
         again = self._hysteresis.cooling_down(_SCALING, at_s) == kind and not self._made_at_rest
         return self._made if again or self._is_same_step(arrival_per_s) else 0
@@ -147,10 +149,11 @@ class Pace:
     def _fewest(
         self, wanted: WantedExecutors, situation: ScalingSituation, *, at_rest: bool
     ) -> int | None:
-        """Record and return the number of executors that suffices, by the last periods at rest.
+        """Record an answer; return the executors that suffice by all of the last periods at rest.
 
-        ``None`` if it is unknown, this period was not `at_rest`, or the last decision is corrected
-        by it already: more corrections would only follow the noise.
+        At rest: load steady, target met. ``None`` if too few such periods agree, this period was
+        not `at_rest`, or the last decision is corrected by it already: more corrections would only
+        follow the noise.
         """
         made = self._made if self._is_same_step(situation.arrival_per_s) else 0
         if not at_rest or wanted.sufficient is None or made > 1:
@@ -168,10 +171,13 @@ class Pace:
         situation: ScalingSituation,
         pool: PoolView,
         *,
-        paced: bool,  # the answer is an estimate, subject to hysteresis
-        steady: bool = False,  # the load was steady
+        paced: bool,
+        steady: bool = False,
     ) -> ScalingStep:
-        """Return the decision that follows from a scaling model's answer; called once a period."""
+        """Return the decision that follows from a scaling model's answer; called once a period.
+
+        `paced`: the answer is an estimate, subject to hysteresis. `steady`: the load was steady.
+        """
         have, self._steady = situation.executors, steady
         coming = have + pool.pending
         lost, self._had = coming < self._had, coming
@@ -415,17 +421,17 @@ class Resizing:
 
     def propose(
         self,
-        situation: ScalingSituation,  # balanced as planned
+        situation: ScalingSituation,
         view: ProtocolView,
         planned: list[Planned],
         *,
-        # plans without some executors; ``None`` while not all components may be planned
         trial: Callable[[frozenset[str]], list[Planned]] | None,
-        steady: bool,  # whether nothing changes any more, see `Planning.learn`
+        steady: bool,
     ) -> Iterator[Proposal]:
         """Evaluate the scaling model; yield its answer if cool-down and limits allow.
 
-        `trial`: plans without some executors, to test if the others suffice.
+        `trial`: plans without some executors, to test if the others suffice; ``None`` while not all
+        components may be planned. `steady`: nothing changes any more, see `Planning.learn`.
         """
         model = self._settings.scaling_model
         assert model is not None, "asked only where there is one"
@@ -650,9 +656,12 @@ class Resizing:
         reason: str,
         numbers: Mapping[str, float],
         *,
-        about: str = "",  # the reason without its figures; empty: the reason itself
+        about: str = "",
     ) -> None:
-        """Announce that a number of executors is not possible, once per reason."""
+        """Announce that a number of executors is not possible, once per reason.
+
+        `about`: the reason without its figures; empty: `reason` has none.
+        """
         about = about or reason
         if about != self._refused:
             self._refused = about

@@ -55,7 +55,10 @@ class Station:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingSituation:
-    """Measurements that a scaling model decides by, balanced as the plan would balance them."""
+    """Measurements of the last control period, by which a scaling model decides.
+
+    Where it matters how even the load is, it is as the new plan would place the key groups.
+    """
 
     now_s: float  # the time, and when the run began, by the controller's clock
     started_s: float
@@ -202,7 +205,7 @@ class ScalingModel(Protocol):
 
     @property
     def paced(self) -> bool:
-        """True if answers are estimates, subject to hysteresis; false if they are orders."""
+        """True if answers are estimates, subject to hysteresis; false if they apply at once."""
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
         """Return the number of executors that a situation needs."""
@@ -361,7 +364,7 @@ class Latency:
         return min(max(self.measured_s(recent) / recent.mean_s, 1 / _MAX_RATIO), _MAX_RATIO)
 
     def _soon_s(self, situation: ScalingSituation) -> float:
-        """Return the time in which executors that are requested should work a backlog off.
+        """Return the seconds within which requested executors should work off the backlog.
 
         As long as its rows took to arrive: that takes twice the executors at most. But no sooner
         than `_SOON_S`, and no later than half of the time to catch up; nor if it takes executors
@@ -629,7 +632,7 @@ class Scripted:
         )
 
     def to_come(self, passed_s: float) -> tuple[int, ...]:
-        """Return the script's number of executors at a time since the start, and the later ones."""
+        """Return the script's number of executors `passed_s` after the start, and those to come."""
         over = sum(since_s <= passed_s for since_s, _ in self.steps)
         return tuple(count for _, count in self.steps[max(over - 1, 0) :])
 

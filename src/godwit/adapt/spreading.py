@@ -108,7 +108,10 @@ class Spreading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpreadKeyOver:
-    """Change of the parts of one key of an operator."""
+    """Request to divide the rows of one hot key among parts, or to gather them again.
+
+    Each part of `grid` is in a key group of its own; the grid `WHOLE` gathers the key.
+    """
 
     operator: str
     hash: int  # of the key
@@ -117,7 +120,7 @@ class SpreadKeyOver:
 
 
 def spreading_of(flow: CompiledFlow, settings: Spreading | None) -> Spreading | None:
-    """Return the settings for dividing a flow's hot keys; ``None``: none are divided.
+    """Check the settings for dividing hot keys against a flow, and return them.
 
     Raises `InvalidFlowError` if there are settings and no operator whose keys may be divided.
     """
@@ -240,9 +243,9 @@ class SpreadHotKeys:
     def _shape(
         self, key: SidesOfKey, now: Grid, mean: float, orders: SpreadOrders, lanes: int
     ) -> tuple[int, int] | None:
-        """Return the numbers of parts (rows, columns) that a key should have; ``None``: no change.
+        """Return the grid of parts (rows, columns) that a key should have; ``None``: no change.
 
-        `mean`: mean load of a lane.
+        `now`: its present grid. `mean`: mean load of the operator's `lanes` lanes.
         """
         if key.total <= self._settings.gather_below * mean:
             return None if now == WHOLE else (1, 1)
@@ -266,16 +269,22 @@ def _sides(work: KeyWork | None, grid: Grid) -> SidesOfKey:
 
 
 def parts_for(
-    key_hash: int,  # see `key_group_of_part`
+    key_hash: int,
     count: int,
     *,
-    taken: Grid,  # the present grid, whose parts are in use
-    assignment: Assignment,  # of the operator's component
-    cpu_ms: Mapping[int, float],  # key group → load; those without any are left out
-    share: float = 1.0,  # share of all that load in the key's parts
-    hashes_whole: bool = True,  # see `KeyedOperator.hashes_whole`
+    taken: Grid,
+    assignment: Assignment,
+    cpu_ms: Mapping[int, float],
+    share: float = 1.0,
+    hashes_whole: bool = True,
 ) -> tuple[int, ...]:
-    """Choose `count` parts for a key, on different lanes with the least load."""
+    """Choose `count` parts for a key, on different lanes with the least load.
+
+    `key_hash`: see `key_group_of_part`. `taken`: the present grid, whose parts are in use.
+    `assignment`: that of the operator's component. `cpu_ms`: key group → load, if it has any.
+    `share`: share of all that load in the key's parts. `hashes_whole`: see
+    `KeyedOperator.hashes_whole`.
+    """
     if count == 1:
         return WHOLE.parts
     width = max(assignment.lanes)
@@ -304,7 +313,10 @@ def parts_for(
 
 
 def orders_of(spreading: Mapping[str, SpreadOrders], name: str) -> SpreadOrders:
-    """Return the orders for operator `name`; raise if its hot keys cannot be divided."""
+    """Return the requests for hot keys of operator `name`.
+
+    Raises `InvalidPlanError` if the operator's keys cannot be divided.
+    """
     if name in spreading:
         return spreading[name]
     known = f"Those are {listing(spreading)}." if spreading else "No operator has either."

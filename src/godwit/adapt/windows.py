@@ -357,9 +357,10 @@ class Splitting:
 
 
 def splitting_of(flow: CompiledFlow, settings: Splitting | None) -> Splitting | None:
-    """Return the settings for choosing the layout of a flow's windows; ``None``: none is chosen.
+    """Check the settings for choosing one-phase or two-phase windows; default if needed.
 
-    Raises `InvalidFlowError` if there are settings and nothing to decide.
+    Returns ``None`` if no window has ``consolidate="measured"`` and no settings are given. Raises
+    `InvalidFlowError` if settings are given and there is no such window.
     """
     if _measured_parts(flow):
         return settings or Splitting()
@@ -396,7 +397,7 @@ def layout_of(flow: CompiledFlow, part: ConsolidatePart) -> WindowLayout | None:
 def components_for(
     flow: CompiledFlow, part: ConsolidatePart, layout: WindowLayout
 ) -> dict[str, tuple[str, ...]]:
-    """Return component → operators for the windows of `part` to have a layout."""
+    """Return component → its operators, once the windows of `part` have this layout."""
     first, second = part.slots
     beside = tuple(
         operator.name

@@ -36,20 +36,22 @@ _Versions = dict["StateId", "npt.NDArray[int64]"]
 
 
 def warm_states(
-    order: StartWarming,  # whose copies, and where
-    instructor: Instructor,  # knows what brings a copy forward
+    order: StartWarming,
+    instructor: Instructor,
     *,
-    # state → shape ``(num_key_groups,)``: versions that the executor holds now
     held_versions: Callable[[StateId], npt.NDArray[int64]],
-    transfers: Iterable[PeerCopies],  # what peers are to send, each when its links are free
-    # has a peer send its copies; returns, of each state, key group → version of what came
+    transfers: Iterable[PeerCopies],
     fetch: Callable[[PeerCopies], Mapping[StateId, Mapping[int, int]]],
-    # brings copies of one state to the committed version; returns key group → version of the
-    # table that is there then
     bring: Callable[[StateInstruction, int], Mapping[int, int]],
-    now_s: Callable[[], float],  # the time, in seconds
+    now_s: Callable[[], float],
 ) -> Warmed:
     """Bring copies of all states of a component up to date, as an order says; return the result.
+
+    `instructor`: knows what brings a copy forward. `held_versions`: state → versions that the
+    executor has now, shape ``(num_key_groups,)``. `transfers`: what peers are to send, each when
+    its links are free. `fetch`: has a peer send its copies; returns state → key group → version
+    that came. `bring`: brings copies of one state to the committed version; returns key group →
+    version then.
 
     Raises `MigrationError` if a peer has sent an epoch that is not committed.
     """
@@ -108,16 +110,20 @@ def _fetch_from_peers(
 
 
 def warm_copies(
-    local: LocalState,  # where they are to be
+    local: LocalState,
     key_groups: Sequence[int],
-    instruction: StateInstruction,  # what brings them to the committed version
+    instruction: StateInstruction,
     *,
-    layout: EntryLayout,  # how the state is read from the checkpoint
+    layout: EntryLayout,
     storage: CheckpointStorage,
-    committed: int,  # the committed version
-    lanes: int,  # number of lanes of the executor
+    committed: int,
+    lanes: int,
 ) -> dict[int, int]:
-    """Bring copies of one state up to date; return key group → version afterwards."""
+    """Bring copies of one state in `local` up to date; return key group → version afterwards.
+
+    `instruction`: what brings them to the version `committed`. `layout`: how the state is read from
+    the checkpoint. `lanes`: number of lanes of the executor.
+    """
     warmed = np.array(sorted(key_groups), np.int64)
     bring_forward(
         local,
@@ -149,11 +155,12 @@ def receive_copies(
     *,
     state: StateId,
     run_id: str,
-    lanes: int,  # number of lanes of the executor that gets them
+    lanes: int,
 ) -> dict[int, int]:
     """Store copies of one state that another executor sent; return key group → version.
 
-    Raises `MigrationError` if other key groups arrived than were requested, or only a part.
+    `lanes`: number of lanes of this executor. Raises `MigrationError` if other key groups arrived
+    than were requested, or only a part.
     """
     asked = np.array(sorted(key_groups), np.int64)
     local.refresh(asked)

@@ -323,12 +323,13 @@ class EventTimes:
         operator: str,
         emitted: Mapping[str, _Front | None],
         drained: set[str],
-        waiting: set[str],  # operators whose rows wait, or waited and go on in this epoch
+        waiting: set[str],
     ) -> _Front | None:
         """Return the minimum event-time progress of an operator's inputs.
 
         ``None`` if an input has no event time. `emitted`: operator → progress of its output.
-        `drained`: idle watermarks.
+        `drained`: idle watermarks. `waiting`: operators whose rows wait, or waited and go on in
+        this epoch.
         """
         fronts = []
         for of in self._flow.inputs_of(operator):

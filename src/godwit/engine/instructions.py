@@ -44,7 +44,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 def places_of(plans: Mapping[str, ComponentView]) -> tuple[Place, ...]:
-    """Return the places of an epoch's lane tasks, in order.
+    """Return the lanes that run an epoch's tasks, as (executor, lane), in order.
 
     Every lane that owns a key group has a task.
     """
@@ -110,15 +110,19 @@ def operator_instruction(
 def state_instruction(
     *,
     state: StateId,
-    recorded_as: StateId,  # its id as of the committed version
-    chains: Chains,  # what leads to the committed version of every key group
-    # shape ``(num_key_groups,)``: version that is held where it is to be brought forward
+    recorded_as: StateId,
+    chains: Chains,
     floor: IntArray,
-    # shape ``(num_key_groups,)``: key groups that are to be brought forward
     needed: npt.NDArray[np.bool_],
-    to_snapshot: Sequence[int] = (),  # key groups of which a snapshot is due
+    to_snapshot: Sequence[int] = (),
 ) -> StateInstruction:
-    """Return the instruction by which lanes bring one state up to the committed version."""
+    """Return the instruction by which lanes bring one state up to the committed version.
+
+    `recorded_as`: id of the state as of that version. `chains`: what leads to it, for every key
+    group. Shape ``(num_key_groups,)``: `floor`, the versions held where they are to be brought
+    forward, and `needed`, a mask of key groups that are. `to_snapshot`: key groups of which a
+    snapshot is due.
+    """
     segments, others = chains.segments_since(state, floor, needed)
     snapshots = {g: chain.snapshot for g, chain in others.items() if chain.snapshot is not None}
     floor = floor.copy()
@@ -256,7 +260,7 @@ class Instructor:
         ]
 
     def _parts_to_merge(self, operator: KeyedOperator, time: EpochTime) -> list[KeyGroupChain]:
-        """Return the chains of key groups whose parts of hot keys are merged in the next epoch."""
+        """Return the snapshots and changelogs of key groups whose parts of hot keys merge now."""
         if not operator.part_states or time.spreads is None:
             return []
         states = [StateId(operator.name, state) for state in operator.part_states]

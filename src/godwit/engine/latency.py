@@ -95,14 +95,18 @@ class LatencyMeter:
     def measure(
         self,
         look: SourceLook,
-        rows: Mapping[str, int],  # source → rows of it, after its maps
+        rows: Mapping[str, int],
         now_us: int,
         *,
-        # source → ages of its rows `ago_s` ago, where it says when they arrived
         ages: Mapping[str, LatencyHistogram],
         ago_s: float,
     ) -> dict[str, SourceLatency]:
-        """Return source → latencies of its rows in an epoch delivered now."""
+        """Return source → latencies of its rows in an epoch delivered at `now_us`.
+
+        `look`: when the sources were asked, and known arrivals. `rows`: source → its rows after its
+        maps. `ages`: source → ages of its rows `ago_s` seconds ago, where it says when they
+        arrived.
+        """
         latencies = {
             name: SourceLatency(arrival="source", histogram=histogram.later(ago_s))
             for name, histogram in ages.items()

@@ -246,10 +246,14 @@ class EpochObserver(Protocol):
     def committed(
         self,
         outcome: EpochOutcome,
-        plans: Mapping[str, ComponentView],  # component → how it ran
-        took_s: float,  # from the start of the first attempt to the commit
+        plans: Mapping[str, ComponentView],
+        took_s: float,
     ) -> None:
-        """Observe an epoch that is committed and not delivered yet."""
+        """Observe an epoch that is committed and not delivered yet.
+
+        `plans`: component → how it ran. `took_s`: from the start of the first attempt to the
+        commit.
+        """
 
     def delivered(
         self, outcome: EpochOutcome, stopwatch: Stopwatch, latencies: Mapping[str, SourceLatency]

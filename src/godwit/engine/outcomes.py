@@ -69,15 +69,20 @@ def rows_by_source(
 def build_commit_record(
     epoch: int,
     reports: Sequence[LaneReport],
-    plans: Mapping[str, ComponentView],  # component → how it ran
+    plans: Mapping[str, ComponentView],
     *,
     run_id: str,
-    batch: BatchRef | None,  # the micro-batch that the epoch covers, if any
-    before: BatchRef | None,  # the last micro-batch that was covered before
-    times: Times,  # event time as the epoch leaves it
-    sinks: Mapping[str, SinkRecord] | None = None,  # what the sinks are, where there are any
+    batch: BatchRef | None,
+    before: BatchRef | None,
+    times: Times,
+    sinks: Mapping[str, SinkRecord] | None = None,
 ) -> CommitRecord:
-    """Return the commit record of an epoch, from its lanes' reports."""
+    """Return the commit record of an epoch, from its lanes' reports.
+
+    `plans`: component → how it ran. `batch`: micro-batch that the epoch covers, if any; `before`:
+    the last one covered earlier. `times`: event time after the epoch. `sinks`: sink → its
+    description.
+    """
     ordered = sorted(reports, key=lambda r: (r.level, r.place))
     consumed: dict[str, list[int]] = {}
     for report in _operator_reports(ordered):
@@ -114,11 +119,15 @@ def build_outcome(
     reports: Sequence[LaneReport],
     *,
     flow: CompiledFlow,
-    chains: Chains,  # as of the commit
-    copies: Copies,  # who held what before
-    counting: Mapping[tuple[str, int], str],  # see `counted_inputs`
+    chains: Chains,
+    copies: Copies,
+    counting: Mapping[tuple[str, int], str],
 ) -> EpochOutcome:
-    """Return the outcome of a committed epoch."""
+    """Return the outcome of a committed epoch.
+
+    `chains`: as of the commit. `copies`: which executor had which before. `counting`: see
+    `counted_inputs`.
+    """
     versions: dict[str, dict[StateId, list[PerKeyGroup]]] = {}
     loads: dict[str, list[KeyGroupLoad]] = {c.name: [] for c in flow.components}
     waited: dict[str, list[int]] = {}

@@ -172,21 +172,25 @@ def recover_flow(
     storage: CheckpointStorage,
     run_id: str,
     *,
-    retain_epochs: int,  # how long epochs stay readable
-    # component → its operators from now on; the others are as the checkpoint has them. Or what
-    # says so, of the flow, of its operators without state, whose rows it may place otherwise, and
-    # of what tells whether state can be rewritten now, since the last epoch is delivered.
+    retain_epochs: int,
     components: Mapping[str, Iterable[str]] | Components | None = None,
-    repartition: bool = False,  # rewrite the state of operators whose partition_by has changed
-    # operator → columns that place its rows from now on, whatever the program says
+    repartition: bool = False,
     placed: Mapping[str, tuple[str, ...]] | None = None,
-    delivered: bool = False,  # the output of the last epoch is surely at its targets
+    delivered: bool = False,
 ) -> tuple[CommitLog, Recovery]:
     """Open the checkpoint of a flow, or create it; return its commit log, and what was recovered.
 
-    Nothing is written before the flow is known to fit. Raises `CheckpointMismatchError`, with every
-    difference, if the checkpoint is of another flow, or this one has changed so that its state does
-    not fit; `InvalidPlanError` if operators of one component could not run together.
+    Nothing is written before the flow is known to fit. `retain_epochs`: number of epochs that stay
+    readable. `components`: component → its operators from now on (others are as the checkpoint has
+    them); or a function that returns it for the flow, its operators without state, whose rows it
+    may place otherwise, and a function that tells if state can be rewritten now. `repartition`:
+    rewrite the state of operators whose ``partition_by`` has changed. `placed`: operator → columns
+    that place its rows, whatever the program says. `delivered`: the output of the last epoch is
+    surely at its targets.
+
+    Raises `CheckpointMismatchError`, with every difference, if the checkpoint is of another flow,
+    or this one has changed so that its state does not fit; `InvalidPlanError` if operators of one
+    component could not run together.
     """
     new = IDENTITY not in storage.list("")
     if new:
@@ -274,13 +278,15 @@ def _keep_stored_partitioning(
 
 def _check_kind_of_sources(
     flow: CompiledFlow,
-    frames: Sequence[str],  # sources that were DataFrames when the checkpoint was last written
-    last: BatchRef | None,  # the last batch in the checkpoint
+    frames: Sequence[str],
+    last: BatchRef | None,
     uri: str,
 ) -> None:
     """Raise if DataFrames have replaced own sources, or the reverse.
 
     The progress of one kind is not valid for the other. Sources of either kind may be added.
+    `frames`: sources that were DataFrames when the checkpoint was last written. `last`: its last
+    batch.
     """
     if last is None:
         return
@@ -525,16 +531,16 @@ def _assignments_by_component(
 
 def first_assignments(
     flow: CompiledFlow,
-    # component → as the last commit record says; put on the executors of today
     recorded: Mapping[str, Mapping[str, Any]],
-    # component → as the user says; counts where nothing is recorded; others are dealt out evenly
     assignments: Mapping[str, Assignment],
     executors: Sequence[Executor],
 ) -> dict[str, Assignment]:
     """Return the assignment of every component at the beginning of a run.
 
-    Raises `InvalidPlanError` if the user names a component that does not exist, or places another
-    number of key groups.
+    `recorded`: component → as in the last commit record, which is adapted to today's executors.
+    `assignments`: component → as the user wants it, if nothing is recorded; other components are
+    distributed evenly. Raises `InvalidPlanError` if the user names a component that does not exist,
+    or places another number of key groups.
     """
     components = [component.name for component in flow.components]
     unknown = sorted(assignments.keys() - set(components))

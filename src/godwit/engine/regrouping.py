@@ -29,13 +29,13 @@ def regrouping_stages(
     before: PhysicalPlan,
     after: PhysicalPlan,
     *,
-    states: Mapping[str, Sequence[Hashable]],  # operator → its states
-    # operator → key group → bytes of state, as far as known
+    states: Mapping[str, Sequence[Hashable]],
     state_bytes: Mapping[str, Mapping[int, int]],
 ) -> tuple[RegroupingStage, ...]:
     """Return the stages from one plan to another of the same operators.
 
-    Empty if every component stays; the last stage has the plan `after`.
+    Empty if every component stays; the last stage has the plan `after`. `states`: operator → its
+    states. `state_bytes`: operator → key group → bytes of state, as far as known.
     """
     plans = [_split_components(before, after), after]
     stages, at = [], before
@@ -178,16 +178,17 @@ class RegroupingPlan:
 
 
 def plan_regrouping(
-    flow: CompiledFlow,  # under the plan that it runs under
-    components_after: Mapping[str, Iterable[str]],  # component → its operators (see `regrouped`)
+    flow: CompiledFlow,
+    components_after: Mapping[str, Iterable[str]],
     *,
     components: Mapping[str, ComponentView],
-    state_bytes: Callable[[tuple[StateId, ...]], Mapping[int, int]],  # states → key group → bytes
+    state_bytes: Callable[[tuple[StateId, ...]], Mapping[int, int]],
 ) -> RegroupingPlan:
     """Return the plan for regrouping the components of a running flow.
 
-    Raises `InvalidPlanError` if an operator does not exist, or operators of one component could not
-    run together.
+    `flow`: under its present plan. `components_after`: component → its operators (see `regrouped`).
+    `state_bytes`: function of states that returns key group → bytes. Raises `InvalidPlanError` if
+    an operator does not exist, or operators of one component could not run together.
     """
     after = flow.with_plan(regrouped(flow, components_after))
     sizes = {o.name: state_bytes(o.states) for o in flow.operators}

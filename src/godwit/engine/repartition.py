@@ -66,16 +66,18 @@ def repartition(
     flow: CompiledFlow,
     log: CommitLog,
     layouts: Layouts,
-    operators: Collection[str],  # whose rows other columns place than under the last epoch
+    operators: Collection[str],
     *,
-    delivered: bool = False,  # the last epoch's output is surely at its targets
+    delivered: bool = False,
     max_bytes: int = MAX_BYTES,
 ) -> None:
-    """Commit an epoch in which the state of some operators is in the key groups of today.
+    """Rewrite the state of operators by their present key columns, as an epoch of its own.
 
-    `log` is open under today's flow version. A state that is larger than `max_bytes` is read once
-    for each part of its key groups that is about as large. Raises `CheckpointError` if key groups
-    of an operator have migrated without their state, or sinks may lack the last epoch.
+    `operators`: those whose rows other columns place than in the last epoch. `log` is open under
+    today's flow version. `delivered`: the last epoch's output is surely at its targets. A state
+    that is larger than `max_bytes` is read once for each part of its key groups that is about as
+    large. Raises `CheckpointError` if key groups of an operator have migrated without their state,
+    or sinks may lack the last epoch.
     """
     latest = log.latest
     assert latest is not None, "there is state"

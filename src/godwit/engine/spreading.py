@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SpreadOrders:
-    """Orders for the keys of one operator, and how they are spread now."""
+    """Requests to divide hot keys of one operator, and how they are divided now."""
 
     def __init__(self, operator: KeyedOperator, spreads: Spreads) -> None:
         self.operator, self._spreads = operator, spreads
@@ -36,11 +36,9 @@ class SpreadOrders:
             return key_hash in self._orders or self._spreads.is_changing(key_hash)
 
     def order(self, key_hash: int, key: str, grid: Grid) -> bool:
-        """Request another grid for a hot key from the next epoch on.
+        """Request another grid of parts for a hot key; return ``False`` if that is impossible now.
 
-        ``False`` if that is impossible now.
-
-        `key`: the key as JSON.
+        It applies from the next epoch on. `key`: the key as JSON.
         """
         with self._lock:
             taken = key_hash in self._orders or self._spreads.is_changing(key_hash)

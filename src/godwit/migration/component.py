@@ -393,7 +393,10 @@ class TrackedComponent:
     def arranged(
         self, run: RunState, places: Mapping[int, str], *, align: bool = False
     ) -> Assignment:
-        """Return the next assignment, with key groups moved; see `arrange`."""
+        """Return the next assignment, with key groups moved; see `arrange`.
+
+        `places`: key group → executor.
+        """
         migration = self.migration
         target = migration.request.target if migration and migration.opened else None
         listed = target.executors if target is not None else self.assignment.executors

@@ -154,7 +154,7 @@ class Conductor:
             self._changed.notify_all()
 
     def _wait_for(self, ends: Mapping[str, _T], name: str, timeout_s: float | None) -> _T | None:
-        """Wait for an entry of `ends`; ``None`` after the time-out or the end of the run."""
+        """Wait for entry `name` of `ends`; return ``None`` after the time-out or the run's end."""
         with self._changed:
             self._changed.wait_for(lambda: name in ends or self._closed, timeout_s)
             return ends.get(name)
@@ -180,7 +180,10 @@ class Conductor:
     def foresee(
         self, component: str, places: Mapping[int, str], state_bytes: Mapping[int, int]
     ) -> tuple[CopyRoute, ...]:
-        """Return the routes of copies if key groups moved now; `places`: key group → executor."""
+        """Return the routes of copies (from where to where) if key groups moved now.
+
+        `places`: key group → executor. `state_bytes`: key group → bytes.
+        """
         return self._sources.foresee(
             component,
             places,
@@ -190,20 +193,26 @@ class Conductor:
         )
 
     def ended(self, migration: str, timeout_s: float | None = 0.0) -> EndMigration | None:
-        """Wait for the end of a migration and return it; ``None`` if it has not ended by then."""
+        """Wait for the end of a migration and return it; ``None`` if it has not ended by then.
+
+        `timeout_s`: 0 does not wait; ``None`` waits without limit.
+        """
         return self._wait_for(self._ended, migration, timeout_s)
 
     def ended_regrouping(
         self, regrouping: str, timeout_s: float | None = 0.0
     ) -> EndRegrouping | None:
-        """Wait for the end of a regrouping and return it; ``None`` if it has not ended by then."""
+        """Wait for the end of a regrouping and return it; ``None`` if it has not ended by then.
+
+        `timeout_s`: see `ended`.
+        """
         return self._wait_for(self._ended_regroupings, regrouping, timeout_s)
 
     # -- epochs -----------------------------------------------------------------------------------
 
     @_locked
     def begin(self, epoch: int) -> Mapping[str, ComponentView] | None:
-        """Begin an epoch, and return component → how it runs; ``None`` while epochs are held."""
+        """Begin an epoch; return component → its state in it, or ``None`` while epochs are held."""
         if self._view.holds:
             self._follow(self._protocol.hold_epoch(self._seconds_passed()))
             return None
@@ -416,7 +425,7 @@ class Conductor:
         return kind(at_s=self._ports.now_s(), **values)
 
     def _follow(self, orders: tuple[Command, ...], event: events.Event | None = None) -> None:
-        """Announce `event`, and carry out the commands that follow from a fact."""
+        """Announce `event`, carry out the protocol's commands, and go on with a regrouping."""
         before, self._view = self._view, self._protocol.view()
         if event is not None:
             self._ports.announce(event)

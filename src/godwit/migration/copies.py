@@ -114,11 +114,11 @@ class Copies:
     # What lies there.
 
     def versions(self, executor: str, state: Hashable, num_key_groups: int) -> IntArray:
-        """Return the version of each key group's table of a state on an executor; -1: none."""
+        """Return the version of an executor's copy of a state for each key group; -1: none."""
         return self.versions_of(executor, state, np.arange(num_key_groups))
 
     def versions_of(self, executor: str, state: Hashable, key_groups: IntArray) -> IntArray:
-        """Return versions of a state's tables on an executor (-1: none), for ascending key groups.
+        """Return the versions of an executor's copies of a state, by ascending key group; -1: none.
 
         Reading only some matters: with hundreds of executors, all would take longer than an epoch.
         """
@@ -130,7 +130,7 @@ class Copies:
         return versions
 
     def owners_versions(self, assignment: Assignment, state: Hashable) -> IntArray:
-        """Return the version of each key group's table at its owner; -1: none."""
+        """Return the version of each key group's copy at the executor that owns it; -1: none."""
         owners = assignment.executor_of
         order = np.argsort(owners, kind="stable")
         ends = np.searchsorted(owners[order], np.arange(len(assignment.executors) + 1)).tolist()
@@ -145,7 +145,7 @@ class Copies:
         return np.maximum(versions, -1, out=versions)
 
     def record_versions(self, executor: str, state: Hashable, versions: Mapping[int, int]) -> None:
-        """Record the versions of a state's tables on an executor: key group → version."""
+        """Record the versions of an executor's copies of a state: key group → version."""
         at = executor, state
         self._tables[at] = _updated(self._tables.get(at), versions)
 

@@ -208,7 +208,8 @@ def shown_assignments(
     """Return the next epoch's assignment of each component that users know, upstream first.
 
     Two-phase windows are several components internally and one to users, whose assignment is by the
-    active slots: for each key group that of the slot that takes its rows.
+    active slots: for each key group that of the slot that takes its rows. `shown_name`: name of a
+    component → name that users know.
     """
     shown: dict[str, Assignment] = {}
     for name, component in view.components.items():

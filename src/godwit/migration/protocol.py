@@ -175,7 +175,7 @@ class MigrationProtocol:
     # Epochs. `seconds`: whole seconds that have passed since the last call that said so.
 
     def begin_epoch(self, epoch: int) -> tuple[Command, ...]:
-        """Record that an epoch begins, as `next_epoch` planned it (and as now recorded).
+        """Record that an epoch begins, as `next_epoch` planned it.
 
         Raises `MigrationError` if one runs, or it is committed already.
         """
@@ -196,7 +196,7 @@ class MigrationProtocol:
         return self._react()
 
     def hold_epoch(self, seconds: int = 1) -> tuple[Command, ...]:
-        """Let `seconds` pass: an epoch is due but held, or none is due while copies are awaited."""
+        """Let `seconds` pass without an epoch: it is held, or only copies are awaited."""
         self._advance_time(seconds)
         return self._react()
 

@@ -189,7 +189,7 @@ class OngoingRegrouping:
         self._own_migration = ""  # the last one asked for
 
     def announce(self) -> None:
-        """Announce that the regrouping starts."""
+        """Emit `RegroupingStarted`, with the number of key-group moves and their state bytes."""
         request = self.request
         moves = moves_to_come(request.stages, self._conductor.view.components)
         sizes = {name: of for stage in request.stages for name, of in stage.state_bytes.items()}
@@ -205,7 +205,10 @@ class OngoingRegrouping:
         )
 
     def advance(self) -> None:
-        """Take the next steps that are possible now."""
+        """Go on as far as is possible now: begin a migration or the next stage, or give up.
+
+        The conductor calls it after every change.
+        """
         while self._conductor.regrouping == self.request.id and self._conductor.view.executors:
             if self._is_ready():
                 self._begin_stage()

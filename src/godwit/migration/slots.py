@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 def pair_of(run: RunState, component: str) -> tuple[SlotPair, int] | None:
-    """Return a component's slot pair and its slot in it (0 or 1); ``None`` if it has none."""
+    """Return a component's slots (of two-phase windows), and which of the two it is (0 or 1).
+
+    ``None`` if it has no slots.
+    """
     states = run.copies.states(component)
     for pair in run.slots:
         for slot, state in enumerate(pair.states):
@@ -39,9 +42,10 @@ def pair_of(run: RunState, component: str) -> tuple[SlotPair, int] | None:
 def taken_by(
     component: TrackedComponent, run: RunState
 ) -> tuple[frozenset[int] | None, frozenset[int]]:
-    """Return the key groups whose rows a slot takes, and those of them that switch smoothly.
+    """Return the key groups whose rows a slot takes, and those that are switching smoothly.
 
-    The first is ``None`` for a component that is no slot.
+    Of the latter the other slot still takes rows of earlier panes. The first is ``None`` for a
+    component that is no slot.
     """
     own = pair_of(run, component.name)
     if own is None:
@@ -55,7 +59,10 @@ def taken_by(
 def _pair_and_other(
     component: TrackedComponent, components: Mapping[str, TrackedComponent], run: RunState
 ) -> tuple[SlotPair, int, TrackedComponent] | None:
-    """Return a component's slot pair, its slot (0 or 1), and the component of the other slot."""
+    """Return a component's slot pair, its slot (0 or 1), and the component of the other slot.
+
+    ``None`` if it has no slots.
+    """
     own = pair_of(run, component.name)
     if own is None:
         return None

@@ -62,7 +62,7 @@ class ComponentView:
 
     @property
     def consume(self) -> frozenset[int]:
-        """Key groups that run and have rows waiting: those come first, in order, all of them."""
+        """Key groups that are not suspended and have waiting rows, which are processed first."""
         return self.waiting - self.suspended
 
     @property
@@ -117,7 +117,7 @@ class SlotPair:
         return (key_group in self.second) == (slot == 1)
 
     def record_empty(self, empty: Mapping[Any, frozenset[int]]) -> None:
-        """Record the key groups without entries in each slot (state → key groups)."""
+        """Record the key groups without entries in each slot; `empty`: state of a slot → these."""
         for slot, state in enumerate(self.states):
             if state in empty:
                 self.empty[slot].clear()

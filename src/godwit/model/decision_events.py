@@ -599,11 +599,11 @@ class ManualChange(StrEnum):
     SCALING = "scaling"
 
     def of(self, name: str) -> str:
-        """Return the change of what has this name, as text."""
+        """Return a change of this kind as text: ``"draining of 3"`` for the name ``"3"``."""
         return f"{self} of {name}"
 
     def name_in(self, what: str) -> str | None:
-        """Return the name in a text of `of`; ``None`` if that is of another kind."""
+        """Return the name in a text that `of` made; ``None`` if it is of another kind."""
         kind, _, name = what.partition(" of ")
         return name if kind == self else None
 

@@ -109,10 +109,7 @@ def _wrong_arguments(
 
 
 def _suggest_settings(unknown: str, parameters: Mapping[str, inspect.Parameter]) -> str:
-    """Return text that suggests the parameter whose settings class has a field `unknown`.
-
-    Or empty.
-    """
+    """Return a hint at the parameter whose settings have a field `unknown`; empty if none has."""
     for name, parameter in parameters.items():
         for word in re.findall(r"\w+", str(parameter.annotation)):
             value = getattr(sys.modules[_OURS], word, None)
@@ -122,10 +119,7 @@ def _suggest_settings(unknown: str, parameters: Mapping[str, inspect.Parameter])
 
 
 def _suggest_argument(unknown: str, known: list[str]) -> str:
-    """Return a question that suggests the known argument with a similar meaning or name.
-
-    Or empty.
-    """
+    """Return a question that suggests the known argument most like `unknown`; empty if none is."""
     for words, name in _WORDS:
         if name in known and words & set(re.split(r"[_\d]", unknown.lower())):
             return f"Did you mean {name!r}? "
@@ -162,7 +156,10 @@ def user_traceback(error: BaseException) -> str:
 
 
 def _advice(error: BaseException, key: tuple[object, ...] | None) -> str:
-    """Return advice on a common mistake in a user's function, with a space before; else empty."""
+    """Return advice on a common mistake in a user's function, after a space; empty if none.
+
+    `key`: that the function was called for; ``None``: many.
+    """
     if isinstance(error, AttributeError) and type(error.obj).__module__.startswith("godwit."):
         has = [name for name in dir(type(error.obj)) if not name.startswith("_")]
         return f" It has {', '.join(has)}."
@@ -183,13 +180,17 @@ def _advice(error: BaseException, key: tuple[object, ...] | None) -> str:
 def function_failed(
     operator: str,
     function: Callable[..., object],
-    key: tuple[object, ...] | None,  # ``None``: it is called for many at once
+    key: tuple[object, ...] | None,
     error: BaseException,
     *,
-    attempts: int = 1,  # number of calls
-    of: str = "",  # what it was called for, in place of a key, such as a state
+    attempts: int = 1,
+    of: str = "",
 ) -> UserFunctionError:
-    """Return the error that a user's function of an operator raised `error`."""
+    """Return the error that a user's function of an operator raised `error`.
+
+    `key`: that it was called for; ``None``: for many at once, or for what `of` says, such as a
+    state. `attempts`: number of calls.
+    """
     text = user_traceback(error)
     called_for = of if key is None else f"key {key!r}"
     if not text:

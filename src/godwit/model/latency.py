@@ -52,10 +52,14 @@ class LatencyHistogram:
         cls,
         ages_us: npt.NDArray[np.int64],
         *,
-        rows: int | None = None,  # of which these are a sample; ``None``: these are all
-        max_us: int = 0,  # greatest age of the rows, where these may lack it
+        rows: int | None = None,
+        max_us: int = 0,
     ) -> Self:
-        """Return the histogram of rows with these ages in microseconds."""
+        """Return the histogram of rows with these ages in microseconds.
+
+        `rows`: number of rows of which these are a sample; ``None``: these are all. `max_us`:
+        greatest age of the rows, where the sample may lack it.
+        """
         if not len(ages_us):
             return cls()
         each = 1.0 if rows is None else rows / len(ages_us)
@@ -174,7 +178,10 @@ class LatencyHistogram:
         return quantiles
 
     def below(self, bounds_s: Iterable[float]) -> list[int]:
-        """Return the number of rows at or below each bound; a bucket counts by its middle."""
+        """Return, for each bound in seconds, the number of rows with at most that latency.
+
+        A bucket counts by its middle.
+        """
         reached = np.concatenate(([0], np.cumsum(self.counts)))
         middles_s = _middle_us(self.buckets) / 1e6
         return [int(reached[np.searchsorted(middles_s, bound, "right")]) for bound in bounds_s]

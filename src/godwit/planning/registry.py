@@ -54,7 +54,7 @@ _OF_PROGRAMS: Mapping[Any, str] = {
 def read_option(value: Any, kind: Any, name: str) -> Any:
     """Return a planner's option converted to the type `kind`.
 
-    Raise, with its `name`, if it cannot be.
+    Raises `InvalidProblemError`, with the option's `name`, if it cannot be.
     """
     if kind in _OF_PROGRAMS:
         if not isinstance(value, kind):

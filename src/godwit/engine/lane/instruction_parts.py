@@ -85,7 +85,7 @@ class InstructionParts:
         return self._routes
 
     def for_place(self, place: int) -> EpochInstruction:
-        """Return the instruction for lane number `place`, with the state chains of its executor."""
+        """Return the instruction for lane task `place`, with the state chains of its executor."""
         routes = self.without_states
         executor, _ = routes.places[place]
         if executor not in self._whole:
@@ -176,11 +176,15 @@ def _split_by_executor(
 
 def _split_state_by_executor(
     state: StateInstruction,
-    owner: npt.NDArray[np.int64],  # executor number of each key group
-    order: npt.NDArray[np.int64],  # key groups ordered by owner
-    ends: Sequence[int],  # where each owner's key groups begin in `order`, and end
+    owner: npt.NDArray[np.int64],
+    order: npt.NDArray[np.int64],
+    ends: Sequence[int],
 ) -> list[_Chains]:
-    """Return the chains of a state's instruction for each executor."""
+    """Return the chains of a state's instruction for each executor.
+
+    `owner`: executor number of each key group. `order`: key groups ordered by owner. `ends`: where
+    each owner's key groups begin in `order`, and end.
+    """
     executors = len(ends) - 1
     segments = _segments_by_executor(state.segments, owner, executors)
     snapshots: list[dict[int, SnapshotRef]] = [{} for _ in range(executors)]

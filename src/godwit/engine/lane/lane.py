@@ -87,7 +87,7 @@ if TYPE_CHECKING:
 def run_lane(
     flow: LaneFlow, instruction: EpochInstruction, level: int, place: int, payloads: Iterable[bytes]
 ) -> Generator[Blob, None, LaneReport]:
-    """Run one lane task of an epoch: the operators of a level, at place number `place`.
+    """Run one lane task of an epoch: the operators of a level, in the lane number `place`.
 
     `payloads`: rows from the exchange for operators of this level, in any order. Yields rows for
     the lanes of later levels. Its return value is the report; all files are complete only then.
@@ -320,14 +320,16 @@ class _Lane:
         self,
         member: LaneOperator,
         instruction: OperatorInstruction,
-        root: Path,  # of the local store
-        touched: npt.NDArray[np.bool_],  # key groups that rows arrived for
-        here: npt.NDArray[np.bool_],  # mask of the lane's key groups that are not suspended
+        root: Path,
+        touched: npt.NDArray[np.bool_],
+        here: npt.NDArray[np.bool_],
     ) -> tuple[dict[StateId, LocalState], npt.NDArray[np.bool_]]:
         """Bring the states of touched key groups up to date.
 
-        Returns state → copies of it, and a mask of key groups that are not up to date. Invariant: a
-        key group is processed only if all of the operator's states of it are up to date.
+        `root`: of the local store. `touched`: mask of key groups that rows arrived for. `here`:
+        mask of the lane's key groups that are not suspended. Returns state → copies of it, and a
+        mask of key groups that are not up to date. Invariant: a key group is processed only if all
+        of the operator's states of it are up to date.
         """
         epoch, operator = self.instruction, member.operator
         num_key_groups, (_, lane) = len(instruction.places), epoch.places[self.place]
@@ -368,10 +370,14 @@ class _Lane:
         self,
         operator: KeyedOperator,
         instruction: OperatorInstruction,
-        copies: Mapping[StateId, LocalState],  # of the operator's states
-        warm: npt.NDArray[np.bool_],  # mask of key groups of the lane that are up to date
+        copies: Mapping[StateId, LocalState],
+        warm: npt.NDArray[np.bool_],
     ) -> None:
-        """Write the requested snapshots of key groups, without entries of closed panes."""
+        """Write the requested snapshots of key groups, without entries of closed panes.
+
+        `copies`: of the operator's states. `warm`: mask of the lane's key groups that are up to
+        date.
+        """
         gone = operator.expired_entries(instruction.time.closed)
         for state in instruction.states:
             key_groups = np.flatnonzero(

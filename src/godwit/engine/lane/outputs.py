@@ -30,14 +30,14 @@ def stage_output(
     rows: pa.Table,
     files: LaneFiles,
     *,
-    where: str,  # the operator, for errors
+    where: str,
     epoch: int,
-    place: int,  # number of the lane, for names of files
+    place: int,
 ) -> None:
     """Stage rows for a sink, without those that its target cannot take.
 
-    Raises `SinkError`, with the first row's key, if there are such rows and no sink for rejected
-    rows.
+    `where`: the operator, for errors. `place`: number of the lane, for names of files. Raises
+    `SinkError`, with the first row's key, if there are such rows and no sink for rejected rows.
     """
     if rows.num_rows == 0:
         return
@@ -86,7 +86,10 @@ def accepted_rows(rows: pa.RecordBatch, rejections: Rejections) -> pa.RecordBatc
 def rejected_rows(
     sink: str, keys: Sequence[str], rows: pa.RecordBatch, rejections: Rejections
 ) -> pa.Table:
-    """Return rows that a sink's target cannot take, as text (`godwit.plan.staging.REJECTED`)."""
+    """Return the rows that a sink's check rejects: sink, reason, key and row (JSON), as texts.
+
+    `keys`: names of the key columns. The schema is `godwit.plan.staging.REJECTED`.
+    """
     refused = rows.take(pa.array(rejections.rows))
     columns = {  # what Python cannot hold is written as Arrow writes it
         name: [_json_value(value) for value in column]

@@ -67,12 +67,13 @@ def after_maps(feed: Feed, rows: pa.Table) -> pa.Table:
 def input_rows(
     feeds: Iterable[Feed],
     source: str,
-    rows: pa.Table,  # of the source, before its maps
-    mapped: Callable[[Feed, pa.Table], pa.Table] = after_maps,  # applies a feed's maps
+    rows: pa.Table,
+    mapped: Callable[[Feed, pa.Table], pa.Table] = after_maps,
 ) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
     """Yield the rows of each operator input that a source feeds, after its maps.
 
-    Rows of an input keep their order; very many are divided into several batches.
+    Rows of an input keep their order; very many are divided into several batches. `rows`: those of
+    the source, before its maps. `mapped`: applies a feed's maps.
     """
     for feed in feeds:
         if feed.source != source:
@@ -88,13 +89,15 @@ def input_rows(
 def ship_input(
     shipment: Shipment,
     lane_input: LaneInput,
-    rows: pa.RecordBatch,  # columns of the input, and of its event time
-    partition: int,  # of the source's rows, in the order of their arrival
-    chunk: int = 0,  # of the partition
+    rows: pa.RecordBatch,
+    partition: int,
+    chunk: int = 0,
 ) -> Iterator[Blob]:
     """Yield payloads with rows for the operator that reads them, by lane.
 
-    Rows are combined per key if that saves work.
+    Rows are combined per key if that saves work. `rows`: columns of the input, and of its event
+    time. `partition`: number of the part of the source's rows, in order of arrival; `chunk`: number
+    within it.
     """
     number = lane_input.number
     if lane_input.time is not None:
@@ -107,17 +110,18 @@ def ship_input(
 
 def ship_splits(
     flow: LaneFlow,
-    shipments: Sequence[Shipment],  # route of rows to each operator in this epoch
+    shipments: Sequence[Shipment],
     sources: Mapping[str, Source],
     splits: Iterable[NumberedSplit],
     *,
-    # lanes that are told which rows were read; none, where a split is read once for all of them
     places: int = 0,
 ) -> Iterator[Blob]:
     """Read splits, and yield payloads with their rows for the operators that read them.
 
     A split whose payloads are lost with an executor is read again, while some lanes have rows of
-    the first time: see `check_repeated_reads`.
+    the first time: see `check_repeated_reads`. `shipments`: route of rows to each operator in this
+    epoch. `places`: number of lanes that get a digest of the rows read; 0 where a split is read
+    once for all.
     """
     clock_us = shipments[0].time.clock
     ages: dict[str, tuple[int, list[LatencyHistogram]]] = {}  # of each source; its first split

@@ -119,15 +119,16 @@ def unpack_rows(payload: Payload, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def ship_digest(
-    digest: int,  # of what the sender has read, 64 bits
-    sender: tuple[int, int],  # level 0 and number of a split, or level and place of a lane
+    digest: int,
+    sender: tuple[int, int],
     *,
-    level: int,  # whose lanes are told
-    places: int,  # how many of these there are
+    level: int,
+    places: int,
 ) -> Iterator[Blob]:
     """Yield payloads that tell every lane of a level the digest of a sender's rows.
 
-    See `read_digests`.
+    `sender`: level 0 and number of a split, or level and place of a lane. `level`: whose lanes are
+    told; `places`: how many there are. See `read_digests`.
     """
     payload = _HEADER.pack(DIGEST, level, 0, *sender, 0, 0, 0, 0) + _DIGEST.pack(digest)
     yield from ((place, payload) for place in range(places))
@@ -144,14 +145,18 @@ def read_digests(
 
 
 def ship_unreadable(
-    shipment: Shipment,  # of any operator: any of its lanes will do
+    shipment: Shipment,
     source: str,
     rows: pa.RecordBatch,
-    origin: tuple[int, int, int, int],  # the sender (see `Header`)
+    origin: tuple[int, int, int, int],
     *,
-    keep: bool,  # whether a sink gets them; they are counted anyway
+    keep: bool,
 ) -> Iterator[Blob]:
-    """Yield the payload with rows that a source could not read, for a lane that stages them."""
+    """Yield the payload with rows that a source could not read, for a lane that stages them.
+
+    `shipment`: of any operator: any of its lanes will do. `origin`: the sender (see `Header`).
+    `keep`: a sink gets the rows; otherwise they are only counted.
+    """
     place, name = int(shipment.places[origin[1] % len(shipment.places)]), source.encode()
     to = shipment.level, shipment.index
     header = _HEADER.pack(UNREADABLE, *to, *origin, rows.num_rows, len(name))
@@ -171,12 +176,16 @@ def _split_name(header: Header, payload: bytes) -> tuple[str, bytes]:
 
 
 def ship_ages(
-    shipment: Shipment,  # of any operator: any of its lanes will do
+    shipment: Shipment,
     source: str,
-    ages: LatencyHistogram,  # of rows of the source, by the driver's clock of the epoch
-    split: int,  # number of the first one that has them
+    ages: LatencyHistogram,
+    split: int,
 ) -> Iterator[Blob]:
-    """Yield the payload with a histogram of the ages of a source's rows, for a lane to report."""
+    """Yield the payload with a histogram of the ages of a source's rows, for a lane to report.
+
+    `shipment`: of any operator: any of its lanes will do. `ages`: by the driver's clock of the
+    epoch. `split`: number of the first split with these rows.
+    """
     origin, name = (0, split, 0, 0), source.encode()
     header = _HEADER.pack(AGES, shipment.level, shipment.index, *origin, 0, len(name))
     yield int(shipment.places[0]), header + name + ages.to_bytes()
@@ -209,12 +218,16 @@ class Shipment:
 def ship_arrivals(
     shipment: Shipment,
     arrivals: Arrivals,
-    origin: tuple[int, int, int, int],  # the sender (see `Header`)
+    origin: tuple[int, int, int, int],
     *,
-    rows: int = 0,  # rows that no other payload counts
-    number: int = 0,  # number of the operator's input that they came by
+    rows: int = 0,
+    number: int = 0,
 ) -> Iterator[Blob]:
-    """Yield a payload with a report of sent rows' event times, to any lane of the operator."""
+    """Yield a payload with a report of sent rows' event times, to any lane of the operator.
+
+    `origin`: the sender (see `Header`). `rows`: rows that no other payload counts. `number`: number
+    of the operator's input that they come by.
+    """
     header = _HEADER.pack(ARRIVALS, shipment.level, shipment.index, *origin, rows, number)
     counts = (arrivals.late, arrivals.ahead, arrivals.untimed)
     sums = _ARRIVALS.pack(*counts, arrivals.reached, len(arrivals.newest))
@@ -223,19 +236,19 @@ def ship_arrivals(
 
 
 def ship(
-    shipment: Shipment,  # which operator, and where its key groups are
-    # N rows of `raw_schema`; of an operator over event time, of what arrives there
+    shipment: Shipment,
     columns: pa.RecordBatch,
-    origin: tuple[int, int, int],  # the sender (see `Header`)
-    # shape ``(2, num_key_groups)``: adds up rows (or partial states) sent to each key group, and
-    # their share of the payloads in bytes
+    origin: tuple[int, int, int],
     tally: npt.NDArray[np.float64] | None = None,
     *,
-    number: int = 0,  # number of the operator's input that the rows come by
+    number: int = 0,
 ) -> Iterator[Blob]:
-    """Yield payloads of rows by place; combined per key if that saves work.
+    """Yield (lane number, payload) for rows of an operator; combined per key if that saves work.
 
-    Rows of a broadcast table go to all places.
+    Rows of a broadcast table go to all lanes. `columns`: N rows of `raw_schema`; of an operator
+    over event time, as they arrive there. `origin`: the sender (see `Header`). `tally`, shape
+    ``(2, num_key_groups)``: adds up rows (or partial states) sent to each key group, and their
+    share of the payloads in bytes. `number`: number of the operator's input.
     """
     if number in shipment.operator.broadcast_inputs:
         yield from _ship_to_all(shipment, columns, origin, number)
@@ -307,7 +320,7 @@ def _split_by_slot(
 ) -> Iterator[tuple[Shipment, pa.RecordBatch, npt.NDArray[np.int32]]]:
     """Yield the rows for each slot of two-phase windows, by the slot active for their key groups.
 
-    With each, the way to the slot, and the rows' key groups.
+    With the rows: the route to the slot, and the rows' key groups.
     """
     slots, second = shipment.time.slots, shipment.second
     if slots is None or second is None:
@@ -342,7 +355,7 @@ def _ship_left_out(
 def split_by_place(
     batch: pa.RecordBatch, places: npt.NDArray[np.int32]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield each place with its rows of `batch`, in their order."""
+    """Yield each lane's number with its rows of `batch`, in their order; `places`: lane per row."""
     if batch.num_rows == 0:
         return
     counts = np.bincount(places)
@@ -421,15 +434,17 @@ _MAX_PAIRED_ROWS = 8192
 
 def count_key_group_pairs(
     sender: KeyedOperator,
-    receiver_keys: pa.Schema,  # columns by which the operator that rows are sent to places them
-    rows: pa.Table,  # what is sent, after the maps on the way
-    own: npt.NDArray[np.bool_],  # shape ``(num_key_groups,)``: the sender's that this lane owns
+    receiver_keys: pa.Schema,
+    rows: pa.Table,
+    own: npt.NDArray[np.bool_],
 ) -> KeyGroupPairs:
     """Estimate, for planners, the rows from each key group to each of the receiver's.
 
     The sender's key group of a row is computed again from its columns. Nothing is counted if a map
     has dropped one of them or changed its type. If a map has changed values, rows whose key group
-    this lane does not own (`own`) are skipped. Of many rows an evenly spaced sample is counted.
+    this lane does not own (`own`: mask of the sender's) are skipped. Of many rows an evenly spaced
+    sample is counted. `receiver_keys`: key columns of the receiver. `rows`: those sent, after the
+    maps on the way.
     """
     keys = sender.placed_by if sender.partition_by else sender.keys
     if any(name not in rows.schema.names for name in keys.names):

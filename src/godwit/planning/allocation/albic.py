@@ -224,7 +224,7 @@ class Aims:
         self._mean_sender = float(problem.traffic.rate.sum()) / senders
 
     def measure(self, assignment: IntArray) -> Reached:
-        """Return what an assignment of key groups reaches in each aim."""
+        """Return the distances of an assignment of key groups from each aim."""
         distance = max(self._model.over_under(assignment))
         uneven = max(distance, self._enough)
         below_most = max(0.0, min(distance, self._most) - self._enough)

@@ -102,9 +102,8 @@ class Placement:
     def _within_budget(self, moves: FloatArray, size: FloatArray, *, may_cost: bool) -> BoolArray:
         """Return a mask of changes within the budgets.
 
-        Without `may_cost`, of changes that cost nothing.
-
-        `moves`, `size`: moves and bytes that each change adds.
+        `moves`, `size`: moves and bytes that each change adds. `may_cost`: ``False`` allows only
+        changes that add no moves.
         """
         model = self.model
         within = (self._moves + moves <= model.max_moves) | (moves <= 0)
@@ -493,9 +492,9 @@ class AllocationSearch(Placement):
         return gone
 
     def _drain_one(self, limit: float) -> bool:
-        """Move one unit off a draining executor if no deviation then exceeds `limit`.
+        """Move a unit off a draining executor, unless a deviation would exceed `limit`.
 
-        Return whether.
+        Returns ``False`` if none can move.
         """
         model = self.model
         waiting = np.flatnonzero(~model.stays[self.place] & self.movable)
