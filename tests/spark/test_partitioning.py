@@ -11,6 +11,7 @@ from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
 from godwit.checkpoint.edits import commit_edit
+from godwit.cluster.spark.resident.lanes import ResidentLanes
 from godwit.model.errors import CheckpointMismatchError, InvalidPlanError, MigrationError
 from godwit.planning.placing import PlacingCosts
 
@@ -198,6 +199,29 @@ def test_own_sources_are_read_on_while_state_is_repartitioned(
     assert last_of(sink) == most_by_area(5 * ROWS)
     with pytest.raises(MigrationError, match="stopped"):
         query.components.repartition({"users": "area"})
+
+
+def test_resident_lanes_end_for_a_repartitioning_and_others_start(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ResidentLanes, "waits_s", 60.0)
+    source = gw.sources.memory(COLUMNS)
+    flow, sink = own_flow(source)
+    lanes = gw.Lanes(resident=True)
+    query = flow.start(checkpoint=tmp_path / "ck", session=spark, lanes=lanes)
+    try:
+        for number in range(8):
+            if number == 4:
+                assert query.status["residentLanes"]
+                query.components.repartition({"users": "area"})
+            source.add(ROWS[:20])
+            query.processAllAvailable()
+        assert query.status["residentLanes"]
+    finally:
+        query.stop()
+    ended = [e.reason for e in query.events if isinstance(e, gw.events.ResidentLanesEnded)]
+    assert ended == ["operators are repartitioned", "the query ends"]
+    assert last_of(sink) == most_by_area(8 * ROWS[:20])
 
 
 def test_a_query_repartitions_itself_where_it_measured_that_it_pays_and_may(
