@@ -639,7 +639,7 @@ def _conflicts(
 ) -> Iterator[tuple[str, str]]:
     """Yield a text for each two window options that exclude each other, with the remedy.
 
-    `lateness`: ``allowed_lateness=`` if windows come out again.
+    `lateness`: ``allowed_lateness=``; ``None`` if it is 0.
     """
     consolidate, length_as = options["consolidate"], options["length_as"]
     session = "a session" if any(isinstance(spec, Session) for spec in windows) else ""

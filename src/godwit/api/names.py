@@ -55,7 +55,7 @@ _ON_ROWS = frozenset(
 def no_such_call(name: str, where: str, *, keyed: bool) -> AttributeError:
     """Return the error for an unknown method of a stream, with the method to use instead.
 
-    `where`: the stream, for the error. `keyed`: whether it has a key.
+    `where`: the stream, for the error. `keyed`: whether the stream has a key.
     """
     calls = _KEYED if keyed else _STREAM
     if name.startswith("_"):

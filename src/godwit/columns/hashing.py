@@ -316,7 +316,7 @@ def _hash_block(
 
 
 def _hash_equal_lengths(values: FixedWidth, seeds: UInt64Array) -> UInt64Array:
-    """Hash byte strings of one length, which is less than a stripe."""
+    """Hash byte strings of one length, which is less than a stripe (32 bytes)."""
     hashes, width = np.empty_like(seeds), values.dtype.itemsize
     for block in _blocks(len(seeds)):
         part, at = values[block], 0

@@ -167,8 +167,8 @@ def columns_text(schema: pa.Schema) -> str:
 def to_schema(value: SchemaLike, *, where: str) -> pa.Schema:
     """Return a schema, given in any form that users may write, as an Arrow schema.
 
-    `where`: its place, for errors. Raises `InvalidFlowError` if it cannot be read, has no columns,
-    or a column has a reserved name or comes twice.
+    `where`: what it describes, for errors. Raises `InvalidFlowError` if it cannot be read, has no
+    columns, or a column has a reserved name or comes twice.
 
     Examples
     --------

@@ -158,7 +158,7 @@ class BatchProcess(KeyedOperator):
     ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
         """Convert the states that the function returned; raise for a wrong number.
 
-        Return their keys' positions, and the states.
+        Returns the position of each state's key in `keys`, and the states.
         """
         columns = self.schema.values
         if states is None:

@@ -315,7 +315,7 @@ class ComputeOperator(KeyedOperator):
         )
 
     def _side_by_side(self, parts: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
-        """Return one batch of the state columns of all aggregates."""
+        """Join batches with the state columns of one aggregate each into one batch."""
         columns = [column for part in parts for column in part.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
 

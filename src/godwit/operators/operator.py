@@ -320,7 +320,7 @@ class KeyedOperator(ABC):
 
     @property
     def waiting_schema(self) -> pa.Schema:
-        """Columns of rows in the wait buffer: partial states, or raw rows."""
+        """Columns of rows that wait for state in migration: partial states, or raw rows."""
         if self.mergeable:
             return pa.schema([*self.schema.keys, *self.schema.values])
         keys = self.schema.keys
@@ -375,7 +375,7 @@ class KeyedOperator(ABC):
 
     @property
     def shared_windows(self) -> tuple[PaneGrid, bool | None] | None:
-        """Panes of windows that can be shared, and the user's choice to share them, if any."""
+        """Panes that overlapping windows can share, and the user's choice (``None``: by cost)."""
         return None
 
     @property

@@ -66,7 +66,11 @@ class DividesHotKeys(KeyedOperator):
         of_entries: Mapping[str, list[int]],  # state → number of the key of each entry
         *states: Any,  # of the keys, as `process_keys` has them
     ) -> None:
-        """Merge the states of parts that hot keys give up into the states of the keys."""
+        """Merge the states of parts that hot keys give up into the states of the keys.
+
+        `merging`: state's name → entries of parts. `of_entries`: likewise, the key number of each
+        entry. `states`: of the keys, as `process_keys` has them.
+        """
 
     process_keys: Callable[..., OperatorOutput]
 
@@ -145,7 +149,7 @@ class DividesHotKeys(KeyedOperator):
         return self.schema.keys
 
     def needs_state(self, time: EpochTime) -> bool:
-        """Return whether the epoch must fail if state is missing: also one that merges parts."""
+        """Return whether the epoch must fail if state is missing: as also if parts are merged."""
         merges = time.spreads is not None and bool(time.spreads.former_parts)
         return super().needs_state(time) or merges
 
@@ -212,7 +216,7 @@ def whole_of(rows: StateRows, identity: pa.Schema) -> StateRows:
 
 
 def part_state_of(state: str) -> str:
-    """Return the name of the state that stores the parts of a state."""
+    """Return the name of the state that stores partial states, of parts of hot keys, of `state`."""
     return PARTS if state == STATE else f"{PARTS}_{state}"
 
 

@@ -145,10 +145,10 @@ class Spreads:
         return known is not None and len(known.grids) > 1
 
     def with_grid(self, key_hash: int, key: str, grid: Grid, over: int) -> Spreads:
-        """Return the hot keys with a new grid for one key; unchanged if its grid cannot change yet.
+        """Return the hot keys with a new grid (division into parts) of one key, if it may change.
 
-        `key`: the key as JSON. `over`: watermark at which no earlier row of the key can match a new
-        row.
+        Unchanged as long as a former grid holds rows. `key`: the key as JSON. `over`: watermark at
+        which no earlier row of the key can match a new row.
         """
         now = self.grid_of(key_hash)
         if self.is_changing(key_hash) or set(now.parts) & set(grid.parts):
@@ -157,7 +157,7 @@ class Spreads:
         return Spreads(keys={**self.keys, key_hash: changed})
 
     def expired_at(self, closed: int) -> Spreads:
-        """Return the hot keys without former grids that the watermark `closed` has expired."""
+        """Return the hot keys without former grids whose rows expired by watermark `closed`."""
         keys = {}
         for key_hash, of in self.keys.items():
             grids = (*(g for g in of.grids[:-1] if g.over > closed), of.grid)
@@ -172,7 +172,7 @@ class Spreads:
 
     @property
     def former_parts(self) -> dict[int, tuple[int, ...]]:
-        """Hash of a hot key → parts of its former grids; part 0 stands for the undivided key."""
+        """Hash of a hot key → its former parts that still hold rows, but for 0 (undivided)."""
         left = {
             key_hash: tuple(part for grid in of.grids[:-1] for part in grid.parts if part)
             for key_hash, of in self.keys.items()
@@ -180,7 +180,7 @@ class Spreads:
         return {key_hash: parts for key_hash, parts in left.items() if parts}
 
     def former_key_groups(self, num_key_groups: int) -> list[int]:
-        """Return the key groups, ascending, of parts that only former grids have."""
+        """Return the key groups, ascending, of the `former_parts` of all keys."""
         found = [
             key_group_of_part(key_hash, np.array(parts, np.int64), num_key_groups)
             for key_hash, parts in self.former_parts.items()

@@ -169,7 +169,7 @@ class _Compilation:
         )
 
     def timed_input(self, edge: Input) -> Input:
-        """Return an input with the source's event-time column, if an operator needs event time."""
+        """Return an input with its source's event-time column set, if the flow needs event time."""
         if not isinstance(edge, SourceInput) or edge.source not in self.timed or edge.table:
             return edge
         time = self.times[edge.source]

@@ -151,7 +151,7 @@ def _has_only_windows(stream: StreamNode) -> bool:
 
 
 def check_timestamp(field: pa.Field, subject: str, origin: str, operator: str) -> None:
-    """Refuse an event-time column whose type is no timestamp of microseconds."""
+    """Raise unless an event-time column is a timestamp in microseconds; the rest is for errors."""
     if not (pa.types.is_timestamp(field.type) and field.type.unit == "us"):
         raise InvalidFlowError(
             f"{subject} {field.name!r} of {origin}, whose type is {field.type}.",

@@ -99,7 +99,7 @@ def _digest_of_operator(operator: KeyedOperator, flow: CompiledFlow) -> str:
 
 
 def layouts_of(flow: CompiledFlow, stored: CommitLog | None, changes: FlowChanges) -> Layouts:
-    """Return operator → layouts to read its stored states and waiting rows.
+    """Return operator → layouts to read its stored states, and rows that wait for state.
 
     `stored`: the flow's checkpoint; ``None`` if it is new. `changes`: differences to the stored
     flow. Raises `CheckpointMismatchError` if stored state or waiting rows do not fit.
@@ -205,7 +205,7 @@ def _waiting_layout(operator: KeyedOperator, before: str, log: CommitLog | None)
 def _former_rows(
     operator: KeyedOperator, before: str, waiting: Iterable[SegmentRef], log: CommitLog
 ) -> dict[int, Former]:
-    """Return flow version → layout of waiting rows, where another; raise if one does not fit."""
+    """Return flow version → layout of waiting rows, if not today's; raise if one does not fit."""
     found = {}
     today = columns_of(operator.waiting_schema)
     states = operator.describe_states()

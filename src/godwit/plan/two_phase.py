@@ -23,7 +23,7 @@ _WHERE: Final = {False: "", True: ", where its partials are or apart from them, 
 def _check_free_names(
     flow: CompiledFlow, whole: WindowedCompute, parts: Iterable[KeyedOperator]
 ) -> None:
-    """Raise if an operator of the flow already has the name of a phase of `whole`."""
+    """Raise if the name of one of `parts`, the phases of `whole`, is taken in the flow."""
     names = {operator.name for operator in flow.operators} - {whole.name}
     for part in parts:
         if part.name in names:

@@ -143,7 +143,7 @@ class Changes:
         return upserts.take(np.flatnonzero(~self.removed)), removals
 
     def check(self, schema: StateSchema, path: str) -> None:
-        """Raise `StateEncodingError` if numbers of keys, values, hashes and key groups disagree."""
+        """Raise `StateEncodingError` if numbers of rows, columns or key groups disagree."""
         count = len(self.hashes)
         for batch, expected in ((self.keys, schema.keys), (self.values, schema.values)):
             if batch.num_columns != len(expected) or batch.num_rows != count:

@@ -250,7 +250,7 @@ class FixedColumn:
         return None
 
     def release(self, rows: Rows) -> None:
-        """Count the bytes of values of removed rows as garbage; here, there are none."""
+        """Count the bytes of removed rows' values as garbage; a fixed-width column has none."""
 
     def revive(self, rows: Rows) -> None:
         """Count the bytes of values of removed rows of a key column as live again."""

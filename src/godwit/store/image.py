@@ -404,7 +404,7 @@ class TableImage:
                 self._account(upserts.key_groups, 0, [None if after is None else after - before])
 
     def _account(self, key_groups: KeyGroups, keys: int, sizes: list[Rows | None]) -> None:
-        """Add 1, 0 or -1 to the keys, and the bytes of columns, of each row's key group."""
+        """Add for each row to its key group: `keys` (1, 0 or -1) keys, and the bytes in `sizes`."""
         if keys:
             np.add.at(self.num_keys, key_groups, keys)
         for lengths in sizes:

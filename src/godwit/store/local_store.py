@@ -64,7 +64,7 @@ class LocalState:
     def refresh(
         self, key_groups: KeyGroups, enough: npt.NDArray[np.int64] | None = None
     ) -> npt.NDArray[np.int64]:
-        """Find the tables that hold key groups; drop damaged tables.
+        """Find the newest local copy of each key group; drop damaged tables.
 
         `enough`: version of each key group that suffices, so that no newer one is looked for.
         Returns the version of each of `key_groups`: -1 for one that has no copy here.
@@ -91,7 +91,7 @@ class LocalState:
         versions: npt.NDArray[np.int64],
         tables: npt.NDArray[np.int32],
     ) -> None:
-        """Update `versions` and `tables` of key groups whose newest version is in one table."""
+        """Set `versions` and `tables` of those `which` key groups that table `number` has newer."""
         at = np.flatnonzero(which)
         present = self._open_table(number).refresh(key_groups[at])
         newer = present > versions[at]

@@ -233,10 +233,10 @@ class StateTable:
         """Apply changes of committed epochs that are not applied yet.
 
         `changes`: one epoch's changes of each key group. Epochs without changes may be left out.
-        Raises `EpochFailedError` if a key group was dropped since the last `refresh`, so that
-        changes cannot be applied: refresh, and load it from the checkpoint. Raises
-        `StateEncodingError` if the batches do not fit the schema, or one another, or are too large
-        for one table.
+        `before`: versions as of the last `refresh`. Raises `EpochFailedError` if a key group was
+        dropped since, so that changes cannot be applied: refresh, and load it from the checkpoint.
+        Raises `StateEncodingError` if the batches do not fit the schema, or one another, or are too
+        large for one table.
         """
         changes.check(self.schema, str(self._path))
         with self._lock():

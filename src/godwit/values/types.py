@@ -152,7 +152,7 @@ class _Describer:
     def node(self, hint: Any, path: str) -> Any:
         """Return the description (tree node) of an annotated type; raise if state cannot have it.
 
-        `path`: its place in the state, for errors, such as ``Book.levels[]``.
+        `path`: its position in the state, for errors, such as ``Book.levels[]``.
         """
         while isinstance(hint, typing.NewType) or hasattr(hint, "__value__"):
             hint = getattr(hint, "__value__", None) or hint.__supertype__
@@ -190,7 +190,7 @@ class _Describer:
     def add_class(self, cls: Any, name: str | None, path: str) -> str:
         """Add the description of a class, once; return its name in the description, or raise.
 
-        `path`: its place in the state, for errors.
+        `path`: its position in the state, for errors.
         """
         if cls in self._names:
             return self._names[cls]

@@ -381,7 +381,7 @@ class MapCells(Cells):
     # -- what is written -----------------------------------------------------------------------
 
     def written(self) -> Written:
-        """Return the changed items and listings of the epoch."""
+        """Return the entries that the epoch changed: items, and pages of items' order."""
         written = self.new_written()
         maybe: list[tuple[int, Any, _Item]] = []
         grown: list[_Grown] = []
@@ -449,7 +449,7 @@ class _Listings:
         self._no_item: tuple[None, ...] = (None,) * len(cells.stored.items)
 
     def read(self, key_numbers: list[int]) -> list[list[Any]]:
-        """Read the listing of the map of each key number: its items in insertion order."""
+        """Read the listing of each map: its items in insertion order, perhaps with removed ones."""
         heads = self._read_heads(key_numbers)
         pages = [range(_num_pages(listed)) for _, listed in heads]
         of_group = [group for group, some in zip(key_numbers, pages, strict=True) for _ in some]
@@ -486,7 +486,7 @@ class _Listings:
                     written.remove(one.group, (number, *self._no_item))
 
     def _read_heads(self, key_numbers: list[int]) -> list[tuple[int, int]]:
-        """Return the number of items and the length of the listing of each key number's map."""
+        """Return of each map its number of items, and the length of its listing (see `read`)."""
         looked = self._find_entries(key_numbers, [_HEAD] * len(key_numbers))
         return [
             _COUNTS.unpack(looked.blob(1, row)) if known else (0, 0)
@@ -506,7 +506,7 @@ class _Listings:
         return items
 
     def _put_pages(self, one: _Grown, first: int, items: list[Any], written: Written) -> None:
-        """Write a listing of items from page number `first` on; delete pages after its end."""
+        """Write items to the pages of a listing from `first` on; delete the pages after them."""
         for begin in range(0, len(items), _PAGE_ITEMS):
             packed = msgspec.msgpack.encode(items[begin : begin + _PAGE_ITEMS])
             self._put_page(one.group, first + begin // _PAGE_ITEMS, packed, written)
@@ -588,5 +588,5 @@ def _last_of_each(items: list[Any]) -> list[Any]:
 
 
 def _num_pages(listed: int) -> int:
-    """Return the number of pages of a listing of `listed` items."""
+    """Return the number of pages that a listing of `listed` items fills."""
     return -(-listed // _PAGE_ITEMS)

@@ -153,14 +153,14 @@ class Pieces:
         return self.windows + self.staying
 
     def only_piece(self, window: ClosingWindow) -> int | None:
-        """Return the number of the piece that a window consists of; ``None`` if it has several."""
+        """Return the only piece (pane or retained window) of a window; ``None``: it has several."""
         first, end = window.panes
         if first == end or window.own is not None:
             return window.own if first == end else None
         return first if end - first == 1 else self.ready.get(window.panes)
 
     def _piece_numbers(self, groups: Sequence[_SpanGroup], count: int) -> npt.NDArray[np.integer]:
-        """Return the piece of each of `count` entries, grouped by span; `self.count`: none."""
+        """Return the piece of each of `count` entries; `self.count`: of none."""
         piece_of = np.full(count, self.count)
         for group in groups:
             numbers = group.number
@@ -302,7 +302,7 @@ class _SpanGroup:
 
 
 def _by_span(starts: IntArray, spans: IntArray | None, width_us: int) -> Iterator[_SpanGroup]:
-    """Group entries by span; yield each group with the number of each entry's start."""
+    """Group entries by span (window length; 0: panes of `width_us`), starts numbered in each."""
     if spans is None or not spans.any():
         distinct, number = _number_times(starts, width_us)
         yield _SpanGroup(span=0, rows=None, starts=distinct, number=number)
@@ -325,7 +325,7 @@ def _window_of_panes(panes: IntArray, start: int, end: int) -> ClosingWindow:
 
 
 def _number_times(moments: IntArray, width: int) -> tuple[IntArray, npt.NDArray[np.integer]]:
-    """Return the distinct ones of times that are multiples of `width`, and the index of each."""
+    """Return the distinct times (multiples of `width`), and the position of each time in them."""
     if not len(moments):
         return moments, moments
     least = int(moments.min())

@@ -108,7 +108,7 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
 
     @property
     def may_duplicate(self) -> bool:
-        """True if windows, and not only panes, may have states that each row updates."""
+        """True if rows may be added to a state per window, in place of one per pane."""
         return SPAN in self.schema.keys.names
 
     @property
@@ -161,7 +161,7 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
         )
 
     def _updated(self, data: OperatorInput, work: WindowWork) -> tuple[Groups, StateRows]:
-        """Update the partial states of keys and panes (or windows) that have rows."""
+        """Update the partial states of keys and panes (or windows) that have rows; return both."""
         position = self.pane_position
         if self.may_duplicate and data.time.duplicated:
             partials = self.as_partials(data)
@@ -270,7 +270,7 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
         changed: StateRows | None,
         kept: KeptSpans,
     ) -> tuple[StateRows, Pieces, npt.NDArray[np.integer], Steps]:
-        """Plan from the entries that exist, and read only those that the plan needs.
+        """Plan how to build the closing windows, and read only the entries that the plan needs.
 
         Most panes are in windows that are retained. Returns the entries, the pieces, the piece of
         each entry, and the plan.
@@ -326,8 +326,8 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
     ) -> tuple[pa.RecordBatch, StateRows | None]:
         """Merge entries into windows; return the output of those that close, and those to retain.
 
-        Entries are unordered; they are ordered by piece and key once. If every window is one piece,
-        as with windows that do not overlap, even that is not needed.
+        `repeats`: of several entries of a key and piece, the last counts. Entries are ordered by
+        piece and key once; not even that if every window is one piece, as without overlaps.
         """
         cpu = cpu_clock.process_time()
         windows, count = pieces.to_build, pieces.count

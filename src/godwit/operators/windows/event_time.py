@@ -89,7 +89,7 @@ class Due:
     clock: int = END  # by the driver's clock
 
     def is_due(self, time: EpochTime) -> bool:
-        """Return whether anything is due at the time of an epoch."""
+        """Return whether a timer or expiry is due by the end of an epoch."""
         return self.event <= time.timers_until or self.clock <= time.clock
 
     def __or__(self, other: Due) -> Due:
@@ -115,10 +115,7 @@ class Arrivals:
 
     @classmethod
     def of(cls, watermark: int, times: pa.Array, not_after: int) -> Arrivals:
-        """Return the maximum event time of rows, and counts, for the watermark.
-
-        Rows later than `not_after` (too far ahead of the clock) do not count.
-        """
+        """Return the maximum of event times up to `not_after`, for watermark number `watermark`."""
         values, mask = values_of(times), mask_of(times)
         counts = values <= not_after
         if mask is not None:
@@ -176,7 +173,7 @@ class WindowWork:
         setattr(self, name, getattr(self, name) + (cpu_clock.process_time() - cpu) * 1e3)
 
     def count_keys(self, panes: pa.Array, hashes: npt.NDArray[np.int64]) -> None:
-        """Count the distinct keys of the epoch's rows, per pane and in total."""
+        """Record the number of keys with rows in the epoch, per pane and (estimated) in total."""
         different, counts = np.unique(values_of(panes), return_counts=True)
         self.panes = dict(zip(different.tolist(), counts.tolist(), strict=True))
         sampled = hashes[(hashes >> 32) & _SAMPLE == 0]

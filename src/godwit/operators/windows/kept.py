@@ -63,7 +63,7 @@ class KeptSpans:
 
     @property
     def mark(self) -> int:
-        """Fingerprint of the kinds of retained windows; state with another one is not used."""
+        """Fingerprint of retained windows' lengths and intervals; state of another is not used."""
         kinds = [(w.length_us, w.every_us, w.offset_us) for w in self.grid.windows]
         return zlib.crc32(repr((kinds, self.needed_us)).encode())
 
@@ -86,7 +86,7 @@ class KeptSpans:
         return starts, np.array(spans, np.int64)
 
     def to_retain(self, panes: Moments, closed: int, until: int) -> list[tuple[int, int]]:
-        """Return start and end of windows of panes to retain, that end in ``(closed, until]``."""
+        """Return start and end of the windows over `panes` in ``(closed, until]`` to retain."""
         ending = self._without_unneeded(self.grid.windows_of(panes, closed, until), until)
         return sorted(set(zip(ending.start.tolist(), ending.end.tolist(), strict=True)))
 
@@ -124,7 +124,9 @@ class KeptSpans:
 
 @lru_cache(maxsize=64)
 def kept_spans(grid: PaneGrid) -> KeptSpans | None:
-    """Choose the kinds of windows to retain for the windows of a grid; ``None`` if none help.
+    """Choose the kinds of closed windows to retain, to build later windows of a grid from them.
+
+    A kind has one length and interval. ``None`` if none save work.
 
     Examples
     --------
@@ -165,7 +167,7 @@ def _includes_kind(kind: TimeWindow, other: TimeWindow) -> bool:
 
 
 def _aligned_blocks(grid: PaneGrid) -> Iterator[tuple[TimeWindow, int]]:
-    """Yield blocks of steps of overlapping windows, as kinds, and how long each is needed."""
+    """Yield blocks of steps of overlapping windows, as kinds, and the µs that each is needed."""
     for window in grid.windows:
         steps, rest = divmod(window.length_us, window.every_us)
         if rest or steps < 2:
@@ -183,7 +185,7 @@ def _aligned_blocks(grid: PaneGrid) -> Iterator[tuple[TimeWindow, int]]:
 
 
 def _reused_parts(grid: PaneGrid) -> Iterator[tuple[TimeWindow, int]]:
-    """Yield parts of the cheapest plan of later windows, as kinds, and how long each is needed."""
+    """Yield parts of the cheapest plan of later windows, as kinds, and the µs each is needed."""
     windows = [w for w in grid.windows if w.length_us < _FEWEST_STEPS * w.every_us]
     if not windows:
         return

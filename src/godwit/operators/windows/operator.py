@@ -57,7 +57,10 @@ class EventTimeOperator(KeyedOperator):
         return pa.schema(list(self.schema.keys)[: self.schema.keys.get_field_index(PANE)])
 
     def unique_keys_of_windows(self, lengths: int) -> tuple[tuple[str, ...], ...]:
-        """Return the output columns that identify a window: of one length, either bound will do."""
+        """Return sets of output columns that identify a row: key and window bounds.
+
+        With `lengths` (number of window lengths) 1, either bound suffices.
+        """
         own = tuple(self.keys.names)
         both = (*own, WINDOW_START, WINDOW_END)
         return (both, (*own, WINDOW_START), (*own, WINDOW_END)) if lengths == 1 else (both,)

@@ -121,7 +121,7 @@ class ConsolidatePart(EventTimeOperator):
         return _role_of_part(self, self.part_of, None)
 
     def unify_columns(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:
-        """Add to partial states their slot, which is the number of their input."""
+        """Add a column to partial states: which of the two compute operators (0, 1) sent them."""
         slot = pa.array(np.full(rows.num_rows, input_number, np.int8))
         return rows.append_column(_SLOT, slot)
 
@@ -159,7 +159,7 @@ class ConsolidatePart(EventTimeOperator):
     def _merged(
         self, arrived: StateRows, key_groups: npt.NDArray[np.int32], time: EpochTime
     ) -> StateRows:
-        """Merge the partial states of each key and pane from both slots, older ones first."""
+        """Merge partial states of a key and pane from both compute operators, older ones first."""
         slot = values_of(arrived.values.column(_SLOT.name))
         values = arrived.values.select(self.schema.values.names)
         partials = StateRows(hashes=arrived.hashes, keys=arrived.keys, values=values)
@@ -178,7 +178,10 @@ class ConsolidatePart(EventTimeOperator):
 
 
 def _role_of_part(part: EventTimeOperator, first: str, slot: int | None) -> TwoPhase:
-    """Return an operator's role; `first`: name of that of its first slot; `slot`: its own."""
+    """Return an operator's role; `first`: name of the first of the two compute operators.
+
+    `slot`: number of the operator among these; ``None``: it consolidates.
+    """
     return TwoPhase(
         first=first,
         second=second_slots(first),
