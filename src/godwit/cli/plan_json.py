@@ -242,7 +242,7 @@ def _parse_number(text: str) -> float:
 
 
 def _invalid(error: str, kind: str) -> InvalidProblemError:
-    """Return the error about the field that msgspec's `error` names; `kind`: of problem."""
+    """Return the error for msgspec's `error` in a problem of a `kind`; it names the field."""
     place = _PLACE.fullmatch(error)
     assert place is not None, "the pattern matches any text"
     field, text = place["path"] or "", place["text"]

@@ -51,7 +51,7 @@ class WhatIf:
 
     @property
     def saved_by_splitting_s(self) -> float:
-        """Seconds saved, at most, if work could be divided freely."""
+        """Seconds saved, at most, if partitions could be split at will."""
         return max(0.0, self.as_run_s - self.mean_s)
 
 
@@ -195,7 +195,7 @@ class StageAdvice:
 
     @property
     def label(self) -> str:
-        """Name of the stage among those of its query."""
+        """Names of the stage's operators; with a number if the query has several such stages."""
         return " + ".join(self.operators) + (f" ({self.place + 1})" if self.place else "")
 
     @property

@@ -108,7 +108,7 @@ class Viewer:
         self._liveness = Liveness(storage, now_s=now_s, monotonic_s=monotonic_s)
 
     def look(self) -> Sight:
-        """Return the present state of the stream, to be drawn."""
+        """Return state and figures of the stream, read from the checkpoint, to be drawn."""
         figures = figures_of(self._reader.tail(_ENTRIES))
         state, why = self._liveness.look(figures.last_word, figures.last_s)
         return Sight(

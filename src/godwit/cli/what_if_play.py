@@ -134,7 +134,7 @@ class _Metered:
         self._controller.begun(rows, backlog_rows)
 
     def observe(self, epoch: CommittedEpoch) -> None:
-        """Pass a committed epoch to the controller, and add up its work."""
+        """Pass a committed epoch to the controller, and add up its lanes' busy time."""
         self._controller.observe(epoch)
         if self._simulation.now_s() >= self._since_s:
             self.lane_ms += sum(epoch.outcome.lane_ms.values())

@@ -183,9 +183,9 @@ def _component_heat(
 def _rows_of_map(
     placement: PlacesOfGroups,
 ) -> tuple[npt.NDArray[np.int64], list[tuple[str, int | None]]]:
-    """Return the row of each key group, and executor and lane of each row.
+    """Return the row of the heat map for each key group, and each row's executor and lane.
 
-    The last row is for key groups whose place is unknown.
+    Lane ``None``: all lanes. The last row is for key groups whose place is unknown.
     """
     lanes = np.array(placement.lanes)
     by_lane = int(lanes.sum()) <= MAX_ROWS

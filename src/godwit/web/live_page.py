@@ -101,7 +101,7 @@ class PageFeed:
         self._thread: threading.Thread | None = None
 
     def look(self) -> Published:
-        """Read new journal entries, publish the changed sections, and return the snapshot."""
+        """Read new journal entries, publish what has changed on the page, return the snapshot."""
         with self._looking:
             before = self._published
             state = before.state
@@ -133,7 +133,7 @@ class PageFeed:
     def _publish(
         self, before: Published, sections: dict[str, Any], state: PageState, life: QueryLife
     ) -> Published:
-        """Publish sections as a new snapshot; those that changed get a new version."""
+        """Publish parts of the page (name → values) as a snapshot; new versions where changed."""
         version = before.version + 1
         changed, texts = dict(before.changed), dict(before.texts)
         for name, section in sections.items():
@@ -263,7 +263,7 @@ class PageApplication:
         return hmac.compare_digest(text.encode(), self._token.encode())
 
     def _cookie(self, environ: WSGIEnvironment) -> str:
-        """Return the cookie's name, other than those of pages at other ports of the host."""
+        """Return the cookie's name, which has the port: cookies are shared by a host's ports."""
         return f"godwit_{environ.get('SERVER_PORT', '')}"
 
     def _token_in_cookie(self, environ: WSGIEnvironment) -> str:

@@ -60,7 +60,7 @@ class Series:
 
 
 def sections_of(state: PageState, *, flow: str, life: QueryLife) -> dict[str, Any]:
-    """Return the sections of the page of flow `flow`, without series and heat map."""
+    """Return part of the page → its values for JSON, without series and heat map."""
     return {
         "run": _headline(state, flow, life),
         "graph": _graph_json(state),
@@ -118,7 +118,7 @@ def report_of(state: PageState, *, flow: str, life: QueryLife) -> dict[str, Any]
 
 
 def now_of(frame: Frame) -> dict[str, Any]:
-    """Return the figures of one epoch."""
+    """Return the figures of one epoch, as plain values for JSON."""
     listed = sorted(frame.executors, key=lambda e: -e.busy_ms)[:_MAX_EXECUTORS]
     names = {e.name for e in listed}
     return {

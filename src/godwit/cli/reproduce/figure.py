@@ -150,7 +150,7 @@ class FigureResult:
 
     @property
     def verdict(self) -> Verdict:
-        """Agreement with the paper, by the checks."""
+        """Verdict of the checks: agrees with the paper, partly, or no."""
         return verdict_of(self.checks)
 
 

@@ -49,7 +49,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> Verdict:
-        """Agreement with the paper, by the checks."""
+        """Verdict of the checks: agrees with the paper, partly, or no."""
         return verdict_of(self.checks)
 
     def answers(self, entry: Entry, run: FigureRun) -> bool:

@@ -168,7 +168,7 @@ class LocalRun:
 
     @property
     def view(self) -> ProtocolView:
-        """State of the migration protocol."""
+        """State of the migration protocol: assignments, moves and waiting key groups."""
         return self.conductor.view
 
     # -- epochs -----------------------------------------------------------------------------------
@@ -326,11 +326,11 @@ class LocalRun:
         return waits
 
     def warm(self, order: StartWarming) -> None:
-        """Queue an order to warm copies."""
+        """Queue an order to copy state of key groups to an executor, or update its copies."""
         self._orders.append(order)
 
     def drop(self, order: DropCopies) -> None:
-        """Queue an order to drop copies."""
+        """Queue an order to delete an executor's copies of state."""
         self._orders.append(order)
 
     def now_s(self) -> float:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check_sources(names: Iterable[str], known: Sequence[str]) -> None:
-    """Raise if rows are given for a source that the flow does not have."""
+    """Raise `InvalidInputError` if one of `names` is not a source of the flow (`known`)."""
     for name in names:
         if name not in known:
             raise InvalidInputError(

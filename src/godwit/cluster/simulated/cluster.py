@@ -153,7 +153,7 @@ class Executors:
 
     @property
     def view(self) -> PoolView:
-        """State of the pool, as a value."""
+        """Number of executors that are still to come, and refusals of the cluster."""
         return PoolView(pending=self._pending, most=self.cluster.pool.most, refused=self._refused)
 
     def add(self, count: int) -> None:
@@ -169,6 +169,6 @@ class Executors:
             self._schedule(self.now_s + takes_s, "comes" if comes else "is given up", "")
 
     def remove(self, executors: Sequence[str]) -> None:
-        """Remove executors that own no key group."""
+        """Remove executors, which own no key group, at once."""
         for name in executors:
             self._schedule(self.now_s, "dies", name)

@@ -289,7 +289,8 @@ def exchange_ms(
     """Return the milliseconds of a level's exchange: those of the busiest link.
 
     The cores of all executors read equal shares of the source. `parts`: work of each component of
-    the level. `cores`: executor → number of cores.
+    the level. `cores`: executor → number of cores. `row_bytes`: of a source row. `links`: executor
+    → bytes per second, up as well as down.
     """
     sent, received = dict.fromkeys(links, 0.0), dict.fromkeys(links, 0.0)
     total = sum(cores.values())

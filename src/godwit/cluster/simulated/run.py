@@ -148,11 +148,11 @@ class Simulation:
     # -- the conductor's ports --------------------------------------------------------------------
 
     def warm(self, order: StartWarming) -> None:
-        """Queue an order to warm copies."""
+        """Queue an order to copy state of key groups to an executor, or update its copies."""
         self._warming.queue_order(order)
 
     def drop(self, order: DropCopies) -> None:
-        """Queue an order to delete copies."""
+        """Queue an order to delete an executor's copies of state."""
         self._warming.queue_order(order)
 
     def announce(self, event: events.Event) -> None:
@@ -343,7 +343,7 @@ class Simulation:
     # -- time -------------------------------------------------------------------------------------
 
     def _advance_background_work(self, until_s: float) -> None:
-        """Carry out background work up to a time, in order."""
+        """Carry out background copies up to a time, then changes of executors up to it."""
         while True:
             at_s = min(until_s, self._warming.next_s())
             warmed = self._warming.advance(at_s, self._committed)
@@ -432,10 +432,11 @@ class Simulation:
     def load_and_capacity(
         self, stage: tuple[str, ...], rows: int, phase: int
     ) -> tuple[FloatArray, FloatArray]:
-        """Return the expected load of each executor, and the capacity of those that do not drain.
+        """Return each executor's expected milliseconds of load, and the capacity of those to stay.
 
-        Draining executors come last in the first array, and are not in the second. `phase`: number
-        of the phase of keys.
+        Draining executors come last in the first array, and are not in the second. `stage`: names
+        of components. `rows`: source rows of an epoch. `phase`: number of shifts of keys so far.
+        Capacity: cores, times their speed.
         """
         view, expected = self.conductor.view, self.flow.expected_ms(rows, phase)
         names = sorted(self.executors.alive.keys() & view.executors.keys())

@@ -100,7 +100,7 @@ class Links(Generic[Name]):
         self._rates = None
 
     def stop(self, name: Name) -> None:
-        """Cancel the transfer with a name."""
+        """Cancel the transfer of this name; no-op if there is none."""
         self._flows = [flow for flow in self._flows if flow.name != name]
         self._rates = None
 
@@ -211,7 +211,7 @@ class Warming:
                 self._end_transfer(other, f"executor {executor} was lost")
 
     def queue_order(self, order: StartWarming | DropCopies) -> None:
-        """Queue an order for its executor; ignore it if that is lost."""
+        """Queue an order to make or drop copies for its executor; ignore it if that is lost."""
         if order.executor in self._orders:
             self._orders[order.executor].append(order)
             if isinstance(order, StartWarming) and order.peers:
@@ -253,7 +253,7 @@ class Warming:
     # -- orders -----------------------------------------------------------------------------------
 
     def _begin_orders(self) -> None:
-        """Start the next order of every executor that has none in progress."""
+        """Start the next queued order of every executor that is carrying out none."""
         for executor, orders in self._orders.items():
             while orders and executor not in self._jobs:
                 order = orders.popleft()

@@ -100,7 +100,7 @@ class RowArrivals:
         return float(np.interp(row, self._rows, self._times))
 
     def pieces(self, first: int, last: int) -> FloatArray:
-        """Return the arrivals of rows ``first <= r < last``, shape ``(n, 3)``.
+        """Return when the rows ``first <= r < last`` arrive, in pieces; shape ``(n, 3)``.
 
         Each piece: number of rows, first and last time; within a piece rows arrive at equal
         distances.

@@ -45,7 +45,7 @@ class Recorder(Protocol):
     """Port to a recorder of entries: the journal, or metrics."""
 
     def add(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Add an entry to the recorder: plain values of a kind, as the journal has them."""
+        """Add an entry of a kind, such as ``"progress"``, with plain values, as in the journal."""
 
     def flush(self) -> None:
         """Make the entries added so far durable, if the recorder stores them.
@@ -338,7 +338,7 @@ class EventDispatcher:
     # -- what fails ---------------------------------------------------------------------------
 
     def _guard_of(self, what: str) -> Guard:
-        """Return the guard that logs and announces failures of the work `what`."""
+        """Return the guard that logs and announces errors in `what`, such as "recording"."""
         return self._guards.setdefault(what, Guard(what, self._background_failed))
 
     def _background_failed(self, what: str, error: str) -> None:

@@ -185,7 +185,7 @@ class Metrics:
         """No-op: metrics are always current."""
 
     def _update_progress(self, values: Mapping[str, Any]) -> None:
-        """Update the metrics of epochs, rows and phases."""
+        """Update the metrics of epochs, rows and phases, from an entry ``progress``."""
         metrics = self._metrics
         took = values["durationMs"]
         metrics["godwit_epochs"].inc()
@@ -204,7 +204,7 @@ class Metrics:
         self._update_executors(values)
 
     def _update_executors(self, values: Mapping[str, Any]) -> None:
-        """Update the metrics that have one value per executor."""
+        """Update the metrics that have one value per executor, from an entry ``progress``."""
         metrics, there = self._metrics, values["executors"]
         with_input = values["batchId"] is not None
         for name in _OF_EXECUTORS:

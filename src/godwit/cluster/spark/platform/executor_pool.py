@@ -141,7 +141,7 @@ class SparkExecutorPool:
 
     @property
     def view(self) -> PoolView:
-        """State of the pool, as a value."""
+        """Number of executors that are still to come, and refusals of the cluster manager."""
         with self._changed:
             return PoolView(
                 pending=self._pending(),
@@ -158,7 +158,7 @@ class SparkExecutorPool:
 
     @property
     def is_changing(self) -> bool:
-        """True while executors are waited for, or given back."""
+        """True while requested executors have not joined, or released ones have not ended."""
         with self._changed:
             there = self._conductor.view.executors.keys()
             return bool(self._pending() or self._leaving or there & self._returned)

@@ -100,7 +100,10 @@ def serve_lane(
 
 
 def serve(channel: Channel, flow: LaneFlow) -> None:
-    """Process work in order of arrival until the channel closes, which raises `ChannelError`."""
+    """Run levels of epochs, one after the other, as the driver sends them.
+
+    Ends by a `ChannelError`, when the channel closes.
+    """
     known: tuple[int, EpochInstruction] | None = None
     for done in count(1):
         work: Work = pickle.loads(channel.receive())  # noqa: S301  our own driver's

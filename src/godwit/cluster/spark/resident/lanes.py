@@ -77,7 +77,7 @@ class ResidentLanes:
 
     @property
     def lanes(self) -> int:
-        """Number of lanes that are ready for work."""
+        """Number of resident lanes that are ready to run an epoch."""
         job = self._job
         return len(job.places) if job is not None and job.state == "ready" else 0
 

@@ -62,7 +62,7 @@ class BackgroundCopies:
         self._thread.start()
 
     def close(self) -> None:
-        """Accept no more orders; orders in progress may finish."""
+        """Accept no more orders to make or drop copies; those in progress may finish."""
         self._stopping.set()
         self._orders.put(None)
         self._thread.join(timeout=5)
@@ -92,7 +92,7 @@ class BackgroundCopies:
         pool.submit(self._guard, inheritable_thread_target(self._spark)(work), order)
 
     def _warm(self, order: StartWarming) -> None:
-        """Warm the copies of an order, and report the result to the conductor."""
+        """Bring an order's copies up to date, and report the result to the conductor."""
         started = time.perf_counter()
         try:
             warmed = self._make_copies(order)
@@ -108,7 +108,7 @@ class BackgroundCopies:
         self._conductor.warmed(order, replace(warmed, duration_ms=spent_ms))
 
     def _make_copies(self, order: StartWarming) -> Warmed:
-        """Make an order's copies, or raise; return their versions and how complete they are."""
+        """Bring an order's copies up to date by Spark jobs, or raise; return their versions."""
         if order.executor not in self._cluster.executors:
             raise MigrationError(f"Executor {order.executor} is gone.")
 

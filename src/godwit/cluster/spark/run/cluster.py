@@ -168,11 +168,11 @@ class SparkCluster:
         return True
 
     def warm(self, order: StartWarming) -> None:
-        """Queue an order to warm copies in the background; see `godwit.migration.Ports.warm`."""
+        """Queue an order to copy state of key groups to an executor, or update its copies."""
         self.background.put(order)
 
     def drop(self, order: DropCopies) -> None:
-        """Queue an order to drop copies in the background; see `godwit.migration.Ports.drop`."""
+        """Queue an order to delete an executor's copies of state."""
         self.background.put(order)
 
     def now_s(self) -> float:

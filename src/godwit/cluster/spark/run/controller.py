@@ -123,7 +123,7 @@ class ControllerThread:
         return self._clock.now_s()
 
     def epoch_begun(self, rows: int, backlog_rows: int) -> None:
-        """Queue for the controller: an epoch of `rows` rows began, with this backlog in sources."""
+        """Queue for the controller that an epoch of `rows` rows began, with this backlog."""
         at_s = self._clock.now_s()
         self._tasks.put(lambda: self._controller.begun(rows, backlog_rows, at_s))
 
@@ -166,12 +166,12 @@ class ControllerThread:
             conductor.cancel(view.migration, "somebody asked for another migration")
 
     def regrouped(self, flow: CompiledFlow) -> None:
-        """Queue for the controller: the components have changed."""
+        """Queue for the controller that components have changed, with the new topology."""
         topology = topology_of(flow, self._trigger_s)
         self._tasks.put(lambda: self._controller.regroup(topology))
 
     def scaled_manually(self) -> None:
-        """Queue for the controller: a user changed the number of executors."""
+        """Queue for the controller that a user changed the number of executors."""
         self._tasks.put(self._controller.scaled_by_hand)
 
     def close(self) -> None:

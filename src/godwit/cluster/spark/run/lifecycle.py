@@ -54,7 +54,7 @@ class EpochDriver(ABC):
 
     @abstractmethod
     def _close_sources(self) -> None:
-        """Close the sources that the loop has asked for rows; raises nothing."""
+        """Close the sources that Godwit reads itself; raises nothing."""
 
     @abstractmethod
     def _run_round(self, *, due: bool) -> bool:

@@ -350,7 +350,7 @@ def _parse_line(line: bytes) -> Any:
 
 
 def _source_entries(batch: BatchRef) -> dict[str, bytes]:
-    """Return path → content of the sources' log entries in a batch's record."""
+    """Return path → content of the file sources' log entries in a micro-batch's commit record."""
     if batch.lines or len(offsets_in(batch.offsets)) == 1:
         return batch.sources
     # Formerly the number of a line was taken for that of a source, which holds of the first.

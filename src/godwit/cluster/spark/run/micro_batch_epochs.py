@@ -93,7 +93,7 @@ class MicroBatchRows(BatchRows):
         return self._rows.latest
 
     def program(self, lanes: LaneFlow) -> Program:
-        """Return the program of executors for both kinds of rows."""
+        """Return the program that executors get, for DataFrames and for Godwit's own sources."""
         return replace(super().program(lanes), feeds=self._feeds, schema=self._schema)
 
     def open(self) -> None:
@@ -211,7 +211,7 @@ class MicroBatchEpochs:
     def run_micro_batch(
         self, rows: DataFrame, number: int, stopped: Callable[[], bool]
     ) -> dict[str, float]:
-        """Run an epoch over a micro-batch and own sources; return phase → milliseconds."""
+        """Run an epoch over a micro-batch and Godwit's sources; return phase → milliseconds."""
         offer = partial(self._micro_batch, rows, number)
         return self._run_epoch(offer, stopped, broken_off=stopped)
 
@@ -226,7 +226,7 @@ class MicroBatchEpochs:
         return planned is not None
 
     def run_own_epoch(self, stopped: Callable[[], bool]) -> None:
-        """Run an epoch over own sources, unless an epoch has read their rows meanwhile."""
+        """Run an epoch over Godwit's sources, unless another has read their rows meanwhile."""
         self._run_epoch(self._batch_of_own, stopped)
 
     def had_micro_batch(self, epoch: int) -> bool:
@@ -234,7 +234,7 @@ class MicroBatchEpochs:
         return epoch not in self._without_frames
 
     def _plan_own(self) -> SourceBatch[DataFrame] | None:
-        """Return the next batch of own sources; ``None`` without rows."""
+        """Return the next batch of Godwit's own sources; ``None`` if they have no rows."""
         return self._planned(partial(self.positions.plan, everything=self._once))
 
     def _planned(self, plan: Callable[[int], _Planned]) -> _Planned:
@@ -270,7 +270,7 @@ class MicroBatchEpochs:
     def _own_batch(
         self, planned: SourceBatch[DataFrame], last: BatchRef | None
     ) -> SourceBatch[DataFrame]:
-        """Return the batch of own rows without a micro-batch; it refers to the last committed."""
+        """Return a batch of Godwit's sources only, which refers to the last micro-batch."""
         ref = planned.ref if last is None or not last.of_spark else last
         return _merge_batches(ref, None, planned, self._observe_sources(planned))
 
@@ -297,7 +297,7 @@ class MicroBatchEpochs:
         return _merge_batches(ref, rows, planned, look)
 
     def _batch_of_own(self, last: BatchRef | None) -> SourceBatch[DataFrame] | None:
-        """Plan an epoch of own rows; ``None`` if a micro-batch has taken them meanwhile."""
+        """Return a batch of Godwit's sources; ``None`` if a micro-batch took the rows meanwhile."""
         peeked, self._peeked = self._peeked, None
         if peeked is not None and peeked[0] == self._run.log.latest_epoch:
             planned: SourceBatch[DataFrame] | None = peeked[1]
@@ -306,7 +306,7 @@ class MicroBatchEpochs:
         return None if planned is None else self._own_batch(planned, last)
 
     def _observe_sources(self, planned: SourceBatch[DataFrame]) -> SourceLook:
-        """Return the estimated arrival times of planned own rows, for their epoch's latency."""
+        """Return estimated arrival times of a batch of Godwit's sources, to measure latency."""
         return self.figures.observe(planned, time.time_ns() // 1000)
 
     def _run_epoch(
@@ -341,7 +341,7 @@ class MicroBatchEpochs:
     def _record_figures(
         self, epoch: int, batch: SourceBatch[DataFrame], began_s: float, ended_s: float
     ) -> None:
-        """Record an epoch's figures by source; called on the thread of own sources."""
+        """Record an epoch's figures by source; called on the thread of Godwit's sources."""
         self._note_commit()
         self.figures.record_epoch(epoch, batch, began_s, ended_s)
 
@@ -349,7 +349,10 @@ class MicroBatchEpochs:
 def _merge_batches(
     ref: BatchRef, frames: DataFrame | None, planned: SourceBatch[DataFrame], look: SourceLook
 ) -> SourceBatch[DataFrame]:
-    """Build the batch of an epoch from a micro-batch's rows, if any, and planned own rows."""
+    """Build an epoch's batch from a micro-batch's rows, if any, and rows of Godwit's sources.
+
+    `ref`: reference to the micro-batch. `look`: arrival times of all rows.
+    """
     after = planned.ref
     ref = msgspec.structs.replace(ref, positions=after.positions, identities=after.identities)
     return replace(planned, ref=ref, rows=frames, look=look)

@@ -77,7 +77,7 @@ class MicroBatchQuery(EpochDriver):
 
     @property
     def is_active(self) -> bool:
-        """True until no more epochs can run, of either kind of source."""
+        """True until neither DataFrames nor Godwit's own sources can have another epoch."""
         if self._over.is_set():
             return False
         try:
@@ -95,7 +95,7 @@ class MicroBatchQuery(EpochDriver):
         return None
 
     def status(self) -> dict[str, Any]:
-        """Return the status of Spark's query; rows of own sources count as available data."""
+        """Return the status of Spark's query; rows of Godwit's sources are available data too."""
         status = dict(self.spark_query.status)
         if self._over.is_set():
             return status
@@ -165,7 +165,7 @@ class MicroBatchQuery(EpochDriver):
         self._has_own = False
 
     def _run_loop(self) -> None:
-        """Run epochs of own rows and epochs without input between micro-batches, until the end."""
+        """Run epochs of Godwit's sources, and those without input, between micro-batches."""
         while not self._gate.closed:
             self._run.check_lease()
             if self._has_stream_ended():
@@ -208,7 +208,7 @@ class MicroBatchQuery(EpochDriver):
         return bool(wanted) and self._stream.is_quiet()
 
     def _run_own_epoch(self) -> bool:
-        """Run an epoch over own sources if it is due and they have rows; return whether it ran."""
+        """Run an epoch over Godwit's sources if due and they have rows; return whether it ran."""
         # With a trigger of one epoch, the rows of a micro-batch are to be in it too.
         waits = self._once and not self._stream_ended
         if self._own_ended or waits or self._pace.seconds_to_poll > 0:
@@ -240,5 +240,5 @@ class MicroBatchQuery(EpochDriver):
         return not self._stream_ended and self._stream.is_stopped()
 
     def _pause_s(self) -> float:
-        """Return the seconds until the next check."""
+        """Return the seconds that the loop waits before it checks again whether epochs are due."""
         return _LOOK_S if self._own_ended else min(max(self._pace.seconds_to_poll, 0.001), _LOOK_S)

@@ -205,7 +205,10 @@ class _Opener:
     # -- parts ------------------------------------------------------------------------------------
 
     def _open_over(self, recovery: Recovery, log: CommitLog, before: RunParts | None) -> RunParts:
-        """Open all parts over a recovered checkpoint."""
+        """Open sinks, sources, cluster, conductor and controller over a recovered checkpoint.
+
+        `before`: former parts of this run, as for `open`.
+        """
         options, dispatcher, flow = self._options, self._dispatcher, recovery.flow
         past = [*self._past, *dispatcher.events]
         # What executors hold by the former columns lies under another id, and is removed.

@@ -145,7 +145,7 @@ class SparkRun:
             self.controller.backlog_rows = backlog_rows
 
     def background_failed(self, what: str, error: str) -> None:
-        """Announce that background work has failed."""
+        """Announce, as an event, that background work `what` has failed with `error`."""
         self.conductor.background_failed(what, error)
 
     @property
@@ -245,7 +245,7 @@ class SparkRun:
 
     @property
     def is_due(self) -> bool:
-        """True if an epoch without input has work to do."""
+        """True if windows, timers or loops have work now, for an epoch without input."""
         return self.epochs.is_due(self.view)
 
     @property
@@ -259,7 +259,7 @@ class SparkRun:
         self.epochs.end_input()
 
     def advance_clock(self) -> None:
-        """Once a second, advance the conductor's clock without an epoch: it retries lost orders."""
+        """Let the conductor retry lost orders for copies without an epoch, once a second."""
         if time.monotonic() >= self._tick_s:
             self._tick_s = time.monotonic() + _TICK_S
             self.conductor.let_time_pass()

@@ -67,7 +67,7 @@ class _Pickler(cloudpickle.Pickler):
     """Pickler whose classes of the main script can be rebuilt where it does not exist."""
 
     def reducer_override(self, obj: Any) -> Any:
-        """Pickle classes by value with evaluated annotations; structs by a recipe of their own."""
+        """Pickle classes of the main script by value, msgspec structs by their own recipe."""
         if type(obj) is _FIELD_KIND:
             return obj.name  # what `dataclasses` tells apart by identity
         reduced = super().reducer_override(obj)  # type: ignore[no-untyped-call]
@@ -212,7 +212,7 @@ def check_picklable(flow: LogicalFlow) -> None:
 
 
 def _user_values(flow: LogicalFlow) -> Iterator[tuple[str, Any, dict[str, str]]]:
-    """Yield the user's values in a flow, each with its place and the fields of an error."""
+    """Yield the user's values in a flow: description, value, and fields for an error about it."""
     for name, source in flow.own_sources.items():
         yield f"Source {name!r}", source, {"source": name}
     for node in flow.operators:

@@ -108,7 +108,7 @@ def ship_program(program: Program, run_id: str, spark: SparkContext) -> Shipped[
 
 
 def lanes_of(program: Shipped[Program]) -> LaneFlow:
-    """Return the part of a program that lanes need; called on an executor."""
+    """Return the lanes' part of the broadcast program; called on an executor."""
     return program.get().lanes
 
 
@@ -154,7 +154,7 @@ class EpochRows:
 
 
 def ship_orders(orders: Orders) -> Shipped[Orders]:
-    """Broadcast the orders (instruction and rows) of one attempt at an epoch to executors."""
+    """Broadcast instruction and payloads of one attempt at an epoch to executors."""
     key = (orders.instruction.without_states.run_id, next(_attempts))
     return Shipped("orders", key, pickle.dumps(orders), orders)
 
@@ -177,7 +177,8 @@ def run_stages(
     """Run the stages of one epoch, and return the lanes' reports.
 
     `waiting`: lanes that wait for work, if any; they run an epoch whose rows are on the driver, or
-    one without rows.
+    one without rows. `locate`: returns an executor as a location of Spark. `by_files`: large
+    payloads for the sender's own executor go by files.
     """
     arrived: dict[int, list[bytes]] = {}
     if source is not None and source.is_here:  # the source side and its exchange, done here

@@ -168,7 +168,7 @@ def _reply(executor: str, work: Callable[[], dict[int, int]]) -> bytes:
 
 
 def _run_on_executor(request: CopyRequest, work: Any, spark: SparkContext) -> bytes:
-    """Run a function in a Spark task on an executor, and return its answer."""
+    """Run `work` in a Spark task at the request's location; return the bytes that it yields."""
     _label_job(f"copies of {request.state} on executor {request.executor}", spark)
     (reply,) = fetch(python_rdd(on_executors([request.location], work, spark), spark), spark)
     answer: bytes = reply
