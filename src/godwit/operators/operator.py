@@ -358,7 +358,7 @@ class KeyedOperator(ABC):
         return moment
 
     def last_emitted(self, newest: int) -> int:
-        """Return the maximum event time of the output, if `newest` is that of the input."""
+        """Return the maximum event time of the output; `newest`: that of the input."""
         return newest
 
     # -- roles ---------------------------------------------------------------------------------

@@ -207,7 +207,7 @@ class CompiledFlow:
 
     @property
     def physical_plan(self) -> PhysicalPlan:
-        """Physical plan: component → its operators."""
+        """Physical plan: the operators that each component fuses (runs in one task)."""
         return PhysicalPlan(
             components=tuple(
                 ComponentPlan(name=c.name, operators=tuple(o.name for o in c.operators))

@@ -106,7 +106,7 @@ def _always_open() -> None:
 
 
 def _merge_state(state: Any, part: Any, merged: Callable[..., Any]) -> None:
-    """Merge the state of a part into that of its key, in place, by the function `merged`."""
+    """Merge the state of a part of a hot key into that of the key, in place, by `merged`."""
     if isinstance(state, ValueOfKey):
         if part.exists:
             state.value = merged(state.value, part.value) if state.exists else part.value

@@ -161,7 +161,7 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
         )
 
     def _updated(self, data: OperatorInput, work: WindowWork) -> tuple[Groups, StateRows]:
-        """Update the partial states of keys and panes (or windows) that have rows; return both."""
+        """Update states of keys and panes (or windows) with rows; return groups and new states."""
         position = self.pane_position
         if self.may_duplicate and data.time.duplicated:
             partials = self.as_partials(data)

@@ -77,7 +77,7 @@ class KeptSpans:
     def entries(self, panes: Moments, since: int, closed: int) -> tuple[Moments, Moments]:
         """Return start and span of the entries of panes, and of retained windows over them.
 
-        `since`, `closed`: see `available`.
+        Span: 0 for a pane, else minus the window's length. `since`, `closed`: see `available`.
         """
         held = self.available(panes, since, closed)
         stayed = sorted(set(zip(held.start.tolist(), held.end.tolist(), strict=True)))

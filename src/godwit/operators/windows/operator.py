@@ -180,7 +180,7 @@ class EventTimeOperator(KeyedOperator):
         return self.grid.end_of(moment)
 
     def last_emitted(self, newest: int) -> int:
-        """Return the maximum event time of emitted windows, if `newest` is that of the input."""
+        """Return the maximum event time of emitted windows; `newest`: that of the input's rows."""
         return self.emitted_by(newest) - 1
 
     def first_needed_pane(self, closed: int) -> int:
