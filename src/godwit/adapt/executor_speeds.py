@@ -234,7 +234,7 @@ class Speeds:
 
 
 def _weigh(matrix: FloatArray, i: int, j: int, weight: float) -> None:
-    """Add a measurement of the difference of unknowns i and j to the matrix of a linear model."""
+    """Add a weighted measurement of unknown i minus unknown j to a least-squares matrix."""
     matrix[i, i] += weight
     matrix[j, j] += weight
     matrix[i, j] -= weight

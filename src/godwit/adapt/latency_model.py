@@ -111,7 +111,10 @@ class Learned:
     unevenness: Mapping[int, float] = field(default_factory=dict)
 
     def fixed_at(self, executors: int, now_s: float) -> float:
-        """Return the fixed seconds of an epoch with `executors` executors; `now_s` if unknown."""
+        """Return the seconds of an epoch spent on no key group, with `executors` executors.
+
+        Between and beyond the measured numbers by interpolation; `now_s` if nothing was measured.
+        """
         known = self.fixed_s
         if not known:
             return now_s

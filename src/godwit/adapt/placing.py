@@ -185,7 +185,8 @@ def _fusion_problem(
 ) -> FusionProblem:
     """Return the fusion problem of operators by their key columns (paper 3).
 
-    `needed`: minimum number of values that partition attributes must have.
+    `edges`: inputs between operators with key columns in common. `needed`: minimum number of values
+    that partition attributes must have.
     """
     names = [operator.name for operator in flow.operators]
     number = {name: at for at, name in enumerate(names)}

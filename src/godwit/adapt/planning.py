@@ -414,7 +414,7 @@ class Planning:
         return None if self._homes is None else self._homes.remote
 
     def record_size(self, executors: int) -> None:
-        """Record a number of executors, for planners that expect further changes (paper 1 §5.2)."""
+        """Append a number of executors to the history that planners predict from (paper 1 §5.2)."""
         if executors and (not self._sizes or self._sizes[-1] != executors):
             self._sizes.append(executors)
 

@@ -464,7 +464,10 @@ class LaneLoads:
 
 
 def _allowed_imbalance(error: FloatArray, theta: float) -> FloatArray:
-    """Return the busiest lane over the mean one up to which lanes stay; `error`: of the ratio."""
+    """Return the ratio of the busiest lane to the mean one up to which lanes stay as they are.
+
+    `error`: standard error of the measured ratio. `theta`: ratio allowed at most.
+    """
     allowed: FloatArray = np.minimum(theta, 1 + np.maximum(_FINE * (theta - 1), CERTAIN * error))
     return allowed
 

@@ -284,7 +284,7 @@ class EventTimes:
         newest: int,
         components: Mapping[str, ComponentView],
     ) -> Slots | None:
-        """Return the slots that take the rows of an operator's key groups in the next epoch.
+        """Return which slot of two-phase windows takes rows of each key group in the next epoch.
 
         ``None`` if the operator has no slots. `newest`: maximum event time so far.
         """

@@ -232,7 +232,7 @@ class FlowEpochs(Generic[RowsT]):
         self.cluster.deliver(self._record)
 
     def latencies(self) -> dict[str, SourceLatency]:
-        """Return source → latencies of the rows of the committed epoch, delivered just now."""
+        """Return source → latencies of its rows in the epoch; called once that is delivered."""
         batch, reports, planned_us = self._committed
         if batch is None:
             return {}

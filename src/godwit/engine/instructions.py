@@ -61,22 +61,29 @@ def places_of(plans: Mapping[str, ComponentView]) -> tuple[Place, ...]:
 def operator_instruction(
     *,
     operator: str,
-    level: int,  # level of its component
-    plan: ComponentView,  # how its component runs
-    places: Sequence[Place],  # lane tasks of the epoch
-    chains: Chains,  # what leads to the committed version of every key group
-    states: Sequence[StateInstruction],  # what brings its states to that version
+    level: int,
+    plan: ComponentView,
+    places: Sequence[Place],
+    chains: Chains,
+    states: Sequence[StateInstruction],
     # lanes load whatever they lack in place of letting its rows wait. Operators that feed
     # others need it: if an executor dies after its lane has sent its output, Spark runs the lane
     # again elsewhere, and some receivers have the first attempt's rows and some the second's. So
     # both must be the same, whatever the second one finds in its local store. In one component,
     # what is behind them would go on without their rows.
     always_load: bool,
-    time: EpochTime = NO_TIME,  # event time of the operator in this epoch
-    tables: Sequence[StateInstruction] = (),  # that every lane has whole
-    left_parts: Sequence[KeyGroupChain] = (),  # of parts that hot keys leave, to be merged
+    time: EpochTime = NO_TIME,
+    tables: Sequence[StateInstruction] = (),
+    left_parts: Sequence[KeyGroupChain] = (),
 ) -> OperatorInstruction:
-    """Return the instruction for one operator's lanes in the next epoch."""
+    """Return the instruction for one operator's lanes in the next epoch.
+
+    `level`: of its component; `plan`: how that runs. `places`: lane tasks of the epoch. `chains`:
+    what leads to the committed version of every key group; `states`: what brings its states there.
+    `always_load`: load what is missing in place of letting rows wait. `time`: its event time in
+    this epoch. `tables`: broadcast tables, whole. `left_parts`: parts that hot keys leave, to be
+    merged.
+    """
     assignment = plan.assignment
     num_key_groups = assignment.num_key_groups
     index = {place: i for i, place in enumerate(places)}

@@ -105,7 +105,7 @@ class EpochLoop(Generic[BatchT]):
         return outcome
 
     def _begin(self, epoch: int) -> tuple[Mapping[str, ComponentView], Any] | None:
-        """Begin an epoch once none is held; return the components' plans, and the physical plan.
+        """Begin an epoch once epochs may run; return the components' plans, and the physical plan.
 
         ``None`` if the cluster does not wait for that.
         """
@@ -232,7 +232,7 @@ class Epochs(Protocol[_BatchT_contra]):
         """Deliver the committed epoch to the sinks."""
 
     def latencies(self) -> Mapping[str, SourceLatency]:
-        """Return source → latencies of the rows of the epoch, which was delivered just now."""
+        """Return source → latencies of its rows in the epoch; called once that is delivered."""
 
     def remarks(
         self, outcome: EpochOutcome

@@ -214,7 +214,7 @@ def traffic_between(reports: Iterable[LaneReport]) -> dict[tuple[str, str], tupl
 
 
 def _duplicate_partials(reports: Iterable[LaneReport]) -> dict[str, int]:
-    """Return operator → number of partials of closed windows that were in both slots."""
+    """Return operator → partials of closed two-phase windows that were in both slots."""
     duplicates: dict[str, int] = {}
     for of_lane in _operator_reports(reports):
         if of_lane.duplicate_partials:
@@ -306,7 +306,7 @@ def rows_unreadable(
 
 
 def state_bytes(states: Iterable[StateId], chains: Chains) -> npt.NDArray[np.int64]:
-    """Return the bytes to read from the checkpoint for an empty copy of each key group.
+    """Return the bytes to read from the checkpoint to restore each key group of some states.
 
     Shape ``(num_key_groups,)``.
     """

@@ -444,7 +444,10 @@ class OpenSinks:
         )
 
     def _continue(self, output: Output, way: Way) -> None:
-        """Check that a sink's target and the checkpoint agree, and prepare the next delivery."""
+        """Check that a sink's target and the checkpoint agree, and prepare the next delivery.
+
+        `way`: the user's choice for a target that has diverged.
+        """
         state, identity = self._deliveries.of.get(output.name), self._log.identity
         if state is None:
             return

@@ -110,7 +110,7 @@ class Recovery:
         return watermarks
 
     def slots(self, latest: CommitRecord | None) -> dict[str, Slots]:
-        """Return operator → slots of its key groups after the last epoch."""
+        """Return operator with two-phase windows → slots of its key groups after the last epoch."""
         recorded = _recorded_slots(latest, self.changes)
         return {
             o.name: Slots.of(recorded.get(o.name, ()), self.flow.num_key_groups)
@@ -152,7 +152,7 @@ class Recovery:
 def _recorded_slots(
     latest: CommitRecord | None, changes: FlowChanges
 ) -> dict[str, list[tuple[int, int, int, int]]]:
-    """Return present name of an operator → slots of its key groups after the last epoch.
+    """Return operator, by its present name → slots of key groups as `Slots.recorded` gives them.
 
     Those of operators that are gone from the flow are kept with their state; those of operators
     that were dropped, or start empty, are not.

@@ -55,13 +55,14 @@ class RecordedSources:
 
 
 def recorded_sources(
-    last: BatchRef | None,  # the last batch that is committed
-    sources: Mapping[str, Source],  # of the flow, by name
-    uri: str,  # of the checkpoint
+    last: BatchRef | None,
+    sources: Mapping[str, Source],
+    uri: str,
 ) -> RecordedSources:
-    """Return the recorded positions of a flow's own sources.
+    """Return the positions of a flow's own sources (not DataFrames) in the last commit record.
 
-    Raises `CheckpointMismatchError`, which names the source, if one reads other data than it did.
+    `last`: last committed batch. `uri`: checkpoint, for errors. Raises `CheckpointMismatchError`,
+    which names the source, if one reads other data than it did.
     """
     if last is None:
         return RecordedSources()
@@ -163,7 +164,7 @@ class SourcePositions:
         self._committed = {*recorded.positions, *self._rounds}
 
     def read_loops_of(self, log: CommitLog) -> None:
-        """Read what waits in loops from this log of the checkpoint, from now on."""
+        """Read the rows waiting in feedback loops from this checkpoint log, from now on."""
         for source in self.sources.values():
             if isinstance(source, FeedbackSource):
                 source.bind(log)
@@ -191,7 +192,7 @@ class SourcePositions:
 
     @contextmanager
     def _noting_call(self, name: str, method: str) -> Iterator[None]:
-        """Context of a call of a source, as long as which `unanswered` may name it."""
+        """Context in which `unanswered` can name a call of a source that does not return."""
         self._call = (f"source {name!r} has not returned from {method}", self._now_s())
         try:
             yield
@@ -324,7 +325,7 @@ class SourcePositions:
         return None if moved == position else moved
 
     def _checked_end(self, name: str, end: object) -> Position:
-        """Return a source's end as plain values; raise if it is ``None`` after a position."""
+        """Return a source's end as plain values; raise if it is ``None`` once rows were read."""
         if end is None and (read := self._positions[name]) is not None:
             raise SourceError(
                 f"Source {name!r} gave None where a position was asked for; the query has read it "
@@ -392,7 +393,10 @@ class SourcePositions:
         )
 
     def with_test_rows(self, planned: SourceBatch[Any] | None = None) -> SourceBatch[Any]:
-        """Return a batch marked as having rows of a test; without `planned`, one of loops only."""
+        """Return a batch that also counts as having rows given by a test.
+
+        `planned`: the batch; ``None``: one that reads only the rows waiting in loops.
+        """
         planned = self.plan_loops_only() if planned is None else planned
         return replace(planned, ref=msgspec.structs.replace(planned.ref, digest=PLAYED))
 
@@ -443,7 +447,7 @@ class SourcePositions:
             self._on_failure(f"telling source {name!r} of a commit", error_line(error))
 
     def lags(self) -> dict[str, Lag]:
-        """Return source → lag of the query, for open sources."""
+        """Return source → lag behind the end of its data, for open sources; empty if it fails."""
         lags = {}
         for name, source in self._opened.items():
             try:

@@ -150,7 +150,7 @@ class TrackedComponent:
         return queued or any(transfer.planned for transfer in self.transfers.values())
 
     def reason_to_hold(self) -> str | None:
-        """Return the reason why the component holds epochs; ``None`` if it does not."""
+        """Return the reason why epochs have to wait for this component; ``None`` if they do not."""
         migration = self.migration
         if migration is None or not migration.strategy.holds_epochs or not self._has_moves_left:
             return None

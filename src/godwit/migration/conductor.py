@@ -68,7 +68,7 @@ class Ports(Protocol):
     """The conductor's ports to cluster, events and clock."""
 
     def warm(self, order: StartWarming) -> None:
-        """Warm copies in the background, as an order says.
+        """Bring copies of key groups up to date in the background, as an order says.
 
         Answered by `Conductor.warmed` or `Conductor.warming_failed`; no answer within a time-out
         counts as a failure.

@@ -75,7 +75,8 @@ class Copies:
     ) -> None:
         """Merge or split the records of components that are regrouped.
 
-        `parts`: new component → old ones; the new one has a copy where all old ones have.
+        `parts`: new component → old ones; the new one has a copy where all old ones have. `states`:
+        new component → ids of its states.
         """
         executors = {executor for _, executor in self._reach}
         columns = {

@@ -58,7 +58,7 @@ class RegroupingStage:
 def common_places(parts: Sequence[str], components: Mapping[str, ComponentView]) -> Assignment:
     """Return the assignment that components move to before they are merged: that of the first.
 
-    If the components are slots of the same key groups, it is by the active slots: so the load stays
+    If the components are slots of two-phase windows, it is by the active slots: so the load stays
     balanced, and state moves only for windows that are open.
     """
     views = [components[name] for name in parts]
@@ -223,7 +223,7 @@ class OngoingRegrouping:
                 self._give_up(error.message)
 
     def _is_ready(self) -> bool:
-        """Return whether all components to be merged are at rest in the same places."""
+        """Return whether the components to merge are at rest, on the same executors and lanes."""
         view = self._conductor.view
         if view.running is not None or view.holds or not view.executors:
             return False

@@ -75,7 +75,10 @@ def _pair_and_other(
 def instant_key_groups(
     component: TrackedComponent, components: Mapping[str, TrackedComponent], run: RunState
 ) -> frozenset[int]:
-    """Return the key groups whose standby slot is empty, so that they can migrate without state."""
+    """Return the key groups of two-phase windows that can migrate without state.
+
+    Their standby slot is empty.
+    """
     both = _pair_and_other(component, components, run)
     if both is None:
         return frozenset()

@@ -151,7 +151,7 @@ class RunState:
 
     @property
     def horizon(self) -> int:
-        """Latest epoch that can be committed when the next epoch starts."""
+        """Epoch that is committed once the next one starts: the running one, else the last."""
         return self.committed if self.running is None else self.running
 
     def next_attempt(self) -> str:

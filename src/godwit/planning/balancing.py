@@ -109,7 +109,11 @@ def _choose_givers(
     load_range: tuple[float, float],
     giving: Literal["range", "mean"],
 ) -> tuple[IntArray, IntArray]:
-    """Return the assignment, and what those outside of `load_range` give away (phases 1 and 2)."""
+    """Return today's assignment, and the key groups that have to move (phases 1 and 2).
+
+    These are all on executors outside of `used`, and what executors above the load range (or above
+    the mean, see `plan_elb`) give away.
+    """
     (low, high), weight, speed = load_range, problem.weight, problem.speed
     assignment = problem.current.copy()
     staying = np.zeros(problem.num_executors, np.bool_)

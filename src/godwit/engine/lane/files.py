@@ -68,7 +68,10 @@ class LaneFiles:
     def _write_segment(
         self, fields: Mapping[str, Any], batch: pa.RecordBatch, key_groups: npt.NDArray[np.int32]
     ) -> None:
-        """Write rows, ordered by key group, as a segment; `fields`: others of its reference."""
+        """Write rows, ordered by key group, as a segment.
+
+        `fields`: those of its `SegmentRef` that say which rows these are.
+        """
         starts = np.flatnonzero(np.diff(key_groups, prepend=-1))
         self._changelog.add(encode_batch(batch, self._compression))
         self._segment_refs.append(
@@ -120,7 +123,10 @@ class LaneFiles:
     def _record_output(
         self, sink: str, kind: Literal["rows", "files"], rows: int, oldest_us: int | None = None
     ) -> None:
-        """Record a reference to staged output; its block is set when the files are closed."""
+        """Record a reference to staged output; its block is set when the files are closed.
+
+        `oldest_us`: minimum event time of the rows.
+        """
         self._output_refs.append(
             partial(
                 OutputRef, sink=sink, flow=self._flow, kind=kind, rows=rows, oldest_us=oldest_us

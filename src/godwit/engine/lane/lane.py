@@ -584,7 +584,10 @@ def _held_versions(local: LocalState, here: npt.NDArray[np.bool_]) -> PerKeyGrou
 def _work_by_key(
     operator: KeyedOperator, rows: LaneRows, processed: OperatorOutput, load: KeyGroupLoad
 ) -> OperatorWork | None:
-    """Return the work per key: as the operator measured it, or from the time of its function."""
+    """Return the work per key: as the operator measured it, or from the time of its function.
+
+    ``None`` if it did not measure it.
+    """
     groups = processed.groups
     if operator.function is None or groups is None or len(groups.of_row) != len(rows.hashes):
         return processed.key_work

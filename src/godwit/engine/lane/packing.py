@@ -133,7 +133,7 @@ def _combining_pays(hashes: npt.NDArray[np.int64], others: pa.RecordBatch) -> bo
 def sample_positions(count: int) -> npt.NDArray[np.int64]:
     """Return the positions of a sample of `count` rows.
 
-    None if rows are too few for a sample to pay; all if they fit in it.
+    Empty if rows are too few for a sample to pay; all if they fit in it.
     """
     if count < _MIN_SAMPLED:
         return np.empty(0, np.int64)

@@ -207,7 +207,10 @@ def check_repeated_reads(reports: Iterable[LaneReport], splits: Sequence[Numbere
 def read_split(
     name: str, source: Source, split: Split, columns: pa.Schema
 ) -> Iterator[pa.RecordBatch | Unreadable]:
-    """Yield a split's batches, checked against the contract of sources; errors name both."""
+    """Yield a split's batches, checked against the contract of sources.
+
+    Raises `SourceError`, which names source and split.
+    """
     read = 0
     try:
         for batch in source.read(split, columns.names):
@@ -234,7 +237,10 @@ def read_split(
 
 
 def source_error(name: str, what: str, error: BaseException, **context: str) -> SourceError:
-    """Return the error that a source raised `error`; `what`: as text; `context`: further fields."""
+    """Return the error that a source raised `error`.
+
+    `what`: what failed, such as "could not be read". `context`: further fields of the error.
+    """
     where = f" ({context['split']})" if "split" in context else ""
     return SourceError(
         f"Source {name!r} {what}{where}: {error_line(error)}.",

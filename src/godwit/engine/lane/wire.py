@@ -279,7 +279,7 @@ def _ship_chunk(
     tally: npt.NDArray[np.float64] | None,
     number: int,
 ) -> Iterator[Blob]:
-    """Yield payloads of one chunk of rows by place (see `ship`); `origin` ends with its number."""
+    """Yield (lane, payload) for one chunk of rows, see `ship`; `origin` ends with its number."""
     operator, rows = shipment.operator, columns.num_rows
     columns, left_out, arrivals = operator.arrange(
         operator.unify_columns(columns, number), shipment.time, number

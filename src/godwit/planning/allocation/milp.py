@@ -113,7 +113,10 @@ def _is_within_budget(
     available: IntArray,
     distance: float,
 ) -> bool:
-    """Return whether by `checks` all executors can come within `distance` of the mean."""
+    """Return whether all executors can come within `distance` of the mean load index.
+
+    `checks`: bounds by moves and by bytes, both of which must allow it.
+    """
     # A hair's width of slack: rounding must never make the bound too high.
     excess = load - (mean + distance) * speed * (1 + 1e-12)
     missing = np.zeros_like(load)
@@ -622,7 +625,7 @@ def _is_better(model: AllocationModel, place: IntArray, than: IntArray) -> bool:
 
 
 def _distances(model: AllocationModel, place: IntArray) -> tuple[float, float]:
-    """Return d, and the sum of the largest over- and underload; placements are compared by both."""
+    """Return the largest deviation d, and the sum of largest over- and underload, to compare by."""
     over, under = model.over_under(place)
     return max(over, under), over + under
 

@@ -159,11 +159,14 @@ class AllocationModel:
         return int(self.units.count[away].sum()), float(self.units.state_bytes[away].sum())
 
     def within_room(self, place: IntArray) -> bool:
-        """Return whether every executor keeps its room, and executors to be emptied are empty."""
+        """Return whether no executor exceeds its room, and executors to be emptied are empty."""
         return self.excess(place) == 0
 
     def excess(self, place: IntArray) -> float:
-        """Return the sum of usage beyond room, relative to the room; absolute if the room is 0."""
+        """Return the sum over executors of usage beyond room, relative to the room.
+
+        If executors have to be emptied, the number of units that are still on them is added.
+        """
         above = float((~self.stays[place]).sum()) if self.empties else 0.0
         for r in range(self.usage.shape[1]):
             used = np.bincount(place, weights=self.usage[:, r], minlength=len(self.speed))

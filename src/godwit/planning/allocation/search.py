@@ -402,7 +402,7 @@ class AllocationSearch(Placement):
     def _pick(
         self, worst: FloatArray, limit: float, units: IndexArray, executors: IndexArray
     ) -> _Step | None:
-        """Return the step with the smallest deviation in `worst`.
+        """Return the step with the smallest deviation in the matrix `worst` (unit, executor).
 
         ``None`` unless it is below `limit`.
         """

@@ -150,7 +150,7 @@ class Sample:
         return cheapest_step(cuts, self._last_cuts[size], self._transitions.sizes[size], self._kept)
 
     def start(self, count: int) -> None:
-        """Sample about `count` partitionings by SSM, from the present one on."""
+        """Begin a sample of about `count` partitionings, by steps of SSM from the present one."""
         now = present_cuts(self._problem)
         for size in range(len(self._transitions.sizes)):
             self._add(size, self._cheapest_step(now, size))

@@ -77,7 +77,10 @@ def _plan_by(
     problem: Problem,
     method: str,
 ) -> Solution:
-    """Plan by the function `best` (load bound → intervals), within τ or the least bound."""
+    """Plan by intervals with a load bound, that of τ or else the least possible one.
+
+    `best`: load bound → intervals, or ``None`` if there are none. `method`: name of the planner.
+    """
     limit = load_bound(problem)
     cuts, reason = best(limit), ""
     if cuts is None:
