@@ -327,7 +327,7 @@ def _parse_json(text: str, where: str) -> Any:
 
 
 def _read_problem(path: Path) -> tuple[Any, dict[str, dict[str, Any]]]:
-    """Return the problem in a file, and its options per method."""
+    """Return the problem in a file, and planning method → its options."""
     return problem_from_json(_read_file(path).decode("utf-8", "replace"))
 
 

@@ -213,7 +213,7 @@ _LACKS = re.compile(r"Object (missing required|contains unknown) field `(?P<fiel
 
 
 def problem_from_json(text: str) -> tuple[Any, dict[str, dict[str, Any]]]:
-    """Return the problem in a JSON text, and its options per method."""
+    """Return the problem in a JSON text, and planning method → its options."""
     try:
         values = json.loads(text, parse_float=_parse_number)
     except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply

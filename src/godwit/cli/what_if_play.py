@@ -81,7 +81,7 @@ class Estimate:
     high_s: float
 
     def meets(self, target_s: float) -> Literal["yes", "likely", "unlikely", "no"]:
-        """Return whether the estimate meets a latency target, given its error bar."""
+        """Return how sure it is that a latency target is met, by the estimate's error bar."""
         if self.seconds <= target_s:
             return "yes" if self.high_s <= target_s else "likely"
         return "unlikely" if self.low_s <= target_s else "no"

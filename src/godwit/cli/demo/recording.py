@@ -177,7 +177,7 @@ class Recording:
         return sorted(names, key=lambda name: (len(name), name))
 
     def mark(self, label: str, at_s: float) -> None:
-        """Add a label at a time, given on the events' clock."""
+        """Add a label at `at_s`, a Unix time in seconds."""
         self.marks.append(Mark(at_s=at_s - self.started_s, label=label))
 
     def add_epoch(

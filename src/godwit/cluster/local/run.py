@@ -220,7 +220,10 @@ class LocalRun:
         return sum(self.lanes.values())
 
     def _run_epoch(self, source: SourceBatch[LocalRows] | None) -> EpochOutcome:
-        """Run one epoch, then background copies; return its outcome; raise if none can run."""
+        """Run one epoch, then background copies; return its outcome.
+
+        Raises `MigrationError` if no epoch can run, such as without executors.
+        """
         outcome = self.loop.run(source)
         if outcome is None:
             raise MigrationError(

@@ -137,7 +137,7 @@ class Executors:
         return before != self.alive
 
     def speed(self, executor: str) -> float:
-        """Return the current speed of an executor's cores."""
+        """Return the relative speed of an executor's cores now: the machine's, or slowed down."""
         speed = self.alive[executor].speed
         for slow in self.cluster.slowdowns:
             if slow.executor == executor and slow.start_s <= self.now_s < slow.end_s:

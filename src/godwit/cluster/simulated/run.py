@@ -411,9 +411,10 @@ class Simulation:
         )
 
     def load_distance(self, rows: int, phase: int) -> float:
-        """Return the load distance of the next epoch's assignment; see `EpochRecord`.
+        """Return the largest deviation of an executor's load from the mean, as a share of the mean.
 
-        The number of rows is rounded to one digit: more would change little.
+        `rows`: source rows of the next epoch, rounded to one digit here: more would change little.
+        `phase`: number of shifts of keys so far.
         """
         rows, view = int(float(f"{rows:.0e}")), self.conductor.view
         speeds = tuple((name, self.executors.speed(name)) for name in self.executors.alive)
@@ -456,7 +457,7 @@ class Simulation:
 
 
 def _load_distance(load: FloatArray, capacity: FloatArray) -> float:
-    """Return the largest distance of load per capacity from the mean, as a share of the mean."""
+    """Return the largest deviation of load per capacity from the mean, as a share of it."""
     if not load.sum() or not len(capacity):
         return 0.0
     mean = load.sum() / capacity.sum()

@@ -72,7 +72,7 @@ class Flow(LogicalFlow):
     __slots__ = ()
 
     def _check_source(self, name: str, dataframe: Any) -> None:
-        """Raise for DataFrames that are not classic, of another session, or that need state."""
+        """Raise unless a DataFrame fits the flow's sources: of one session, without Spark state."""
         others = [other for other, known in self.sources.items() if is_stand_in(known)]
         if len(others) < len(self.sources) if is_stand_in(dataframe) else others:
             raise InvalidFlowError(

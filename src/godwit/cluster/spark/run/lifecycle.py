@@ -58,7 +58,7 @@ class EpochDriver(ABC):
 
     @abstractmethod
     def _run_round(self, *, due: bool) -> bool:
-        """Run an epoch over rows waiting in loops, if there are any; return whether it ran.
+        """Run an epoch over rows that wait in feedback loops, if any; return whether it ran.
 
         `due`: an epoch is due anyway, so it runs even if the loops pause.
         """
@@ -70,7 +70,7 @@ class EpochDriver(ABC):
     def _run_quiet_epoch(self) -> bool:
         """Run an epoch without source rows if one is due; return whether it ran.
 
-        It reads rows waiting in loops, even if these pause.
+        It reads rows that wait in feedback loops, even if these pause.
         """
         if self._run.is_due:
             if not self._run_round(due=True):

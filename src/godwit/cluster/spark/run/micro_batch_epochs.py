@@ -144,7 +144,7 @@ class MicroBatchRows(BatchRows):
     def committed(self, rows: int) -> int | None:
         """Record the commit of the last batch; return how many of its `rows` a micro-batch had.
 
-        ``None``: it has no micro-batch. The next one is expected to have as many.
+        ``None`` if it has no micro-batch. The next micro-batch is expected to have as many.
         """
         if self._now is None or self._now.rows is None:
             return None
