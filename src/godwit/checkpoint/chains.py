@@ -80,13 +80,13 @@ class WaitingRows:
     consumed: dict[int, int] = field(default_factory=dict)
 
     def add(self, segment: SegmentRef) -> None:
-        """Add a segment with waiting rows, for its key groups that have not processed them yet."""
+        """Add a segment of rows that wait for state, for key groups that have yet to process it."""
         for key_group in segment.key_groups:
             if segment.epoch >= self.consumed.get(key_group, -1):
                 self.segments.setdefault(key_group, []).append(segment)
 
     def distinct(self) -> list[SegmentRef]:
-        """Return all waiting segments, each once, in order of epochs and lanes."""
+        """Return the segments of all key groups, each once, in order of epochs and lanes."""
         return _distinct(self.segments.values())
 
 
@@ -256,9 +256,10 @@ def _group_by_state(segments: Iterable[SegmentRef]) -> list[tuple[StateId, list[
 
 
 def _shares_of_bytes(segments: Sequence[SegmentRef], at: _Integers) -> _Integers:
-    """Return the bytes of an epoch's segments that belong to each of their key groups, by rows.
+    """Divide the bytes of each segment among its key groups, in proportion to their rows.
 
-    `at`: number of each key group's segment, see `key_group_columns`.
+    `at`: index in `segments`, for each key group of each segment; see `key_group_columns`. Returns
+    the bytes of each, in the same order.
     """
     ends = concatenate((segment.row_ends for segment in segments), len(at))
     rows = np.diff(ends, prepend=0)
@@ -463,7 +464,7 @@ class Chains:
         return self.chains_of(state).version.copy()
 
     def is_empty(self, state: StateId) -> npt.NDArray[np.bool_]:
-        """Return a mask of key groups, shape ``(num_key_groups,)``, that surely have no entry."""
+        """Return a mask, shape ``(num_key_groups,)``: true for those that surely have no entry."""
         chains = self.chains_of(state)
         empty: npt.NDArray[np.bool_] = chains.num_segments == 0
         for key_group, snapshot in chains.snapshots.items():
@@ -471,11 +472,11 @@ class Chains:
         return empty
 
     def waiting_rows_of(self, operator: str, key_group: int) -> tuple[SegmentRef, ...]:
-        """Return the segments with waiting rows of an operator's key group, in order of epochs."""
+        """Return segments of rows that wait for the state of a key group, in order of epochs."""
         return tuple(self._waiting_by_key_group(operator).get(key_group, ()))
 
     def waiting_key_groups(self, operator: str) -> list[int]:
-        """Return the key groups of an operator that have waiting rows, ascending."""
+        """Return the key groups of an operator for whose state rows wait, ascending."""
         return sorted(self._waiting_by_key_group(operator))
 
     def segments(self, state: StateId | None = None) -> list[SegmentRef]:
@@ -490,7 +491,7 @@ class Chains:
         return sorted(segments, key=_sort_key)
 
     def waiting_segments(self, operator: str) -> list[SegmentRef]:
-        """Return the segments with waiting rows of an operator, in order of epochs."""
+        """Return the segments of rows that wait for an operator's state, in order of epochs."""
         return _distinct(self._waiting_by_key_group(operator).values())
 
     def snapshots(self, state: StateId | None = None) -> list[SnapshotRef]:
@@ -508,9 +509,9 @@ class Chains:
         return frozenset(changelog | {snapshot.flow for snapshot in self.snapshots(state)})
 
     def written_under(self) -> frozenset[int]:
-        """Return the numbers of the current flow version and of those that wrote segments.
+        """Return the numbers of the flow versions that wrote segments or snapshots.
 
-        Snapshots count as segments do.
+        The current version's number is always among them.
         """
         segments, snapshots = self.segments(), self.snapshots()
         return frozenset({self.flow, *(s.flow for s in segments), *(s.flow for s in snapshots)})

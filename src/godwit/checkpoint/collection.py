@@ -104,9 +104,9 @@ def reading_while_collected(storage: CheckpointStorage) -> Iterator[None]:
 
 
 def unless_collected(storage: CheckpointStorage, error: CorruptCheckpointError) -> CheckpointError:
-    """Return the error to raise for a missing file: `error`, or that it was deleted as garbage.
+    """Return the error to raise for the missing file that `error` names.
 
-    The latter is `EpochCollectedError`.
+    `EpochCollectedError` if a garbage collection has deleted it; else `error` itself.
     """
     file = str(error.context.get("file", ""))
     if not collected_since(storage, [file]):
@@ -123,7 +123,7 @@ def unless_collected(storage: CheckpointStorage, error: CorruptCheckpointError) 
 
 
 def collected_since(storage: CheckpointStorage, files: Iterable[str]) -> frozenset[str]:
-    """Return those of `files` that are gone because no retained epoch needs them."""
+    """Return those of `files` that are missing because a garbage collection deleted them."""
     missing = {file for file in files if number_in(file) is not None}
     for directory in {file.rpartition("/")[0] for file in missing}:
         missing.difference_update(storage.list(directory))
@@ -276,7 +276,7 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
 
 
 def _positions(log: CommitLog) -> Iterator[tuple[str, tuple[str, Any]]]:
-    """Yield name, identity and position of each source of Godwit's own."""
+    """Yield ``(name, (identity, position))`` of each source that Godwit reads without Spark."""
     batch = None if log.latest is None else log.latest.last_batch
     if batch is not None:
         for name, position in batch.positions.items():
@@ -326,7 +326,7 @@ class CopiedCheckpoint:
 def copy_checkpoint(
     source: CheckpointStorage, target: CheckpointStorage, *, same_query: bool = False
 ) -> CopiedCheckpoint:
-    """Copy a checkpoint, with Spark's part, as of its latest epoch.
+    """Copy a checkpoint, with Spark's logs, as of its latest epoch.
 
     A query may run on `source`, since committed files do not change; if old files are deleted
     meanwhile, the copy begins again from a later epoch. `target` must not exist or be empty. The

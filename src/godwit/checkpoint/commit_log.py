@@ -283,7 +283,7 @@ class CommitLog:
         return numbers_in(self.storage, EDITS)
 
     def recorded_as(self, state: StateId) -> StateId:
-        """Return the id that a state has in the latest commit record, before edits that wait."""
+        """Return the id of a state in the latest commit record, before pending renamings."""
         if self.latest is None or self.latest.flow == self.flow:
             return state
         before = self.version(self.flow).name_before(state.operator)
@@ -308,7 +308,7 @@ class CommitLog:
         return self.load_record(epoch)
 
     def chains_at(self, epoch: int) -> Chains:
-        """Return the chains as of a retained epoch."""
+        """Return the snapshots and changelog segments of all states as of a retained epoch."""
         self._require_retained(epoch)
         return self.replay_chains(epoch)
 
@@ -327,7 +327,7 @@ class CommitLog:
             self._manifests.remove(epoch)  # in place: a commit beside this may append one
 
     def point(self, epoch: int) -> HistoryPoint:
-        """Return the point of an epoch: its number, its history, and its commit record's digest."""
+        """Return an epoch's number, its history, and the digest of its commit record."""
         origin = self.identity.origin_of(epoch)
         return HistoryPoint(
             query_id=origin.query_id,
@@ -337,7 +337,7 @@ class CommitLog:
         )
 
     def relation(self, point: HistoryPoint) -> Relation:
-        """Return how a point, as a sink's target stores it, relates to this history."""
+        """Compare an epoch, as a sink's target stores it, with the epochs of this checkpoint."""
         origin = self.identity.origin_of(point.epoch)
         if (point.query_id, point.history) != (origin.query_id, origin.history):
             return "diverged"
@@ -385,7 +385,7 @@ class CommitLog:
             )
 
     def replay_chains(self, epoch: int) -> Chains:
-        """Return the chains of any epoch, retained or not; raise if its records contradict."""
+        """Replay the chains of any epoch, retained or not; raise if its records contradict."""
         start = self.manifest_before(epoch)
         if start >= 0:
             path = manifest_path(start)

@@ -51,7 +51,10 @@ if TYPE_CHECKING:
 
 
 def rename_operator(log: CommitLog, old: str, new: str) -> None:
-    """Rename an operator, with its parts, from the next epoch on; raise if `new` is in use."""
+    """Rename an operator, and those that are parts of it, from the next epoch on.
+
+    Raises `CheckpointError` if `new` is in use.
+    """
     version = _current_version(log)
     _check_operator(log, version, old)
     renamed = {name: new + name.removeprefix(old) for name in (old, *version.parts_of(old))}
@@ -134,6 +137,7 @@ def remove_key(
 
     `matches`: returns a mask, shape ``(n,)``, of the rows with the key among n rows of key columns.
     `key`: the key as text, for messages. `delivered`: the user says that sinks have the last epoch.
+    Returns state → number of entries deleted.
     """
     version = log.version(log.flow)
     target = version.operator(operator)
@@ -246,9 +250,10 @@ def commit_edit(
 
 
 def undelivered_sinks(log: CommitLog) -> list[str]:
-    """Return the sinks that may lack the last epoch's rows, and would by an epoch after it.
+    """Return the sinks to which the last epoch's rows may not have been delivered yet.
 
-    A sink of whole results is none of them: its next rows replace these.
+    They would never get these rows if another epoch were committed now. Sinks of whole results are
+    left out, since their next rows replace these.
     """
     latest = log.latest
     if latest is None:
@@ -259,7 +264,7 @@ def undelivered_sinks(log: CommitLog) -> list[str]:
 
 
 def _was_delivered(log: CommitLog, latest: CommitRecord) -> bool:
-    """Return whether the journal shows that sinks have an epoch.
+    """Return whether the journal shows that the epoch `latest` was delivered to all sinks.
 
     Only entries of the run that committed it count: a journal outlives epochs that a repair takes
     back.
@@ -271,7 +276,7 @@ def _was_delivered(log: CommitLog, latest: CommitRecord) -> bool:
 
 
 def _repeat_loop_rows(log: CommitLog, latest: CommitRecord) -> tuple[OutputRef, ...]:
-    """Write the rows that wait in feedback loops again, as staged output of the new epoch."""
+    """Copy the rows that feedback loops have yet to process into the next epoch's output."""
     refs = [ref for ref in latest.outputs if ref.rows and ref.sink.startswith(FED_BACK)]
     if not refs:
         return ()
@@ -298,7 +303,7 @@ def _entries_of_key(
     """Find the entries of one key in all key groups of a state, of any flow version.
 
     `num_keys`: number of key columns, without and with those that tell entries of a key apart.
-    `types`: gets the types of all columns, by their text.
+    `types`: filled with text → type of all columns. Returns key group, hashes and key columns.
     """
     entries = []
     for chain in chains:
@@ -363,7 +368,7 @@ def _placeholders(name: str, text: str, count: int, types: Mapping[str, pa.DataT
 
 
 def keep_position(log: CommitLog, source: str, *, delivered: bool = False) -> None:
-    """Allow a source of Godwit's own to read other data from its present position on.
+    """Allow a source, read without Spark, to go on from its position in other data.
 
     `delivered`: as for `remove_key`.
     """

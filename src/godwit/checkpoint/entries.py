@@ -121,9 +121,9 @@ class EntryLayout:
     def _upgrade_values(
         self, values: pa.RecordBatch, upgrade: StateUpgrade, columns: Sequence[pa.Array]
     ) -> pa.RecordBatch:
-        """Return state columns of an earlier flow version, upgraded.
+        """Convert state columns of an earlier flow version to today's.
 
-        An error names the state's key.
+        `columns`: all columns of the batch, from which an error takes the key of the bad row.
         """
         try:
             return upgrade(values)
@@ -147,7 +147,7 @@ class WaitingLayout:
     former: Mapping[int, Former] = field(default_factory=dict)
 
     def read(self, batch: pa.RecordBatch, flow: int) -> pa.RecordBatch:
-        """Convert waiting rows, written under version `flow`; raise if their columns are others."""
+        """Return a batch of flow version `flow` with today's columns; raise if it has others."""
         former = self.former.get(flow)
         expected = columns_of(self.schema) if former is None else former.columns
         columns = columns_of(batch.schema)
@@ -240,9 +240,9 @@ def _as_type(column: pa.Array, dtype: pa.DataType) -> pa.Array:
 
 
 def is_entries_of(columns: Columns, expected: Columns) -> bool:
-    """Return whether columns are a hash, then those `expected`, then perhaps a flag for removals.
+    """Return whether a batch with these columns has entries with the columns `expected`.
 
-    `expected`: key and state columns.
+    Before these (key and state columns) it has a hash; after them, perhaps a flag for removals.
     """
     inner, rest = columns[1 : len(expected) + 1], columns[len(expected) + 1 :]
     framed = [dtype for _, dtype in (*columns[:1], *rest)]

@@ -166,7 +166,7 @@ class WrittenState:
 
     @classmethod
     def of(cls, description: StateDescription) -> WrittenState:
-        """Return the written state of a description of which every column is valid."""
+        """Wrap the description of a state that no later flow version has changed."""
         return _narrow_to_valid(description, ())
 
     def columns_kept_in(self, today: StateDescription) -> frozenset[str]:
@@ -208,7 +208,7 @@ def description_in(
 def _narrow_to_valid(
     written: StateDescription, later: Iterable[StateDescription | None]
 ) -> WrittenState:
-    """Return a written state with only the columns, results and fields that all later ones have."""
+    """Reduce a state's description to columns, results and fields that all `later` ones have."""
     live = {name for name, _ in written.columns}
     results = _aggregates_of(written)
     records = _class_fields(written)
@@ -331,9 +331,9 @@ def changed_meaning(stored: StateDescription, today: StateDescription) -> Iterat
 
 
 def changed_columns(stored: Columns, today: Columns, *, are_rows: bool) -> Iterator[str]:
-    """Yield, as text, the stored columns that today's flow would read as something else.
+    """Yield a text for each stored column whose type differs from today's column of that name.
 
-    `are_rows`: they are columns of rows, which may have been renamed.
+    `are_rows`: the columns are of rows; then also one for columns that may have been renamed.
     """
     was, now = dict(stored), dict(today)
     for name, dtype in stored:
@@ -445,7 +445,7 @@ def compare_flows(
     edits: Sequence[EditRecord] = (),
     repartition: bool = False,
 ) -> FlowChanges:
-    """Return the changes from the stored flow to today's; raise if it cannot continue there.
+    """Return changes from the stored flow to today's; raise if they do not allow a restart.
 
     `stored`: version of the last committed epoch; ``None`` before the first. `previous`: its
     number. `edits`: those to apply to it. `repartition`: other columns may decide the key groups of
@@ -608,7 +608,7 @@ def _event_time_columns(today: FlowVersion, stored: FlowVersion, uri: str) -> di
 
 
 def partitioned_anew(operator: str) -> str:
-    """Return the text in `FlowChanges.results` for an operator whose state changes key groups."""
+    """Return a text for users: the operator's state is redistributed to other key groups."""
     return f"{operator} is partitioned anew"
 
 
@@ -692,9 +692,9 @@ def _changed_sinks(today: FlowVersion, stored: FlowVersion) -> Iterator[str]:
 def _lost_generated_names(
     today: FlowVersion, stored: FlowVersion, added: Sequence[str], removed: Sequence[str]
 ) -> Iterator[str]:
-    """Yield a problem for each two of `added` and `removed` operators that may be the same one.
+    """Yield a problem for each added operator that may be a removed one under another name.
 
-    Their generated names differ, so it would lose its state.
+    Both names were generated from the code, which has changed; its state would be lost.
     """
     for name in added:
         operator = today.operators[name]
@@ -709,7 +709,7 @@ def _lost_generated_names(
 
 
 def _renamings(today: FlowVersion, stored: FlowVersion, problems: list[str]) -> dict[str, str]:
-    """Return old name → new name of operators to rename; append problems to `problems`."""
+    """Return old → new name of operators renamed by ``formerly=``; append to `problems`."""
     renamings = {name: o.formerly for name, o in today.operators.items() if o.formerly}
     renamed: dict[str, str] = {}
     for new, old in renamings.items():
@@ -740,11 +740,11 @@ def _renamings(today: FlowVersion, stored: FlowVersion, problems: list[str]) -> 
 
 
 def _swapped_again(today: FlowVersion, stored: FlowVersion, new: str, old: str) -> bool:
-    """Return whether two operators that had swapped names have swapped them once more.
+    """Return whether operators that once swapped their names have swapped them back since.
 
-    ``formerly=`` is the same as after the first swap, so origins are compared: one that equals the
-    stored origin of its ``formerly`` name shows a swap, unless another equals that of its own name.
-    Changed code shows nothing. `new`, `old`: name and ``formerly=`` of one.
+    `new`, `old`: name and ``formerly=`` of one of them. ``formerly=`` is the same after both swaps,
+    so origins (digests of function and input) are compared with the stored ones: swapped, if one
+    has the origin stored for its ``formerly`` name, and none that of its own name.
     """
     cycle = [new]
     while old != new:

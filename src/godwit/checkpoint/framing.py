@@ -212,7 +212,7 @@ def key_group_columns(segments: Sequence[SegmentRef]) -> tuple[_Integers, _Integ
 
 
 def rows_are_sound(segments: Sequence[SegmentRef], num_key_groups: int) -> bool:
-    """Return whether `row_problems` finds nothing in any segment; one vectorized check of all."""
+    """Return whether the lists of key groups and row ends of all segments are valid; vectorized."""
     if any(len(segment.key_groups) != len(segment.row_ends) for segment in segments):
         return False
     at, key_groups = key_group_columns(segments)
@@ -236,7 +236,7 @@ def row_problems(segment: SegmentRef, num_key_groups: int) -> Iterator[str]:
 
 
 def _segment_problems(segments: Sequence[SegmentRef], num_key_groups: int) -> Iterator[str]:
-    """Yield the problems of several segments' lists; usually none, which is found at once."""
+    """Yield the problems of several segments' lists of key groups and row ends."""
     if not rows_are_sound(segments, num_key_groups):
         for segment in segments:
             yield from row_problems(segment, num_key_groups)
@@ -324,7 +324,7 @@ def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
 
 
 def _first_problem(record: object, path: str) -> str:
-    """Return a text of what cannot be so about the record of the file `path`; else empty."""
+    """Return the first inconsistency of the record read from `path`, as text; empty if none."""
     number, check = number_in(path), _CHECKS.get(type(record))
     if type(record) in _NUMBERED:
         noun, field = _NUMBERED[type(record)]

@@ -76,12 +76,13 @@ def bring_forward(
     changes of the last epoch, or the rest of a copy. So copies that are rarely used do not fall
     behind, and no state is loaded before it is needed.
     `segments`: changelog segments, in any order.
-    `floor`: `segments` is complete for key groups at this version or later; -1 where it is complete
-    for one that is not here at all (after the snapshot, if there is one).
-    `load`: key groups that are loaded from the checkpoint, by `recover`, if what is here is short
-    of `floor`; others are left cold then.
-    `homes`: number of the table for a key group that is in none yet.
-    `gone`: range of event time whose entries are left out.
+    `floor`: minimum version of a local copy from which `segments` can bring it up to date; -1: they
+    can even without a copy (with the key group's snapshot, if `snapshots` has one).
+    `load`: mask of key groups that are loaded from the checkpoint if their copy is older than
+    `floor`; others are not updated then.
+    `recover`: returns key group → its full chain from the checkpoint, for those to load.
+    `homes`: index of the local table in which to put a key group that no table has yet.
+    `gone`: range of event time whose entries have expired and are left out.
 
     Returns the mask of `needed` key groups that are not up to date.
     """
@@ -118,7 +119,10 @@ def _changelog(segments: Iterable[SegmentRef]) -> _Changelog:
 def _only_newest_missing(
     versions: npt.NDArray[np.int64], changelog: _Changelog, snapshots: Iterable[int]
 ) -> npt.NDArray[np.bool_]:
-    """Return a mask of key groups whose copies lack at most the last epoch's changes."""
+    """Return a mask of key groups that are cheap to bring up to date.
+
+    They have no new snapshot, and a copy here or no changes before the last epoch's.
+    """
     first = np.full(len(versions), np.iinfo(np.int64).max)
     for segment, key_groups in reversed(changelog):
         first[key_groups] = segment.epoch
@@ -139,7 +143,7 @@ def _apply(
     homes: npt.NDArray[np.int32],
     gone: EntryRange | None,
 ) -> None:
-    """Apply what the copies of selected key groups lack: their snapshots, then segments.
+    """Apply newer snapshots, then newer segments, to the copies of the `selected` key groups.
 
     Segments that change different key groups are applied by one call, whatever their epochs: in a
     steady run that is one call for all that the last epoch changed.
@@ -189,7 +193,7 @@ def _to_changes(
     ends: npt.NDArray[np.int64],
     epochs: npt.NDArray[np.int64],
 ) -> Changes:
-    """Convert rows of segments or snapshots to changes of a local store.
+    """Convert the entries of a segment or snapshot to changes of a local store.
 
     `ends`: end of each key group's rows. `epochs`: version of each key group after the change.
     """

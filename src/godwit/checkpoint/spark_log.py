@@ -165,13 +165,13 @@ def lacking_files(
 
 
 def is_merged(entry: int, merged: Iterable[int], interval: int = DEFAULT_INTERVAL) -> bool:
-    """Return whether Spark compacts a source's log at `entry`; `merged`: compacted so far."""
+    """Return whether Spark compacts a source's log at `entry`; `merged`: its compacted entries."""
     latest = max(merged, default=None)
     return (entry + 1) % (interval if latest is None else _interval(latest, interval)) == 0
 
 
 def _interval(last_compacted: int, interval: int) -> int:
-    """Return the interval of compaction that Spark derives from the last one and `interval`."""
+    """Return the compaction interval that Spark uses: `interval`, fitted to `last_compacted`."""
     if last_compacted + 1 <= interval:
         return last_compacted + 1
     if (last_compacted + 1) // 2 > interval:
@@ -205,14 +205,14 @@ class OffsetLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_layout(storage: CheckpointStorage) -> OffsetLayout | None:
-    """Read the offset layout; ``None`` in a checkpoint of an older version, which has none."""
+    """Read which source each line of Spark's offset log is of; ``None`` in older checkpoints."""
     if OFFSETS not in storage.list(""):
         return None
     return load_record(storage, OFFSETS, OffsetLayout)
 
 
 def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed: bool) -> None:
-    """Rewrite Spark's offset log for the sources of the plan that is about to run.
+    """Reorder the lines of Spark's offset log to match the sources of the plan about to run.
 
     `committed`: the checkpoint has an epoch, so its offsets must be kept.
     """
@@ -257,7 +257,10 @@ def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed
 def _rewritten_entries(
     storage: CheckpointStorage, stored: OffsetLayout | None, layout: OffsetLayout
 ) -> tuple[dict[int, bytes], bool]:
-    """Return number → entry that Spark reads at a start, and if any changed; or raise."""
+    """Return number → entry of Spark's last micro-batches, with offsets in the order of `layout`.
+
+    Also returns whether one differs from the log. Raises if an offset's source is not known.
+    """
     entries: dict[int, bytes] = {}
     changed = False
     pending = {} if stored is None else stored.pending
@@ -286,10 +289,10 @@ def _rewritten_entries(
 
 
 def lines_of(entry: bytes, layout: OffsetLayout) -> tuple[int, ...] | None:
-    """Return the number of Spark's source for each offset of an entry that has no layout.
+    """Infer the number of Spark's source for each offset of an entry stored without a layout.
 
     Lines of one source are alike and lie side by side, in the order of the sources' names. Returns
-    ``None`` if they cannot be told.
+    ``None`` if that is ambiguous.
     """
     lines = offsets_in(entry)
     if (
@@ -329,7 +332,7 @@ def _differences(stored: OffsetLayout, today: OffsetLayout) -> Iterator[str]:
 
 
 def _reading_text(reading: Reading) -> str:
-    """Return a text of what a source reads: its format and options."""
+    """Return the format and the options of what a source reads, as text for errors."""
     named = (f"{name} {value!r}" for name, value in reading.reads.items() if name != "format")
     return " of ".join(filter(None, [reading.reads.get("format", ""), ", ".join(named)]))
 
@@ -349,7 +352,7 @@ def _renamed(layout: OffsetLayout, name: str) -> OffsetLayout:
 
 
 def keep_offsets(storage: CheckpointStorage, source: str) -> None:
-    """Let a source that reads other data go on at its stored offsets; raise if it is unknown."""
+    """Allow a Spark source to go on from its stored offsets in other data; raise if unknown."""
     layout = load_layout(storage)
     names = sorted(set() if layout is None else _source_names(layout))
     if layout is None or source not in names:

@@ -481,6 +481,7 @@ class LocalStorage(CheckpointStorage):
             self.disk.unlink(self._root / path)
 
     def lock(self, path: str, note: bytes) -> StorageLock | None:
+        """Lock a file by the operating system, and write `note` into it; ``None``: no locks."""
         full = self._root / path
         with translate_errors(self.uri, path, "locking"):
             create_directory(self.disk, full.parent)

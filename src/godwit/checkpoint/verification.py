@@ -564,7 +564,7 @@ def start_problems(storage: CheckpointStorage) -> tuple[Finding, ...]:
 def _missing_blocks(
     storage: CheckpointStorage, blocks: Iterable[BlockRef]
 ) -> Iterator[tuple[BlockRef, str]]:
-    """Yield one block of each file that is missing or too short, and the problem as text."""
+    """Yield, per file that is missing or too short, one of its blocks and the problem as text."""
     sizes = storage.list(BLOCKS) | storage.list(COMMITS)
     seen: set[str] = set()
     for block in sorted(blocks, key=lambda block: (block.file, -block.offset)):
@@ -720,7 +720,7 @@ class _RecordPlan:
     def _end_problem(
         self, last: int, chains: Chains | None, taken_back: tuple[int, ...]
     ) -> tuple[str, str] | None:
-        """Return the file and the problem because of which epoch `last` cannot be the last one.
+        """Return the file and the problem for which the repair cannot end with epoch `last`.
 
         ``None`` if it can. `chains`: as of that epoch. `taken_back`: the committed epochs after it.
         """
@@ -744,7 +744,7 @@ class _RecordPlan:
         return None
 
     def _collected_records(self, chains: Chains) -> Iterator[str]:
-        """Yield the paths of missing plans and flow versions that the chains' epoch needs."""
+        """Yield the paths of unreadable plans and flow versions that the epoch of `chains` has."""
         record = self.commits[chains.epoch]
         if record is not None:
             try:
@@ -768,7 +768,7 @@ class _RecordPlan:
         return "It does not continue the epochs before it."
 
     def _belongs_here(self, record: CommitRecord | None) -> bool:
-        """Return whether a record belongs to a committed epoch of this checkpoint."""
+        """Return whether a record has the history that this checkpoint has for its epoch."""
         if record is None:
             return False
         origin = self.identity.origin_of(record.epoch)

@@ -72,7 +72,7 @@ def continue_delivery(
     """Prepare an open sink to continue after the checkpoint's last epoch; raise if it has diverged.
 
     `position`: last epoch that the checkpoint records for the sink. `way`: the user's choice for a
-    diverged target. Returns what was done, as text; ``None`` if nothing was.
+    diverged target. Returns a text for users of what was done; ``None`` if nothing was.
     """
     if not sink.keeps_epochs:
         return None

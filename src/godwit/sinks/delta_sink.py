@@ -132,6 +132,7 @@ class DeltaSink(TargetSink):
         return f"gw.sinks.delta({self._shown_path!r}, mode={self._mode!r})"
 
     def row_check(self) -> RowCheck:
+        """Return the check for rows that the table's columns or partitions cannot hold."""
         fields = self._table.schema().fields
         never_null = {field.name for field in fields if not field.nullable}
         partition_by = tuple(self._table.metadata().partition_columns)
@@ -139,6 +140,7 @@ class DeltaSink(TargetSink):
 
     @functools.cached_property
     def destination(self) -> str:
+        """Canonical path or URI of the table, without secrets."""
         return destination_of(self._path)
 
     @property
@@ -181,6 +183,7 @@ class DeltaSink(TargetSink):
         return f"_godwit/{self._context.query_id}-{self._context.writer}"
 
     def open(self, context: SinkContext) -> None:
+        """Open or create the table; raise if it cannot take the rows."""
         self._context = context
         self.__dict__.pop("destination", None)  # of another run, started elsewhere
         self._opening = uuid.uuid4().hex[:12]
@@ -230,7 +233,7 @@ class DeltaSink(TargetSink):
             )
 
     def _read_last_epoch(self) -> None:
-        """Read the last epoch in the table, and the application id for the next epochs."""
+        """Read from the table the last epoch, and the ``appId`` generation for the next ones."""
         with self._translating_errors(
             f"cannot read the log of {self._shown_path}", "Check the path and the credentials."
         ):
@@ -242,8 +245,8 @@ class DeltaSink(TargetSink):
         self._seen = self._table.version()
 
     def _app_id(self, generation: str) -> str:
-        """Return the application id under which the table stores this sink's epochs."""
-        return _application(self._context.query_id, self._context.writer, generation)
+        """Return the ``appId`` of this sink's epochs in the table's log; see `_delta_app_id`."""
+        return _delta_app_id(self._context.query_id, self._context.writer, generation)
 
     def last_delivered(self) -> HistoryPoint | None:
         """Return the last epoch that the table has, also after a RESTORE."""
@@ -286,6 +289,7 @@ class DeltaSink(TargetSink):
         self._read_last_epoch()
 
     def continue_after(self, point: HistoryPoint) -> None:
+        """Commit `point` as the last epoch, without rows, under a new ``appId``."""
         self._generation = uuid.uuid4().hex[:8]
         with self._translating_errors("cannot be written", "Check the path and the credentials."):
             self._table.create_write_transaction(
@@ -340,7 +344,7 @@ class DeltaSink(TargetSink):
             return
 
     def _recorded_epoch(self) -> int:
-        """Return the number of the last epoch that the table's log has from this sink."""
+        """Return the sink's last epoch by the table's log, or as read before; -1 if none."""
         version = self._table.transaction_version(self._app_id(self._generation))
         return self._base if version is None else max(version, self._base)
 
@@ -366,9 +370,9 @@ class DeltaSink(TargetSink):
             yield from writer.write_files(parts, f"{epoch}-rest")
 
     def _has_files(self, output: EpochOutput) -> bool:
-        """Return whether lanes' files of an epoch exist; raise if they are gone.
+        """Return whether all files that lanes wrote for an epoch exist; raise if some are gone.
 
-        ``False`` if the table was created anew.
+        If the table was removed and created anew, the epoch is committed empty: ``False``.
         """
         filesystem, root = table_files(self._table.table_uri, self._storage_options)
         _, gone = files_there(filesystem, root, output.files())
@@ -409,7 +413,10 @@ class DeltaSink(TargetSink):
         )
 
     def _properties(self, point: HistoryPoint, *, first: bool = False) -> CommitProperties:
-        """Return the properties of a commit that store the epoch; `first`: of a new writer."""
+        """Return the properties of a commit that store its epoch.
+
+        `first`: also store it under the first ``appId``, which shows that the sink wrote here.
+        """
         transactions = [Transaction(self._app_id(self._generation), point.epoch)]
         if first:  # that the writer was here is asked of its first generation
             transactions.append(Transaction(self._app_id(""), point.epoch))
@@ -549,8 +556,12 @@ class TableEpoch:
     version: int  # of the table, at which it was committed; -1 if not known
 
 
-def _application(query_id: str, writer: str, generation: str = "") -> str:
-    """Return the application id of a generation of a sink's writer."""
+def _delta_app_id(query_id: str, writer: str, generation: str = "") -> str:
+    """Return the ``appId`` under which a sink's writer commits epochs to a Delta table.
+
+    `generation`: suffix of a new id, as after a ``RESTORE``, since an id's version never goes back;
+    empty: the first id.
+    """
     return "-".join(["godwit", query_id, writer, *([generation] if generation else [])])
 
 
@@ -620,7 +631,7 @@ def _timestamp_ms(parameters: Mapping[str, Any]) -> float:
 
 
 def _versions_near(commits: Sequence[Mapping[str, Any]], at_ms: float) -> list[int]:
-    """Return versions by the times of their commits: back from `at_ms`, then forward from it."""
+    """Return the versions committed up to `at_ms`, newest first, then later ones, oldest first."""
     times_ms = {int(c["version"]): c.get("timestamp") or 0 for c in commits}
     latest = max((v for v, time_ms in times_ms.items() if time_ms <= at_ms), default=-1)
     versions = sorted(times_ms)
@@ -642,7 +653,7 @@ def last_epoch_of(table: DeltaTable, query_id: str, writer: str) -> TableEpoch |
     Also -1 if a ``RESTORE`` went back further than the log, so that it is unknown: then a start is
     refused. ``None`` if the writer never wrote to the table.
     """
-    recorded = table.transaction_version(_application(query_id, writer))
+    recorded = table.transaction_version(_delta_app_id(query_id, writer))
     if recorded is None:
         return None
     restore = -1
@@ -674,7 +685,7 @@ def version_to_restore(
 ) -> tuple[int | None, int, Mapping[str, Any] | None]:
     """Return the newest version of a table that has only epochs of the checkpoint's history.
 
-    `is_shared`: whether an epoch is. Returns the version (``None`` if the log does not say), the
+    `is_shared`: tests an epoch. Returns the version (``None`` if the log does not say), the
     writer's last epoch in it (-1 if it has none), and a commit of another writer that would be
     undone too.
     """
@@ -737,7 +748,10 @@ class DeltaLaneWriter:
     lane_bytes: int  # as the sink was given it
 
     def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
-        """Write a data file for each partition; ``None`` if the rows are too few for files."""
+        """Write a data file for each partition of a lane's rows; `place`: the lane's number.
+
+        ``None`` if the rows are too few for files, or the table was replaced.
+        """
         parts = partitions_worth_files(rows, self.schema, self.partition_by, self.lane_bytes)
         if parts is None:
             return None

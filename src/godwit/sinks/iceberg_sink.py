@@ -95,14 +95,17 @@ class IcebergSink(TargetSink):
 
     @property
     def destination(self) -> str:
+        """Name and URI of the catalog, without secrets, and name of the table."""
         uri = shown_uri(str(self._properties.get("uri", "")))
         return f"iceberg:{self._catalog_name}:{uri}:{self._table_name}"
 
     def row_check(self) -> RowCheck:
+        """Return the check for rows that the table's columns or Parquet cannot hold."""
         never_null = {field.name for field in self._schema if not field.nullable}
         return file_row_check(self._context, (), MAX_PARTITIONS, never_null)
 
     def open(self, context: SinkContext) -> None:
+        """Load or create the table; raise if it cannot take the rows."""
         self._context = context
         self._merge_keys = self._checked_keys(self._mode, self._keys)
         schema = with_plain_types(storable_schema(context.schema), as_iceberg_stores)
@@ -164,7 +167,7 @@ class IcebergSink(TargetSink):
         """Return ``None``: earlier snapshots can be returned to until they expire."""
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
-        """Return the table to the snapshot of the last epoch that the checkpoint has too."""
+        """Roll the table back to the snapshot of the last epoch that the checkpoint has too."""
         with self._translating_errors(
             "cannot be rolled back", "Check the catalog and the credentials."
         ):
@@ -191,7 +194,7 @@ class IcebergSink(TargetSink):
     ) -> tuple[Snapshot | None, int]:
         """Return the newest snapshot whose epochs are all kept, and its last epoch, or raise.
 
-        `is_kept`: whether an epoch is. The snapshot is ``None`` if the table had none before the
+        `is_kept`: tests an epoch. The snapshot is ``None`` if the table had none before the
         others.
         """
         oldest: Snapshot | None = None  # of ours that are to be undone
@@ -226,6 +229,7 @@ class IcebergSink(TargetSink):
         return keep, left
 
     def continue_after(self, point: HistoryPoint) -> None:
+        """Commit a snapshot without rows that records `point` as the sink's last epoch."""
         with self._translating_errors(
             "cannot be written", "Check the catalog and the credentials."
         ):
@@ -234,6 +238,7 @@ class IcebergSink(TargetSink):
             self._commit_rows(table, nothing, point, complete=False, once=False)
 
     def deliver(self, output: EpochOutput) -> None:
+        """Commit the epoch's rows with its number, unless the table has it."""
         complete = is_complete_result(output, self._context)
         if output.num_rows == 0 and not complete:
             return
@@ -316,7 +321,7 @@ class IcebergSink(TargetSink):
     def _merge(
         self, transaction: Transaction, table: Table, rows: pa.Table, summary: dict[str, str]
     ) -> None:
-        """Replace rows of the table with the same keys as `rows`; `summary`: of the snapshot."""
+        """Upsert `rows` by their keys; `summary`: properties of the new snapshot."""
         # The library cannot compare a partition that is null.
         partitioned = {table.schema().find_column_name(f.source_id) for f in table.spec().fields}
         near = rows_near(rows, [key for key in self._merge_keys if key not in partitioned])
@@ -479,7 +484,7 @@ def _common_type_of(schema: pa.Schema, name: str) -> object:
 
 
 def _common_type(dtype: pa.DataType) -> object:
-    """Return a type in a form that Arrow and Iceberg share: large and nested types unified."""
+    """Return a type in a form for comparison: without ``large_`` and the names of list items."""
     if pa.types.is_struct(dtype):
         return {field.name: _common_type(field.type) for field in dtype}
     if pa.types.is_map(dtype):

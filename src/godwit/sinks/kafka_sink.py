@@ -150,6 +150,7 @@ class KafkaSink(TargetSink):
 
     @property
     def destination(self) -> str:
+        """Bootstrap servers and topic."""
         return f"{self._settings.servers} {self._topic}"
 
     @property
@@ -158,6 +159,7 @@ class KafkaSink(TargetSink):
         return self._exactly_once
 
     def row_check(self) -> RowCheck:
+        """Return the check for rows that cannot be encoded or are too large as messages."""
         return self._check
 
     def open(self, context: SinkContext) -> None:
@@ -187,6 +189,7 @@ class KafkaSink(TargetSink):
                 self._last = point.epoch
 
     def last_delivered(self) -> HistoryPoint | None:
+        """Return the epoch committed as the consumer group's offset; ``None``: none."""
         if not self._exactly_once:
             return None
         with self._translating_errors(
@@ -203,9 +206,11 @@ class KafkaSink(TargetSink):
         return msgspec.json.decode(entry.metadata, type=HistoryPoint)
 
     def cannot_roll_back(self) -> str:
+        """Return, as text, that messages cannot be removed from a topic."""
         return "messages that are in a topic cannot be taken back"
 
     def continue_after(self, point: HistoryPoint) -> None:
+        """Commit `point` as the consumer group's offset, without messages."""
         with self._translating_errors(
             "cannot be told its epochs", "Check the cluster, and start again."
         ):

@@ -286,7 +286,8 @@ def write_file(
 ) -> WrittenFile:
     """Write a partition's rows to a Parquet file below `root`, without fsync.
 
-    `delivered`: path of the file once its epoch is delivered. `facts`: further data for that.
+    `delivered`: path of the file once its epoch is delivered. `facts`: what the commit of the
+    file needs besides, such as statistics; part of the result.
     """
     with filesystem.open_output_stream(f"{root}/{path}") as stream:
         pq.write_table(rows, stream, compression=compression)
@@ -343,7 +344,7 @@ _LONGEST_NAME: Final = 255
 
 
 def short_directory_name(column: str, *, fold_case: bool) -> Rule:
-    """Return the rule that file systems allow a directory name as long as ``column=value``."""
+    """Return a rule that rejects values whose directory name ``column=value`` would be too long."""
     reason = f"would name a directory of more than {_LONGEST_NAME} bytes"
     return Rule(reason, partial(_with_long_directory_name, column, fold_case))
 

@@ -110,7 +110,7 @@ class ParquetLaneWriter:
     def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
         """Write files of a lane under ``_staging``; ``None`` if the rows are too few for files.
 
-        Also ``None`` if the directory is another sink's by now.
+        Also ``None`` if the directory is another sink's by now. `place`: number of the lane.
         """
         parts = partitions_worth_files(
             rows, self.schema, self.partition_by, self.lane_bytes, fold_case=self.fold_case
@@ -206,12 +206,14 @@ class ParquetSink(TargetSink):
         return f"gw.sinks.parquet({self._shown_path!r})"
 
     def row_check(self) -> RowCheck:
+        """Return the check for rows that Parquet or names of directories cannot hold."""
         return file_row_check(
             self._context, self._partition_by, self._max_partitions, fold_case=self._fold_case
         )
 
     @functools.cached_property
     def destination(self) -> str:
+        """Canonical path or URI of the directory, without secrets."""
         if self._filesystem is not None and not isinstance(self._filesystem, pafs.LocalFileSystem):
             return self._shown_path
         return destination_of(self._path)
@@ -243,6 +245,7 @@ class ParquetSink(TargetSink):
         )
 
     def open(self, context: SinkContext) -> None:
+        """Claim the directory for this query and sink; raise if it is another's."""
         self._context = context
         # Rows of an earlier flow have nulls in columns that are new, whatever these are declared.
         self._schema = pa.schema([f.with_nullable(True) for f in storable_schema(context.schema)])
@@ -402,7 +405,9 @@ class ParquetSink(TargetSink):
     def _write_and_copy(
         self, output: EpochOutput, final: str, lane_files: Mapping[str, str]
     ) -> None:
-        """Write the epoch's files at `final` directly, if directories cannot be renamed.
+        """Write the epoch under ``_staging``, and link or copy its files to `final`.
+
+        For file systems that cannot rename directories; ``_SUCCESS`` is written last.
 
         Another driver, late or new, may do the same at the same time: it writes the same rows under
         the same names, so neither removes files of the other. Parameters: see `_write_and_rename`.

@@ -314,12 +314,15 @@ class PostgresSink(TargetSink):
 
     @property
     def destination(self) -> str:
+        """Server and database, without secrets, and name of the table."""
         return f"{server_of_dsn(self._dsn)} {self._table}"
 
     def row_check(self) -> RowCheck:
+        """Return the check for rows that the table's columns cannot hold."""
         return self._check
 
     def open(self, context: SinkContext) -> None:
+        """Connect, check or create the table and ``godwit_epochs``; raise if that fails."""
         self._context = context
         self._schema = self._rows_schema = storable_schema(context.schema)
         if self._epoch_column is not None:
@@ -360,10 +363,12 @@ class PostgresSink(TargetSink):
             on_failure.pop_all()
 
     def last_delivered(self) -> HistoryPoint | None:
+        """Return the last epoch in ``godwit_epochs`` of this sink and table."""
         with self._reading_epochs():
             return self._epochs.last_point(self._connect())
 
     def cannot_roll_back(self) -> str | None:
+        """Return why rows of later epochs cannot be deleted, as text; ``None`` if they can."""
         if self._context.complete:
             return None
         if self._target.keys:
@@ -407,6 +412,7 @@ class PostgresSink(TargetSink):
         self._last = shared
 
     def continue_after(self, point: HistoryPoint) -> None:
+        """Record `point` in ``godwit_epochs`` as the last epoch, whatever is recorded there."""
         with self._reading_epochs():
             self._epochs.overwrite(self._connect(), point)
         self._last = point.epoch

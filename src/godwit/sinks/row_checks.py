@@ -182,7 +182,7 @@ class RowChecks:
 
 
 def _within_years(dtype: pa.DataType) -> tuple[int, int] | None:
-    """Return first and last number of a date or timestamp type in the years 1 to 9999.
+    """Return the integers by which a date or timestamp type stores years 1 and 9999: first, last.
 
     ``None`` if the type cannot leave these years.
     """

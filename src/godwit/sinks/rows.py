@@ -180,7 +180,7 @@ def cast_batches(
 
 
 def _checked_cast(schema: pa.Schema, batch: pa.RecordBatch, announced: list[str]) -> pa.RecordBatch:
-    """Return a batch cast to a schema; raise if its columns are not those `announced`."""
+    """Return a batch cast to `schema`; raise unless its columns have the names `announced`."""
     if batch.schema.names != announced:
         raise ValueError(f"columns {batch.schema.names} where {announced} were announced")
     return with_columns_of(schema, batch)

@@ -235,6 +235,7 @@ class ForeachTableSink(ForeachSink):
     rows_are = "an Arrow table"
 
     def argument_of(self, output: EpochOutput) -> pa.Table:
+        """Return an epoch's rows as the user's function takes them: an Arrow table."""
         return pa.Table.from_batches(
             cast_batches(output, self._schema, self._name), schema=self._schema
         )
@@ -293,6 +294,7 @@ class NoopSink(Sink):
 
     @property
     def wants_rows(self) -> bool:
+        """False: lanes need not store the rows, which are discarded."""
         return False
 
     def open(self, context: SinkContext) -> None:

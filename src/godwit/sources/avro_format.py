@@ -90,6 +90,7 @@ class AvroMessages(MessageFormat):
         return self._schema
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
+        """Decode Avro records into columns; null where a message has no value."""
         reader = _parse_schema(self._text)
         records = [
             None if value is None else self._decode_record(value, reader) for value in values
@@ -125,7 +126,7 @@ class AvroMessages(MessageFormat):
         return self._registry[schema_id]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
-        """Encode each row as an Avro record, framed if there is a registry."""
+        """Encode each row as an Avro record, with the framing of the schema registry if any."""
         parsed = _parse_schema(self._text)
         begin = b"" if self._registry is None else frame_header(self._registered_id())
         names = [field.name for field in self._schema]
@@ -143,6 +144,7 @@ class AvroMessages(MessageFormat):
         return written
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
+        """Raise for columns that the Avro record does not have."""
         check_fields(schema, self._schema, where, "the Avro record")
 
     def _registered_id(self) -> int:

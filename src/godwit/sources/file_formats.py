@@ -82,7 +82,7 @@ class FileFormat(ABC):
         """Return the schema of a file; called if the user gave none."""
 
     def layout(self, directory: Directory, file: File) -> FileLayout | None:
-        """Return the offsets at which a file can be cut; ``None`` if all of it had to be read."""
+        """Return where a file can be cut; ``None`` if finding that means reading all of it."""
         del directory, file
         return None
 
@@ -135,6 +135,7 @@ class _RowFormat(FileFormat):
     def advance(
         self, directory: Directory, file: File, layout: FileLayout | None, start: int, rows: int
     ) -> tuple[int, int]:
+        """Return row ``start + rows`` or the last one's end, and the number of rows in between."""
         layout = layout or self.layout(directory, file)
         stop = min(start + rows, layout.rows)
         return stop, stop - start

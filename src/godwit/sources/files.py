@@ -171,6 +171,7 @@ class FileSource(Source):
             self._directory.check_unchanged(read.partly.file)
 
     def end(self, position: Position) -> Position:
+        """Return the position after all files of a new listing."""
         read = FilePosition.of(position)
         self._listing = self._list_directory(read)
         pieces = list(self._unread_ranges(self._listing, read, None))
@@ -179,6 +180,7 @@ class FileSource(Source):
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
+        """Return the position after an epoch of at most `limit` rows, not beyond `until`."""
         idle = until is None and self._idle_at is not None and self._idle_at == position
         if idle:
             known, self._listing = self._listing, self._directory.list()
@@ -231,7 +233,7 @@ class FileSource(Source):
     def _take_ranges(
         self, pieces: Iterable[FileRange], rows: int
     ) -> tuple[list[FileRange], int | None]:
-        """Return the first ranges with up to `rows` rows, and where the last one is cut.
+        """Return the first ranges with about `rows` rows, and the offset to cut the last one at.
 
         ``None``: it is not cut.
         """
@@ -402,7 +404,10 @@ class FileSource(Source):
         )
 
     def _count_rows(self, piece: FileRange, layout: FileLayout | None, *, few: bool) -> int | None:
-        """Return the number of rows of a range; ``None`` if unknown and not `few`."""
+        """Return the number of rows of a range, or a bound of it; ``None`` if unknown.
+
+        `few`: the range is small, so read the file if only that shows the number.
+        """
         if layout is not None:
             return (layout.rows if piece.stop is None else piece.stop) - piece.start
         if not few:
@@ -423,13 +428,14 @@ class FileSource(Source):
         return [self._layouts[file] for file in files]
 
     def _layout_of(self, file: File) -> FileLayout | None:
-        """Return where the rows of a file are; ``None`` if the format does not say."""
+        """Return the offsets at which a file can be cut; ``None`` if its format lists none."""
         with _naming(self._directory, file):
             return self._format.layout(self._directory, file)
 
     # -- rows -------------------------------------------------------------------------------------
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Unreadable]:
+        """Yield the rows of a split; raise if one of its files has changed."""
         schema = pa.schema([self.schema.field(name) for name in columns])
         for piece in split.payload:
             with _naming(self._directory, piece.file):
@@ -522,7 +528,7 @@ class FileSource(Source):
 
 @contextlib.contextmanager
 def _naming(directory: Directory, file: File) -> Iterator[None]:
-    """Context that checks a file, and raises what cannot be read as an error that names it."""
+    """Context that checks that a file is unchanged, and names it in errors of reading it."""
     directory.check_unchanged(file)
     try:
         yield

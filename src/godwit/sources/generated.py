@@ -111,9 +111,9 @@ class GeneratedSource(Source):
         }
 
     def end(self, position: Position) -> Position:
-        """Return the position after all rows that are due.
+        """Return the position after all rows that are due by the clock.
 
-        If rows have no pace and no end, one epoch's.
+        Rows that are not paced are all due; if they never end, those of one epoch are.
         """
         if not self._paced and self._num_rows is None:
             return self.latest(position)
@@ -122,6 +122,7 @@ class GeneratedSource(Source):
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
+        """Return the position after an epoch of at most `limit` rows, not beyond `until`."""
         rows = position["rows"]
         ends = [self._num_due(position["start_us"])]
         ends += [rows + most for most in (limit, self._max_rows) if most is not None]
@@ -166,6 +167,7 @@ class GeneratedSource(Source):
             yield pa.RecordBatch.from_arrays([made[name] for name in columns], schema=schema)
 
     def lag(self, position: Position) -> Lag:
+        """Return the number of rows due but not read, and the event time of the oldest."""
         if not self._paced and self._num_rows is None:
             return Lag()
         rows = max(0, self._num_due(position["start_us"]) - position["rows"])
@@ -194,6 +196,7 @@ class RateSource(GeneratedSource):
 
     @property
     def identity(self) -> str:
+        """Options that determine the rows, as text."""
         keys = "" if self._num_keys is None else f", num_keys={self._num_keys}"
         return f"rate({self.options()}{keys})"
 

@@ -140,7 +140,7 @@ class ErrorLog:
         self._errors.append((time.monotonic(), error))
 
     def since(self, start_s: float) -> list[KafkaError]:
-        """Return the errors since a time, oldest first."""
+        """Return the errors logged since the monotonic time `start_s`, oldest first."""
         return [error for at_s, error in list(self._errors) if at_s >= start_s]
 
 
@@ -196,9 +196,10 @@ class KafkaSettings:
     def wait_for(
         self, future: Future[T], log: ErrorLog, start_s: float, poll: Callable[[float], object]
     ) -> T:
-        """Return the cluster's answer; raise `KafkaFailedError` if there is none in time.
+        """Return the result of `future`; raise `KafkaFailedError` if there is none in time.
 
-        `poll`: called while waiting, so that the client reports errors to `log`.
+        `start_s`: monotonic time of the request. `poll`: the client's, called while waiting, so
+        that it reports errors to `log`.
         """
         while True:
             try:
@@ -319,8 +320,8 @@ class ClusterAdmin:
     ) -> dict[tuple[str, int], int]:
         """Look up an offset of each partition; -1 if no message is as late as requested.
 
-        `partitions`: (topic, partition) → offset to look up. With `committed`, the end is before
-        open transactions.
+        `partitions`: (topic, partition) → first, last, or first since a time. With `committed`,
+        the last is before open transactions.
         """
         if not partitions:
             return {}

@@ -96,11 +96,11 @@ class RangeReader:
         self.idle_since_s = time.monotonic()
 
     def num_continued(self, ranges: Sequence[OffsetRange]) -> int:
-        """Return the number of ranges that begin at the offset this reader has reached."""
+        """Count the ranges that begin at the offset this reader has reached in their partition."""
         return sum(self._at.get(r.topic_partition) == r.begin for r in ranges)
 
     def num_partitions_followed(self, begins: Mapping[_Partition, int]) -> tuple[int, int]:
-        """Return the number of partitions that continue at `begins`, and of those that are read."""
+        """Count the partitions of `begins` that this reader reads: at that offset, and at any."""
         there = sum(self._at.get(partition) == begin for partition, begin in begins.items())
         return there, len(begins.keys() & self._at.keys())
 

@@ -188,6 +188,7 @@ class KafkaSource(Source):
             return self._starting_position()
 
     def end(self, position: Position) -> Position:
+        """Return the present end offsets of all partitions."""
         return self._next_position(position, None, None)
 
     def latest(

@@ -71,7 +71,7 @@ class MessageFormat(ABC):
         """
 
     def decode(self, values: Sequence[Value], names: Sequence[str]) -> Decoded:
-        """Decode messages to the columns `names`; return rows, and the bad messages."""
+        """Decode messages to the columns `names`; return rows, and position and error of others."""
         if self.schema is None:
             msg = "the format has no schema"
             raise AssertionError(msg)
@@ -120,6 +120,7 @@ class PlainMessages(MessageFormat):
         return pa.schema([("value", pa.binary() if self.kind == "bytes" else pa.string())])
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
+        """Return messages as a column of text or bytes; null where there is no value."""
         return [pa.array(values, pa.binary()).cast(field.type) for field in schema]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
@@ -127,6 +128,7 @@ class PlainMessages(MessageFormat):
         return values
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
+        """Raise unless rows have exactly one column, of text or bytes."""
         if len(schema) == 1 and (is_text(schema.field(0).type) or is_binary(schema.field(0).type)):
             return
         raise InvalidFlowError(
@@ -183,6 +185,7 @@ class JsonMessages(MessageFormat):
         return [columns.field(position) for position in range(len(schema))]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
+        """Encode each row as a JSON object, in UTF-8."""
         if not rows.num_columns:
             return [b"{}"] * rows.num_rows
         encode = msgspec.json.Encoder().encode
@@ -193,6 +196,7 @@ class JsonMessages(MessageFormat):
             raise UnwritableError(_error_text(error)) from error
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
+        """Raise if the type of a column has no form in JSON."""
         del where
         _row_type(schema)
 

@@ -120,22 +120,26 @@ class NexmarkSource(GeneratedSource):
 
     @property
     def identity(self) -> str:
+        """Kind and options that determine the rows, as text."""
         options = self.options().partition(", ")[2]
         return f"nexmark({self._kind}, events_per_second={self._events_per_s:g}, {options})"
 
     def _num_within(self, passed_us: int) -> int:
+        """Return the number of rows of this kind due `passed_us` microseconds after the start."""
         events = int(passed_us * self._events_per_s / 1e6) + 1
         share = _SHARE_OF[self._kind]
         place = min(max(events % _CYCLE - _FIRST_OF[self._kind], 0), share)
         return events // _CYCLE * share + place
 
     def event_time_us(self, number: int, start_us: int) -> int:
+        """Return the event time of row `number` of this kind, in microseconds of Unix time."""
         event = int(_event_of(np.array([number], np.int64), self._kind)[0])
         return start_us + int(event * 1e6 / self._events_per_s)
 
     def generate(
         self, numbers: Numbers, start_us: int, columns: Sequence[str]
     ) -> dict[str, pa.Array]:
+        """Return these columns of the rows of this kind with these numbers."""
         events = _Events(
             _event_of(numbers, self._kind), self._kind, self._seed, start_us, self._events_per_s
         )

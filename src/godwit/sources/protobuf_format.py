@@ -86,6 +86,7 @@ class ProtobufMessages(MessageFormat):
         return self._schema
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
+        """Decode messages into columns; null where a message has no value."""
         read = _message_class(self._files, self._name).FromString
         place = _message_indexes(_message_descriptor(self._files, self._name))
         messages: list[Any] = []
@@ -104,7 +105,7 @@ class ProtobufMessages(MessageFormat):
         ]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
-        """Encode each row as a message, framed if there is a registry."""
+        """Encode each row as a message, with the framing of a schema registry if ``framed``."""
         make = _message_class(self._files, self._name)
         begin = b""
         if self._framed:
@@ -124,6 +125,7 @@ class ProtobufMessages(MessageFormat):
         return written
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
+        """Raise for columns that the message does not have, or if no schema id is given."""
         check_fields(schema, self._schema, where, f"message {self._name}")
         if self._framed and self._schema_id is None:
             raise InvalidFlowError(
@@ -216,7 +218,7 @@ def _is_map(field: Any) -> bool:
 
 
 def _field_type(field: Any, within: tuple[str, ...]) -> Any:
-    """Return Arrow's type of a field, with lists and maps; refuse recursion by `within`."""
+    """Return Arrow's type of a field, with lists and maps; `within`: enclosing messages."""
     if _is_map(field):
         parts = field.message_type.fields_by_name
         return pa.map_(_value_type(parts["key"], within), _value_type(parts["value"], within))
@@ -225,7 +227,10 @@ def _field_type(field: Any, within: tuple[str, ...]) -> Any:
 
 
 def _value_type(field: Any, within: tuple[str, ...]) -> Any:
-    """Return Arrow's type of one value of a (repeated) field; raise if a message holds itself."""
+    """Return Arrow's type of one value of a field; raise if a message contains itself.
+
+    `within`: full names of the enclosing messages.
+    """
     kind = field.message_type
     if kind is None:
         if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:

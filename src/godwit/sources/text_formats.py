@@ -102,6 +102,7 @@ class _TextFormat(FileFormat):
         return 0
 
     def max_rows(self, directory: Directory, part: FileRange) -> int | None:
+        """Count the lines that begin in a range; ``None`` if the file cannot be divided."""
         file = part.file
         if not self._is_divisible(file):
             return None
