@@ -142,8 +142,8 @@ class StateChains:
         """Find the segments that bring copies of key groups up to date.
 
         `floor`, `behind`: shape ``(num_key_groups,)``: versions of the copies, and a mask of the
-        key groups to bring up to date. Returns the segments, and the key groups whose chains have
-        to be looked up one by one.
+        key groups to bring up to date. Returns the segments, and the key groups for which they are
+        not enough: copies that are far behind, or older than a snapshot.
         """
         one_by_one = behind & (
             (floor < self.recent_from) | ((self.snapshot_version >= 0) & (floor < self.base))

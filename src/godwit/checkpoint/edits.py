@@ -133,11 +133,11 @@ def remove_key(
     key: str,
     delivered: bool = False,
 ) -> dict[str, int]:
-    """Commit an epoch that deletes the state of one key; raise if it has none, or rows of it wait.
+    """Commit an epoch that deletes the state of one key; raise if it has none.
 
     `matches`: returns a mask, shape ``(n,)``, of the rows with the key among n rows of key columns.
     `key`: the key as text, for messages. `delivered`: the user says that sinks have the last epoch.
-    Returns state → number of entries deleted.
+    Returns state → number of entries deleted. Also raises if rows wait for its key group.
     """
     version = log.version(log.flow)
     target = version.operator(operator)

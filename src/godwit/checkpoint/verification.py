@@ -169,7 +169,7 @@ class _Verification:
         )
 
     def add_finding(self, file: str, problem: str, remedy: str) -> None:
-        """Add a finding about a file of the checkpoint."""
+        """Add a finding about a file: the problem, and what to do, as text."""
         self.findings.add(Finding(file=file, problem=problem, remedy=remedy))
 
     def add_error(self, file: str, error: GodwitError) -> None:
@@ -236,7 +236,7 @@ class _Verification:
         commits: dict[int, CommitRecord | None],
         manifests: dict[int, Manifest | None],
     ) -> None:
-        """Add a finding for each record and manifest of another history, from epoch `first` on."""
+        """Add a finding for each record or manifest, from epoch `first` on, of another history."""
         for epoch in sorted(epoch for epoch in {*commits, *manifests} if epoch >= first):
             record, manifest = commits.get(epoch), manifests.get(epoch)
             digest = self.digests.get(commit_path(epoch), "")

@@ -107,9 +107,9 @@ def _path(target: str, file: WrittenFile) -> str:
 def read_former_target(
     written: WrittenFiles, schema: pa.Schema, sink: str, carried: CarriedFiles | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of data files that lanes wrote for a former target of the sink.
+    """Yield the rows of data files that lanes wrote to a target which the sink no longer has.
 
-    `carried`: copies of such files in a copied checkpoint.
+    `written`: the target and its files. `carried`: copies of such files in a copied checkpoint.
     """
     copies = [None if carried is None else carried.read(written.target, f) for f in written.files]
     if copies and all(copy is not None for copy in copies):

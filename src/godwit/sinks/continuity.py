@@ -60,7 +60,7 @@ class Position:
 
 
 def divergence_choice(on_divergence: OnDivergence, sink: str) -> Way:
-    """Return the user's choice of action for the sink `sink` if its target has diverged."""
+    """Return the action for a sink whose target has diverged, from ``on_divergence=``."""
     if isinstance(on_divergence, Mapping):
         return on_divergence.get(sink, "refuse")
     return on_divergence
@@ -115,7 +115,7 @@ class _Problem:
 def _divergence(
     point: HistoryPoint | None, epochs: CommittedEpochs, position: Position
 ) -> _Problem | None:
-    """Return how a target's last epoch differs from the checkpoint; ``None`` if it does not."""
+    """Return how `point`, a target's last epoch, differs from the checkpoint; ``None``: it fits."""
     latest = epochs.latest_epoch
     if point is None:
         if position.copied and position.stays:

@@ -256,7 +256,10 @@ class DeltaSink(TargetSink):
         """Return ``None``: earlier versions can be restored until they are vacuumed."""
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
-        """Restore the table's version of the last epoch that the checkpoint has too."""
+        """Restore the table's version of the last epoch that the checkpoint has too; or raise.
+
+        `min_epoch`: last epoch that must stay in the table.
+        """
         with self._translating_errors(
             "cannot be rolled back", "Check the path and the credentials."
         ):
@@ -566,7 +569,7 @@ def _delta_app_id(query_id: str, writer: str, generation: str = "") -> str:
 
 
 def _epoch_of_commit(commit: Mapping[str, Any], query_id: str, writer: str) -> TableEpoch | None:
-    """Return a writer's epoch from an entry of the table's log; ``None`` if it has none."""
+    """Return the epoch that a writer stored in a commit's metadata; ``None`` if it did not."""
     own = read_point_text(commit.get(_KEY), query_id, writer)
     if own is None:
         return None
@@ -621,7 +624,7 @@ def _restored_version(commit: Mapping[str, Any], table: DeltaTable) -> int | Non
 
 
 def _timestamp_ms(parameters: Mapping[str, Any]) -> float:
-    """Return the time that a ``RESTORE`` asked for, in ms of Unix time; else infinity."""
+    """Return the time in the parameters of a ``RESTORE``, in ms of Unix time; infinity if none."""
     try:
         if parameters.get("datetime") is not None:
             return int(parameters["datetime"])

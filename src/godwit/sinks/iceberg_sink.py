@@ -167,7 +167,10 @@ class IcebergSink(TargetSink):
         """Return ``None``: earlier snapshots can be returned to until they expire."""
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
-        """Roll the table back to the snapshot of the last epoch that the checkpoint has too."""
+        """Roll back to the snapshot of the last epoch that the checkpoint has too; or raise.
+
+        `min_epoch`: last epoch that must stay in the table.
+        """
         with self._translating_errors(
             "cannot be rolled back", "Check the catalog and the credentials."
         ):

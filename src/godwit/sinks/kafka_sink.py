@@ -320,9 +320,9 @@ class KafkaSink(TargetSink):
                 return
 
     def _prepare_retry(self, error: KafkaException, start_s: float, *, last: bool) -> None:
-        """Prepare a second attempt.
+        """Abort the transaction for a second attempt; raise if that cannot help.
 
-        Raise if this was the `last`, or the error is not recoverable.
+        `start_s`: when the attempt began. `last`: it was the second one.
         """
         met: KafkaError = error.args[0]
         undelivered = self._undelivered
@@ -346,7 +346,7 @@ class KafkaSink(TargetSink):
             raise error
 
     def _fenced_error(self, took_s: float, error: KafkaException) -> SinkError:
-        """Return the error that another producer has fenced this one (same transactional id)."""
+        """Return the error that the broker ended a transaction, or another producer took its id."""
         if took_s >= self._transaction_s:
             return self._target_error(
                 f"the transaction took {took_s:.0f} s, and the broker ended it after "

@@ -110,7 +110,7 @@ class ParquetDirectory:
         return True
 
     def check(self, mine: dict[str, Any], error: _MakeError) -> None:
-        """Check that the directory still belongs to this sink; add new columns to the owner file.
+        """Check that the owner file still names this sink (`mine`), and add new columns to it.
 
         Columns may be added and dropped between runs, since every file says which it has; one that
         changed its type would keep readers from reading the directory as a whole.
@@ -310,7 +310,7 @@ def _force_parents(path: Path) -> None:
 def _foreign_directory(
     theirs: dict[str, Any], mine: dict[str, Any], error: _MakeError
 ) -> SinkError:
-    """Return the error that the directory belongs to another sink or query."""
+    """Return the error that the owner file names another sink or query: `theirs`, not `mine`."""
     changed = [field for field in mine if theirs.get(field) != mine[field]]
     if "sink" in changed and "query_id" not in changed:
         return error(

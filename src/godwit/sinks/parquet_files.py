@@ -305,7 +305,7 @@ def write_file(
 def files_there(
     filesystem: pafs.FileSystem, root: str, written: Sequence[WrittenFile]
 ) -> tuple[list[tuple[WrittenFile, pafs.FileInfo]], list[str]]:
-    """Return the lanes' files that exist at the target, and the paths of missing ones.
+    """Return those of the files `written` by lanes that exist below `root`, and missing paths.
 
     If any is missing, the epoch must not be delivered.
     """

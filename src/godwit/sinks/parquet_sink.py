@@ -277,7 +277,10 @@ class ParquetSink(TargetSink):
         """Return ``None``: every epoch is a directory of its own, which can be removed."""
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
-        """Remove the directories of epochs that the checkpoint does not have, newest first."""
+        """Remove the directories of epochs that the checkpoint does not have, newest first.
+
+        Raises if epoch `min_epoch` would not stay.
+        """
         last: HistoryPoint | None = None
         gone: list[int] = []
         with self._translating_errors(

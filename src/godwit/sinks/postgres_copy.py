@@ -86,7 +86,7 @@ def find_refused(
 def _bisect_refused(
     connection: Connection, rows: pa.RecordBatch, load: Callable[[pa.RecordBatch | None], None]
 ) -> Iterator[tuple[pa.RecordBatch, str]]:
-    """Load rows by bisection; yield each row that the server refuses, with the reason."""
+    """Load rows with `load`, by bisection; yield each row that the server refuses, and why."""
     try:
         with connection.transaction():  # a savepoint
             load(rows)

@@ -277,7 +277,7 @@ class Directory:
         return within and self._matches(target[len(root.rstrip("/")) + 1 :])
 
     def _matches(self, path: str) -> bool:
-        """Return whether a file's name matches the pattern and marks data (not ``_``, ``.``)."""
+        """Return whether a file matches the pattern and is not hidden (``_``, ``.``)."""
         *directories, name = path.split("/")
         if path[0] in "._" or "/." in path or "/_" in path:
             hidden = (

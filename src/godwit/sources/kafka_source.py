@@ -395,9 +395,9 @@ class KafkaSource(Source):
     def _checked_offsets(
         self, start: Mapping[Any, Any], first: Mapping[tuple[str, int], int]
     ) -> dict[tuple[str, int], int]:
-        """Return the offsets that the user starts with, checked.
+        """Return (topic, partition) → offset to start at, from the user's ``start=``; or raise.
 
-        `first`: first available offsets.
+        `first`: first available offset of each partition, for the check.
         """
         assert self._admin is not None
         by_topic = start if isinstance(next(iter(start)), str) else {self._topics[0]: start}

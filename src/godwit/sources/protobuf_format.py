@@ -135,7 +135,7 @@ class ProtobufMessages(MessageFormat):
 
 
 def _descriptor_files(file: Any) -> bytes:
-    """Serialise a file's descriptor, after those of the files that it imports."""
+    """Serialise the descriptors of a file and all that it imports, as a descriptor set."""
     files: dict[str, Any] = {}
 
     def add(one: Any) -> None:
@@ -154,7 +154,7 @@ def _descriptor_files(file: Any) -> bytes:
 
 @lru_cache(maxsize=64)
 def _message_descriptor(files: bytes, name: str) -> Any:
-    """Return the descriptor of a message by its name; cached."""
+    """Return the descriptor of the message `name` in a serialised descriptor set; cached."""
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(files).file:
         pool.Add(file)
@@ -163,7 +163,7 @@ def _message_descriptor(files: bytes, name: str) -> Any:
 
 @lru_cache(maxsize=64)
 def _message_class(files: bytes, name: str) -> Any:
-    """Return the class of a message by its name; cached."""
+    """Return the class of the message `name` in a serialised descriptor set; cached."""
     return message_factory.GetMessageClass(_message_descriptor(files, name))
 
 
