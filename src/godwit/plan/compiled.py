@@ -321,7 +321,11 @@ class CompiledFlow:
 
 
 def _bind_component(flow: CompiledFlow, plan: ComponentPlan, level: int) -> Component:
-    """Return a component from its plan; raise if its operators' keys have different types."""
+    """Return a component with the operators that its plan names; raise if they cannot share one.
+
+    They cannot if their keys' types differ, or one of several may spread its keys. `level`: stage
+    of the epoch in which it runs, from 1.
+    """
     operators = tuple(o for o in flow.operators if o.name in plan.operators)
     spread = [operator.name for operator in operators if PART in operator.hash_columns.names]
     if spread and len(operators) > 1:

@@ -242,7 +242,7 @@ class FileSource(Source):
             layouts = self._layouts_of([piece.file for piece in ahead])
             for piece, layout in zip(ahead, layouts, strict=True):
                 taken.append(piece)
-                with _naming(self._directory, piece.file):
+                with _reading_unchanged(self._directory, piece.file):
                     stop, count = self._format.advance(
                         self._directory, piece.file, layout, piece.start, left
                     )
@@ -412,7 +412,7 @@ class FileSource(Source):
             return (layout.rows if piece.stop is None else piece.stop) - piece.start
         if not few:
             return None
-        with _naming(self._directory, piece.file):
+        with _reading_unchanged(self._directory, piece.file):
             return self._format.max_rows(self._directory, piece)
 
     def _layouts_of(self, files: Sequence[File]) -> list[FileLayout | None]:
@@ -429,7 +429,7 @@ class FileSource(Source):
 
     def _layout_of(self, file: File) -> FileLayout | None:
         """Return the offsets at which a file can be cut; ``None`` if its format lists none."""
-        with _naming(self._directory, file):
+        with _reading_unchanged(self._directory, file):
             return self._format.layout(self._directory, file)
 
     # -- rows -------------------------------------------------------------------------------------
@@ -438,7 +438,7 @@ class FileSource(Source):
         """Yield the rows of a split; raise if one of its files has changed."""
         schema = pa.schema([self.schema.field(name) for name in columns])
         for piece in split.payload:
-            with _naming(self._directory, piece.file):
+            with _reading_unchanged(self._directory, piece.file):
                 yield from self._read_range(piece, schema)
                 self._directory.check_unchanged(piece.file)
 
@@ -527,8 +527,8 @@ class FileSource(Source):
 
 
 @contextlib.contextmanager
-def _naming(directory: Directory, file: File) -> Iterator[None]:
-    """Context that checks that a file is unchanged, and names it in errors of reading it."""
+def _reading_unchanged(directory: Directory, file: File) -> Iterator[None]:
+    """Check that a file is as it was listed, then run the block; its read errors name the file."""
     directory.check_unchanged(file)
     try:
         yield

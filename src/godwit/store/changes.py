@@ -114,9 +114,9 @@ class Changes:
         ends: npt.NDArray[np.int64],
         epochs: npt.NDArray[np.int64],
     ) -> Changes:
-        """Return the changes with only the given rows and key groups.
+        """Return changes with the rows at positions `rows`, under the given key groups.
 
-        `ends`: end of each key group's rows. `epochs`: its version with these changes.
+        `ends`: where each key group's rows end among `rows`. `epochs`: version of each key group.
         """
         which = pa.array(rows)
         return Changes(

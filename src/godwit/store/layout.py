@@ -245,10 +245,10 @@ def _column_words(column: int) -> int:
 def _read_capacity(
     head: Sequence[int] | memoryview, rows: int, of_column: int, columns: int
 ) -> Capacity:
-    """Read a capacity from header words.
+    """Read one of a table's capacities (of its file, or what is allocated) from header words.
 
-    `rows`: position of the number of rows. `of_column`: position of the numbers of entries and
-    bytes within the words of each of the `columns` columns.
+    `rows`: position of the word with the number of rows. `of_column`: offset, from the first word
+    of each of the `columns` columns, of two words: its numbers of entries and of bytes.
     """
     starts = [_column_words(i) + of_column for i in range(columns)]
     return (head[rows], *(places for at in starts for places in head[at : at + 2]))

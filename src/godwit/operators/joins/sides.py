@@ -232,7 +232,10 @@ class JoinOperator(EventTimeOperator):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.keys)
 
     def to_state(self, rows: pa.RecordBatch, *marks: pa.Array) -> pa.RecordBatch:
-        """Convert rows of both sides' columns to state columns, which begin with `marks`."""
+        """Convert rows of both sides' columns to state columns: `marks`, then the rows' columns.
+
+        `marks`: what the kind of join stores besides the rows; one array per `marks_of_state`.
+        """
         return pa.RecordBatch.from_arrays([*marks, *rows.columns], schema=self.schema.values)
 
     def from_state(self, state: pa.RecordBatch) -> pa.RecordBatch:

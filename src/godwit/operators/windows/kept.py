@@ -86,7 +86,10 @@ class KeptSpans:
         return starts, np.array(spans, np.int64)
 
     def to_retain(self, panes: Moments, closed: int, until: int) -> list[tuple[int, int]]:
-        """Return start and end of the windows over `panes` in ``(closed, until]`` to retain."""
+        """Return start and end of the windows over `panes` that later windows need.
+
+        They end in ``(closed, until]``, and a window that ends after `until` needs them.
+        """
         ending = self._without_unneeded(self.grid.windows_of(panes, closed, until), until)
         return sorted(set(zip(ending.start.tolist(), ending.end.tolist(), strict=True)))
 

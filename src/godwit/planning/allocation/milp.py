@@ -152,15 +152,21 @@ class _MoveCount:
 
     def suffices(self, excess: FloatArray, missing: FloatArray) -> bool:
         """Return whether the moves suffice to remove `excess` and add `missing` load."""
-        taken, possible = self._taken(excess[self._of], missing[self._of])
+        taken, possible = self._fewest_taken(excess[self._of], missing[self._of])
         share = _SHARES[:, None]
         moves = np.where(possible, share * self._count + (1 - share) * taken, np.inf)
         fewest = np.minimum.reduceat(moves, self._first, axis=1)
         total = fewest[:, (excess > 0) | (missing > 0)].sum(axis=1)
         return bool(total.max() <= self._limit + 1e-6)
 
-    def _taken(self, excess: FloatArray, missing: FloatArray) -> tuple[IndexArray, BoolArray]:
-        """Return the fewest key groups with each amount of load, and a mask of possible amounts."""
+    def _fewest_taken(
+        self, excess: FloatArray, missing: FloatArray
+    ) -> tuple[IndexArray, BoolArray]:
+        """Return how many key groups each executor must at least take, and a mask of what can be.
+
+        One entry per executor and number of key groups that it gives. `excess`, `missing`: load
+        that it must lose and gain at least.
+        """
         least_given, most_given = self._given
         least_taken, most_taken = self._takes
         slack = 1e-12 * float(most_taken[-1])
@@ -397,7 +403,10 @@ def solve_allocation(
 
 
 def _tie_break_weights(program: _Program) -> FloatArray:
-    """Return the weights of the second objective: first load on draining executors, last moves."""
+    """Return the cost of each (unit, executor) variable in the second program.
+
+    High if it leaves load on a draining executor, tiny if it moves the unit.
+    """
     model = program.model
     size = max(1, len(model.units))
     drains = ~model.stays[program.executor]

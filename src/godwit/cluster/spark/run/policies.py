@@ -53,7 +53,11 @@ def plan_from_present(
     conductor: Conductor,
     log: CommitLog,
 ) -> RegroupingPlan:
-    """Return the plan of a regrouping from the present components; changes nothing."""
+    """Plan how to regroup a run's present components into the given ones; changes nothing.
+
+    `components`: name of a wished component → its operators. `conductor`, `log`: the run's, for its
+    present components and the sizes of their states.
+    """
     with conductor.locked():
         flow = flow.with_plan(conductor.plan)
         standing = conductor.view.components
