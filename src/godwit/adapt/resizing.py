@@ -6,12 +6,12 @@ for are on their way and would be enough; (2) out at once, in only after several
 it; (3) between wanting more and wanting fewer lies a range in which nothing changes
 (`WantedExecutors.comfortable`), and who needs more gets well into it (`WantedExecutors.aim`); (4)
 no decision is taken back within the cool-down, and one in the same direction waits for the last one
-to show: one period after everybody has come; both unless rows come at a rate a quarter above the
-one that it was made for; (5) what a cluster refuses is asked for again only after the cool-down;
-(6) where a latency is measured, a decision is corrected once: by as many executors as all of three
-periods at rest show to be too many; and what noise may explain does not ask for more; (7) nobody
-goes while a backlog is worked off, and of executors of unequal speeds as many as those that stay
-allow.
+to show: one period after everybody has come, however long it is; both unless rows come at a rate a
+quarter above the one that it was made for; (5) what a cluster refuses is asked for again only after
+the cool-down; (6) where a latency is measured, a decision is corrected once: by as many executors
+as all of three periods at rest show to be too many; and what noise may explain does not ask for
+more; (7) nobody goes while a backlog is worked off, and of executors of unequal speeds as many as
+those that stay allow.
 
 Invariants: a step in the rate needs at most two decisions, the second for what a period that saw
 only part of it could not tell.  An executor is given back only once no key group is on it, and no
@@ -91,6 +91,7 @@ class Pace:
         # Periods in a row that asked for more where noise may have done so, and for fewer.
         self._more_in_a_row = self._spare_in_a_row = 0
         self._had = 0  # executors that there were or were to come
+        self._present = math.inf  # executors that there were in the last period; infinite: unknown
         self._backlog = 0  # rows that the sources held back in the last period
         # Whether the stream is at rest, and was when the last decision was made.
         self._steady = self._made_at_rest = False
@@ -181,6 +182,7 @@ class Pace:
         have, self._steady = situation.executors, steady
         coming = have + pool.pending
         lost, self._had = coming < self._had, coming
+        came, self._present = have > self._present, have
         arrived, self._arrived = self._arrived, pool.pending == 0
         most = situation.most if pool.most is None else min(situation.most, pool.most)
         bounded = min(max(wanted.executors, situation.least), most)
@@ -221,7 +223,9 @@ class Pace:
             if made and not (behind and self._answered) and wanted.sufficient is not None:
                 aim = wanted.sufficient
             within = bounded if as_decided else min(max(aim, bounded), roomy)
-            return self._decide_more(within, situation, pool, paced=paced, arrived=arrived)
+            return self._decide_more(
+                within, situation, pool, paced=paced, arrived=arrived, came=came
+            )
         if spare and not pool.pending:
             step = self._decide_fewer(roomy, situation, paced=paced, confirmed=fewer)
             # Out of reach is a target also for as long as a backlog is worked off: nobody goes
@@ -246,10 +250,12 @@ class Pace:
         *,
         paced: bool,
         arrived: bool,
+        came: bool,
     ) -> ScalingStep:
         """Return the decision on an increase to `bounded` executors.
 
-        `paced`: see `step`. `arrived`: requested executors have all joined.
+        `paced`: see `step`. `arrived`: requested executors had all joined when the period began.
+        `came`: some joined in the period.
         """
         have, resting = (
             situation.executors,
@@ -260,7 +266,9 @@ class Pace:
         more = situation.arrival_per_s > _TOO_LITTLE * self._arrival_per_s
         if paced and resting == "in" and not more:
             return ScalingStep(kind="stay", executors=have, reason="cooling down")
-        if paced and resting and (not arrived or pool.pending) and not more:
+        # A period of long epochs may outlast the cool-down, and shows them no better for that.
+        unshown = not arrived and came and self.last[0] == "out"
+        if paced and (unshown or (resting and (not arrived or pool.pending))) and not more:
             reason = "the last ones have only just been asked for"
             return ScalingStep(kind="stay", executors=have, reason=reason)
         return ScalingStep(kind="out", executors=bounded)

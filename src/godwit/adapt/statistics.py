@@ -373,7 +373,8 @@ class Statistics:
         if not so_far.rows:
             return 0.0
         changed_s = arrivals.change_s
-        if changed_s is not None and changed_s > self.began_s:
+        # Where it changed just as the period began, the first interval has some of both rates.
+        if changed_s is not None and changed_s >= self.began_s:
             return arrivals.rate_since_change or 0.0
         length_s = now_s - self.began_s
         whole = arrivals.rate_since(self.began_s)

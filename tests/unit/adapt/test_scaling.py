@@ -412,6 +412,27 @@ def test_more_of_the_same_waits_until_the_last_ones_have_come_and_shown() -> Non
     assert kinds == ["stay", "stay", "out"]
 
 
+@pytest.mark.parametrize(
+    ("changed", "asks"),
+    [
+        ({}, False),
+        ({"executors": 4}, True),  # nobody came, so nothing is to show
+        ({"arrival_per_s": 8000.0}, True),  # for more rows than those were asked for
+    ],
+)
+def test_who_came_shows_in_a_whole_period_also_if_one_outlasts_the_cool_down(
+    changed: dict[str, Any], *, asks: bool
+) -> None:
+    pace = Pace(cool_down_s=30.0)
+    pace.step(wanting(6), situation(), PoolView(), paced=True)
+    pace.record_decision("out", NOW_S, arrival_per_s=4000.0)
+    at = {"executors": 6, "now_s": NOW_S + 40} | changed
+    step = pace.step(wanting(7), situation(**at), PoolView(), paced=True)
+    assert step.kind == ("out" if asks else "stay")
+    later = situation(**at | {"now_s": NOW_S + 80})
+    assert pace.step(wanting(7), later, PoolView(), paced=True).kind == "out"
+
+
 def test_a_decision_that_saw_only_part_of_a_step_is_corrected_before_it_shows() -> None:
     pace = Pace(cool_down_s=30.0)
     pace.record_decision("out", NOW_S, arrival_per_s=2000.0)

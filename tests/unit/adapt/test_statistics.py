@@ -155,6 +155,19 @@ def test_a_step_that_makes_epochs_long_is_seen_though_few_begin() -> None:
     assert statistics.close(10.0).arrival_per_s == pytest.approx(400.0)
 
 
+def test_an_interval_of_both_rates_before_a_period_is_not_part_of_its_rate() -> None:
+    """The rate changed in the interval that ended as the period began."""
+    statistics = Statistics(ONE, 0.0, {})
+    for n in range(6):
+        statistics.begun(100, 0, float(n))
+        statistics.observe(epoch(n, 100, 1.0), n + 1.0)
+    statistics.close(6.0)
+    for began_s, held_back in ((6.0, 240), (7.0, 540)):  # 340 rows/s, then 400
+        statistics.begun(100, held_back, began_s)
+    statistics.observe(epoch(6, 100, 1.0), 7.0)
+    assert statistics.close(7.0).arrival_per_s == pytest.approx(400.0)
+
+
 @pytest.mark.parametrize(("rows", "stepped"), [(199, False), (200, True)])
 def test_a_step_is_decided_after_one_epoch_with_the_rows_of_two(
     rows: int, *, stepped: bool
