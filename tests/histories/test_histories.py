@@ -41,7 +41,25 @@ def test_every_promise_is_kept(trouble: str, planner: str) -> None:
 
 @pytest.mark.parametrize(
     "seed",
-    [160, 321, 969, 1485, 1608, 1754, 2584, 3096, 3994, 4685, 7124, 7843, 9070, 61071],
+    [
+        160,
+        321,
+        969,
+        1485,
+        1608,
+        1754,
+        2584,
+        3096,
+        3994,
+        4685,
+        6630,
+        7124,
+        7843,
+        9070,
+        9627,
+        34494,
+        61071,
+    ],
 )
 def test_promises_that_were_broken_once_are_kept(seed: int) -> None:
     """Stragglers, everything at once, migrations that outlast periods, or the rows."""

@@ -46,8 +46,12 @@ def plan_elb(
 
     The paper bounds what is given by (u - v)/2 besides, since it assumes that no key group is
     heavier. Then the bound says nothing; where one is, it would keep all of them where they are.
+    And what is left above the mean, less than the lightest key group, may be out of range then, as
+    on a slow executor of few key groups: that one goes, too, if it brings the executor nearer to
+    the mean ("as close as possible to (u + v)/2").
 
-    Invariant: key groups only leave executors that give and only arrive at executors that take;
+    Invariant: key groups only leave executors that give and only arrive at executors that take, or
+    whose last one brought them below the mean;
     when no executor has to be added or removed and all are in range, nothing moves. If loads are
     not in range, the reason says why: too few executors, or key groups heavier than (u - v)/2.
     """
@@ -134,6 +138,11 @@ def _choose_givers(
             if 0 < w <= surplus:
                 out[k] = True
                 surplus -= w
+        left = mine[~out[mine] & (weight[mine] > surplus)]
+        if len(left):
+            lightest = left[weight[left].argmin()]
+            heavy = float(weight[mine[0]]) > (high - low) / 2 * float(speed[e])
+            out[lightest] = heavy and float(weight[lightest]) < 2 * surplus
     return assignment, np.flatnonzero(out).astype(np.int32)
 
 

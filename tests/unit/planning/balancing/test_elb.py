@@ -79,6 +79,28 @@ def test_a_slow_executor_is_given_no_more_than_it_has_time_for() -> None:
     assert metrics.loads(asked, solution.assignment).tolist() == [1.0, 5.0, 5.5]
 
 
+@pytest.mark.parametrize(
+    ("half_range", "left"),
+    [(0.1, 2), (0.4, 2), (0.46, 3)],  # with two of 0.45 of its share it has 0.9, with three 1.35
+)
+def test_a_slow_executor_gives_one_more_where_that_is_nearer_to_its_share(
+    half_range: float, left: int
+) -> None:
+    """What is lighter than half of the range stays, as in the paper."""
+    load, current = [0.3] * 4 + [0.1] * 28, [0] * 4 + [1] * 14 + [2] * 14
+    share = 4.0 / 2.4  # of an executor of speed 1; of the slow one, 0.67
+    asked = problem(
+        load,
+        current,
+        3,
+        share * (1 - half_range),
+        share * (1 + half_range),
+        capacity=np.array([0.4, 1.0, 1.0]),
+    )
+    solution = plan_elb(asked, resize=False)
+    assert np.count_nonzero(solution.assignment == 0) == left
+
+
 def test_draining_executor_is_emptied() -> None:
     asked = problem(
         [1.0] * 20, [0] * 10 + [1] * 10, 3, 8.0, 12.0, draining=np.array([True, False, False])
