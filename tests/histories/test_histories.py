@@ -55,9 +55,11 @@ def test_every_promise_is_kept(trouble: str, planner: str) -> None:
         6630,
         7124,
         7843,
+        8980,
         9070,
         9627,
         34494,
+        48508,
         61071,
     ],
 )

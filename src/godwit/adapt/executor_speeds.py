@@ -277,6 +277,12 @@ def _median(values: FloatArray) -> float:
     return float(ascending[(count - 1) // 2] + ascending[count // 2]) / 2
 
 
+def changed_speed(before: Mapping[str, float], now: Mapping[str, float]) -> bool:
+    """Return whether an executor has another speed than in the period before."""
+    both = before.keys() & now.keys()
+    return any(abs(math.log(now[e] / before[e])) > _CHANGED for e in both)
+
+
 def _smooth_speed(speed: float, before: float | None) -> float:
     """Return the average of a measured speed and its last estimate.
 

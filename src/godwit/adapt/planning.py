@@ -31,6 +31,7 @@ import numpy as np
 
 from godwit.adapt.cost_benefit import LEAN, Terms, is_uneven, load_distance, select_moves
 from godwit.adapt.executor_centric import Homes
+from godwit.adapt.executor_speeds import changed_speed
 from godwit.adapt.interfaces import MeasuredProblem
 from godwit.adapt.latency_model import Learning, StageLoad, modelled_latency_s
 from godwit.adapt.migration_sequence import SAMPLE, MigrationSequence
@@ -369,6 +370,7 @@ class Planning:
         self._any_gain = settings.worth.gain == "any"
         self._left_s, self._searched = self._limit_s, 1
         self._history: dict[str, deque[FloatArray]] = {}
+        self._speeds: Mapping[str, float] = {}  # executor → speed in the last period
         self._periods = 0
         self._random = np.random.default_rng(0)
         self._sizes = deque(sizes, maxlen=_SIZES)  # numbers of executors, each change one
@@ -441,12 +443,32 @@ class Planning:
         return self._settings.budget.less(int(moves), size_bytes), not moves
 
     def add_to_history(self, period: PeriodStatistics, speeds: Mapping[str, float]) -> None:
-        """Add the loads of a period to the history that planners get."""
+        """Add the loads of a period to the history that planners get.
+
+        `speeds`: of executors, as known by this period.
+        """
         self._periods += 1
         every = max(_HISTORY, self._settings.search.every)
+        history = self._history_without_mixed(speeds)
+        self._speeds = dict(speeds)
         for name, component in period.components.items():
-            windows = self._history.setdefault(name, deque(maxlen=every))
+            windows = self._history[name] = deque(history.get(name, ()), maxlen=every)
             windows.append(component.standard_s(speeds) / period.covered_s)
+
+    def _history_without_mixed(
+        self, speeds: Mapping[str, float]
+    ) -> Mapping[str, Sequence[FloatArray]]:
+        """Return component → loads of past periods, all of which are known to be by one speed.
+
+        An executor of which `speeds` has another speed than that of the last period may have had it
+        for a part of that period already, whose loads are a mixture then.
+        """
+        mixed = changed_speed(self._speeds, speeds)
+        return {
+            # A planner over a history needs two.
+            name: list(windows)[:-1] if mixed and len(windows) > 2 else list(windows)
+            for name, windows in self._history.items()
+        }
 
     def plan(
         self,
@@ -464,7 +486,7 @@ class Planning:
         of the view. `hypothetical`: for a decision that may not be made, so nothing limits the
         moves, and planned sequences stay.
         """
-        settings = self._settings
+        settings, history = self._settings, self._history_without_mixed(speeds)
         budget, alone = (Budget(max_bytes=None), True) if hypothetical else self._remaining_budget()
         self.record_size(len(view.executors.keys() - view.draining))
         measured = [
@@ -477,7 +499,7 @@ class Planning:
                 means=settings.worth.means,
                 limits=settings.search.limits,
                 draining=draining,
-                history=self._history,
+                history=history,
                 topology=self._topology,
                 seconds_per_byte=settings.worth.seconds_per_byte,
             )

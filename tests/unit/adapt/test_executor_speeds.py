@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.adapt.executor_speeds import Speeds
+from godwit.adapt.executor_speeds import Speeds, changed_speed
 from godwit.adapt.statistics import AssignmentPeriod, ComponentStatistics, PeriodStatistics
 from godwit.model.assignment import Assignment, even_assignment
 
@@ -172,3 +172,11 @@ def test_a_period_without_figures_says_nothing_of_speeds() -> None:
         == {}
     )
     assert set(speeds.update(empty).values()) == {1.0}
+
+
+def test_a_speed_that_is_half_as_much_again_is_another_one() -> None:
+    before = {"a": 1.0, "b": 0.3}
+    assert not changed_speed(before, {"a": 0.8, "b": 0.28, "new": 0.2})
+    assert changed_speed(before, {"a": 0.6, "b": 0.3})
+    assert changed_speed(before, {"b": 0.9})
+    assert not changed_speed({}, {"a": 0.3})
