@@ -13,6 +13,11 @@ as all of three periods at rest show to be too many; and what noise may explain 
 more; (7) nobody goes while a backlog is worked off, and of executors of unequal speeds as many as
 those that stay allow.
 
+A backlog is worked off, or still grows, if it has a trend beyond its own noise: the slope of a line
+through its last periods, for parts of several lengths, since a backlog that grew before it fell has
+no slope as a whole.  Only a stream whose noise would not hide a fall of a twentieth a period lags
+for good, which needs more periods the noisier it is; who falls by less is not told from it.
+
 Invariants: a step in the rate needs at most two decisions, the second for what a period that saw
 only part of it could not tell.  An executor is given back only once no key group is on it, and no
 epoch runs that may still use it; and one is drained only if the rest could be balanced without it
@@ -28,6 +33,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from scipy.special import stdtrit
 
 from godwit.adapt.forecast import raise_to_forecast
 from godwit.adapt.interfaces import PoolView
@@ -50,6 +56,7 @@ if TYPE_CHECKING:
     from godwit.adapt.scaling import ScalingModel, ScalingSituation
     from godwit.adapt.settings import Control
     from godwit.migration import ProtocolView
+    from godwit.planning.arrays import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +79,51 @@ class Resize:
     wanted: WantedExecutors
 
 
+class BacklogTrend:
+    """Backlog of the last periods under one number of executors, and its trend."""
+
+    def __init__(self) -> None:
+        self._last, self._executors = 0, 0
+        self._rows: deque[int] = deque(maxlen=_MOST_BACKLOGS)  # of periods in a row that lagged
+
+    def is_changing(self, rows: int, executors: int, *, behind: bool) -> bool:
+        """Add a period's backlog; return whether it is worked off, or still grows.
+
+        `behind`: it is more than an epoch takes anyway; otherwise it counts as worked off.
+        """
+        if executors != self._executors or not behind:
+            self._rows.clear()
+        earlier = [*self._rows] or [self._last]
+        self._last, self._executors = rows, executors
+        if not behind:
+            return False
+        self._rows.append(rows)
+        if len(self._rows) < _FEWEST_BACKLOGS:
+            # Too few to know their noise: one that stays within a tenth does not change.
+            return not max(earlier) <= rows <= _SAME_RATE * min(earlier)
+        return _has_trend(np.array(self._rows, np.float64))
+
+
+def _has_trend(series: FloatArray) -> bool:
+    """Return whether a series rises or falls at its end by more than noise, or may do so.
+
+    It may where noise would hide `_MATERIAL_SLOPE`, as long as more values are to come.
+    """
+    shown = len(series) >= _MOST_BACKLOGS
+    for count in range(_SHORTEST_TREND, len(series) + 1):
+        part = series[-count:]
+        at = np.arange(count) - (count - 1) / 2
+        squares = float(at @ at)
+        slope = float(at @ part) / squares
+        strayed = part - part.mean() - slope * at
+        error = math.sqrt(float(strayed @ strayed) / (count - 2) / squares)
+        hidden = float(stdtrit(count - 2, 1 - _BY_CHANCE)) * error
+        if abs(slope) > hidden + 1e-9 * float(part.mean()):
+            return True
+        shown = shown or hidden <= _MATERIAL_SLOPE * float(part.mean())
+    return not shown
+
+
 class Pace:
     """Hysteresis and cool-down between a scaling model's answers and scaling decisions."""
 
@@ -92,7 +144,7 @@ class Pace:
         self._more_in_a_row = self._spare_in_a_row = 0
         self._had = 0  # executors that there were or were to come
         self._present = math.inf  # executors that there were in the last period; infinite: unknown
-        self._backlog = 0  # rows that the sources held back in the last period
+        self._backlog = BacklogTrend()
         # Whether the stream is at rest, and was when the last decision was made.
         self._steady = self._made_at_rest = False
         self._answered = False  # whether the target was met at rest since the last decision
@@ -194,8 +246,7 @@ class Pace:
         behind = backlog > situation.arrival_per_s * situation.epoch_s
         # Fewer will do once it is worked off, and then one decision does. It grows until executors
         # that have come have their key groups; one that stays is the sources' own.
-        stays = self._backlog <= backlog <= _SAME_RATE * self._backlog
-        catching_up, self._backlog = paced and behind and not stays, backlog
+        catching_up = self._backlog.is_changing(backlog, have, behind=behind) and paced
         self._answered = self._answered or (steady and not missed and not behind)
         spare = have > roomy and (not missed or steady or bool(wanted.unattainable))
         spare = spare and not catching_up
@@ -295,6 +346,16 @@ _AT_REST = 3
 """Periods in a row that tell how many executors suffice, where the target is met."""
 _SAME_RATE = 1.1
 """Factor by which measurements of one arrival rate may differ."""
+_FEWEST_BACKLOGS = 6
+"""Periods behind in a row from which the noise of a backlog is known."""
+_MOST_BACKLOGS = 16
+"""Periods that are looked at for a trend."""
+_SHORTEST_TREND = 4
+"""Periods of the shortest part in which a trend may show."""
+_BY_CHANCE = 0.05
+"""Probability that a part without a trend shows one that rises, and one that falls."""
+_MATERIAL_SLOPE = 0.05
+"""Share of a backlog a period by which it must not fall unseen."""
 _NEARLY = 1.05
 """Measured figure over its target up to which noise may be what it misses the target by."""
 _LEADS = 8

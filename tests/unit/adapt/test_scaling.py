@@ -11,7 +11,7 @@ from tests.oracles.core_counts import mmk_latency_s
 
 from godwit.adapt import PoolView
 from godwit.adapt.latency_model import predicted_latency_s
-from godwit.adapt.resizing import Pace
+from godwit.adapt.resizing import BacklogTrend, Pace
 from godwit.adapt.scaling import (
     ScalingSituation,
     Station,
@@ -76,6 +76,52 @@ def test_a_backlog_that_stays_as_it_is_keeps_nobody() -> None:
     pace, at = Pace(cool_down_s=0.0), situation(backlog_rows=9000)
     kinds = [pace.step(wanting(3), at, PoolView(), paced=True).kind for _ in range(3)]
     assert kinds == ["stay", "stay", "in"]
+
+
+def kinds_of(backlogs: np.ndarray) -> list[str]:
+    """Decisions, period by period, of a pace that three executors would do for."""
+    pace = Pace(cool_down_s=0.0)
+    return [
+        pace.step(wanting(3), situation(backlog_rows=int(rows)), PoolView(), paced=True).kind
+        for rows in backlogs
+    ]
+
+
+def wavering(slope: float, noise: float, periods: int, seed: int) -> np.ndarray:
+    """Backlog that grows by a share a period, and wavers."""
+    errors = np.random.default_rng(seed).normal(0, noise, periods)
+    rows: np.ndarray = 100_000 * (1 + slope) ** np.arange(periods) * np.exp(errors)
+    return rows
+
+
+@pytest.mark.parametrize(("noise", "usual"), [(0.0, 3), (0.01, 8), (0.1, 12), (0.3, 20)])
+def test_a_lag_that_wavers_and_stays_keeps_nobody(noise: float, usual: int) -> None:
+    gone = [kinds_of(wavering(0.0, noise, 80, seed)).index("in") + 1 for seed in range(40)]
+    assert np.median(gone) <= usual
+    assert max(gone) <= 60
+
+
+@pytest.mark.parametrize("slope", [-0.1, -0.05, 0.1])
+@pytest.mark.parametrize("noise", [0.0, 0.01, 0.03])
+def test_a_backlog_that_falls_or_grows_slowly_keeps_everybody(slope: float, noise: float) -> None:
+    kept = ["in" not in kinds_of(wavering(slope, noise, 20, seed)) for seed in range(40)]
+    assert sum(kept) >= 38
+
+
+def test_a_backlog_that_grew_before_it_fell_keeps_everybody() -> None:
+    """As after a step; it has no slope as a whole, and wavers about what it has at its end."""
+    hump = 10_000.0 * np.array([6, 9, 12, 11, 10, 9, 8, 7, 6, 5, 4])
+    errors = np.random.default_rng(0).normal(0, 0.05, (40, len(hump)))
+    assert sum("in" not in kinds_of(hump * np.exp(one)) for one in errors) >= 38
+
+
+def test_a_backlog_is_judged_anew_under_another_number_of_executors() -> None:
+    trend = BacklogTrend()
+    for executors in (4, 5):
+        changing = [trend.is_changing(9000, executors, behind=True) for _ in range(8)]
+        assert not any(changing[1:])
+    assert trend.is_changing(18_000, 6, behind=True)
+    assert not trend.is_changing(18_000, 6, behind=False)
 
 
 def test_those_go_that_bring_nothing_where_a_stream_at_rest_misses_the_target() -> None:
