@@ -49,6 +49,11 @@ Chance does so once in 16,000 looks: five hours of ten executors and periods of 
 """
 _MARGIN = 2.0
 """Standard errors by which its difference must exceed the bound."""
+_SETTLED, _SETTLES = 0.25, 30
+"""Part by which it must exceed the bound besides, once a load has been even for so many periods.
+
+A load just within the bound is looked at for hours, and would be found beyond it sooner or later.
+"""
 LEAN = 0.5
 """Share of the mean load below which an executor that was asked for counts as one without work."""
 _LEAST_BUSY = 0.01
@@ -66,6 +71,7 @@ class Terms:
     seconds_per_byte: float  # time that one link needs for one byte of state
     any_gain: bool = False  # whether all moves pay, whatever they gain
     fills: bool = False  # whether moves pay, whatever they cost, while an executor is lean
+    looks: float = 1.0  # periods in which the load has been as it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -116,16 +122,19 @@ def load_errors(problem: Problem, assignment: IntArray, variance: FloatArray | N
     return errors
 
 
-def is_uneven(problem: Problem, variance: FloatArray | None, max_load_distance: float) -> bool:
+def is_uneven(
+    problem: Problem, variance: FloatArray | None, max_load_distance: float, looks: float = 1.0
+) -> bool:
     """Return whether an executor's load differs from the mean by more than the bound and noise.
 
     `variance`: of the estimate of each key group's load, if known. `max_load_distance`: the bound,
-    as a share of the mean.
+    as a share of the mean. `looks`: periods in which the load has been as it is.
     """
     mean = metrics.mean_index(problem)
     apart = np.abs(metrics.load_index(problem, problem.current) - mean)
     errors = load_errors(problem, problem.current, variance)
-    allowed = np.maximum(max_load_distance * mean + _MARGIN * errors, CERTAIN * errors)
+    bound = max_load_distance * mean * (1 + _SETTLED * min(looks / _SETTLES, 1.0))
+    allowed = np.maximum(bound + _MARGIN * errors, CERTAIN * errors)
     return bool((apart > allowed)[problem.available].any())
 
 
@@ -312,7 +321,7 @@ def _rejection_reason(plan: _Plan, selected: SelectedMoves) -> str:
     even = ""
     if selected.distance_before <= terms.max_load_distance:
         even = "the load is even enough"
-    elif not is_uneven(problem, plan.variance, terms.max_load_distance):
+    elif not is_uneven(problem, plan.variance, terms.max_load_distance, terms.looks):
         even = "the load is as even as so few rows can tell"
     if not len(selected.order):
         return even or "the planner moves nothing"

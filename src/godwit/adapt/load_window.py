@@ -44,8 +44,14 @@ _PARTS = (2, 3, 4, 6, 8, 12, 16)
 _IS_TRIED = np.isin(np.arange(_PARTS[-1] + 1), (1, *_PARTS))
 _BEFORE = 4
 """Epochs that there must be before it."""
-_CHANGED = 5.5
-"""Standard errors that are a change: by chance one in a year of epochs on a hundred executors."""
+_CHANGED = 6.0
+"""Standard errors that are a change.
+
+An hour of epochs is looked at in parts of many lengths on every executor, and what holds executors
+up is no normal error: at 5.5 one in fifty streams of an hour had such a change by chance.
+"""
+_SKEW = (_CHANGED**2 - 1) / (6 * _CHANGED)
+"""Part by which that rises with the skewness of an error (the expansion of Cornish and Fisher)."""
 _MATERIAL = 0.05
 """Share of an executor's mean load by which it must change to end a period early."""
 _ROWS = 20
@@ -189,6 +195,8 @@ class LoadWindow:
         # from before the window
         self._dispersion, self._together = _UNEQUAL_ROWS, 1.0
         self.shifted = False  # the last epoch showed a change by which executors' loads differ
+        self.epochs_alike = 0
+        """Epochs since the load last changed, also those that are no longer in the window."""
 
     def observe(
         self,
@@ -205,6 +213,7 @@ class LoadWindow:
         blocks = self._blocks
         blocks.remove_before(now_s - _LONGEST_S)
         blocks.add(assignment, load, now_s)
+        self.epochs_alike += 1
         vectors = blocks.standard(speeds)
         first = max(len(blocks) - 1 - _PARTS[0], 0)
         window = usual = _summed(vectors[:first], blocks.numbers[:first])
@@ -255,7 +264,7 @@ class LoadWindow:
         if not tried.any():
             return
         at, epochs, late, late_s = np.flatnonzero(tried), epochs[tried], late[tried], late_s[tried]
-        seen = parts[tried, 0] >= _ROWS
+        rows = parts[tried, 0]
         early = total_s - late
         differs = late_s / late[:, None] - (every.busy_s - late_s) / early[:, None]
         # variance of a second's load, by the counts in the whole window and by noise as it was
@@ -268,7 +277,11 @@ class LoadWindow:
         sums = np.bincount(places.ravel(), differs.ravel(), num_executors * len(differs))
         sums = np.abs(sums.reshape(len(differs), num_executors))
         by_executor = sums / (np.sqrt(np.bincount(owner, rate, num_executors)) * known + 1e-12)
-        alone = np.where(seen, np.abs(differs), 0.0) / (np.sqrt(rate) * known + 1e-12)
+        # The sum of few rows of unequal cost is skewed, as of log-normal costs of this dispersion.
+        skewed = 1 + _SKEW * max(dispersion, 1.0) ** 1.5 / np.sqrt(np.maximum(rows, 1.0))
+        alone = np.where(rows >= _ROWS, np.abs(differs), 0.0) / (
+            np.sqrt(rate) * known * skewed + 1e-12
+        )
         scores = np.maximum(by_executor.max(axis=1), alone.max(axis=1))
         worst = int(np.argmax(np.where(epochs > 1, scores, 0.0)))
         half = int(np.argmax(2 * epochs >= epochs[worst]))
@@ -280,6 +293,7 @@ class LoadWindow:
             before = _summed(vectors[:cut], blocks.numbers[:cut])
             self._dispersion, self._together = self._noise(before)
             blocks.remove(0, cut)
+            self.epochs_alike = int(blocks.numbers[:, _EPOCHS].sum())
             # Deviations from a load that is another now were no noise.
             blocks.vectors[:, 2] = 0.0
             blocks.numbers[:, _APART:] = 0.0

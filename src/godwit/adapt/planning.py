@@ -139,6 +139,7 @@ def measured_problem(
         link_bytes_per_s=means.link_bytes_per_s or 1.0,
         held_bytes=problem.state_bytes,
         variance=_load_variance(whole, list(expected.values())),
+        looks=min(part.epochs_alike for part in parts.values()) / max(statistics.epochs, 1),
     )
 
 
@@ -562,6 +563,7 @@ class Planning:
             seconds_per_byte=settings.worth.seconds_per_byte,
             any_gain=self._any_gain,
             fills=model is not None,
+            looks=measured.looks,
         )
         return Planned(
             measured=measured,
@@ -592,7 +594,7 @@ class Planning:
             return problem.current
         needed = bool(problem.draining[problem.current].any())
         bound = self._settings.worth.max_load_distance
-        even = not is_uneven(problem, measured.variance, bound)
+        even = not is_uneven(problem, measured.variance, bound, measured.looks)
         if even and not (needed or self._any_gain or len(problem.traffic.rate)):
             return problem.current  # whatever a planner said, it would not be worth it
         if self._periods % self._settings.search.every and not needed:
