@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.oracles.controlled import Part, World
 
 from godwit.adapt import Budget, Means, Topology
-from godwit.adapt.cost_benefit import SelectedMoves, Terms, select_moves
+from godwit.adapt.cost_benefit import SelectedMoves, Terms, is_uneven, select_moves
 from godwit.adapt.planning import measured_problem
 from godwit.adapt.statistics import Statistics
 from godwit.planning import Limits, Problem
@@ -219,6 +219,23 @@ def test_what_so_many_rows_cannot_tell_moves_nothing(rows: int, *, moves: bool) 
     assert bool(len(chosen.order)) == moves
     if not moves:
         assert chosen.reason == "the load is as even as so few rows can tell"
+
+
+@pytest.mark.parametrize(
+    ("apart", "looks", "moves"),
+    [(0.11, 1, True), (0.11, 15, False), (0.13, 15, True), (0.12, 1000, False), (0.13, 1000, True)],
+)
+def test_a_load_that_was_even_for_long_must_differ_by_more(
+    apart: float, looks: float, *, moves: bool
+) -> None:
+    """The bound of 10 % becomes one of 12.5 % within thirty periods."""
+    problem = Problem(
+        executors=("a", "b"),
+        load=np.array([1 + apart, 1 - apart]),
+        state_bytes=np.zeros(2),
+        current=np.array([0, 1], np.int32),
+    )
+    assert is_uneven(problem, None, 0.1, looks) == moves
 
 
 def test_a_plan_is_carried_out_as_it_is_where_any_gain_will_do() -> None:

@@ -92,6 +92,28 @@ def test_a_shift_of_keys_is_seen_two_epochs_later_and_the_old_load_is_forgotten(
     assert (np.abs(wrong) < 4 * errors).all()
 
 
+def test_few_rows_of_very_unequal_cost_are_no_shift() -> None:
+    """Costs of rows whose logarithms deviate by 1: one key group is dear by chance now and then."""
+    cut = 0
+    for seed in range(4):
+        rng, window = np.random.default_rng(seed), LoadWindow(GROUPS)
+        for number in range(500):
+            rows = rng.poisson(20, GROUPS)
+            busy_ms = np.array([rng.lognormal(0, 1, count).sum() for count in rows.tolist()])
+            load = KeyGroupLoad(
+                key_groups=np.arange(GROUPS),
+                rows=rows,
+                keys=rows,
+                cpu_ms=busy_ms,
+                state_bytes=np.zeros(GROUPS, np.int64),
+                busy_ms=busy_ms,
+            )
+            alike = window.epochs_alike
+            window.observe(PLACES, load, float(number), {})
+            cut += window.epochs_alike != alike + 1
+    assert cut == 0
+
+
 def test_what_the_epochs_of_a_shift_differ_by_is_no_noise() -> None:
     """An executor's key groups take three times as long; a new stream of such knows no better."""
     share = np.where(PLACES.executor_of == 2, 3.0, 1.0)
