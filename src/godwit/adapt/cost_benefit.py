@@ -49,8 +49,8 @@ Chance does so once in 16,000 looks: five hours of ten executors and periods of 
 """
 _MARGIN = 2.0
 """Standard errors by which its difference must exceed the bound."""
-_SETTLED, _SETTLES = 0.25, 30
-"""Part by which it must exceed the bound besides, once a load has been even for so many periods.
+_WIDER, _WIDEST_AFTER = 0.25, 30
+"""Part by which the bound grows within so many periods in which nothing had to move.
 
 A load just within the bound is looked at for hours, and would be found beyond it sooner or later.
 """
@@ -71,7 +71,7 @@ class Terms:
     seconds_per_byte: float  # time that one link needs for one byte of state
     any_gain: bool = False  # whether all moves pay, whatever they gain
     fills: bool = False  # whether moves pay, whatever they cost, while an executor is lean
-    looks: float = 1.0  # periods in which the load has been as it is
+    even_for: int = 0  # periods in which nothing had to move
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -123,19 +123,24 @@ def load_errors(problem: Problem, assignment: IntArray, variance: FloatArray | N
 
 
 def is_uneven(
-    problem: Problem, variance: FloatArray | None, max_load_distance: float, looks: float = 1.0
+    problem: Problem, variance: FloatArray | None, max_load_distance: float, even_for: int = 0
 ) -> bool:
     """Return whether an executor's load differs from the mean by more than the bound and noise.
 
     `variance`: of the estimate of each key group's load, if known. `max_load_distance`: the bound,
-    as a share of the mean. `looks`: periods in which the load has been as it is.
+    as a share of the mean. `even_for`: periods in which nothing had to move.
     """
     mean = metrics.mean_index(problem)
     apart = np.abs(metrics.load_index(problem, problem.current) - mean)
     errors = load_errors(problem, problem.current, variance)
-    bound = max_load_distance * mean * (1 + _SETTLED * min(looks / _SETTLES, 1.0))
+    bound = _widened(max_load_distance, even_for) * mean
     allowed = np.maximum(bound + _MARGIN * errors, CERTAIN * errors)
     return bool((apart > allowed)[problem.available].any())
+
+
+def _widened(max_load_distance: float, even_for: int) -> float:
+    """Return the load distance from which on a load that was even for so many periods is uneven."""
+    return max_load_distance * (1 + _WIDER * min(even_for / _WIDEST_AFTER, 1.0))
 
 
 def is_lean(problem: Problem, assignment: IntArray) -> bool:
@@ -319,9 +324,9 @@ def _rejection_reason(plan: _Plan, selected: SelectedMoves) -> str:
     problem, terms = plan.problem, plan.terms
     mean = metrics.mean_index(problem)
     even = ""
-    if selected.distance_before <= terms.max_load_distance:
+    if selected.distance_before <= _widened(terms.max_load_distance, terms.even_for):
         even = "the load is even enough"
-    elif not is_uneven(problem, plan.variance, terms.max_load_distance, terms.looks):
+    elif not is_uneven(problem, plan.variance, terms.max_load_distance, terms.even_for):
         even = "the load is as even as so few rows can tell"
     if not len(selected.order):
         return even or "the planner moves nothing"

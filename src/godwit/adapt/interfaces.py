@@ -85,7 +85,6 @@ class MeasuredProblem:
     # shape ``(m,)``: variance of each key group's measured load on the bottleneck resource;
     # ``None``: it is exact
     variance: FloatArray | None = None
-    looks: float = 1.0  # periods in which the load has been as it is
 
     @property
     def components(self) -> tuple[str, ...]:

@@ -195,8 +195,6 @@ class LoadWindow:
         # from before the window
         self._dispersion, self._together = _UNEQUAL_ROWS, 1.0
         self.shifted = False  # the last epoch showed a change by which executors' loads differ
-        self.epochs_alike = 0
-        """Epochs since the load last changed, also those that are no longer in the window."""
 
     def observe(
         self,
@@ -213,7 +211,6 @@ class LoadWindow:
         blocks = self._blocks
         blocks.remove_before(now_s - _LONGEST_S)
         blocks.add(assignment, load, now_s)
-        self.epochs_alike += 1
         vectors = blocks.standard(speeds)
         first = max(len(blocks) - 1 - _PARTS[0], 0)
         window = usual = _summed(vectors[:first], blocks.numbers[:first])
@@ -293,7 +290,6 @@ class LoadWindow:
             before = _summed(vectors[:cut], blocks.numbers[:cut])
             self._dispersion, self._together = self._noise(before)
             blocks.remove(0, cut)
-            self.epochs_alike = int(blocks.numbers[:, _EPOCHS].sum())
             # Deviations from a load that is another now were no noise.
             blocks.vectors[:, 2] = 0.0
             blocks.numbers[:, _APART:] = 0.0

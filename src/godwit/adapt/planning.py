@@ -139,7 +139,6 @@ def measured_problem(
         link_bytes_per_s=means.link_bytes_per_s or 1.0,
         held_bytes=problem.state_bytes,
         variance=_load_variance(whole, list(expected.values())),
-        looks=min(part.epochs_alike for part in parts.values()) / max(statistics.epochs, 1),
     )
 
 
@@ -373,6 +372,8 @@ class Planning:
         self._history: dict[str, deque[FloatArray]] = {}
         self._speeds: Mapping[str, float] = {}  # executor → speed in the last period
         self._periods = 0
+        # components → period in which key groups of theirs last moved
+        self._moved_in: dict[tuple[str, ...], int] = {}
         self._random = np.random.default_rng(0)
         self._sizes = deque(sizes, maxlen=_SIZES)  # numbers of executors, each change one
         self._homes = None
@@ -434,9 +435,15 @@ class Planning:
         begun_s = now_s - self._settings.period_s * (1 - 1e-6)
         self._spent = [(at_s, *rest) for at_s, *rest in self._spent if at_s > begun_s]
 
-    def spend(self, selected: SelectedMoves, now_s: float) -> None:
+    def spend(self, plan: Planned, now_s: float) -> None:
         """Subtract moves that are carried out from the period's budget."""
+        selected = plan.selected
         self._spent.append((now_s, len(selected.order), selected.moved_bytes))
+        self._moved_in[plan.measured.components] = self._periods
+
+    def _even_for(self, components: tuple[str, ...]) -> int:
+        """Return the periods since key groups of components last moved, or since the run began."""
+        return self._periods - self._moved_in.get(components, 0)
 
     def _remaining_budget(self) -> tuple[Budget, bool]:
         """Return the rest of the period's budget, and whether it is still whole."""
@@ -563,7 +570,7 @@ class Planning:
             seconds_per_byte=settings.worth.seconds_per_byte,
             any_gain=self._any_gain,
             fills=model is not None,
-            looks=measured.looks,
+            even_for=self._even_for(measured.components),
         )
         return Planned(
             measured=measured,
@@ -594,7 +601,8 @@ class Planning:
             return problem.current
         needed = bool(problem.draining[problem.current].any())
         bound = self._settings.worth.max_load_distance
-        even = not is_uneven(problem, measured.variance, bound, measured.looks)
+        even_for = self._even_for(measured.components)
+        even = not is_uneven(problem, measured.variance, bound, even_for)
         if even and not (needed or self._any_gain or len(problem.traffic.rate)):
             return problem.current  # whatever a planner said, it would not be worth it
         if self._periods % self._settings.search.every and not needed:

@@ -13,11 +13,6 @@ as all of three periods at rest show to be too many; and what noise may explain 
 more; (7) nobody goes while a backlog is worked off, and of executors of unequal speeds as many as
 those that stay allow.
 
-A backlog is worked off, or still grows, if it has a trend beyond its own noise: the slope of a line
-through its last periods, for parts of several lengths, since a backlog that grew before it fell has
-no slope as a whole.  Only a stream whose noise would not hide a fall of a twentieth a period lags
-for good, which needs more periods the noisier it is; who falls by less is not told from it.
-
 Invariants: a step in the rate needs at most two decisions, the second for what a period that saw
 only part of it could not tell.  An executor is given back only once no key group is on it, and no
 epoch runs that may still use it; and one is drained only if the rest could be balanced without it
@@ -34,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from godwit.adapt.backlog_trend import BacklogTrend
 from godwit.adapt.forecast import raise_to_forecast
 from godwit.adapt.interfaces import PoolView
 from godwit.adapt.judging import Judge
@@ -55,7 +51,6 @@ if TYPE_CHECKING:
     from godwit.adapt.scaling import ScalingModel, ScalingSituation
     from godwit.adapt.settings import Control
     from godwit.migration import ProtocolView
-    from godwit.planning.arrays import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,51 +71,6 @@ class Resize:
     leaving: tuple[str, ...] = ()  # those that are emptied; none: others are asked for
     situation: ScalingSituation
     wanted: WantedExecutors
-
-
-class BacklogTrend:
-    """Backlog of the last periods under one number of executors, and its trend."""
-
-    def __init__(self) -> None:
-        self._last, self._executors = 0, 0
-        self._rows: deque[int] = deque(maxlen=_MOST_BACKLOGS)  # of periods in a row that lagged
-
-    def is_changing(self, rows: int, executors: int, *, behind: bool) -> bool:
-        """Add a period's backlog; return whether it is worked off, or still grows.
-
-        `behind`: it is more than an epoch takes anyway; otherwise it counts as worked off.
-        """
-        if executors != self._executors or not behind:
-            self._rows.clear()
-        earlier = [*self._rows] or [self._last]
-        self._last, self._executors = rows, executors
-        if not behind:
-            return False
-        self._rows.append(rows)
-        if len(self._rows) < _FEWEST_BACKLOGS:
-            # Too few to know their noise: one that stays within a tenth does not change.
-            return not max(earlier) <= rows <= _SAME_RATE * min(earlier)
-        return _has_trend(np.array(self._rows, np.float64))
-
-
-def _has_trend(series: FloatArray) -> bool:
-    """Return whether a series rises or falls at its end by more than noise, or may do so.
-
-    It may where noise would hide `_MATERIAL_SLOPE`, as long as more values are to come.
-    """
-    shown = len(series) >= _MOST_BACKLOGS
-    for count in range(_SHORTEST_TREND, len(series) + 1):
-        part = series[-count:]
-        at = np.arange(count) - (count - 1) / 2
-        squares = float(at @ at)
-        slope = float(at @ part) / squares
-        strayed = part - part.mean() - slope * at
-        error = math.sqrt(float(strayed @ strayed) / (count - 2) / squares)
-        hidden = _STUDENT[count - _SHORTEST_TREND] * error
-        if abs(slope) > hidden + 1e-9 * float(part.mean()):
-            return True
-        shown = shown or hidden <= _MATERIAL_SLOPE * float(part.mean())
-    return not shown
 
 
 class Pace:
@@ -345,22 +295,6 @@ _AT_REST = 3
 """Periods in a row that tell how many executors suffice, where the target is met."""
 _SAME_RATE = 1.1
 """Factor by which measurements of one arrival rate may differ."""
-_FEWEST_BACKLOGS = 6
-"""Periods behind in a row from which the noise of a backlog is known."""
-_MOST_BACKLOGS = 16
-"""Periods that are looked at for a trend."""
-_SHORTEST_TREND = 4
-"""Periods of the shortest part in which a trend may show."""
-_STUDENT = (
-    2.919986, 2.353363, 2.131847, 2.015048, 1.943180, 1.894579, 1.859548,
-    1.833113, 1.812461, 1.795885, 1.782288, 1.770933, 1.761310,
-)  # fmt: skip
-"""95 % quantiles of Student's t, for parts of `_SHORTEST_TREND` to `_MOST_BACKLOGS` periods.
-
-A line leaves two degrees of freedom less. SciPy, which has them, is an extra.
-"""
-_MATERIAL_SLOPE = 0.05
-"""Share of a backlog a period by which it must not fall unseen."""
 _NEARLY = 1.05
 """Measured figure over its target up to which noise may be what it misses the target by."""
 _LEADS = 8

@@ -88,11 +88,6 @@ class ComponentStatistics:
         """Seconds that lanes were busy with each key group, shape ``(G,)``."""
         return _total([s.busy_s for s in self.by_assignment])
 
-    @property
-    def epochs_alike(self) -> int:
-        """Epochs since the distribution of the load last changed; 0 if it is not known."""
-        return 0 if self.window is None else self.window.epochs_alike
-
     def standard_s(self, speeds: Mapping[str, float]) -> FloatArray:
         """Return the seconds of a lane at speed 1 that each key group needs, shape ``(G,)``."""
         total = np.zeros_like(self.in_bytes)

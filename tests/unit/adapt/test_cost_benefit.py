@@ -222,11 +222,11 @@ def test_what_so_many_rows_cannot_tell_moves_nothing(rows: int, *, moves: bool) 
 
 
 @pytest.mark.parametrize(
-    ("apart", "looks", "moves"),
+    ("apart", "even_for", "moves"),
     [(0.11, 1, True), (0.11, 15, False), (0.13, 15, True), (0.12, 1000, False), (0.13, 1000, True)],
 )
 def test_a_load_that_was_even_for_long_must_differ_by_more(
-    apart: float, looks: float, *, moves: bool
+    apart: float, even_for: int, *, moves: bool
 ) -> None:
     """The bound of 10 % becomes one of 12.5 % within thirty periods."""
     problem = Problem(
@@ -235,7 +235,7 @@ def test_a_load_that_was_even_for_long_must_differ_by_more(
         state_bytes=np.zeros(2),
         current=np.array([0, 1], np.int32),
     )
-    assert is_uneven(problem, None, 0.1, looks) == moves
+    assert is_uneven(problem, None, 0.1, even_for) == moves
 
 
 def test_a_plan_is_carried_out_as_it_is_where_any_gain_will_do() -> None:

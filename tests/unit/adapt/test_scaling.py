@@ -10,8 +10,9 @@ import pytest
 from tests.oracles.core_counts import mmk_latency_s
 
 from godwit.adapt import PoolView
+from godwit.adapt.backlog_trend import BacklogTrend
 from godwit.adapt.latency_model import predicted_latency_s
-from godwit.adapt.resizing import BacklogTrend, Pace
+from godwit.adapt.resizing import Pace
 from godwit.adapt.scaling import (
     ScalingSituation,
     Station,
