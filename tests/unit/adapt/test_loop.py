@@ -75,6 +75,29 @@ def test_an_even_stream_is_left_alone_and_that_is_said_once() -> None:
     assert skipped.reason == "the load is even enough"
 
 
+def test_a_slow_drift_is_evened_out_and_then_the_bound_is_what_was_asked_for() -> None:
+    """It is wider by a quarter where nothing had to move for long, and no change parts a drift."""
+    part = Part(rows=np.full(64, 300.0), row_s=1e-4)
+    world = World({"sum": part}, FOUR, settings=control())
+
+    def drift(apart: float, periods: int) -> int:
+        """Let the first executor's load differ from the mean by a share; return the migrations."""
+        at = world.conductor.view.components["sum"].assignment.executor_of
+        factor = 3 * (1 + apart) / (3 - apart)
+        each = np.where(at == 0, factor, 1.0) / np.bincount(at)[at]
+        part.rows = 300.0 * len(at) * each / each.sum()
+        before = len(world.told(events.RebalancingStarted))
+        world.run(periods * PERIOD_S)
+        return len(world.told(events.RebalancingStarted)) - before
+
+    world.run(35 * PERIOD_S)
+    assert not any(drift(percent / 100, 12) for percent in range(1, 12))
+    assert drift(0.14, 12) == 1
+    assert world.distance("sum") < 0.05
+    assert drift(0.0, 3) == 0
+    assert drift(0.12, 3) == 1
+
+
 def test_an_executor_with_too_little_to_do_is_uneven_too() -> None:
     """Nobody has much too much: each of the others is relieved by 4 % of the mean."""
     per_s = np.full(256, 750.0)
