@@ -118,7 +118,7 @@ class _Run(LocalRun):
         assert self.waits < _PATIENCE, f"Epochs are held for ever: {self.view.holds}"
         return True
 
-    def deliver(self, record: CommitRecord) -> None:
+    def deliver(self, record: CommitRecord, *, again: bool = False) -> None:
         self.owner.deliver(record)
 
     def committed(
@@ -204,8 +204,6 @@ class OneProcess:
         )
         self.run.loop.at_step = self._at_step
         self.warming_goes(self.copies)
-        if self.log.latest is not None:
-            self.deliver(self.log.latest)
 
     def _emit(self, event: Event) -> None:
         if not self._dead:

@@ -179,6 +179,55 @@ def test_a_checkpoint_of_ones_own_is_claimed_and_gone_on_from(tmp_path: Path) ->
     assert played.rows("totals").to_pylist() == [{"symbol": "A", "total": 3.0}]
 
 
+def _die_between_commit_and_delivery(run: Any) -> None:
+    def die(step: str, _epoch: int) -> None:
+        if step == "committed":
+            raise KeyboardInterrupt
+
+    run._driver.loop.at_step = die
+    with pytest.raises(KeyboardInterrupt):
+        run.epoch({"orders": [order("A", 2.0)]})
+
+
+def test_an_epoch_that_died_before_its_delivery_is_delivered_once_by_a_restart() -> None:
+    run = gw.testing.cluster(market())
+    run.epoch({"orders": [order("A", 1.0)]})
+    _die_between_commit_and_delivery(run)
+    assert [row["total"] for row in run.rows("totals").to_pylist()] == [1.0]
+    assert run.restart()["totals"].to_pylist() == [{"symbol": "A", "total": 3.0}]
+    assert run.restart() == {}
+    run.epoch({"orders": [order("A", 4.0)]})
+    assert [row["total"] for row in run.rows("totals").to_pylist()] == [1.0, 3.0, 7.0]
+
+
+@pytest.mark.parametrize("how", ["repartition", "restart"])
+def test_an_epoch_that_died_before_its_delivery_is_delivered_before_state_is_rewritten(
+    how: str,
+) -> None:
+    def by(*columns: str) -> gw.Flow:
+        flow = gw.Flow("market", num_key_groups=8)
+        orders = flow.source("orders", gw.testing.stream(ORDERS))
+        totals = orders.key_by("symbol", "ts", partition_by=columns or None)
+        flow.sink("totals", totals.compute(name="totals", n=gw.count()), gw.sinks.noop())
+        return flow
+
+    run = gw.testing.cluster(by())
+    _die_between_commit_and_delivery(run)
+    if how == "repartition":
+        run.repartition({"totals": "symbol"})
+    else:
+        run.restart(by("symbol"), repartition=True)
+    assert [row["n"] for row in run.rows("totals").to_pylist()] == [1]
+
+
+def test_a_run_on_a_checkpoint_has_no_rows_of_the_run_before(tmp_path: Path) -> None:
+    with gw.testing.cluster(market(), checkpoint=tmp_path) as run:
+        run.epoch({"orders": [order("A", 1.0)]})
+    with gw.testing.cluster(market(), checkpoint=tmp_path) as run:
+        assert run.restart() == {}
+        assert run.rows("totals").num_rows == 0
+
+
 def test_two_runs_side_by_side_do_not_disturb_each_other() -> None:
     runs = [gw.testing.cluster(market()) for _ in range(2)]
     for number in range(3):

@@ -140,8 +140,11 @@ class Cluster(Ports, Protocol[_RowsT_contra]):
         query is to fail.
         """
 
-    def deliver(self, record: CommitRecord) -> None:
-        """Deliver a committed epoch to every sink."""
+    def deliver(self, record: CommitRecord, *, again: bool = False) -> None:
+        """Deliver a committed epoch to every sink.
+
+        `again`: another run committed it, and may have delivered it.
+        """
 
     def sink_records(self) -> Mapping[str, SinkRecord]:
         """Return sink → its description for the next commit record."""

@@ -26,6 +26,7 @@ from godwit.engine.outcomes import empty_slots, state_bytes
 from godwit.engine.repartition import repartition as write_placed
 from godwit.engine.source_positions import RecordedSources, recorded_sources
 from godwit.migration import LoadSummary, RunStarted, SlotPair
+from godwit.model import events
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import (
     CheckpointMismatchError,
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
     from godwit.checkpoint.evolution import FlowVersion, OperatorVersion
     from godwit.checkpoint.records import BatchRef, CommitRecord, SpreadKey
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.engine.cluster import Executor
+    from godwit.engine.cluster import Cluster, Executor
+    from godwit.migration import Conductor
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.lineage import Layouts
 
@@ -500,6 +502,28 @@ def run_started(
         },
         slots=_slot_pairs(flow, log.chains, recovery.slots(log.latest)),
     )
+
+
+def begin_run(
+    conductor: Conductor,
+    cluster: Cluster[Any],
+    log: CommitLog,
+    recovery: Recovery,
+    *,
+    starts: bool = True,  # false: the run goes on
+    changed_sinks: Iterable[str] = (),  # a text about each
+) -> None:
+    """Announce that a run `starts` and what has changed, and deliver the last epoch again.
+
+    The run that committed this epoch may have died before its delivery.
+    """
+    resumed = log.latest is not None
+    if starts:
+        conductor.announce(events.QueryStarted, name=recovery.flow.name, resumed=resumed)
+    if resumed and (changes := recovery.changes_event(*changed_sinks)) is not None:
+        conductor.announce(events.FlowChanged, **changes)
+    if log.latest is not None:
+        cluster.deliver(log.latest, again=True)
 
 
 def _slot_pairs(

@@ -282,12 +282,15 @@ class Run:
         self._lease = None if checkpoint is None else acquire_lease(self._storage, uuid.uuid4().hex)
         self._clock_us = time.time_ns() // 1000 if now is None else micros(now, "now")
         self._migrations = 0
+        # last epoch that sinks have got; an earlier run's last one is not for the sinks of this run
+        self._last_delivered: int | None = None  # ``None``: the checkpoint is not open yet
         self._driver: LocalRun
         try:
             self._start(flow, _lanes(executors), components)
         except BaseException:
             self.close()
             raise
+        self._last_delivered = self._driver.log.latest_epoch
 
     def _start(
         self,
@@ -306,6 +309,8 @@ class Run:
             )
         self._placed = {} if placed is None else placed
         compiled = flow.compiled()
+        if repartition or placed:  # then the last epoch is perhaps not the last one any more
+            self._deliver_last()
         self._names = names = UserNames(compiled.operators)
         self._driver = LocalRun(
             compiled,
@@ -316,6 +321,7 @@ class Run:
             components=components,
             repartition=repartition,
             placed=placed,
+            delivered=repartition or bool(placed),
             close_at_end=self._close_at_end,
             clock_us=self._clock_us,
             emit=lambda event: self.events.append(names.event(event)),
@@ -755,7 +761,8 @@ class Run:
         Returns
         -------
         dict
-            Name of a sink → its new rows, from epochs that were due at the start.
+            Name of a sink → its new rows, from epochs that were due at the start, and from the last
+            one before if that was committed and not delivered.
 
         Raises
         ------
@@ -774,10 +781,12 @@ class Run:
         [{'plane': 'N1', 'total': 58}]
         """
         lanes = self.executors if executors is None else _lanes(executors)
+        assert self._last_delivered is not None, "a run has started"
+        first = self._last_delivered + 1
         self._driver.sources.close()
         changed = self._logical if flow is None else flow
         self._start(changed, lanes, components, repartition=repartition)
-        return self._settled(self._driver.log.latest_epoch + 1)
+        return self._settled(first)
 
     @user_call
     def repartition(self, columns: Mapping[str, str | Sequence[str] | None]) -> None:
@@ -1056,8 +1065,16 @@ class Run:
                 found[sink] = pa.concat_tables(tables, promote_options="permissive")
         return found
 
+    def _deliver_last(self) -> None:
+        """Deliver the last committed epoch, if its run did not."""
+        if (latest := self._driver.log.latest) is not None:
+            self._delivered(latest)
+
     def _delivered(self, record: CommitRecord) -> None:
-        """Store the rows that an epoch delivers to sinks."""
+        """Store the rows that an epoch delivers to sinks, unless they have them."""
+        if self._last_delivered is None or record.epoch <= self._last_delivered:
+            return
+        self._last_delivered = record.epoch
         for sink, batches in staged_rows(record, self._storage).items():
             self._rows.setdefault(sink, {})[record.epoch] = pa.Table.from_batches(batches)
 

@@ -54,8 +54,8 @@ class _Run(LocalRun):
         self.opened = OpenSinks(flow, self.log, _NoSession(), renamed={})
         return staged_sinks(flow)
 
-    def deliver(self, record: CommitRecord) -> None:
-        self.opened.deliver(record)
+    def deliver(self, record: CommitRecord, *, again: bool = False) -> None:
+        self.opened.deliver(record, again=again)
 
     def sink_records(self) -> dict[str, SinkRecord]:
         return self.opened.records()
@@ -88,8 +88,6 @@ def drive(told: dict[str, Any]) -> None:
     if told["number"] % 2:  # epochs are delivered beside the stages of the next, or not
         run.loop._beside = lambda deliver: delivering.submit(deliver).result
     run.sources.open()
-    if run.log.latest is not None:
-        run.opened.deliver(run.log.latest, again=True)
     (directory / "ready").touch()
     _epochs(run, told, random.Random(told["number"]))
     delivering.close()

@@ -119,8 +119,8 @@ class _Run(LocalRun):
         if not isinstance(event, events.EpochCommitted):
             self._audience.event(event, self.recording)
 
-    def deliver(self, record: CommitRecord) -> None:
-        """Store the rows that an epoch delivers to sinks."""
+    def deliver(self, record: CommitRecord, *, again: bool = False) -> None:  # noqa: ARG002
+        """Store the rows that an epoch delivers to sinks; no other run is on the checkpoint."""
         for sink, batches in staged_rows(record, self.log.storage).items():
             rows = pa.Table.from_batches(batches)
             epoch = pa.array(np.full(rows.num_rows, record.epoch))

@@ -25,7 +25,7 @@ from godwit.engine.lane.executor import local_state, local_store_root
 from godwit.engine.lane.lane_flow import lane_flow
 from godwit.engine.lane.source_side import check_repeated_reads
 from godwit.engine.loop import EpochLoop
-from godwit.engine.recovery import recover_flow, run_started
+from godwit.engine.recovery import begin_run, recover_flow, run_started
 from godwit.engine.source_positions import SourcePositions
 from godwit.migration import Conductor, DropCopies, Policy, StartWarming
 from godwit.model import events
@@ -74,7 +74,8 @@ class LocalRun:
 
     `executors` says how many lanes each has; `plan` is the physical plan of a new checkpoint, and
     `components` what is to be changed of the one that there is; `emit` takes every event,
-    `on_commit` the outcome and `on_delivery` the record of every epoch.
+    `on_commit` the outcome and `on_delivery` the record of every epoch, first that of the last one
+    of the run before, which may have died before its delivery. `delivered`: see `recover_flow`.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class LocalRun:
         # operator → columns that place its rows from now on
         placed: Mapping[str, tuple[str, ...]] | None = None,
         retain_epochs: int = 10,
+        delivered: bool = False,
         close_at_end: bool = True,
         clock_us: int = 0,
         emit: Callable[[Event], None] = lambda _: None,
@@ -106,7 +108,7 @@ class LocalRun:
             components=components,
             repartition=repartition,
             placed=placed,
-            delivered=True,  # right after its commit, in this process
+            delivered=delivered,
         )
         self.run_id = f"{self.log.identity.query_id[:12]}-{run}"
         self.changes = recovered.changes  # of the flow, since the last run
@@ -151,10 +153,7 @@ class LocalRun:
             close_at_end=close_at_end,
         )
         self.loop: EpochLoop[SourceBatch[LocalRows]] = EpochLoop(self.epochs, self.conductor, self)
-        resumed = self.log.latest_epoch >= 0
-        self.conductor.announce(events.QueryStarted, name=flow.name, resumed=resumed)
-        if resumed and (changes := recovered.changes_event()) is not None:
-            self.conductor.announce(events.FlowChanged, **changes)
+        begin_run(self.conductor, self, self.log, recovered)
 
     @property
     def lanes(self) -> dict[str, int]:
@@ -314,7 +313,7 @@ class LocalRun:
             if output.rejects_of is None
         ]
 
-    def deliver(self, record: CommitRecord) -> None:
+    def deliver(self, record: CommitRecord, *, again: bool = False) -> None:  # noqa: ARG002
         """Call the run's ``on_delivery`` with a committed epoch's record; no sink is open."""
         self._on_delivery(record)
 
@@ -458,10 +457,10 @@ class LocalRun:
 def staged_rows(
     record: CommitRecord, storage: CheckpointStorage
 ) -> dict[str, list[pa.RecordBatch]]:
-    """Return sink → rows that an epoch staged for it, in order."""
+    """Return sink → rows that an epoch staged for it, in order, without those in its files."""
     batches: dict[str, list[pa.RecordBatch]] = {}
     for ref in record.outputs:
-        if ref.rows and not is_fed_back(ref.sink):
+        if ref.rows and ref.kind == "rows" and not is_fed_back(ref.sink):
             batch = decode_batch(read_block(storage, ref.block))
             batches.setdefault(ref.sink, []).append(batch)
     return batches

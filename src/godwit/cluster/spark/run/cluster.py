@@ -146,11 +146,11 @@ class SparkCluster:
             raise GateClosedError
         return "an executor was lost" if self.lost.has_lost else ""
 
-    def deliver(self, record: CommitRecord) -> None:
+    def deliver(self, record: CommitRecord, *, again: bool = False) -> None:
         """Deliver a committed epoch to every sink; retried if its Spark jobs are cancelled."""
         while True:
             try:
-                self.sinks.deliver(record)
+                self.sinks.deliver(record, again=again)
             except GodwitError as error:
                 if _CANCELLED not in str(error) or self._gate.closed:
                     raise

@@ -46,7 +46,7 @@ from godwit.cluster.spark.stages.stages import lanes_of, ship_program
 from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.lane_flow import lane_flow
 from godwit.engine.outputs import OpenSinks, staged_sinks
-from godwit.engine.recovery import last_loads, recover_flow, run_started
+from godwit.engine.recovery import begin_run, last_loads, recover_flow, run_started
 from godwit.migration import Conductor, LoadSummary
 from godwit.model import events
 
@@ -348,7 +348,7 @@ class _Opener:
         starts: bool,  # false: the run goes on
     ) -> Conductor:
         """Create the conductor, announce the query if it `starts`, and repeat the last delivery."""
-        flow, sinks, resumed = recovery.flow, cluster.sinks, log.latest_epoch >= 0
+        flow = recovery.flow
         load = read_last(log.storage, _REMEMBERED, "load", LoadSummary.from_dict)
         conductor = Conductor(
             started,
@@ -358,12 +358,14 @@ class _Opener:
             remembered=last_loads(load, flow, recovery),
             plan=flow.physical_plan,
         )
-        if starts:
-            conductor.announce(events.QueryStarted, name=flow.name, resumed=resumed)
-        if resumed and (changes := recovery.changes_event(*sinks.describe_changes())) is not None:
-            conductor.announce(events.FlowChanged, **changes)
-        if log.latest is not None:
-            sinks.deliver(log.latest, again=True)
+        begin_run(
+            conductor,
+            cluster,
+            log,
+            recovery,
+            starts=starts,
+            changed_sinks=cluster.sinks.describe_changes(),
+        )
         return conductor
 
     def _prepare_lanes(self, cluster: SparkCluster, conductor: Conductor, flow: str) -> None:
