@@ -55,6 +55,7 @@ def test_every_promise_is_kept(trouble: str, planner: str) -> None:
         6630,
         7124,
         7843,
+        8869,
         8980,
         9070,
         9627,

@@ -50,7 +50,7 @@ Chance does so once in 16,000 looks: five hours of ten executors and periods of 
 _MARGIN = 2.0
 """Standard errors by which its difference must exceed the bound."""
 _WIDER, _WIDEST_AFTER = 0.25, 30
-"""Part by which the bound grows within so many periods in which nothing had to move.
+"""Part by which the bound grows within so many periods in which nothing moved.
 
 A load just within the bound is looked at for hours, and would be found beyond it sooner or later.
 """
@@ -71,7 +71,7 @@ class Terms:
     seconds_per_byte: float  # time that one link needs for one byte of state
     any_gain: bool = False  # whether all moves pay, whatever they gain
     fills: bool = False  # whether moves pay, whatever they cost, while an executor is lean
-    even_for: int = 0  # periods in which nothing had to move
+    even_for: int = 0  # periods in which nothing moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -128,7 +128,7 @@ def is_uneven(
     """Return whether an executor's load differs from the mean by more than the bound and noise.
 
     `variance`: of the estimate of each key group's load, if known. `max_load_distance`: the bound,
-    as a share of the mean. `even_for`: periods in which nothing had to move.
+    as a share of the mean. `even_for`: periods in which nothing moved.
     """
     mean = metrics.mean_index(problem)
     apart = np.abs(metrics.load_index(problem, problem.current) - mean)

@@ -397,7 +397,7 @@ class Controller:
         """Carry out a proposal; return ``False`` if its lanes or executors cannot change now."""
         change = proposal.change
         if isinstance(change, Rebalance):
-            self._planning.spend(change.plan, self._clock.now_s())
+            self._planning.spend(change.plan.selected, self._clock.now_s())
             return self._rebalancing.start(change)
         if isinstance(change, LaneChange):
             return self._rebalancing.change_lanes(change)

@@ -372,8 +372,8 @@ class Planning:
         self._history: dict[str, deque[FloatArray]] = {}
         self._speeds: Mapping[str, float] = {}  # executor → speed in the last period
         self._periods = 0
-        # components → period in which key groups of theirs last moved
-        self._moved_in: dict[tuple[str, ...], int] = {}
+        self._executors: frozenset[str] = frozenset()  # that key groups may be on
+        self._changed_in = 0  # period in which these, or places of key groups, last changed
         self._random = np.random.default_rng(0)
         self._sizes = deque(sizes, maxlen=_SIZES)  # numbers of executors, each change one
         self._homes = None
@@ -435,15 +435,15 @@ class Planning:
         begun_s = now_s - self._settings.period_s * (1 - 1e-6)
         self._spent = [(at_s, *rest) for at_s, *rest in self._spent if at_s > begun_s]
 
-    def spend(self, plan: Planned, now_s: float) -> None:
+    def spend(self, selected: SelectedMoves, now_s: float) -> None:
         """Subtract moves that are carried out from the period's budget."""
-        selected = plan.selected
         self._spent.append((now_s, len(selected.order), selected.moved_bytes))
-        self._moved_in[plan.measured.components] = self._periods
+        self._changed_in = self._periods
 
-    def _even_for(self, components: tuple[str, ...]) -> int:
-        """Return the periods since key groups of components last moved, or since the run began."""
-        return self._periods - self._moved_in.get(components, 0)
+    @property
+    def _even_for(self) -> int:
+        """Periods since key groups last moved, an executor came or went, or the run began."""
+        return self._periods - self._changed_in
 
     def _remaining_budget(self) -> tuple[Budget, bool]:
         """Return the rest of the period's budget, and whether it is still whole."""
@@ -496,7 +496,10 @@ class Planning:
         """
         settings, history = self._settings, self._history_without_mixed(speeds)
         budget, alone = (Budget(max_bytes=None), True) if hypothetical else self._remaining_budget()
-        self.record_size(len(view.executors.keys() - view.draining))
+        here = view.executors.keys() - view.draining
+        self.record_size(len(here))
+        if here != self._executors:
+            self._executors, self._changed_in = frozenset(here), self._periods
         measured = [
             measured_problem(
                 group,
@@ -570,7 +573,7 @@ class Planning:
             seconds_per_byte=settings.worth.seconds_per_byte,
             any_gain=self._any_gain,
             fills=model is not None,
-            even_for=self._even_for(measured.components),
+            even_for=self._even_for,
         )
         return Planned(
             measured=measured,
@@ -601,8 +604,7 @@ class Planning:
             return problem.current
         needed = bool(problem.draining[problem.current].any())
         bound = self._settings.worth.max_load_distance
-        even_for = self._even_for(measured.components)
-        even = not is_uneven(problem, measured.variance, bound, even_for)
+        even = not is_uneven(problem, measured.variance, bound, self._even_for)
         if even and not (needed or self._any_gain or len(problem.traffic.rate)):
             return problem.current  # whatever a planner said, it would not be worth it
         if self._periods % self._settings.search.every and not needed:

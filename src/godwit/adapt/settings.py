@@ -209,7 +209,8 @@ class Worth:
     ----------
     max_load_distance
         Key groups move only if an executor's load differs from the mean by more than this share of
-        the mean; by up to a quarter more within thirty periods in which none had to move.
+        the mean; by up to a quarter more within thirty periods in which none move and no
+        executor comes or goes.
     theta
         Load of the busiest lane of an executor, divided by the mean of its lanes, above which its
         key groups are re-balanced over its lanes (paper 5 §3.1).
