@@ -8,6 +8,7 @@ lock of the conductor's while the controller thinks, since all that it reads are
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -44,6 +45,8 @@ class Topology:
     # whether a row waits for the end of an epoch, and not only for its own processing
     epochs: bool = True
     trigger_s: float = 0.0  # least time between the beginnings of epochs with input
+    # time of an epoch to which its rows are limited where the stream is overloaded
+    longest_epoch_s: float = math.inf
 
     @property
     def components(self) -> tuple[str, ...]:
@@ -51,10 +54,12 @@ class Topology:
         return tuple(name for stage in self.stages for name in stage)
 
 
-def topology_of(flow: CompiledFlow, trigger_s: float = 0.0) -> Topology:
+def topology_of(
+    flow: CompiledFlow, trigger_s: float = 0.0, longest_epoch_s: float = math.inf
+) -> Topology:
     """Return the topology of a flow: its stages, each of the components of one level.
 
-    `trigger_s`: interval of the trigger.
+    `trigger_s`: interval of the trigger; `longest_epoch_s`: see `Topology`.
     """
     of_operator = {o.name: c.name for c in flow.components for o in c.operators}
     pairs = {
@@ -69,6 +74,7 @@ def topology_of(flow: CompiledFlow, trigger_s: float = 0.0) -> Topology:
         ),
         downstream=tuple(sorted(pairs)),
         trigger_s=trigger_s,
+        longest_epoch_s=longest_epoch_s,
     )
 
 

@@ -2,8 +2,9 @@ r"""Latency of rows by the number of executors: a model, and what is measured be
 
 Rows wait for epochs.  Epochs begin :math:`I` apart: the trigger's interval, or their own length
 where that is more.  A row waits half of that for the next one to begin and the whole epoch for its
-end, :math:`E[T] = I / 2 + T`.  An epoch takes its fixed part :math:`F` and, stage after stage, as
-long as the busiest lane needs for the rows that came meanwhile:
+end, :math:`E[T] = I / 2 + T`.  Where epochs get no more rows than fit into a certain time, longer
+ones cannot keep up (`Topology.longest_epoch_s`).  An epoch takes its fixed part :math:`F` and,
+stage after stage, as long as the busiest lane needs for the rows that came meanwhile:
 
 .. math:: T = F + \rho I, \quad \rho(n) = u \sum_{\text{stages}} \max\Big(w_1,
     \frac{\sum_g w_g}{L}, \max_{k \ge 1} \sum_{g = k L - k + 1}^{k L + 1} w_g \Big).
@@ -285,6 +286,8 @@ def modelled_latency_s(situation: ScalingSituation, executors: int, learned: Lea
         took_s = fixed_s + busy * trigger_s
         if took_s > trigger_s:
             took_s = fixed_s / (1 - busy)
+        if took_s > situation.longest_epoch_s:
+            return math.inf  # so long an epoch does not get all rows that came meanwhile
         return max(took_s, trigger_s) / 2 + took_s
     stations = [s for s in situation.stations.values() if s.arrival_per_s and s.service_per_s]
     if not stations or situation.arrival_per_s <= 0:

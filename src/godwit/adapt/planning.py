@@ -791,6 +791,7 @@ class Planning:
             recent_latency=period.recent_latency,
             cores=sum(cores) / len(cores) if cores else 1.0,
             trigger_s=self._topology.trigger_s,
+            longest_epoch_s=self._topology.longest_epoch_s,
             stages=_stage_loads(self._topology.stages, period, speeds, demand),
             busiest=period.busiest_s / period.covered_s * demand if period.covered_s > 0 else 0.0,
             learned=self._learning.learned,

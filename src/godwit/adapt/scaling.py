@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -83,6 +84,8 @@ class ScalingSituation:
     recent_latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     cores: float = 1.0  # lanes of one executor, however fast: the mean over those that stay
     trigger_s: float = 0.0  # least time between the beginnings of epochs with input
+    # time of an epoch to which its rows are limited where the stream is overloaded
+    longest_epoch_s: float = math.inf
     # stage by stage, key groups by their load at the arrival rate; none: only `offered` is known
     stages: tuple[StageLoad, ...] = ()
     # share of the period that the busiest lanes of its epochs were busy, at the arrival rate; 0
@@ -321,8 +324,11 @@ _KNEE, _FLAT = 1.25, 1.1
 which some may go: what lies between is the knee of the curve."""
 
 
-_SOON_S = 5.0
-"""Time in which a backlog of less is worked off: half of the 15 s that a step up may take."""
+_SOON_S = 3.0
+"""Time in which a small backlog is worked off: what is left of 15 s after a step once it is known,
+and executors have come and have their key groups."""
+_SOONER = 0.5
+"""Time in which others are worked off, as a share of the time in which they arrived."""
 
 
 _RESERVE = 1.04
@@ -330,6 +336,10 @@ _RESERVE = 1.04
 
 Where lanes are busy, a little noise in the load changes the latency by much, elsewhere by little.
 """
+
+
+_KEEPS_UP = sys.float_info.max
+"""A latency that is not infinite."""
 
 
 def _min_executors(curve: FloatArray, target_s: float) -> int | None:
@@ -366,14 +376,14 @@ class Latency:
     def _soon_s(self, situation: ScalingSituation) -> float:
         """Return the seconds within which requested executors should work off the backlog.
 
-        As long as its rows took to arrive: that takes twice the executors at most. But no sooner
-        than `_SOON_S`, and no later than half of the time to catch up; nor if it takes executors
-        longer to get key groups.
+        Half as long as its rows took to arrive: that takes three times the executors at most. But
+        no sooner than `_SOON_S`, and no later than half of the time to catch up; nor if it takes
+        executors longer to get key groups.
         """
         if not situation.fills_at_once:
             return self.catch_up_s / 2
         lies_s = backlog_to_come(situation) / max(situation.arrival_per_s, 1e-9)
-        return min(max(lies_s, _SOON_S), self.catch_up_s / 2)
+        return min(max(_SOONER * lies_s, _SOON_S), self.catch_up_s / 2)
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
         """Return the fewest executors whose predicted latency meets the target."""
@@ -407,13 +417,21 @@ class Latency:
         if fewest is None:
             return self._best_effort(situation, curve, reason, numbers, figure)
         best = int(np.argmin(curve)) + 1
+        reserved, more = (
+            latency_curve(at_rate(situation, factor * situation.arrival_per_s))
+            for factor in (_RESERVE, 1 + self.slack)
+        )
+        sufficient = _min_executors(ratio * reserved, self.target_s)
         aim = _min_executors(curve, self.target_s * (1 - self.slack) ** 0.5)
         comfortable = _min_executors(curve, self.target_s * (1 - self.slack)) or best
+        # Who meets the target easily may be unable to keep up with a little more load.
+        aim = max(aim or 0, sufficient or best)
+        comfortable = max(comfortable, _min_executors(more, _KEEPS_UP) or best)
         if sooner is not situation:
             # Who just works a backlog off in time would soon be asked for one more by noise; and
             # the target is missed until it is worked off.
             soon = _min_executors(ratio * latency_curve(sooner), self.target_s)
-            aim = max(aim or fewest, soon or best)
+            aim = max(aim, soon or best)
             comfortable = max(comfortable, aim)
         return WantedExecutors(
             executors=fewest,
@@ -421,10 +439,7 @@ class Latency:
             reason=reason,
             numbers=numbers,
             aim=aim,
-            sufficient=_min_executors(
-                ratio * latency_curve(at_rate(situation, _RESERVE * situation.arrival_per_s)),
-                self.target_s,
-            ),
+            sufficient=sufficient,
             **figure,
         )
 
@@ -496,7 +511,8 @@ def latency(
         quantile to mean in the last periods, which is taken as at most 10.
     slack
         Executors are removed only if the latency with the remaining ones is predicted to be at most
-        ``target * (1 - slack)``.
+        ``target * (1 - slack)``, and they would keep up with ``1 + slack`` times the rows; or if
+        periods at rest show that fewer suffice.
     catch_up
         Time within which the sources' backlog has to be worked off (text or seconds): rows that are
         available but not read yet.

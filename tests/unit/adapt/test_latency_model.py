@@ -81,6 +81,21 @@ def test_a_row_waits_half_the_triggers_interval_and_its_epoch() -> None:
     assert predicted_latency_s(slow, 4) == pytest.approx(1.5 * 0.1 / (1 - 0.9))
 
 
+def test_longer_epochs_than_their_limit_of_rows_allows_do_not_keep_up() -> None:
+    loads = stage(*[0.3] * 12)  # four executors have 0.9 of a lane each, and epochs of 1 s
+    within = epochs(loads, longest_epoch_s=1.01)
+    beyond = epochs(loads, longest_epoch_s=0.99)
+    assert predicted_latency_s(within, 4) == pytest.approx(1.5)
+    assert predicted_latency_s(beyond, 4) == math.inf
+    assert predicted_latency_s(beyond, 6) == predicted_latency_s(within, 6) < 0.5
+    wanted = [latency("10 seconds").wanted(at) for at in (within, beyond)]
+    assert [each.executors for each in wanted] == [4, 6]
+    # A little more load would be too much for four: nobody goes as long as there are six.
+    assert [each.comfortable for each in wanted] == [6, 6]
+    never = latency("10 seconds").wanted(epochs(loads, longest_epoch_s=0.05))
+    assert "cannot keep up" in never.unattainable  # the fixed part alone takes longer
+
+
 def test_a_trigger_that_is_too_long_for_the_target_is_named() -> None:
     wanted = latency("2 seconds").wanted(epochs(stage(0.1), trigger_s=6.0))
     assert "epochs begin only every 6 s" in wanted.unattainable

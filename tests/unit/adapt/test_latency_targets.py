@@ -246,3 +246,15 @@ def test_a_step_takes_two_decisions_at_most_to_the_fewest_executors_or_one_more(
     assert step.fewest is not None
     assert 0 <= step.executors - step.fewest <= 1
     assert 1 <= step.decisions <= 2
+
+
+def test_what_was_too_many_is_corrected_to_no_fewer_than_have_room_in_an_epoch() -> None:
+    """By latency alone fewer would do, in epochs longer than their limit of rows lets them be."""
+    stream = steps.draw(6319)
+    step = steps.play(stream)
+    longest_s = stream.scenario.longest_epoch_s
+    assert longest_s is not None
+    assert 1.5 * longest_s < stream.target_s
+    assert step.met
+    assert step.fewest is not None
+    assert 0 <= step.executors - step.fewest <= 1

@@ -78,10 +78,12 @@ class Simulation:
             on_loss=scenario.policy.on_loss,
             row_bytes=scenario.row_bytes,
         )
+        longest_s = math.inf if scenario.longest_epoch_s is None else scenario.longest_epoch_s
         self.topology = Topology(
             stages=tuple(tuple(c.name for c in level) for level in self.flow.levels),
             downstream=tuple((f.upstream, c.name) for c in scenario.components for f in c.feeds),
             trigger_s=scenario.trigger_s,
+            longest_epoch_s=longest_s,
         )
         fed = {c.name for c in scenario.components if not c.feeds}
         spreads = {name: self.flow.spreads[name] for name in sorted(fed)}
@@ -95,8 +97,7 @@ class Simulation:
         self._now_s, self._next_trigger_s = 0.0, 0.0
         self._taken, self._batches, self._committed, self._runs = 0, 0, -1, 0
         self._held_back = 0
-        longest_s = scenario.longest_epoch_s
-        self._limit = RowLimit(math.inf if longest_s is None else longest_s)
+        self._limit = RowLimit(longest_s)
         self._offered: Batch | None = None
         self._copied_bytes = 0.0
         # the last load distance, and what it is of

@@ -9,10 +9,12 @@ fails at is told of, and neither it nor the stream stops by it.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -84,12 +86,19 @@ class ControllerThread:
         # takes a kind of entry and a function that makes it, for the journal
         note: Callable[[str, Callable[[], Mapping[str, Any]]], None] | None = None,
         trigger_s: float = 0.0,  # least time between the beginnings of epochs with input
+        limits_epochs: bool = False,  # whether epochs of an overloaded stream get fewer rows
     ) -> None:
-        self._clock, self._trigger_s = SteadyClock(), trigger_s
+        longest_s = settings.longest_epoch_s(trigger_s) if limits_epochs else None
+        self._topology_of = partial(
+            topology_of,
+            trigger_s=trigger_s,
+            longest_epoch_s=math.inf if longest_s is None else longest_s,
+        )
+        self._clock = SteadyClock()
         self._conductor = conductor
         self._controller = Controller(
             settings,
-            topology=topology_of(flow, trigger_s),
+            topology=self._topology_of(flow),
             migrations=conductor,
             pool=pool,
             clock=self._clock,
@@ -167,7 +176,7 @@ class ControllerThread:
 
     def regrouped(self, flow: CompiledFlow) -> None:
         """Queue for the controller that components have changed, with the new topology."""
-        topology = topology_of(flow, self._trigger_s)
+        topology = self._topology_of(flow)
         self._tasks.put(lambda: self._controller.regroup(topology))
 
     def scaled_manually(self) -> None:

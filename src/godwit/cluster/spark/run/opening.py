@@ -261,6 +261,7 @@ class _Opener:
                 memory=last_memory(log.storage) if former is None else former.memory,
                 note=dispatcher.record,
                 trigger_s=known_interval_s(options.trigger),
+                limits_epochs=not source.has_log,
             )
             self._closing["controller"] = controller.close
         epochs = FlowEpochs(

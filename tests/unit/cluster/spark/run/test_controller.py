@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -14,8 +15,9 @@ import pytest
 from tests.oracles.controlled import Part, World
 from tests.support.controls import control_of
 
-from godwit.adapt import CommittedEpoch
-from godwit.adapt.interfaces import topology_of
+from godwit.adapt import CommittedEpoch, Controller
+from godwit.adapt.interfaces import Topology, topology_of
+from godwit.adapt.scaling import latency
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
@@ -62,6 +64,44 @@ def test_components_of_a_level_are_a_stage() -> None:
     topology = topology_of(flow(["a", "b"], ["c"], feeds=(("a", "c"), ("b", "c"))))
     assert topology.stages == (("of a", "of b"), ("of c",))
     assert topology.downstream == (("of a", "of c"), ("of b", "of c"))
+
+
+@pytest.mark.parametrize(
+    ("limits_epochs", "scaling", "longest_s"),
+    [(True, latency(2.0), 3.0), (False, latency(2.0), math.inf), (True, None, math.inf)],
+)
+def test_the_model_knows_how_long_epochs_may_be_where_their_rows_are_limited(
+    monkeypatch: pytest.MonkeyPatch, scaling: Any, longest_s: float, *, limits_epochs: bool
+) -> None:
+    seen: list[Topology] = []
+
+    class Seeing(Controller):
+        """A controller that tells which topology it is given."""
+
+        def __init__(self, *given: Any, topology: Topology, **named: Any) -> None:
+            seen.append(topology)
+            super().__init__(*given, topology=topology, **named)
+
+        def regroup(self, topology: Topology) -> None:
+            seen.append(topology)
+
+    monkeypatch.setattr("godwit.cluster.spark.run.controller.Controller", Seeing)
+    controlling = ControllerThread(
+        control_of(period=4.0, scaling=scaling),
+        flow(["sums"]),
+        conductor=World({"of sums": Part(rows=np.ones(4))}, {"a": 1}).conductor,
+        pool=None,
+        state_bytes={},
+        past=[],
+        trigger_s=3.0,
+        limits_epochs=limits_epochs,
+    )
+    try:
+        controlling.regrouped(flow(["sums", "more"]))
+        until(lambda: len(seen) == 2)
+    finally:
+        controlling.close()
+    assert [(each.trigger_s, each.longest_epoch_s) for each in seen] == [(3.0, longest_s)] * 2
 
 
 # -- the thread -----------------------------------------------------------------------------------
