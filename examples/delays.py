@@ -70,7 +70,7 @@ def build(job: int, flights: Any, weather: Any, store: Callable[[str], Any]) -> 
     flow = gw.Flow(f"real_job_{job}", num_key_groups=100)
     source = flow.source("flights", flights, event_time="at", max_ahead="36500 days")
     delays = source.map(extract, schema=DELAYS)
-    sums = {"flights": gw.count(), "delay": gw.sum("delay"), "worst": gw.max("delay")}
+    sums: Any = {"flights": gw.count(), "delay": gw.sum("delay"), "worst": gw.max("delay")}
     by_plane = delays.key_by("plane", "year").compute(name="by_plane", **sums)
     flow.sink("by_plane", by_plane, store("by_plane"))
     if job >= 3:
@@ -213,7 +213,7 @@ def invented(count: int, seed: int = 1) -> Data:
     flights = pd.DataFrame(
         {
             "at": hours[0] + minutes,
-            "plane": np.where(planes == 7, None, [f"N{plane}" for plane in planes]),
+            "plane": [None if plane == 7 else f"N{plane}" for plane in planes],
             "carrier": dice.choice(["AA", "DL", "UA"], count),
             "origin": dice.choice(airports, count),
             "dest": dice.choice(["ATL", "BOS", "ORD", "SEA"], count),
@@ -288,7 +288,7 @@ def stored(work: Path, name: str, postgres: str | None) -> pd.DataFrame:
 
     with psycopg.connect(postgres) as connection, connection.cursor() as cursor:
         rows = cursor.execute(f'SELECT * FROM "{name}"').fetchall()
-        return pd.DataFrame(rows, columns=[column.name for column in cursor.description])
+        return pd.DataFrame(rows, columns=[column.name for column in cursor.description or ()])
 
 
 def main() -> None:

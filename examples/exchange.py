@@ -257,7 +257,7 @@ def build(orders: Any, limits: Any, store: Callable[[str], Any]) -> gw.Flow:
         keyed = trades.key_by("stock")
         if event is wash_trade:
             keyed = trades.map(by_pair).key_by("stock", "low", "high")
-        tables = {"limits": above.key_by("stock")} if event is price_alarm else None
+        tables: Any = {"limits": above.key_by("stock")} if event is price_alarm else None
         found = keyed.process(
             event,
             name=event.__name__,
@@ -274,7 +274,8 @@ def build(orders: Any, limits: Any, store: Callable[[str], Any]) -> gw.Flow:
 
 def traded(orders: pa.Table) -> pd.DataFrame:
     """Match all orders; open ones are in a sorted list for each side, the best one last."""
-    trades, open_orders = [], defaultdict(list)
+    trades: list = []
+    open_orders: defaultdict = defaultdict(list)
     for order in orders.to_pylist():
         sign = 1 if order["side"] == "buy" else -1
         own, others = (open_orders[order["stock"], side] for side in (sign, -sign))

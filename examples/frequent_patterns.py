@@ -154,7 +154,7 @@ def build(source: Any, sink: Any, question: Question) -> gw.Flow:
 
 def standing(reports: Iterable[dict]) -> set[str]:
     """Return the patterns that are maximal after all reports."""
-    sums = Counter()
+    sums: Counter = Counter()
     for report in reports:
         sums[report["pattern"]] += report["change"]
     assert set(sums.values()) <= {0, 1}, "a pattern was reported twice in a row"
@@ -167,7 +167,7 @@ def standing(reports: Iterable[dict]) -> set[str]:
 def counted(tweets: Sequence[dict], question: Question) -> set[str]:
     """Return the maximal frequent patterns of the window that ends with the newest tweet."""
     now = max(tweet["at"] for tweet in tweets)
-    counts = Counter()
+    counts: Counter = Counter()
     for tweet in tweets:
         if tweet["at"] + question.window > now:
             counts.update(patterns_of(tweet["text"]))

@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import pyarrow as pa
@@ -28,7 +28,8 @@ WINDOW_S, EVERY_S, GAP_S = 10, 2, 2
 TICK_S = 3  # that the clock is moved on between two epochs
 EXCHANGE = 0.908
 STATES = ("OR", "ID", "CA")
-KINDS = {"bids": 46, "auctions": 3, "persons": 1}  # of 50 events
+Kind = Literal["bids", "auctions", "persons"]
+KINDS: dict[Kind, int] = {"bids": 46, "auctions": 3, "persons": 1}  # of 50 events
 _PLAN = {"start": "2024-01-01T00:00:00+00:00", "paced": False, "events_per_second": 100.0}
 
 
@@ -40,14 +41,14 @@ class House:
     epochs: int
     seed: int
 
-    def source(self, kind: str) -> Any:
+    def source(self, kind: Kind) -> Any:
         """Make the source of one kind of events."""
         rows = self.events // 50 * KINDS[kind]
         share = -(-rows // self.epochs)
         options: dict[str, Any] = {"num_rows": rows, "max_rows_per_epoch": share, **_PLAN}
         return gw.sources.nexmark(kind, seed=self.seed, **options)
 
-    def table(self, kind: str) -> pd.DataFrame:
+    def table(self, kind: Kind) -> pd.DataFrame:
         """Return all events of a kind, with the number of the epoch that reads them."""
         source = self.source(kind)
         source.open(None)
@@ -70,7 +71,7 @@ class Streams:
     def __init__(self, flow: gw.Flow, house: House) -> None:
         self._flow, self._house = flow, house
 
-    def _stream(self, kind: str) -> Any:
+    def _stream(self, kind: Kind) -> Any:
         source = self._house.source(kind)
         return self._flow.source(kind, source, event_time="date_time", max_ahead="36500 days")
 

@@ -53,7 +53,8 @@ def geohash(latitude: np.ndarray, longitude: np.ndarray, letters: int = CELL) ->
         axis, length = (y, bits // 2) if at % 2 else (x, bits - bits // 2)
         code = code << 1 | (axis >> (length - 1 - at // 2) & 1)
     digits = code[:, None] >> np.arange(bits - 5, -1, -5) & 31
-    return np.array(list(LETTERS))[digits].astype(object).sum(axis=1)
+    codes: np.ndarray = np.array(list(LETTERS))[digits].astype(object).sum(axis=1)
+    return codes
 
 
 def locate(edits: pa.Table) -> pa.Table:
@@ -73,7 +74,7 @@ def top_of_cell(key: tuple[str], rows: gw.KeyRows, window: gw.Window) -> Iterato
 
 
 def top_of_all(key: tuple[dt.datetime], rows: gw.KeyRows, _window: gw.Window) -> Iterator[Any]:
-    counts = Counter()
+    counts: Counter = Counter()
     for row in rows:
         counts[row.page] += row.edits
     yield from ((key[0], page, edits) for page, edits in ranked(counts))

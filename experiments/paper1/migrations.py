@@ -103,7 +103,8 @@ def migrations(
             changes.append(size)
     frequency = np.arange(1, _WORDS + 1, dtype=np.float64) ** -_ZIPF[application]
     home = hash_choice(_WORDS, _MAX_TASKS, run.seed) * tasks // _MAX_TASKS
-    load = np.bincount(home, weights=run.rng(2).permutation(frequency), minlength=tasks)
+    weights = run.rng(2).permutation(frequency)
+    load = np.bincount(home, weights=weights, minlength=tasks).astype(np.float64)
     # Counters: one for each word that there is, and in a sliding window also its occurrences.
     words = np.bincount(home, minlength=tasks).astype(np.float64)
     in_window = window_s / 90 * _WORDS / load.sum()

@@ -39,6 +39,8 @@ from godwit.planning.cores.core_assignment import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from godwit.planning.arrays import IndexArray
+
 
 PER_OPERATOR, CORES_OF_MACHINE = 32, 8
 SCHEDULE_S = 1.0
@@ -67,7 +69,7 @@ def schedule(machines: int, steps: int, run: FigureRun, *, naive: bool) -> Itera
     megabytes = np.where(operator == 0, 50.0, np.where(operator <= 6, 300.0, 10.0))
     state = 1e6 * megabytes / min(PER_OPERATOR, machines)
     available = machines * CORES_OF_MACHINE
-    current = np.zeros((machines, executors), np.int64)
+    current: IndexArray = np.zeros((machines, executors), np.int64)
     for step in range(steps + 1):
         rate = rate * np.exp(rng.normal(0, 0.15, executors))
         arrivals = rate / rate.sum() * _BUSY * available * _SERVICE_PER_S
