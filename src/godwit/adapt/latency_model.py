@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.engine.row_limit import longest_epoch_s
 from godwit.planning.cores.core_allocation import QueueingNetwork, allocate_all_cores
 
 if TYPE_CHECKING:
@@ -286,7 +287,7 @@ def modelled_latency_s(situation: ScalingSituation, executors: int, learned: Lea
         took_s = fixed_s + busy * trigger_s
         if took_s > trigger_s:
             took_s = fixed_s / (1 - busy)
-        if took_s > situation.longest_epoch_s:
+        if took_s > longest_epoch_s(situation.longest_epoch_s, fixed_s):
             return math.inf  # so long an epoch does not get all rows that came meanwhile
         return max(took_s, trigger_s) / 2 + took_s
     stations = [s for s in situation.stations.values() if s.arrival_per_s and s.service_per_s]

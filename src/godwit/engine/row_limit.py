@@ -5,11 +5,15 @@ as they are processed, each epoch takes three times as long as the last; and sin
 under one assignment, executors that come meanwhile are of no use until it has ended.  Three such
 epochs after a step, a stream stands still for minutes with idle executors beside it.
 
-The rule: an epoch takes no more rows than were processed of late in a set time.  What is beyond
-waits at the source, where the controller sees it as a backlog.  Throughput is that of the last
-epoch that lasted at least a quarter of that time, in which its fixed part is small, or that the
-limit itself cut short.  So an epoch that was cut and went quickly (executors have come) raises the
-limit at once, and a stream that keeps up is never limited.
+The rule: an epoch takes no more rows than are processed in a set time, beside the part of an epoch
+that takes as long whatever is in it.  What is beyond waits at the source, where the controller sees
+it as a backlog.  How long a row takes is that of the last epoch that lasted at least a quarter of
+that time, or that the limit itself cut short.  So an epoch that was cut and went quickly (executors
+have come) raises the limit at once, and a stream that keeps up is never limited.
+
+The fixed part is told from two epochs in a row of different sizes.  Fewer rows do not make it
+shorter: where it is more than half of the set time, epochs may last twice as long as it does, or
+they would do nothing but that.
 """
 
 from __future__ import annotations
@@ -20,8 +24,28 @@ _TELLING = 0.25
 """Share of the longest time from which on an epoch tells of the throughput."""
 _CUT = 0.9
 """Share of the limit from which on an epoch was cut short by it: sources keep to it roughly."""
-_LEAST = 0.25
-"""An odd epoch, such as one that was repeated after a loss, lowers the limit to this share."""
+_LEAST, _MOST = 0.25, 4.0
+"""An odd epoch, such as one that was repeated after a loss, changes the limit by so much."""
+_APART = 1.8
+"""Factor by which the rows of two epochs differ, at least, that tell the fixed part."""
+_FEW = 8
+"""Rows up to which a larger epoch tells more than a smaller one."""
+_SUSPECT = 0.5
+"""Share of the longest time from which on an epoch that was cut may consist of its fixed part."""
+_REMEMBERED = 32
+"""Epochs, cut by the limit, for which the fixed part is taken to be what it was."""
+_ODD = 0.25
+"""By how much the fixed part may be estimated too low or too high, as a share of an epoch."""
+_PER_ROW = 0.1
+"""Share of an epoch that is for its rows, at least, whatever is taken to be the fixed part."""
+
+
+def longest_epoch_s(limited_s: float, fixed_s: float) -> float:
+    """Return the seconds that epochs last at most that are limited to `limited_s`.
+
+    `fixed_s`: seconds that they take whatever is in them.
+    """
+    return max(limited_s, 2 * fixed_s)
 
 
 class RowLimit:
@@ -29,6 +53,9 @@ class RowLimit:
 
     def __init__(self, longest_s: float) -> None:  # that an epoch is to last
         self._longest_s = longest_s
+        self._fixed_s = 0.0  # of an epoch
+        self._untold = _REMEMBERED  # epochs that were cut since something told it
+        self._last: tuple[int, float] | None = None  # rows and time of the last epoch with rows
         self.rows: int | None = None
         """The limit; ``None`` until an epoch was long enough to tell."""
         self.cut = False
@@ -37,14 +64,38 @@ class RowLimit:
     def record_epoch(self, rows: int | None, took_s: float) -> None:
         """Adjust the limit after an epoch of `rows` rows (``None``: unknown) that took `took_s`."""
         self.cut = self.rows is not None and (rows or 0) >= _CUT * self.rows
-        if not rows or took_s <= 0:
+        if not rows or took_s <= 0 or math.isinf(self._longest_s):
             return
+        self._learn_fixed(rows, took_s)
         if not self.cut and took_s < _TELLING * self._longest_s:
             return
-        limit = rows * self._longest_s / took_s
+        fixed_s = self._fixed_s
+        per_row_s = max(took_s - fixed_s, _PER_ROW * took_s) / rows
+        most = 2 if took_s > self._longest_s else _MOST
+        limit = (longest_epoch_s(self._longest_s, fixed_s) - fixed_s) / per_row_s
+        limit = min(limit, most * rows)
+        self._untold += self.cut
+        if self._untold > _REMEMBERED and took_s > _SUSPECT * self._longest_s:
+            # A smaller epoch will tell, if it is shorter; of a few rows, a larger one.
+            limit = min(limit, rows / 2) if rows > _FEW else _MOST * rows
         if self.rows is not None:
             limit = max(limit, _LEAST * self.rows)
         self.rows = max(1, math.ceil(limit))
+
+    def _learn_fixed(self, rows: int, took_s: float) -> None:
+        """Estimate the fixed part of an epoch, if this one has many more or fewer rows.
+
+        More or fewer than the last: earlier ones ran on other executors, perhaps.
+        """
+        self._fixed_s = min(self._fixed_s, took_s)
+        (before, before_s), self._last = self._last or (rows, took_s), (rows, took_s)
+        if max(rows, before) < _APART * min(rows, before):
+            return
+        per_row_s = (took_s - before_s) / (rows - before)
+        least_s, fixed_s = min(took_s, before_s), took_s - per_row_s * rows
+        # Far from what can be, one was held up, or executors have come or gone.
+        if -_ODD * least_s <= fixed_s <= (1 + _ODD) * least_s:
+            self._fixed_s, self._untold = min(max(fixed_s, 0.0), least_s), 0
 
     def per_source(self, sources: int) -> int | None:
         """Return the limit of rows for each of `sources` sources; ``None``: no limit."""

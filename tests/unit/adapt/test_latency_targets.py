@@ -70,8 +70,7 @@ def play(
         rate=Rate(rows_per_s=rows_per_s, noise=0.05, surges=surges),
         keys=keys or Keys(number=1000, zipf=0.3),
         duration_s=seconds,
-        costs=COSTS,
-        **changed,
+        **({"costs": COSTS} | changed),
     )
     return Simulation(scenario, seed=3, control=controlled_by(control_of(**settings))).run()
 
@@ -174,6 +173,15 @@ def test_where_a_budget_fills_executors_slowly_no_more_are_asked_for_meanwhile()
     assert sum(event.moves for event in history.of_kind(events.RebalancingStarted)) > 40
     (refused,) = history.of_kind(events.ScalingRefused)
     assert "leaves an executor with less than half of the mean load" in refused.reason
+
+
+def test_a_stream_runs_whose_epochs_take_longer_than_their_limit_whatever_is_in_them() -> None:
+    """Fewer rows make them no shorter, so two executors go on with half of their time for rows."""
+    costs = replace(COSTS, fixed_ms=2500)
+    history = play(6.0, rows_per_s=500, longest_epoch_s=2.0, costs=costs, seconds=120)
+    assert not history.of_kind(*DECIDED)
+    assert history.between(60, 120).delays().mean_s < 6.0
+    assert history.epochs[-1].lag_rows < 2000  # of one epoch
 
 
 def test_a_target_that_nothing_meets_ends_at_the_knee_with_one_decision() -> None:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from godwit.engine.row_limit import RowLimit
+from hypothesis import given
+from hypothesis import strategies as st
+
+from godwit.engine.row_limit import RowLimit, longest_epoch_s
 
 
-def lengths(capacity_per_s: float, rate_per_s: float, *, limited: bool, epochs: int) -> list[float]:
-    """Lengths of epochs that follow each other at once, with a fixed part of 0.2 s."""
-    limit, took_s, waiting, seen = RowLimit(5.0), 1.5, 0.0, []
+def lengths(
+    capacity_per_s: float,
+    rate_per_s: float,
+    *,
+    limited: bool,
+    epochs: int,
+    fixed_s: float = 0.2,
+    first_s: float = 1.5,
+) -> list[float]:
+    """Lengths of epochs that follow each other at once.
+
+    `fixed_s`: part of each; `first_s`: time from which the first has its rows.
+    """
+    limit, took_s, waiting, seen = RowLimit(5.0), first_s, 0.0, []
     for _ in range(epochs):
         waiting += rate_per_s * took_s
         most = limit.rows if limited else None
         rows = int(waiting if most is None else min(waiting, most))
         waiting -= rows
-        took_s = 0.2 + rows / capacity_per_s
+        took_s = fixed_s + rows / capacity_per_s
         limit.record_epoch(rows, took_s)
         seen.append(took_s)
     return seen
@@ -24,7 +38,32 @@ def test_epochs_of_an_overloaded_stream_last_no_longer_than_they_may() -> None:
     grown, *rest = lengths(1000, 4000, limited=True, epochs=12)
     assert grown < 7
     assert max(rest) <= 5.3
-    assert min(rest) > 4  # and they are as long as they may be, so little is lost by it
+    # And they are as long as they may be, so little is lost by it, but for one that tells their
+    # fixed part.
+    assert sum(each < 4 for each in rest) == 1
+
+
+@given(
+    fixed_s=st.floats(0, 20),
+    capacity_per_s=st.floats(50, 1e6),
+    overload=st.floats(1.5, 20),
+    first_s=st.floats(0.02, 100),
+)
+def test_half_of_an_epoch_is_for_its_rows_however_long_its_fixed_part_is(
+    fixed_s: float, capacity_per_s: float, overload: float, first_s: float
+) -> None:
+    longest_s = longest_epoch_s(5.0, fixed_s)
+    assert longest_s == max(5.0, 2 * fixed_s)
+    seen = lengths(
+        capacity_per_s,
+        overload * capacity_per_s,
+        limited=True,
+        epochs=100,
+        fixed_s=fixed_s,
+        first_s=first_s,
+    )
+    assert max(seen[-10:]) <= 1.05 * longest_s + 2 / capacity_per_s
+    assert min(seen[-10:]) >= 0.9 * longest_s - 2 / capacity_per_s
 
 
 def test_a_stream_that_keeps_up_is_not_limited_whatever_a_burst_brings() -> None:
@@ -68,3 +107,16 @@ def test_several_sources_share_it() -> None:
     assert (limit.per_source(0), limit.per_source(3)) == (900, 300)
     limit.record_epoch(1, 5000.0)
     assert limit.per_source(1000) == 1
+
+
+def test_a_fixed_part_that_was_told_wrong_is_told_again() -> None:
+    """Else each epoch would have a few rows less than the one before, for ever."""
+    limit = RowLimit(2.0)
+    for rows, took_s in ((100, 2.6), (300, 7.8)):  # the second was held up
+        limit.record_epoch(rows, took_s)
+    seen = []
+    for _ in range(80):
+        seen.append(limit.rows or 0)
+        limit.record_epoch(limit.rows, 2.5 + seen[-1] / 1000)
+    assert min(seen) < 50
+    assert 2400 < seen[-1] < 2600  # as long for the rows as for the rest
