@@ -490,8 +490,9 @@ class Control:
     def longest_epoch_s(self, trigger_s: float) -> float | None:
         """Return the time in seconds that an epoch over Godwit's own sources should take at most.
 
-        Such an epoch reads no more rows than were recently processed in that time, because new
-        executors get work only from the next epoch on.
+        Such an epoch reads no more rows than are processed in that time, because new executors get
+        work only from the next epoch on. Where an epoch takes more than half of that time whatever
+        it reads, it may take twice as long as that.
 
         Parameters
         ----------

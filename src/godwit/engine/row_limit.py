@@ -14,11 +14,19 @@ have come) raises the limit at once, and a stream that keeps up is never limited
 The fixed part is told from two epochs in a row of different sizes.  Fewer rows do not make it
 shorter: where it is more than half of the set time, epochs may last twice as long as it does, or
 they would do nothing but that.
+
+Several sources share the limit: each may give an even share, or the share that it had in the last
+epoch, if that is more.  So a busy source among idle ones soon has all of it; and where others
+become busy too, one epoch or two are longer than they should be, at most twice as long.
 """
 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
 
 _TELLING = 0.25
 """Share of the longest time from which on an epoch tells of the throughput."""
@@ -53,6 +61,7 @@ class RowLimit:
 
     def __init__(self, longest_s: float) -> None:  # that an epoch is to last
         self._longest_s = longest_s
+        self._shares: Mapping[str, float] = {}  # source → its share of the last epoch's rows
         self._fixed_s = 0.0  # of an epoch
         self._untold = _REMEMBERED  # epochs that were cut since something told it
         self._last: tuple[int, float] | None = None  # rows and time of the last epoch with rows
@@ -61,11 +70,17 @@ class RowLimit:
         self.cut = False
         """True if the limit cut the last epoch short: the next one need not wait for a trigger."""
 
-    def record_epoch(self, rows: int | None, took_s: float) -> None:
-        """Adjust the limit after an epoch of `rows` rows (``None``: unknown) that took `took_s`."""
-        self.cut = self.rows is not None and (rows or 0) >= _CUT * self.rows
+    def record_epoch(self, rows_of: Mapping[str, int] | None, took_s: float) -> None:
+        """Adjust the limit after an epoch that took `took_s`.
+
+        `rows_of`: source → its rows in that epoch, for every source; ``None``: unknown.
+        """
+        rows_of = rows_of or {}
+        limits, rows = self.per_source(rows_of) or {}, sum(rows_of.values())
+        self.cut = any(rows_of[source] >= _CUT * most for source, most in limits.items())
         if not rows or took_s <= 0 or math.isinf(self._longest_s):
             return
+        self._shares = {source: count / rows for source, count in rows_of.items()}
         self._learn_fixed(rows, took_s)
         if not self.cut and took_s < _TELLING * self._longest_s:
             return
@@ -97,6 +112,10 @@ class RowLimit:
         if -_ODD * least_s <= fixed_s <= (1 + _ODD) * least_s:
             self._fixed_s, self._untold = min(max(fixed_s, 0.0), least_s), 0
 
-    def per_source(self, sources: int) -> int | None:
-        """Return the limit of rows for each of `sources` sources; ``None``: no limit."""
-        return None if self.rows is None else max(1, self.rows // max(sources, 1))
+    def per_source(self, sources: Collection[str]) -> dict[str, int] | None:
+        """Return the limit of rows of each of `sources`; ``None``: no limit."""
+        if self.rows is None:
+            return None
+        even = 1 / max(len(sources), 1)
+        shares = {source: max(self._shares.get(source, 0.0), even) for source in sources}
+        return {source: max(1, int(share * self.rows)) for source, share in shares.items()}

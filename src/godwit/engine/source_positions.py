@@ -280,11 +280,15 @@ class SourcePositions:
         return self._committed.issuperset(self._opened)
 
     def plan(
-        self, parallelism: int, *, limit: int | None = None, everything: bool = False
+        self,
+        parallelism: int,
+        *,
+        limits: Mapping[str, int] | None = None,
+        everything: bool = False,
     ) -> SourceBatch[Any] | None:
         """Return the next batch of source rows; ``None`` if there are none.
 
-        `parallelism`: approximate number of splits per source. `limit`: maximum rows of each
+        `parallelism`: approximate number of splits per source. `limits`: maximum rows of each
         source, as exactly as it can keep it. `everything`: ignore the sources' own limits. Planning
         again without a commit in between gives the same rows, or more. The first batch of a source
         may have no rows, since its first position has to be committed.
@@ -297,6 +301,7 @@ class SourcePositions:
                 continue
             begin, until = self._position(name), copy.deepcopy(self._until.get(name))
             with self._calling(name, "latest", "could not say how far it may be read"):
+                limit = None if limits is None else limits.get(name)
                 end = whole[name] if whole else source.latest(begin, limit=limit, until=until)
             end = self._new_end(name, end)
             if end is None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from godwit.engine.row_limit import RowLimit, longest_epoch_s
+
+
+def record(limit: RowLimit, rows: int | None, took_s: float) -> None:
+    """Record an epoch of a stream with one source."""
+    limit.record_epoch(None if rows is None else {"a": rows}, took_s)
 
 
 def lengths(
@@ -28,7 +34,7 @@ def lengths(
         rows = int(waiting if most is None else min(waiting, most))
         waiting -= rows
         took_s = fixed_s + rows / capacity_per_s
-        limit.record_epoch(rows, took_s)
+        record(limit, rows, took_s)
         seen.append(took_s)
     return seen
 
@@ -69,54 +75,79 @@ def test_half_of_an_epoch_is_for_its_rows_however_long_its_fixed_part_is(
 def test_a_stream_that_keeps_up_is_not_limited_whatever_a_burst_brings() -> None:
     limit = RowLimit(10.0)
     for rows in (1, 100, 5000):
-        limit.record_epoch(rows, 0.3)
+        record(limit, rows, 0.3)
     assert limit.rows is None
 
 
 def test_executors_that_came_raise_the_limit_within_a_few_epochs() -> None:
     limit = RowLimit(5.0)
-    limit.record_epoch(20_000, 20.0)
+    record(limit, 20_000, 20.0)
     assert limit.rows == 5000
     for _ in range(4):  # twenty times as fast since
-        limit.record_epoch(limit.rows, 0.1 + limit.rows / 20_000)
+        record(limit, limit.rows, 0.1 + limit.rows / 20_000)
     assert limit.rows > 80_000
 
 
 def test_it_says_of_an_epoch_that_it_was_cut_short() -> None:
     limit, cut = RowLimit(5.0), []
     for rows, took_s in ((20_000, 20.0), (4999, 1.0), (100, 0.2), (0, 0.1)):
-        limit.record_epoch(rows, took_s)
+        record(limit, rows, took_s)
         cut.append(limit.cut)
     assert cut == [False, True, False, False]
 
 
 def test_one_odd_epoch_lowers_it_by_so_much_and_no_more() -> None:
     limit = RowLimit(5.0)
-    limit.record_epoch(20_000, 5.0)
-    limit.record_epoch(100, 40.0)
+    record(limit, 20_000, 5.0)
+    record(limit, 100, 40.0)
     assert limit.rows == 5000
-    limit.record_epoch(None, 40.0)
-    limit.record_epoch(0, 40.0)
+    record(limit, None, 40.0)
+    record(limit, 0, 40.0)
     assert limit.rows == 5000
 
 
 def test_several_sources_share_it() -> None:
     limit = RowLimit(5.0)
-    assert limit.per_source(3) is None
-    limit.record_epoch(900, 5.0)
-    assert (limit.per_source(0), limit.per_source(3)) == (900, 300)
-    limit.record_epoch(1, 5000.0)
-    assert limit.per_source(1000) == 1
+    assert limit.per_source(("a", "b", "c")) is None
+    limit.record_epoch({"a": 300, "b": 300, "c": 300}, 5.0)
+    assert limit.per_source(("a", "b", "c")) == {"a": 300, "b": 300, "c": 300}
+    assert limit.per_source(()) == {}
+    limit.record_epoch({"a": 1, "b": 0, "c": 0}, 5000.0)
+    assert set((limit.per_source(tuple(map(str, range(1000)))) or {}).values()) == {1}
+
+
+def test_a_busy_source_has_all_of_it_beside_idle_ones() -> None:
+    """It had a third of it, and each epoch waited for the trigger as if it was not cut short."""
+    limit, busy = RowLimit(5.0), 100_000  # that wait in a source, 1,000 of which take a second
+    given: list[int] = []
+    for _ in range(6):
+        most = (limit.per_source(("a", "b", "c")) or {"a": 20_000})["a"]
+        given.append(min(busy, most))
+        limit.record_epoch({"a": given[-1], "b": 10, "c": 0}, 0.2 + (given[-1] + 10) / 1000)
+    assert given[-1] == pytest.approx(4800, rel=0.02)
+    assert limit.cut
+
+
+def test_sources_that_become_busy_together_share_it_evenly_after_an_epoch_or_two() -> None:
+    limit, took = RowLimit(5.0), []
+    limit.record_epoch({"a": 20_000, "b": 0}, 20.2)
+    for _ in range(8):
+        rows = limit.per_source(("a", "b")) or {}
+        took.append(0.2 + sum(rows.values()) / 1000)
+        limit.record_epoch(rows, took[-1])
+    assert max(took) < 10.2
+    assert max(took[3:]) < 5.5
+    assert rows["a"] == pytest.approx(rows["b"], rel=0.1)
 
 
 def test_a_fixed_part_that_was_told_wrong_is_told_again() -> None:
     """Else each epoch would have a few rows less than the one before, for ever."""
     limit = RowLimit(2.0)
     for rows, took_s in ((100, 2.6), (300, 7.8)):  # the second was held up
-        limit.record_epoch(rows, took_s)
+        record(limit, rows, took_s)
     seen = []
     for _ in range(80):
         seen.append(limit.rows or 0)
-        limit.record_epoch(limit.rows, 2.5 + seen[-1] / 1000)
+        record(limit, limit.rows, 2.5 + seen[-1] / 1000)
     assert min(seen) < 50
     assert 2400 < seen[-1] < 2600  # as long for the rows as for the rest

@@ -201,7 +201,8 @@ class LocalRun:
 
         `limit`: maximum rows of each source. Returns ``None`` if there are no rows.
         """
-        planned = self.sources.plan(self._num_lanes, limit=limit)
+        limits = None if limit is None else dict.fromkeys(self.sources.sources, limit)
+        planned = self.sources.plan(self._num_lanes, limits=limits)
         if rows is not None:
             planned = self.sources.with_test_rows(planned)
         if planned is None:

@@ -280,7 +280,7 @@ class Simulation:
         self._committed, batch = work.epoch, work.batch
         if batch.number is not None:
             self._offered, self._taken, self._batches = None, batch.last, self._batches + 1
-            self._limit.record_epoch(batch.rows, work.took_s)
+            self._limit.record_epoch({"rows": batch.rows}, work.took_s)
             if self._limit.cut:
                 self._next_trigger_s = min(self._next_trigger_s, self._now_s)
         self._outcome, self._left = self.flow.commit(work)

@@ -278,8 +278,8 @@ class SourceLoop(EpochDriver):
             return self._run_round(due=False)
         began_s = time.monotonic()
         once = is_once(self._trigger)
-        limit, after = self._limit.per_source(len(self._positions.sources)), self._run.log.latest
-        plan = partial(self._positions.plan, num_tasks(self._run), limit=limit, everything=once)
+        limits, after = self._limit.per_source(self._positions.sources), self._run.log.latest
+        plan = partial(self._positions.plan, num_tasks(self._run), limits=limits, everything=once)
         asked_us, planned = now_us(), plan()
         if planned is not None and has_few_rows(planned) and self._run.cluster.prepare_lanes():
             # Rows that have arrived while the lanes started are among those of the epoch.
@@ -339,7 +339,7 @@ class SourceLoop(EpochDriver):
         if outdated:
             return False
         ended_s = time.monotonic()
-        self._limit.record_epoch(planned.split_rows, ended_s - began_s)
+        self._limit.record_epoch(planned.rows_of_sources, ended_s - began_s)
         if self._limit.cut:
             self._pace.poll_at_once()
         self._positions.committed(planned.ref)

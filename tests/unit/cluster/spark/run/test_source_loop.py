@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,7 +24,7 @@ from godwit.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from godwit.engine.cluster import SourceBatch
     from godwit.sources import MemorySource, Position
@@ -94,10 +96,12 @@ class Story:
         trigger: Mapping[str, object] | None = None,
         source: MemorySource | None = None,
         longest_s: float | None = None,
+        others: Iterable[str] = (),  # sources that have no rows
     ) -> None:
         self.run = Run()
         self.source = gw.sources.memory("k string") if source is None else source
-        self.positions = SourcePositions({"rows": self.source}, RecordedSources())
+        idle = {name: gw.sources.memory("k string") for name in others}
+        self.positions = SourcePositions({"rows": self.source, **idle}, RecordedSources())
         self.positions.open()
         self.finished = threading.Event()
         rows = SimpleNamespace(positions=self.positions)
@@ -190,15 +194,30 @@ def test_whoever_waits_goes_on_although_rows_come_without_an_end() -> None:
     story.end()
 
 
-def test_an_epoch_takes_no_more_rows_than_were_processed_of_late_in_the_longest_time() -> None:
-    story = Story(longest_s=1e-9)  # whatever an epoch takes, it is too long
+@pytest.mark.parametrize("others", [(), ("idle", "idle too")])
+def test_an_epoch_takes_no_more_rows_than_are_processed_in_the_longest_time(
+    monkeypatch: pytest.MonkeyPatch, others: tuple[str, ...]
+) -> None:
+    """Every row takes 10 ms and an epoch 100 ms besides; idle sources take no part of it."""
+    story, looks, began_s = Story(longest_s=0.5, others=others), itertools.count(), time.monotonic()
+
+    def now_s() -> float:
+        epochs = [count or 0 for count in story.run.epochs]
+        return began_s + 0.1 * len(epochs) + 0.01 * sum(epochs) + 1e-3 * next(looks)
+
+    monkeypatch.setattr(source_loop, "time", SimpleNamespace(monotonic=now_s))
     story.source.add(rows(64))
     loop = story.begin()
     loop.process_all_available()
-    story.source.add(rows(64))
+    story.source.add(rows(200))
     loop.process_all_available()
-    assert story.run.epochs == [64, *[1] * 64]
-    assert story.positions.positions == {"rows": 128}
+    first, second, probe, *rest, _last = story.run.epochs
+    assert first == 64
+    assert second == pytest.approx(43, abs=2)
+    assert probe == pytest.approx(22, abs=2)  # tells the fixed part
+    assert rest == pytest.approx([40] * len(rest), abs=2)
+    assert len(rest) >= 2
+    assert sum(story.run.epochs) == 264
     story.end()
 
 
