@@ -92,16 +92,6 @@ class SourceBatch(Generic[_RowsT_co]):
         return _sum_if_known(numbered.split.rows for numbered in self.splits)
 
     @property
-    def rows_of_sources(self) -> dict[str, int] | None:
-        """Own source → number of rows in its splits; ``None`` as for `split_rows`."""
-        rows = dict.fromkeys(self.ref.positions, 0)
-        for numbered in self.splits:
-            if numbered.split.rows is None:
-                return None
-            rows[numbered.source] = rows.get(numbered.source, 0) + numbered.split.rows
-        return rows
-
-    @property
     def split_bytes(self) -> int | None:
         """Approximate stored size of the splits, in bytes; ``None`` if it is not known."""
         return _sum_if_known(numbered.split.size_bytes for numbered in self.splits)

@@ -70,17 +70,18 @@ class RowLimit:
         self.cut = False
         """True if the limit cut the last epoch short: the next one need not wait for a trigger."""
 
-    def record_epoch(self, rows_of: Mapping[str, int] | None, took_s: float) -> None:
+    def record_epoch(self, rows_of: Mapping[str, int | None], took_s: float) -> None:
         """Adjust the limit after an epoch that took `took_s`.
 
-        `rows_of`: source → its rows in that epoch, for every source; ``None``: unknown.
+        `rows_of`: every source → its rows in that epoch; ``None``: not known.
         """
-        rows_of = rows_of or {}
-        limits, rows = self.per_source(rows_of) or {}, sum(rows_of.values())
-        self.cut = any(rows_of[source] >= _CUT * most for source, most in limits.items())
-        if not rows or took_s <= 0 or math.isinf(self._longest_s):
+        counts = {source: count for source, count in rows_of.items() if count is not None}
+        limits = self.per_source(rows_of) or {}
+        self.cut = any(counts.get(source, 0) >= _CUT * most for source, most in limits.items())
+        rows = sum(counts.values())
+        if not rows or len(counts) < len(rows_of) or took_s <= 0 or math.isinf(self._longest_s):
             return
-        self._shares = {source: count / rows for source, count in rows_of.items()}
+        self._shares = {source: count / rows for source, count in counts.items()}
         self._learn_fixed(rows, took_s)
         if not self.cut and took_s < _TELLING * self._longest_s:
             return

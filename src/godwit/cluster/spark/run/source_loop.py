@@ -339,7 +339,8 @@ class SourceLoop(EpochDriver):
         if outdated:
             return False
         ended_s = time.monotonic()
-        self._limit.record_epoch(planned.rows_of_sources, ended_s - began_s)
+        rows_of = {name: planned.rows_of(name) for name in self._positions.sources}
+        self._limit.record_epoch(rows_of, ended_s - began_s)
         if self._limit.cut:
             self._pace.poll_at_once()
         self._positions.committed(planned.ref)
