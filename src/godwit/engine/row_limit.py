@@ -11,7 +11,7 @@ it as a backlog.  How long a row takes is that of the last epoch that lasted at 
 that time, or that the limit itself cut short.  So an epoch that was cut and went quickly (executors
 have come) raises the limit at once, and a stream that keeps up is never limited.
 
-The fixed part is told from two epochs in a row of different sizes.  Fewer rows do not make it
+The fixed part is told from two of the last epochs of different sizes.  Fewer rows do not make it
 shorter: where it is more than half of the set time, epochs may last twice as long as it does, or
 they would do nothing but that.
 
@@ -23,6 +23,7 @@ become busy too, one epoch or two are longer than they should be, at most twice 
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ _SUSPECT = 0.5
 """Share of the longest time from which on an epoch that was cut may consist of its fixed part."""
 _REMEMBERED = 32
 """Epochs, cut by the limit, for which the fixed part is taken to be what it was."""
+_COMPARED = 4
+"""Epochs with one of which the next is compared to tell the fixed part."""
 _ODD = 0.25
 """By how much the fixed part may be estimated too low or too high, as a share of an epoch."""
 _PER_ROW = 0.1
@@ -64,7 +67,8 @@ class RowLimit:
         self._shares: Mapping[str, float] = {}  # source → its share of the last epoch's rows
         self._fixed_s = 0.0  # of an epoch
         self._untold = _REMEMBERED  # epochs that were cut since something told it
-        self._last: tuple[int, float] | None = None  # rows and time of the last epoch with rows
+        # rows and time of the last epochs with rows
+        self._recent: deque[tuple[int, float]] = deque(maxlen=_COMPARED)
         self.rows: int | None = None
         """The limit; ``None`` until an epoch was long enough to tell."""
         self.cut = False
@@ -89,29 +93,39 @@ class RowLimit:
         per_row_s = max(took_s - fixed_s, _PER_ROW * took_s) / rows
         most = 2 if took_s > self._longest_s else _MOST
         limit = (longest_epoch_s(self._longest_s, fixed_s) - fixed_s) / per_row_s
-        limit = min(limit, most * rows)
+        # Of a limit that one of several sources has used up, the others have left something.
+        limit = min(limit, most * max(rows, self.rows or 0 if self.cut else 0))
         self._untold += self.cut
         if self._untold > _REMEMBERED and took_s > _SUSPECT * self._longest_s:
             # A smaller epoch will tell, if it is shorter; of a few rows, a larger one.
             limit = min(limit, rows / 2) if rows > _FEW else _MOST * rows
         if self.rows is not None:
-            limit = max(limit, _LEAST * self.rows)
+            in_time = took_s <= longest_epoch_s(self._longest_s, fixed_s)
+            limit = max(limit, (1 if in_time and not self.cut else _LEAST) * self.rows)
         self.rows = max(1, math.ceil(limit))
 
     def _learn_fixed(self, rows: int, took_s: float) -> None:
-        """Estimate the fixed part of an epoch, if this one has many more or fewer rows.
+        """Estimate the fixed part of an epoch, if this one and another differ much in their rows.
 
-        More or fewer than the last: earlier ones ran on other executors, perhaps.
+        The other is one of the last few: earlier ones ran on other executors, perhaps.
         """
         self._fixed_s = min(self._fixed_s, took_s)
-        (before, before_s), self._last = self._last or (rows, took_s), (rows, took_s)
+        before, before_s = max(
+            self._recent,
+            key=lambda epoch: max(rows, epoch[0]) / min(rows, epoch[0]),
+            default=(rows, took_s),
+        )
+        self._recent.append((rows, took_s))
         if max(rows, before) < _APART * min(rows, before):
             return
         per_row_s = (took_s - before_s) / (rows - before)
         least_s, fixed_s = min(took_s, before_s), took_s - per_row_s * rows
         # Far from what can be, one was held up, or executors have come or gone.
         if -_ODD * least_s <= fixed_s <= (1 + _ODD) * least_s:
-            self._fixed_s, self._untold = min(max(fixed_s, 0.0), least_s), 0
+            told_s = min(max(fixed_s, 0.0), least_s)
+            known = self._untold < _REMEMBERED
+            self._fixed_s = (self._fixed_s + told_s) / 2 if known else told_s
+            self._untold = 0
 
     def per_source(self, sources: Collection[str]) -> dict[str, int] | None:
         """Return the limit of rows of each of `sources`; ``None``: no limit."""

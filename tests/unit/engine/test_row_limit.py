@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -153,3 +154,36 @@ def test_a_fixed_part_that_was_told_wrong_is_told_again() -> None:
         record(limit, limit.rows, 2.5 + seen[-1] / 1000)
     assert min(seen) < 50
     assert 2400 < seen[-1] < 2600  # as long for the rows as for the rest
+
+
+@pytest.mark.parametrize("fixed_s", [2.6, 6.0, 12.0])
+def test_noise_makes_epochs_of_a_long_fixed_part_no_smaller_for_long(fixed_s: float) -> None:
+    dice, limit, rows, took = np.random.default_rng(2), RowLimit(5.0), [], []
+    record(limit, 20_000, 20 + fixed_s)
+    for noise in np.exp(dice.normal(0, 0.15, 400)):
+        rows.append(limit.rows or 0)
+        took.append((fixed_s + rows[-1] / 1000) * noise)
+        record(limit, rows[-1], took[-1])
+    for_rows = 1 - fixed_s / longest_epoch_s(5.0, fixed_s)
+    assert sum(rows) / sum(took) / 1000 > 0.9 * for_rows
+    assert min(rows) > 100
+
+
+def test_a_quiet_stream_is_not_limited_to_the_few_rows_that_it_has() -> None:
+    limit = RowLimit(5.0)
+    record(limit, 20_000, 22.0)
+    before = limit.rows
+    for _ in range(10):
+        record(limit, 10, 1.3)  # a long fixed part, and time to spare
+    assert limit.rows == before
+
+
+def test_sources_that_take_turns_do_not_lower_the_limit() -> None:
+    limit, names = RowLimit(5.0), [f"s{n}" for n in range(10)]
+    record(limit, 5000, 5.0)
+    for turn in range(40):
+        most = limit.per_source(names) or {}
+        rows = {name: most[name] if name == names[turn % 10] else 0 for name in names}
+        limit.record_epoch({**rows}, 0.2 + sum(rows.values()) / 1000)
+    assert limit.rows is not None
+    assert limit.rows >= 4000
