@@ -87,22 +87,26 @@ class RowLimit:
             return
         self._shares = {source: count / rows for source, count in counts.items()}
         self._learn_fixed(rows, took_s)
-        if not self.cut and took_s < _TELLING * self._longest_s:
-            return
+        if self.cut or took_s >= _TELLING * self._longest_s:
+            self.rows = max(1, math.ceil(self._next_limit(rows, took_s)))
+
+    def _next_limit(self, rows: int, took_s: float) -> float:
+        """Return the limit after an epoch that tells how long rows take."""
         fixed_s = self._fixed_s
+        longest_s = longest_epoch_s(self._longest_s, fixed_s)
         per_row_s = max(took_s - fixed_s, _PER_ROW * took_s) / rows
         most = 2 if took_s > self._longest_s else _MOST
-        limit = (longest_epoch_s(self._longest_s, fixed_s) - fixed_s) / per_row_s
         # Of a limit that one of several sources has used up, the others have left something.
-        limit = min(limit, most * max(rows, self.rows or 0 if self.cut else 0))
+        counted = max(rows, self.rows or 0 if self.cut else 0)
+        limit = min((longest_s - fixed_s) / per_row_s, most * counted)
         self._untold += self.cut
         if self._untold > _REMEMBERED and took_s > _SUSPECT * self._longest_s:
             # A smaller epoch will tell, if it is shorter; of a few rows, a larger one.
             limit = min(limit, rows / 2) if rows > _FEW else _MOST * rows
-        if self.rows is not None:
-            in_time = took_s <= longest_epoch_s(self._longest_s, fixed_s)
-            limit = max(limit, (1 if in_time and not self.cut else _LEAST) * self.rows)
-        self.rows = max(1, math.ceil(limit))
+        if self.rows is None:
+            return limit
+        has_time = not self.cut and took_s <= longest_s
+        return max(limit, (1 if has_time else _LEAST) * self.rows)
 
     def _learn_fixed(self, rows: int, took_s: float) -> None:
         """Estimate the fixed part of an epoch, if this one and another differ much in their rows.

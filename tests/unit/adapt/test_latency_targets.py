@@ -184,6 +184,16 @@ def test_a_stream_runs_whose_epochs_take_longer_than_their_limit_whatever_is_in_
     assert history.epochs[-1].lag_rows < 2000  # of one epoch
 
 
+def test_nobody_goes_whose_rows_have_no_room_in_epochs_that_may_not_be_longer() -> None:
+    """Two would meet the target in epochs of 4 s, which have the rows of 2 s."""
+    costs = replace(COSTS, fixed_ms=900)
+    history = play(
+        30.0, executors=4, rows_per_s=1480, longest_epoch_s=2.0, costs=costs, seconds=160
+    )
+    assert scaled(history) == [(4, 3)]
+    assert history.between(100, 160).delays().mean_s < 4.0
+
+
 def test_a_target_that_nothing_meets_ends_at_the_knee_with_one_decision() -> None:
     history = play(0.05, executors=4, rows_per_s=1440, max_executors=64)
     assert len(scaled(history)) <= 1
@@ -254,15 +264,3 @@ def test_a_step_takes_two_decisions_at_most_to_the_fewest_executors_or_one_more(
     assert step.fewest is not None
     assert 0 <= step.executors - step.fewest <= 1
     assert 1 <= step.decisions <= 2
-
-
-def test_what_was_too_many_is_corrected_to_no_fewer_than_have_room_in_an_epoch() -> None:
-    """By latency alone fewer would do, in epochs longer than their limit of rows lets them be."""
-    stream = steps.draw(6319)
-    step = steps.play(stream)
-    longest_s = stream.scenario.longest_epoch_s
-    assert longest_s is not None
-    assert 1.5 * longest_s < stream.target_s
-    assert step.met
-    assert step.fewest is not None
-    assert 0 <= step.executors - step.fewest <= 1
