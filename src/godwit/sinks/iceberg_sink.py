@@ -30,6 +30,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
 from godwit.model.secrets import Secrets, shown_uri
+from godwit.sinks.commit_retries import CommitRetries
 from godwit.sinks.parquet_files import file_row_check
 from godwit.sinks.rows import (
     check_mode,
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
     from godwit.plan.staging import RowCheck
     from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
 
-_ATTEMPTS: Final = 10  # of several writers, one wins each time
 _PROPERTY: Final = "godwit"
 
 
@@ -250,8 +250,10 @@ class IcebergSink(TargetSink):
             "It is in the table whole or not at all; mend the cause and start the query again.",
             epoch=output.epoch,
         ):
-            for attempt in range(_ATTEMPTS):
+            retries = CommitRetries(self._retry_policy)
+            while True:
                 table = self._catalog.load_table(self._table_name)
+                retries.begin(table.last_sequence_number, _last_writer(table.metadata))
                 if self._has_epoch(table.metadata, output.epoch):
                     return
                 if self._merge_keys:  # rows are written anew, without columns that others added
@@ -262,9 +264,9 @@ class IcebergSink(TargetSink):
                     self._commit_rows(table, rows, output.point, complete=complete)
                 except _EpochIsThereError:
                     self._last = output.point
-                except (CommitFailedException, ValidationException):
-                    if attempt == _ATTEMPTS - 1:
-                        raise
+                except (CommitFailedException, ValidationException) as error:
+                    if not retries.wait_after_conflict():
+                        raise self._conflict_error(output.epoch, retries) from error
                     continue
                 return
 
@@ -444,6 +446,17 @@ def _ancestors(metadata: TableMetadata) -> Iterator[Snapshot]:
         yield snapshot
         parent = snapshot.parent_snapshot_id
         snapshot = None if parent is None else metadata.snapshot_by_id(parent)
+
+
+def _last_writer(metadata: TableMetadata) -> str:
+    """Return what made the table's current snapshot, as text for errors."""
+    snapshot = metadata.current_snapshot()
+    summary = None if snapshot is None else snapshot.summary
+    if summary is None:
+        return ""
+    facts = summary.additional_properties
+    by = "another Godwit query" if _PROPERTY in facts else facts.get("engine-name")
+    return f"{summary.operation.value} by {by}" if by else f"{summary.operation.value}"
 
 
 def _is_first(snapshot: Snapshot) -> bool:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.errors import SinkError
+from godwit.sinks.commit_retries import RetryPolicy
 from godwit.sinks.rows import upsert_keys
 from godwit.sinks.sink import Sink, SinkContext
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from godwit.model.secrets import Secrets
+    from godwit.sinks.commit_retries import CommitRetries
     from godwit.sinks.sink import CommittedEpochs
 
 
@@ -39,6 +41,7 @@ class TargetSink(Sink):
         self._place = place  # where rows go, for errors: ``path=`` or ``table=``
         self._secrets = secrets
         self._rejects = checked_rejects(rejects)
+        self._retry_policy = RetryPolicy()  # of commits that lose against other writers
 
     @property
     def rejects(self) -> Sink | None:
@@ -89,6 +92,15 @@ class TargetSink(Sink):
             sink=self._context.name,
             **self._place,
             **context,
+        )
+
+    def _conflict_error(self, epoch: int, retries: CommitRetries) -> SinkError:
+        """Return the error that other writers commit too often for an epoch to be committed."""
+        return self._target_error(
+            f"epoch {epoch} cannot be committed: {retries.story()}",
+            "Let the others commit less often, or write to a table of your own. Nothing is lost: "
+            "the epoch is delivered after the next start.",
+            epoch=epoch,
         )
 
     def _rollback_error(self, last_epoch: int, min_epoch: int) -> SinkError:
