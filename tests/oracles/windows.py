@@ -88,7 +88,7 @@ class Sessions:
         """Take rows; return (key, start, end, number, total) of the sessions that are over."""
         for key, moment, value in rows:
             self.newest = max(self.newest, moment)
-            if moment + self.gap <= self.closed:
+            if moment + self.gap < self.closed:
                 self.late += 1
                 continue
             meets = [
@@ -99,12 +99,12 @@ class Sessions:
         return self.close(self.watermark)
 
     def close(self, until: int) -> list[tuple[str, int, int, int, int]]:
-        """Close sessions that end by then, and move the watermark on."""
+        """Close sessions whose end `until` is past, and move the watermark on."""
         self.closed = max(self.closed, until)
         over = []
         for key, sessions in self.open.items():
             for s in list(sessions):
-                if max(s)[0] + self.gap <= self.closed:
+                if max(s)[0] + self.gap < self.closed:
                     sessions.remove(s)
                     total = sum(value for _, value in s)
                     over.append((key, min(s)[0], max(s)[0] + self.gap, len(s), total))

@@ -115,7 +115,7 @@ def test_windows_and_timers_go_on_where_the_flow_before_left_them(seed: int) -> 
                 due = watermark
                 expected: list[tuple[Any, ...]] = []
                 for key in sorted(timers):  # those of before, then those that rows set
-                    for at in sorted(at for at in timers[key] if at <= due):
+                    for at in sorted(at for at in timers[key] if at < due):
                         expected.append((key, at, seen[key]))
                         timers[key].discard(at)
                 for key, moment, value in rows:
@@ -129,7 +129,7 @@ def test_windows_and_timers_go_on_where_the_flow_before_left_them(seed: int) -> 
                     seen[key] += 1
                     newest = max(newest, moment)
                 for key in sorted(timers):
-                    for at in sorted(at for at in timers[key] if at <= due):
+                    for at in sorted(at for at in timers[key] if at < due):
                         expected.append((key, at, seen[key]))
                         timers[key].discard(at)
                 closed = max(closed, due)

@@ -24,6 +24,7 @@ from godwit.columns.python_values import Columns, KeyRows, R
 from godwit.model.errors import InvalidFlowError, UserFunctionError
 from godwit.model.frames import function_failed
 from godwit.model.naming import function_name
+from godwit.operators.windows.event_time import LAST
 from godwit.operators.windows.grid import BEGINNING
 from godwit.values.records import MisfitError, hint_text
 
@@ -283,8 +284,8 @@ class KeysToCall:
     columns: Columns  # rows, ordered by key
     starts: list[int]  # where the rows of each key begin
     called: list[CalledKey]  # of each key; filled in
-    now: int  # by the clock of the timers, until the key's rows have been processed
-    until: int  # and after them: another time only at the end of the input
+    before: TimerTime  # until the key's rows have been processed
+    after: TimerTime  # and after them: another time only at the end of the input
     state_of: Callable[[int], Any]  # state of a key
     renewed: Callable[[int], Any]  # its state after a timer has dropped it, and there are rows
     done: Callable[[int], None] = lambda _: None  # called after the last call for a key
@@ -292,6 +293,13 @@ class KeysToCall:
     reset: Callable[[int], None] = lambda _: None
     # What functions get by name, beside key, rows and state.
     named: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TimerTime(NamedTuple):
+    """Time by the clock of the timers, in microseconds."""
+
+    now: int
+    due: int  # timers up to and including this time are due
 
 
 class Call(NamedTuple):
@@ -329,8 +337,8 @@ class Calls:
     def of_key(self, work: KeysToCall, group: int) -> Iterator[Call]:
         """Yield the calls for key number `group` in order; each is completed before the next."""
         key, of_key, state = work.keys[group], work.called[group], work.state_of(group)
-        timers = Timers(of_key.timers, work.now)
-        yield from self._timer_calls(key, state, of_key, timers, work.now)
+        timers = Timers(of_key.timers, work.before.now)
+        yield from self._timer_calls(key, state, of_key, timers, work.before.due)
         first, last = work.starts[group], work.starts[group + 1]
         if first < last:
             if of_key.dropped:
@@ -343,19 +351,16 @@ class Calls:
             of_key.touched = True
             yield Call(self.function, rows, state)
             of_key.after_call(rows._dropped)  # noqa: SLF001 - for operators alone
-        timers._now = work.until  # noqa: SLF001 - for operators alone
-        yield from self._timer_calls(key, state, of_key, timers, work.until)
+        timers._now = work.after.now  # noqa: SLF001 - for operators alone
+        yield from self._timer_calls(key, state, of_key, timers, work.after.due)
 
     def _timer_calls(
-        self, key: tuple[Any, ...], state: Any, of_key: CalledKey, timers: Timers, now: int
+        self, key: tuple[Any, ...], state: Any, of_key: CalledKey, timers: Timers, due: int
     ) -> Iterator[Call]:
-        """Yield the calls for due timers of a key, earliest first; raise if they do not end.
-
-        `now`: time in microseconds up to which timers are due.
-        """
+        """Yield the calls for timers up to `due`, earliest first; raise if they do not end."""
         most = _MOST_FIRED + len(of_key.timers)  # those that are set already may be many
         fired_so_far = 0
-        while of_key.timers and of_key.timers[0] <= now and not of_key.dropped:
+        while of_key.timers and of_key.timers[0] <= due and not of_key.dropped:
             fired_so_far += 1
             if fired_so_far > most:
                 raise UserFunctionError(
@@ -476,11 +481,13 @@ def without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def timer_times(clock: TimerClock | None, time: EpochTime) -> tuple[int, int]:
-    """Return the times (µs) up to which timers fire before a key's rows, and after them."""
+def timer_times(clock: TimerClock | None, time: EpochTime) -> tuple[TimerTime, TimerTime]:
+    """Return the time of timers before a key's rows, and after them."""
     if clock == "event":
-        return time.until, time.timers_until
-    return time.clock, time.clock
+        before = TimerTime(now=time.until, due=time.until - 1)
+        return before, TimerTime(now=LAST, due=LAST) if time.ended else before
+    by_clock = TimerTime(now=time.clock, due=time.clock)
+    return by_clock, by_clock
 
 
 def is_asynchronous(function: Any) -> bool:

@@ -24,7 +24,7 @@ from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.joins.matching import within
 from godwit.operators.operator import KeyedOperator, OperatorOutput, changed_by_key
 from godwit.operators.ordering import starts_run
-from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
+from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow, is_past
 from godwit.operators.windows.operator import PANE, EventTimeOperator
 from godwit.store.columns import StateSchema
 
@@ -106,7 +106,7 @@ class DropDuplicatesWithin(EventTimeOperator):
 
     def is_late(self, times: IntArray, closed: int) -> npt.NDArray[np.bool_]:
         """Return a mask of event times older than `closed`, the watermark of earlier epochs."""
-        return times < closed
+        return is_past(times, closed)
 
     def closes(self, time: EpochTime) -> bool:  # noqa: ARG002
         """Return False: time alone emits nothing."""

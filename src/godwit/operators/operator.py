@@ -354,8 +354,11 @@ class KeyedOperator(ABC):
         return None
 
     def emitted_by(self, moment: int) -> int:
-        """Return the watermark at which all windows of a row with this event time are emitted."""
-        return moment
+        """Return the watermark at which all windows of a row with this event time are emitted.
+
+        Without windows it is the first one that is past the row.
+        """
+        return moment + 1
 
     def last_emitted(self, newest: int) -> int:
         """Return the maximum event time of the output; `newest`: that of the input."""

@@ -90,7 +90,7 @@ class DueColumn(NamedTuple):
 
 def due_timers(state: str, column: int, clock: TimerClock, time: EpochTime) -> DueColumn:
     """Return the column, at position `column` of entries, that has every key's earliest timer."""
-    return DueColumn(state, column, timer_times(clock, time)[1], by_event=clock == "event")
+    return DueColumn(state, column, timer_times(clock, time)[1].due, by_event=clock == "event")
 
 
 def next_due(
@@ -233,14 +233,14 @@ class ProcessOperator(KeyedOperator):
                 blobs = prior.column(0).slice(group, 1)
                 of_keys[one] = self._decode_states(known[one], blobs, keys[one])
 
-            now, until = timer_times(self.clock, time)
+            before, after = timer_times(self.clock, time)
             work = KeysToCall(
                 keys=keys,
                 columns=columns,
                 starts=starts,
                 called=called,
-                now=now,
-                until=until,
+                before=before,
+                after=after,
                 state_of=of_keys.__getitem__,
                 renewed=renewed,
                 reset=reset,

@@ -156,11 +156,15 @@ class Session(OfWindows):
     gap: int = 1
     open: dict[tuple[Any, ...], list[list[tuple[int, Row]]]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.delay = 1
+
     def is_late(self, at: int) -> bool:
-        return at + self.gap <= self.closed
+        return at + self.gap < self.closed
 
     def over_at(self, newest: int) -> int:
-        return newest + self.gap
+        return newest + self.gap + 1
 
     def emitted_newest(self, newest: int) -> int:
         return newest + self.gap - 1
@@ -178,7 +182,7 @@ class Session(OfWindows):
         for key, sessions in self.open.items():
             for one in list(sessions):
                 end = max(m for m, _ in one) + self.gap
-                if end <= self.until:
+                if end < self.until:
                     sessions.remove(one)
                     start, of = min(m for m, _ in one), [row for _, row in one]
                     found.append(self.result(key, start, end, of))

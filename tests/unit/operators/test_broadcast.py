@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -161,7 +162,7 @@ def test_a_table_of_a_source_with_event_time_holds_no_watermark_back() -> None:
 
     def remind(key: Any, rows: Any, state: Any, rules: Any) -> None:
         for row in rows:
-            rows.timers.set(row.ts)
+            rows.timers.set(row.ts - timedelta(seconds=1))
 
     def fired(key: Any, timer: Any, state: Any, rules: Any) -> Any:
         return [(key[0], len(rules))]

@@ -43,7 +43,7 @@ from godwit.operators.joins.sides import (
 from godwit.operators.operator import OperatorOutput, changed_by_key
 from godwit.operators.ordering import expand_ranges
 from godwit.operators.spreading import PART, measure_work
-from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
+from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow, is_past
 from godwit.store.changes import EntryRange
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ class IntervalJoin(JoinOperator):
         """Return a mask of the rows to emit in this epoch without a match."""
         until = moments + self.reach_us[sides]
         wanted = np.array([self.emits_unmatched(LEFT), self.emits_unmatched(RIGHT)])[sides]
-        over: Bools = wanted & ~matched & (until >= time.closed) & (until < time.until)
+        over: Bools = wanted & ~matched & ~is_past(until, time.closed) & is_past(until, time.until)
         return over
 
     def _unmatched_in_buckets(self, entries: StateRows, key: IntArray) -> _Bucketed:

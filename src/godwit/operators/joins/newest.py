@@ -37,7 +37,7 @@ from godwit.operators.joins.sides import (
 )
 from godwit.operators.operator import OperatorOutput, changed_by_key
 from godwit.operators.spreading import EvenSpread
-from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
+from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow, is_past
 from godwit.operators.windows.operator import number_rows
 from godwit.store.changes import EntryRange
 
@@ -95,9 +95,9 @@ class NewestJoin(JoinOperator):
         """Store rows until the watermark has passed them, then join them."""
         time = data.time
         arrived = number_rows(data.rows, NUMBER, data.epoch)
-        is_later = event_times_of(arrived.values) >= time.until
-        later = arrived.take(np.flatnonzero(is_later))
-        due = arrived.take(np.flatnonzero(~is_later))
+        is_due = is_past(event_times_of(arrived.values), time.until)
+        later = arrived.take(np.flatnonzero(~is_due))
+        due = arrived.take(np.flatnonzero(is_due))
         stale = arrived.take(np.empty(0, np.int64))
         if self.closes(time):
             first, end = self.closing_panes(time)

@@ -20,6 +20,7 @@ from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.spreading import PART, hash_undivided
 from godwit.operators.windows.event_time import RowTime
+from godwit.operators.windows.grid import is_past
 from godwit.operators.windows.operator import PANE, EventTimeOperator
 from godwit.store.columns import StateSchema
 
@@ -195,7 +196,7 @@ class JoinOperator(EventTimeOperator):
 
     def is_late(self, times: IntArray, closed: int) -> npt.NDArray[np.bool_]:
         """Return a mask of event times that are older than the watermark of earlier epochs."""
-        return times < closed
+        return is_past(times, closed)
 
     def last_emitted(self, newest: int) -> int:
         """Return `newest`: no output row is newer than the input."""

@@ -310,7 +310,7 @@ class ProcessOfStates(KeyedOperator):
             prepare(lane, cells)
         of_keys = [States(cells, group, key, self.name) for group, key in enumerate(lane.tuples)]
         called = [CalledKey(timers) for timers in self._timers_of(lane, data.states)]
-        before = [list(key.timers) for key in called]
+        timers_before = [list(key.timers) for key in called]
 
         def renewed(group: int) -> States:
             """Return the states of a key after they were dropped."""
@@ -330,14 +330,14 @@ class ProcessOfStates(KeyedOperator):
                 of_state.reset(group)
             of_keys[group] = States(cells, group, lane.tuples[group], self.name)
 
-        now, until = timer_times(self.clock, time)
+        before, after = timer_times(self.clock, time)
         work = KeysToCall(
             keys=lane.tuples,
             columns=columns,
             starts=lane.starts,
             called=called,
-            now=now,
-            until=until,
+            before=before,
+            after=after,
             state_of=of_keys.__getitem__,
             renewed=renewed,
             done=done,
@@ -352,7 +352,7 @@ class ProcessOfStates(KeyedOperator):
             if written.groups:
                 changed[name] = written.entries(lane)
         if self.clock is not None:
-            pairs = zip(called, before, strict=True)
+            pairs = zip(called, timers_before, strict=True)
             differ = np.flatnonzero([key.timers != timers for key, timers in pairs])
             if differ.size:
                 timers = [called[group].timers for group in differ.tolist()]

@@ -69,8 +69,11 @@ class EpochTime:
 
     @property
     def timers_until(self) -> int:
-        """Event time up to which timers are due at the end of this epoch."""
-        return LAST if self.ended else self.until
+        """Event time up to and including which timers are due at the end of this epoch.
+
+        A timer is due once the watermark is past it: at the watermark itself rows may still come.
+        """
+        return LAST if self.ended else self.until - 1
 
     def max_event_time(self, input_number: int) -> int:
         """Return the event time above which rows of an input are too far ahead of the clock."""

@@ -12,7 +12,8 @@ Invariant: two sessions of a key lie more than a gap apart, so the sessions do n
 order in which rows arrive, as long as no row is late.
 
 Source: session windows as in Spark (`MergingSessionsIterator`): a row whose event time is exactly
-the end of a session is part of it.
+the end of a session is part of it.  So a session is over once the watermark is past its end, as in
+Kafka Streams since KAFKA-8289: at the end itself, a row of that very time is not late.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from godwit.operators.aggregates import min as least
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import OperatorOutput, changed_by_key
 from godwit.operators.ordering import order_by, rows_by_group, starts_run
-from godwit.operators.windows.grid import BEGINNING, END
+from godwit.operators.windows.grid import BEGINNING, END, is_past
 from godwit.operators.windows.operator import (
     PANE,
     EventTimeOperator,
@@ -85,6 +86,8 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
             inputs=inputs,
             aggregates={**ends, **aggregates},
         )
+        # A result is just before the end of its session, which the watermark has passed.
+        self.output_delay_us = 1
         self.arriving, self.time, self.gap_us = arriving, time, gap_us
         self._before_us = int(time.is_end)
         bounds = [*keyed, *window_bounds(moment.type)]
@@ -98,7 +101,7 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
 
     def is_late(self, times: IntArray, closed: int) -> npt.NDArray[np.bool_]:
         """Return a mask of event times whose row alone would form a closed session."""
-        return times + self.gap_us <= closed
+        return is_past(times + self.gap_us, closed)
 
     def entry_marks(self, rows: pa.RecordBatch, times: IntArray) -> IntArray:
         """Return a value per row; rows of a key are combined only if their values are equal.
@@ -121,8 +124,12 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
         return time.until > time.closed
 
     def emitted_by(self, moment: int) -> int:
-        """Return the end of a session whose last row has the event time `moment`."""
-        return moment + self.gap_us
+        """Return the watermark past the end of a session whose last row is at `moment`."""
+        return moment + self.gap_us + 1
+
+    def last_emitted(self, newest: int) -> int:
+        """Return the event time, just before its end, of a session whose last row is `newest`."""
+        return newest + self.gap_us - 1
 
     def first_needed_pane(self, closed: int) -> int:  # noqa: ARG002
         """Return `BEGINNING`: sessions are removed one by one, not in bulk."""
@@ -142,7 +149,7 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
         hashes, keys = [arrived.hashes], [arrived.keys.select(names)]
         if self.closes(time):
             last_column = len(self.schema.keys) + 1
-            end = time.until - self.gap_us + self._before_us + 1  # of last event times
+            end = time.until - self.gap_us + self._before_us  # of last event times
             over = data.state.scan(EntryRange(column=last_column, end=end))
             hashes.append(over.hashes)
             keys.append(over.keys.select(names))
@@ -237,7 +244,7 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
             parts = pa.concat_batches([stored.values, arrived.values])
             merged = self.merge_in_order(parts.take(pa.array(order)), starts)
         keys = pa.concat_batches([stored.keys, arrived.keys])
-        over = self._ends(merged.column(1)) <= time.until
+        over = is_past(self._ends(merged.column(1)), time.until)
         open_ = np.flatnonzero(~over)
         # Slots of a key are numbered anew, so that there are no gaps among them.
         run = np.flatnonzero(starts_run(of_key[open_]))

@@ -1,0 +1,149 @@
+"""Rows at exactly the edge of what event-time operators wait for, a microsecond before and after.
+
+The same rows are cut into epochs in every way, with epochs without input or not.  No row is late by
+the order of arrival, so every cut gives one result, which plain Python says.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import godwit as gw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+US = dt.timedelta(microseconds=1)
+GAP = 10 * US
+BASE = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
+
+Row = tuple[str, int]
+"""Key, and event time in microseconds since `BASE`."""
+
+
+def cuts(rows: list[Any]) -> Iterator[list[list[Any]]]:
+    """Yield every way to cut rows into epochs, and one with epochs without input in between."""
+    for ends in itertools.product([False, True], repeat=len(rows) - 1):
+        epochs = [[rows[0]]]
+        for is_cut, row in zip(ends, rows[1:], strict=True):
+            if is_cut:
+                epochs.append([])
+            epochs[-1].append(row)
+        yield epochs
+    yield [part for row in rows for part in ([row], [])]
+
+
+def results(build: Callable[[Any], Any], rows: list[Row]) -> list[list[tuple[Any, ...]]]:
+    """Return the different results of all cuts; none may leave out a row."""
+    found: list[list[tuple[Any, ...]]] = []
+    for epochs in cuts([(key, BASE + at * US) for key, at in rows]):
+        flow = gw.Flow("edges", num_key_groups=2)
+        stream = flow.source("s", gw.testing.stream("k string, ts timestamp"), event_time="ts")
+        flow.sink("out", build(stream), gw.sinks.noop())
+        run = gw.testing.run(flow, {"s": epochs}, close_at_end=True, now=BASE)
+        assert not run.late
+        out = sorted(
+            (
+                tuple((v - BASE) // US if isinstance(v, dt.datetime) else v for v in row.values())
+                for row in run.rows("out").to_pylist()
+            ),
+            key=repr,
+        )
+        if out not in found:
+            found.append(out)
+    return found
+
+
+@pytest.mark.parametrize("edge", [-1, 0, 1])
+def test_a_row_at_most_the_gap_after_a_session_is_part_of_it(edge: int) -> None:
+    rows = [("a", 0), ("b", 10 + min(edge, 0)), ("a", 10 + edge), ("b", 30)]
+    mine = [("a", 0, 20 + edge, 2)] if edge <= 0 else [("a", 0, 10, 1), ("a", 11, 21, 1)]
+    for how in ("compute", "process"):
+        found = results(partial(sessions, how=how), rows)
+        assert [[row for row in one if row[0] == "a"] for one in found] == [mine], how
+
+
+def sessions(stream: Any, how: str) -> Any:
+    windows = stream.key_by("k").window(gw.session(GAP), name="sessions")
+    if how == "compute":
+        return windows.compute(n=gw.count())
+    return windows.process(
+        lambda key, rows, window: [(key[0], window.start, window.end, len(rows))],
+        output="k string, start timestamp, stop timestamp, n long",
+    )
+
+
+@pytest.mark.parametrize("edge", [-1, 0, 1])
+def test_results_of_sessions_are_in_time_for_windows_and_sessions_of_them(edge: int) -> None:
+    rows = [("a", 0), ("b", 10 + min(edge, 0)), ("a", 10 + edge), ("b", 12)]
+    for window in (gw.tumbling(GAP), gw.session(GAP)):
+        (found,) = results(partial(over_sessions, window=window), rows)
+        assert sum(row[-1] for row in found) == 4
+
+
+def over_sessions(stream: Any, window: Any) -> Any:
+    return sessions(stream, "compute").key_by("k").window(window, name="w").compute(n=gw.sum("n"))
+
+
+@pytest.mark.parametrize("edge", [-1, 0, 1])
+def test_a_window_takes_rows_before_its_end(edge: int) -> None:
+    rows = [("a", 0), ("b", 10 + min(edge, 0)), ("a", 10 + edge), ("b", 30)]
+    for options in ({}, {"consolidate": "apart"}, {"allowed_lateness": 3 * US}):
+        found = results(partial(counted, options=options), rows)
+        mine = [("a", 0, 10, 2)] if edge < 0 else [("a", 0, 10, 1), ("a", 10, 20, 1)]
+        assert [[row for row in one if row[0] == "a"] for one in found] == [mine]
+
+
+def counted(stream: Any, options: Any) -> Any:
+    windows = stream.key_by("k").window(gw.tumbling(GAP), name="w", **options)
+    return windows.compute(n=gw.count())
+
+
+@pytest.mark.parametrize("edge", [-1, 0, 1])
+def test_an_interval_join_has_both_its_bounds(edge: int) -> None:
+    """Of a stream with itself: rows match later ones of their key, or earlier ones."""
+    rows = [("a", 0), ("b", 10 + min(edge, 0)), ("a", 10 + edge), ("c", 30)]
+    for between in ((US, GAP), (-GAP, -US)):
+        for how in ("inner", "full"):
+            (found,) = results(partial(meeting, between=between, how=how), rows)
+            pairs = [row for row in found if None not in row]
+            assert len(pairs) == (edge <= 0)
+            assert len(found) == (len(pairs) if how == "inner" else 8 - len(pairs))
+
+
+def meeting(stream: Any, between: Any, how: str) -> Any:
+    keyed = stream.key_by("k")
+    return keyed.join(keyed, between=between, how=how, suffix="_r", name="j")
+
+
+def remind(key: Any, rows: Any, state: Any) -> Any:
+    for row in rows:
+        for earlier in rows.timers.list():
+            rows.timers.cancel(earlier)
+        rows.timers.set(row.ts + GAP)
+    return []
+
+
+@pytest.mark.parametrize("edge", [-1, 0, 1])
+def test_a_timer_waits_for_rows_of_its_very_time(edge: int) -> None:
+    """Whatever is cut; but for timers that rows of the same epoch cancel, which come first."""
+    flow = gw.Flow("edges", num_key_groups=2)
+    stream = flow.source("s", gw.testing.stream("k string, ts timestamp"), event_time="ts")
+    told = stream.key_by("k").process(
+        remind,
+        state=int,
+        timers="event",
+        on_timer=lambda key, timer, state: [(key[0], timer.at)],
+        output="k string, at timestamp",
+    )
+    flow.sink("out", told, gw.sinks.noop())
+    run = gw.testing.cluster(flow, now=BASE)
+    for key, at in [("a", 0), ("b", 10 + edge), ("a", 10 + edge)]:
+        run.epoch({"s": [(key, BASE + at * US)]})
+    fired = [row["at"] for row in run.rows("out").to_pylist()]
+    assert fired == ([BASE + GAP] if edge > 0 else [])
