@@ -58,6 +58,7 @@ class Program:
 
     operators: Mapping[str, Sequence[str]]
     formerly: Mapping[str, str] = field(default_factory=dict)
+    starts_empty: bool = False  # of every operator, whatever was removed with the same change
 
 
 class _Rows:
@@ -80,7 +81,12 @@ def compiled(program: Program) -> CompiledFlow:
     for name, results in program.operators.items():
         if results:
             aggregates = {result: AGGREGATES[result]() for result in results}
-            stream = keyed.compute(name=name, formerly=program.formerly.get(name), **aggregates)
+            stream = keyed.compute(
+                name=name,
+                formerly=program.formerly.get(name),
+                starts_empty=program.starts_empty,
+                **aggregates,
+            )
         else:
             stream = keyed.process(
                 summed,
@@ -88,6 +94,7 @@ def compiled(program: Program) -> CompiledFlow:
                 output="k string, sum long",
                 name=name,
                 formerly=program.formerly.get(name),
+                starts_empty=program.starts_empty,
             )
         flow.sink(name, stream, _Sink())
     return flow.compile(lambda *_: COLUMNS)

@@ -135,6 +135,7 @@ class Evolution:
         return Program(
             operators={name: tuple(self.flow[name].results) for name in names},
             formerly=dict(self.formerly),
+            starts_empty=True,
         )
 
     def rows(self) -> list[Row]:

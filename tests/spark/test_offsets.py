@@ -137,7 +137,8 @@ def mapped(sources: dict[str, Inbox], reads: Mapping[str, str], kept: Any) -> gw
     streams = {name: flow.source(name, inbox.stream()) for name, inbox in sources.items()}
     for operator, source in reads.items():
         stream = streams[source].map(lambda d: d.filter("v > 0")).key_by("k")
-        flow.sink(operator, stream.compute(name=operator, total=gw.sum("v")), kept[operator])
+        sums = stream.compute(name=operator, total=gw.sum("v"), starts_empty=True)
+        flow.sink(operator, sums, kept[operator])
     return flow
 
 

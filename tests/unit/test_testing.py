@@ -170,6 +170,60 @@ def test_a_changed_flow_goes_on_from_the_state_that_there_is() -> None:
         run.restart(other)
 
 
+def two_counts(first: str, second: str, *, formerly: bool = False, where: bool = False) -> gw.Flow:
+    """Two computes over one stream: A with a total (or positive rows), B with a maximum."""
+    flow = gw.Flow("two", num_key_groups=4)
+    keyed = flow.source("s", gw.testing.stream("k string, v bigint")).key_by("k")
+    results: list[dict[str, Any]] = [{"t": gw.sum("v")}, {"mx": gw.max("v")}]
+    if where:
+        results = [{"m": gw.count(where="v > 0")}, {"m": gw.count(where="v < 0")}]
+    for sink, name, other, more in zip(
+        "AB", (first, second), (second, first), results, strict=True
+    ):
+        was = other if formerly else None
+        counted = keyed.compute(name=name, n=gw.count(), formerly=was, **more)
+        flow.sink(sink, counted, gw.sinks.noop())
+    return flow
+
+
+@pytest.mark.parametrize("where", [False, True])
+def test_computes_over_one_stream_exchange_their_names_there_and_back(*, where: bool) -> None:
+    with gw.testing.cluster(two_counts("x", "y", where=where)) as run:
+        for v in (1, 2):
+            run.epoch({"s": [("a", v)]})
+        for names in (("y", "x"), ("y", "x"), ("x", "y"), ("x", "y")):
+            run.restart(two_counts(*names, formerly=True, where=where))
+            out = run.epoch({"s": [("a", 3)]})
+        assert out["A"].to_pylist() == [{"k": "a", "n": 6, **({"m": 6} if where else {"t": 15})}]
+        assert out["B"].to_pylist() == [{"k": "a", "n": 6, **({"m": 0} if where else {"mx": 3})}]
+
+
+def test_a_renamed_operator_does_not_silently_start_empty() -> None:
+    def named(name: str, **options: Any) -> gw.Flow:
+        flow = gw.Flow("f", num_key_groups=4)
+        keyed = flow.source("s", gw.testing.stream("k string, v bigint")).key_by("k")
+        flow.sink("o", keyed.compute(name=name, n=gw.count(), **options), gw.sinks.noop())
+        return flow
+
+    rows = {"s": [("a", 1)]}
+    with gw.testing.cluster(named("t")) as run:
+        run.epoch(rows)
+        with pytest.raises(CheckpointMismatchError, match=r"'t2' .* of 't' .*formerly='t'.*starts"):
+            run.restart(named("t2"))
+        run.restart(named("t2", formerly="t", starts_empty=True))
+        assert run.epoch(rows)["o"].to_pylist() == [{"k": "a", "n": 2}]
+        for _ in range(2):
+            run.restart(named("t3", starts_empty=True))
+            run.epoch(rows)
+        assert run.current("o").to_pylist() == [{"k": "a", "n": 2}]
+
+
+def test_starts_empty_is_true_or_false() -> None:
+    keyed = gw.Flow("f").source("s", gw.testing.stream("k string, v bigint")).key_by("k")
+    with pytest.raises(InvalidFlowError, match="starts_empty= of type str"):
+        keyed.compute(n=gw.count(), starts_empty="yes")  # type: ignore[arg-type]
+
+
 def test_a_checkpoint_of_ones_own_is_claimed_and_gone_on_from(tmp_path: Path) -> None:
     with gw.testing.cluster(market(), checkpoint=tmp_path) as run:
         run.epoch({"orders": [order("A", 1.0)]})

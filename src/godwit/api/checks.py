@@ -204,13 +204,23 @@ def check_formerly(name: str, formerly: object, kind: str = "Operator") -> None:
         )
 
 
+def check_starts_empty(where: str, starts_empty: object) -> None:
+    """Raise unless ``starts_empty=`` is True or False. `where`: the operator, for errors."""
+    if not isinstance(starts_empty, bool):
+        raise InvalidFlowError(
+            f"{where} has starts_empty= of type {type_name(starts_empty)}.",
+            remedy="Give starts_empty=True to let it start without state, or leave it out.",
+        )
+
+
 def operator_fields(
     node: StreamNode,
     keys: tuple[str, ...],
     name: str | None,
     action: str,
-    formerly: str | None,
     *,
+    formerly: str | None,
+    starts_empty: object,
     partition_by: tuple[str, ...] | None = None,
 ) -> dict[str, Any]:
     """Return the fields that all nodes of operators have; `action` is part of a default name."""
@@ -218,12 +228,14 @@ def operator_fields(
     if name is None:
         name = default_name([source.name for source in sources_of(node)], action, keys)
     check_formerly(name, formerly)
+    check_starts_empty(f"Operator {name!r}", starts_empty)
     return {
         "name": name,
         "upstream": node,
         "keys": keys,
         "partition_by": partition_by,
         "formerly": formerly or "",
+        "starts_empty": starts_empty,
         "named": named,
     }
 

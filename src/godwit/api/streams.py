@@ -28,6 +28,7 @@ from godwit.api.checks import (
     check_process,
     check_results,
     check_same_flow,
+    check_starts_empty,
     check_state_classes,
     check_suffix,
     check_table_names,
@@ -286,6 +287,7 @@ class Stream:
         partition_by: str | Sequence[str] | None = None,
         name: str | None = None,
         formerly: str | None = None,
+        starts_empty: bool = False,
     ) -> Stream:
         """Keep the first row of each key, in order of arrival, and drop its duplicates.
 
@@ -311,6 +313,10 @@ class Stream:
             the columns, such as ``flights_drop_duplicates_by_plane``.
         formerly
             Former name, under which the checkpoint has the operator's state; for renaming it.
+        starts_empty
+            The operator may start without state although the state of an operator that was removed
+            stays behind in the checkpoint. By default such a start is refused, since the operator
+            may be a renamed one. Without effect on an operator that has state.
 
         Returns
         -------
@@ -346,7 +352,13 @@ class Stream:
             )
         placed = check_partition_by(partition_by, keys, where)
         options = operator_fields(
-            self.node, keys, name, "drop_duplicates", formerly, partition_by=placed
+            self.node,
+            keys,
+            name,
+            "drop_duplicates",
+            formerly=formerly,
+            starts_empty=starts_empty,
+            partition_by=placed,
         )
         within_us = None
         if not (isinstance(within, str) and within == "forever"):  # a Series has no truth
@@ -435,6 +447,7 @@ class KeyedStream:
         name: str | None = None,
         output: Literal["update", "complete", "changes"] = "update",
         formerly: str | None = None,
+        starts_empty: bool = False,
         **aggregates: Aggregate,
     ) -> Stream:
         """Aggregate all rows of each key since the first epoch, without windows.
@@ -453,6 +466,10 @@ class KeyedStream:
             another operator can aggregate results. A new key has no former result.
         formerly
             Former name, under which the checkpoint has the operator's state; for renaming it.
+        starts_empty
+            The operator may start without state although the state of an operator that was removed
+            stays behind in the checkpoint. By default such a start is refused, since the operator
+            may be a renamed one. Without effect on an operator that has state.
         **aggregates
             Name of a result column → aggregate, as in ``total=gw.sum("arr_delay")``.
 
@@ -481,7 +498,7 @@ class KeyedStream:
                 f"{where} has no aggregates.",
                 remedy="Name a result, as in compute(flights=gw.count()).",
             )
-        options = self._node_fields(name, results_name(aggregates), formerly)
+        options = self._node_fields(name, results_name(aggregates), formerly, starts_empty)
         check_results(options["name"], self.keys, aggregates, output)
         check_column_names([*self.keys, *aggregates], f"Operator {options['name']!r}")
         node = ComputeNode(aggregates=dict(aggregates), mode=output, **options)
@@ -571,6 +588,7 @@ class KeyedStream:
         broadcast: Mapping[str, KeyedStream] | None = None,
         merge: Callable[[Any, Any], Any] | None = None,
         formerly: str | None = None,
+        starts_empty: bool = False,
     ) -> Stream:
         """Call a Python function for each key, with its rows in arrival order and its state.
 
@@ -655,6 +673,10 @@ class KeyedStream:
             ``gw.ValueState(int, merge=add)``.
         formerly
             Former name, under which the checkpoint has the operator's state; for renaming it.
+        starts_empty
+            The operator may start without state although the state of an operator that was removed
+            stays behind in the checkpoint. By default such a start is refused, since the operator
+            may be a renamed one. Without effect on an operator that has state.
 
         Returns
         -------
@@ -680,7 +702,7 @@ class KeyedStream:
         """
         where = self._call_text("process")
         check_function(function, where, "process(clear_market, state=..., output=...)")
-        options = self._node_fields(name, _action_name(function), formerly)
+        options = self._node_fields(name, _action_name(function), formerly, starts_empty)
         name = options["name"]
         if states is not None:
             states = check_states(
@@ -746,6 +768,7 @@ class KeyedStream:
         event_time: str | None = None,
         slack: Duration | None = None,
         formerly: str | None = None,
+        starts_empty: bool = False,
     ) -> Stream:
         """Call a Python function once per lane and epoch, with the rows and states of many keys.
 
@@ -784,6 +807,10 @@ class KeyedStream:
             further behind are late downstream. 0 by default.
         formerly
             Former name, under which the checkpoint has the operator's state; for renaming it.
+        starts_empty
+            The operator may start without state although the state of an operator that was removed
+            stays behind in the checkpoint. By default such a start is refused, since the operator
+            may be a renamed one. Without effect on an operator that has state.
 
         Returns
         -------
@@ -819,7 +846,7 @@ class KeyedStream:
         where = self._call_text("process_batch")
         check_function(function, where, "process_batch(add_up, state=..., output=...)")
         check_plain(function, where)
-        options = self._node_fields(name, _action_name(function), formerly)
+        options = self._node_fields(name, _action_name(function), formerly, starts_empty)
         name = options["name"]
         check_arguments(name, function, CALLED)
         known = f"Give one of {listing(FRAMES)}."
@@ -894,6 +921,7 @@ class KeyedStream:
         length_as: str | None = None,
         name: str | None = None,
         formerly: str | None = None,
+        starts_empty: bool = False,
     ) -> WindowedStream:
         """Assign rows to windows; call `compute` or `process` on the result.
 
@@ -936,6 +964,10 @@ class KeyedStream:
             results, the windows and the key, such as ``flights_n_tumbling_1_hour_by_origin``.
         formerly
             Former name, under which the checkpoint has the operator's state; for renaming it.
+        starts_empty
+            The operator may start without state although the state of an operator that was removed
+            stays behind in the checkpoint. By default such a start is refused, since the operator
+            may be a renamed one. Without effect on an operator that has state.
 
         Returns
         -------
@@ -963,7 +995,8 @@ class KeyedStream:
         # Name and aggregates or function are those of the next call.
         options: dict[str, Any] = {"name": "", "upstream": self.node, "keys": self.keys}
         options |= {"named": name is not None, "aggregates": {}}
-        options["partition_by"] = self.partition_by
+        check_starts_empty(self._call_text("window"), starts_empty)
+        options |= {"partition_by": self.partition_by, "starts_empty": starts_empty}
         node: ComputeNode | WindowedNode
         if isinstance(windows[0], RowWindows):
             node = ComputeNode(windows=windows[0], **options)
@@ -993,6 +1026,7 @@ class KeyedStream:
         spread: int | None = None,
         name: str | None = None,
         formerly: str | None = None,
+        starts_empty: bool = False,
     ) -> Stream:
         """Join with another keyed stream by key and an interval of event time.
 
@@ -1027,6 +1061,10 @@ class KeyedStream:
             and the key, such as ``flights_join_landings_by_plane``.
         formerly
             Former name, under which the checkpoint has the operator's state; for renaming it.
+        starts_empty
+            The operator may start without state although the state of an operator that was removed
+            stays behind in the checkpoint. By default such a start is refused, since the operator
+            may be a renamed one. Without effect on an operator that has state.
 
         Returns
         -------
@@ -1060,6 +1098,7 @@ class KeyedStream:
             spread=spread,
             name=name,
             formerly=formerly,
+            starts_empty=starts_empty,
         )
         if spread is not None and how != "inner":
             raise InvalidFlowError(
@@ -1082,6 +1121,7 @@ class KeyedStream:
         spread: int | None = None,
         name: str | None = None,
         formerly: str | None = None,
+        starts_empty: bool = False,
     ) -> Stream:
         """Join every row with another stream's newest row as of its event time (as-of join).
 
@@ -1099,7 +1139,7 @@ class KeyedStream:
         how
             ``"left"``: left rows without a match are emitted with nulls in the right columns.
             ``"inner"``: they are not emitted.
-        suffix, late, formerly
+        suffix, late, formerly, starts_empty
             As for `join`.
         spread
             Number of parts, 2 to 256, that the left rows of every key are divided into, so that
@@ -1140,6 +1180,7 @@ class KeyedStream:
             spread=spread,
             name=name,
             formerly=formerly,
+            starts_empty=starts_empty,
         )
         if within is not None:
             bound = f"within= of {self._call_text('join_newest')}"
@@ -1158,6 +1199,7 @@ class KeyedStream:
         spread: int | None,
         name: str | None,
         formerly: str | None,
+        starts_empty: bool,
     ) -> dict[str, Any]:
         """Return the checked options of a join as fields of its node.
 
@@ -1193,17 +1235,25 @@ class KeyedStream:
             "suffix": suffix,
             "late": late,
             "spread": 0 if spread is None else checked_spread(spread, where),
-            **self._node_fields(name, f"{action}_{sources}", formerly),
+            **self._node_fields(name, f"{action}_{sources}", formerly, starts_empty),
         }
 
     def _call_text(self, action: str) -> str:
         """Return a call of a method (`action`) of this stream as text for errors."""
         return f"{action} by {listing(self.keys)} on {describe(self.node)}"
 
-    def _node_fields(self, name: str | None, action: str, formerly: str | None) -> dict[str, Any]:
+    def _node_fields(
+        self, name: str | None, action: str, formerly: str | None, starts_empty: object
+    ) -> dict[str, Any]:
         """Return the fields that all nodes of operators have, such as name and keys."""
         return operator_fields(
-            self.node, self.keys, name, action, formerly, partition_by=self.partition_by
+            self.node,
+            self.keys,
+            name,
+            action,
+            formerly=formerly,
+            starts_empty=starts_empty,
+            partition_by=self.partition_by,
         )
 
 

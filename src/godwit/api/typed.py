@@ -52,3 +52,4 @@ class ProcessOptions(TypedDict, total=False):
     event_time: str | None
     slack: Duration | None
     formerly: str | None
+    starts_empty: bool

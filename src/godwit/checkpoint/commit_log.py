@@ -83,6 +83,16 @@ DEFAULT_RETAIN_EPOCHS: Final = 10
 DEFAULT_MANIFEST_INTERVAL: Final = 50
 
 
+def check_identity(
+    storage: CheckpointStorage, stored: FlowIdentity, identity: FlowIdentity
+) -> None:
+    """Raise if a checkpoint is of another flow, or of other key groups."""
+    problems = list(identity_differences(stored, identity))
+    if problems:
+        remedy = "Start the changed flow with a new checkpoint, or undo the change."
+        raise flow_mismatch(storage.uri, problems, remedy=remedy)
+
+
 class CommitLog:
     """The committed epochs of one checkpoint; made by `create_or_open` or `open_read_only`.
 
@@ -155,10 +165,7 @@ class CommitLog:
                 remedy="Both must be at least 1.",
             )
         stored = create_identity(storage, identity)
-        problems = list(identity_differences(stored, identity))
-        if problems:
-            remedy = "Start the changed flow with a new checkpoint, or undo the change."
-            raise flow_mismatch(storage.uri, problems, remedy=remedy)
+        check_identity(storage, stored, identity)
         log = cls(
             storage,
             stored,

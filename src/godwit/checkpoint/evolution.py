@@ -14,8 +14,9 @@ order makes no difference, and one that is new is empty.
 
 `compare_flows` compares whole flows.  Operators are found by name: those that stayed, came back or
 were renamed keep their state, the others start empty, and whatever the program no longer has is
-kept.  Renamings are declared, and done once.  What would make one operator take another's state for
-its own is refused.
+kept.  Renamings are declared, and done once (`_Renamings`).  What would make one operator take
+another's state for its own is refused, and so is one that would start empty while another's state
+is left behind, unless the program says so.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from godwit.model.errors import CheckpointMismatchError
 from godwit.model.naming import RESERVED_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -84,6 +85,8 @@ class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
     origin: str = ""
     # operators whose changes of results it reads; ``None`` if it was not noted
     reads_changes: tuple[str, ...] | None = None
+    # sinks and operators that read its output; ``None`` if it was not noted
+    readers: tuple[str, ...] | None = None
     left: int = -1  # last flow version that it ran under, of one that was removed from the flow
 
 
@@ -288,9 +291,7 @@ def differences(where: str, old: Any, new: Any) -> Iterator[str]:
 
 ORIGINS = "origins"
 """Entry of `StateDescription.means`: name → where the rows under it come from."""
-_START_EMPTY = (
-    "Give the operator a name of its own, under which it starts empty, or undo the change."
-)
+_START_EMPTY = "Give the operator a name of its own and starts_empty=True, or undo the change."
 
 
 def check_compatible(
@@ -444,12 +445,13 @@ def compare_flows(
     uri: str,
     edits: Sequence[EditRecord] = (),
     repartition: bool = False,
+    starts_empty: Collection[str] = (),
 ) -> FlowChanges:
     """Return changes from the stored flow to today's; raise if they do not allow a restart.
 
     `stored`: version of the last committed epoch; ``None`` before the first. `previous`: its
     number. `edits`: those to apply to it. `repartition`: other columns may decide the key groups of
-    an operator's rows.
+    an operator's rows. `starts_empty`: operators that may start empty beside state of removed ones.
     """
     if stored is None:
         return FlowChanges(
@@ -460,7 +462,8 @@ def compare_flows(
     names = {*stored.operators, *stored.kept}
     stored = apply_edits(stored, edits)
     problems: list[str] = []
-    renamed = _renamings(today, stored, problems)
+    former = {name: of.formerly for name, of in today.operators.items() if of.formerly}
+    renamed = _Renamings(today, stored, former).find(problems)
     origin = {new: old for old, new in renamed.items()}
     added: list[str] = []
     returned: list[str] = []
@@ -494,13 +497,15 @@ def compare_flows(
         for name in sorted(carried.keys() - reused)
     }
     removed = tuple(name for name in kept if name in stored.operators)
-    problems += _lost_generated_names(today, stored, added, removed)
+    problems += _exchanged_without_a_word(today, stored, renamed)
+    problems += _left_behind(today, stored, added, removed, starts_empty)
     if problems:
         raise flow_mismatch(
             uri,
             problems,
             remedy="Give an operator the name that its state has (name=, or formerly= to rename "
-            "it); one that is to start empty needs a name that the checkpoint does not have.",
+            "it); one that is to start empty needs a name that the checkpoint does not have, and "
+            "starts_empty=True where another's state stays behind.",
         )
     if repartitioned and (renamed or edits):
         raise flow_mismatch(
@@ -689,71 +694,168 @@ def _changed_sinks(today: FlowVersion, stored: FlowVersion) -> Iterator[str]:
         yield from differences(where, dict(stored.sinks.get(sink, columns)), dict(columns))
 
 
-def _lost_generated_names(
-    today: FlowVersion, stored: FlowVersion, added: Sequence[str], removed: Sequence[str]
-) -> Iterator[str]:
-    """Yield a problem for each added operator that may be a removed one under another name.
+@dataclass(frozen=True, slots=True)
+class _Renamings:
+    """Links of ``formerly=``: which ask for a renaming, and which were done by an earlier start.
 
-    Both names were generated from the code, which has changed; its state would be lost.
+    A link that the last start had too is *repeated*: left in the program, or meant anew.  It is
+    meant anew if another operator takes the state under its own new name, for then it has none.
+    In a cycle of repeated links, or where the operator of the former name leaves the flow at this
+    start, both are possible: only if the operators still look as they did can they be told apart.
     """
-    for name in added:
-        operator = today.operators[name]
-        for old in removed:
-            before = stored.operators[old]
-            alike = (operator.kind, operator.keys) == (before.kind, before.keys)
-            if alike and not operator.named and not before.named:
-                yield (
-                    f"operator {name!r} has a generated name and would start empty, and {old!r} of "
-                    f"the same keys is gone; if they are the same operator, give name={old!r}"
-                )
 
+    today: FlowVersion
+    stored: FlowVersion
+    former: Mapping[str, str]  # new name → ``formerly=``
 
-def _renamings(today: FlowVersion, stored: FlowVersion, problems: list[str]) -> dict[str, str]:
-    """Return old → new name of operators renamed by ``formerly=``; append to `problems`."""
-    renamings = {name: o.formerly for name, o in today.operators.items() if o.formerly}
-    renamed: dict[str, str] = {}
-    for new, old in renamings.items():
-        known = stored.operators.get(new)
-        if (
-            known is not None
-            and known.formerly == old
-            and not _swapped_again(today, stored, new, old)
-        ):
-            continue  # done by an earlier run
-        if stored.operator(old) is None:
-            if stored.operator(new) is None and not today.operators[new].part_of:
-                names = ", ".join(
-                    repr(name) for name in sorted({**stored.operators, **stored.kept})
-                )
+    def find(self, problems: list[str]) -> dict[str, str]:
+        """Return old → new name of the operators to rename; append to `problems`."""
+        renamed: dict[str, str] = {}
+        for new, old in self.former.items():
+            if not self._is_asked(new, problems):
+                continue
+            is_taken = new in self.former.values()
+            if self.stored.operator(old) is None:
+                if (self.stored.operator(new) is None or is_taken) and not self._is_part(new):
+                    names = sorted({**self.stored.operators, **self.stored.kept})
+                    problems.append(
+                        f"operator {new!r} says that it was {old!r}, but the checkpoint's "
+                        f"operators are {', '.join(map(repr, names))}"
+                    )
+            elif self.stored.operator(new) is not None and not is_taken:
                 problems.append(
-                    f"operator {new!r} says that it was {old!r}, but the checkpoint's operators "
-                    f"are {names}"
+                    f"operator {new!r} says that it was {old!r}, but the checkpoint has state of "
+                    "both"
                 )
-            continue
-        if stored.operator(new) is not None and new not in renamings.values():
-            problems.append(
-                f"operator {new!r} says that it was {old!r}, but the checkpoint has state of both"
-            )
-            continue
-        renamed[old] = new
-    return renamed
+            else:
+                renamed[old] = new
+        return renamed
+
+    def _is_part(self, name: str) -> bool:
+        return bool(self.today.operators[name].part_of)
+
+    def _is_repeated(self, new: str) -> bool:
+        """Return whether the last start had the same link."""
+        known = self.stored.operators.get(new)
+        return known is not None and known.formerly == self.former[new]
+
+    def _is_asked(self, new: str, problems: list[str]) -> bool:
+        """Return whether a link asks for a renaming now; append to `problems` if nothing tells."""
+        whole = self.today.operators[new].part_of
+        if whole in self.former:
+            return self._is_asked(whole, [])  # which is told of the whole
+        if not self._is_repeated(new):
+            return True
+        takers = {old: taker for taker, old in self.former.items()}
+        chain = [new]
+        while (taker := takers.get(chain[-1], new)) != new:
+            chain.append(taker)
+            if not self._is_repeated(taker):
+                return True
+        is_cycle = chain[-1] in takers
+        names = chain if is_cycle else [new]
+        moved, stayed = _nearer(
+            [_appearance(self.today.operators[name]) for name in names],
+            [_appearance(self.stored.operator(self.former[name])) for name in names],
+            [_appearance(self.stored.operators[name]) for name in names],
+        )
+        if moved and stayed:  # all alike
+            moved, stayed = False, self._readers_stayed(names)
+        old = self.former[new]
+        leaves = old in self.stored.operators and old not in self.today.operators
+        if moved != stayed or not (is_cycle or leaves):
+            return moved
+        if new == min(names):
+            problems.append(self._untold(names))
+        return False
+
+    def _readers_stayed(self, names: Iterable[str]) -> bool:
+        """Return whether the same sinks and operators read operators that are alike, each its own.
+
+        False if two have the same readers, or the last start did not note them.
+        """
+        readers = [self.today.operators[name].readers for name in names]
+        before = [self.stored.operators[name].readers for name in names]
+        return readers == before and None not in before and len({*readers}) == len(readers)
+
+    def _untold(self, names: Sequence[str]) -> str:
+        """Return the problem that nothing tells whether these operators are renamed once more."""
+        links = " and ".join(f"{name!r} was {self.former[name]!r}" for name in sorted(names))
+        return (
+            f"by formerly= {links}, as the last start had it, and nothing tells whether that was "
+            "left in the program or is meant once more (if it was left, remove formerly=; if it is "
+            "meant, first start the program as it was, without formerly=, until an epoch is "
+            "committed)"
+        )
 
 
-def _swapped_again(today: FlowVersion, stored: FlowVersion, new: str, old: str) -> bool:
-    """Return whether operators that once swapped their names have swapped them back since.
+def _nearer(looks: list[Any], moved: list[Any], stayed: list[Any]) -> tuple[bool, bool]:
+    """Return whether operators look as if they had moved, and as if they had stayed.
 
-    `new`, `old`: name and ``formerly=`` of one of them. ``formerly=`` is the same after both swaps,
-    so origins (digests of function and input) are compared with the stored ones: swapped, if one
-    has the origin stored for its ``formerly`` name, and none that of its own name.
+    All decide it; else a part that is like one side, where none is like the other.
     """
-    cycle = [new]
-    while old != new:
-        if old not in today.operators or old in cycle:
-            return False
-        cycle.append(old)
-        old = today.operators[old].formerly
-    was = [stored.operators[name].origin if name in stored.operators else "" for name in cycle]
-    now = [today.operators[name].origin for name in cycle]
-    moved = [origin == before for origin, before in zip(now, was[1:] + was[:1], strict=True)]
-    stayed = [origin == before for origin, before in zip(now, was, strict=True)]
-    return "" not in was and any(moved) and not any(stayed)
+    like = [
+        [one == other for one, other in zip(looks, side, strict=True)] for side in (moved, stayed)
+    ]
+    if all(like[0]) or all(like[1]):
+        return all(like[0]), all(like[1])
+    return any(like[0]) and not any(like[1]), any(like[1]) and not any(like[0])
+
+
+def _appearance(operator: OperatorVersion | None) -> Any:
+    """Return an operator's function, input, keys and states as plain values, without its name."""
+    if operator is None:
+        return None
+    return plain([operator.origin, operator.kind, operator.keys, operator.states])
+
+
+def _exchanged_without_a_word(
+    today: FlowVersion, stored: FlowVersion, renamed: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield a problem for two operators that look as each other did, and say nothing of it."""
+    linked = {*renamed, *renamed.values()}
+    names = [n for n in today.operators if n in stored.operators and n not in linked]
+    looks = {name: _appearance(today.operators[name]) for name in names}
+    looked = {name: _appearance(stored.operators[name]) for name in names}
+    changed = [n for n in names if looks[n] != looked[n] and today.operators[n].origin]
+    for n, name in enumerate(changed):
+        for other in changed[n + 1 :]:
+            if looks[name] == looked[other] and looks[other] == looked[name]:
+                yield (
+                    f"operators {name!r} and {other!r} have exchanged their names (give both "
+                    "formerly=, or their old names)"
+                )
+
+
+def _left_behind(
+    today: FlowVersion,
+    stored: FlowVersion,
+    added: Sequence[str],
+    removed: Sequence[str],
+    starts_empty: Collection[str],
+) -> Iterator[str]:
+    """Yield a problem for each operator that would start empty beside state that nobody reads.
+
+    It may be a removed one under another name. `starts_empty`: operators that are meant to.
+    """
+    left = [name for name in removed if not stored.operators[name].part_of]
+    for name in added if left else ():
+        operator = today.operators[name]
+        if operator.part_of or name in starts_empty:
+            continue
+        alike = [
+            old
+            for old in left
+            for before in [stored.operators[old]]
+            if (operator.kind, operator.keys) == (before.kind, before.keys)
+        ]
+        advice = f"if it is to start empty, give {name!r} starts_empty=True"
+        if alike:
+            is_generated = not (operator.named or any(stored.operators[n].named for n in alike))
+            option = "name" if is_generated else "formerly"
+            names = " or ".join(f"{option}={old!r}" for old in alike)
+            advice = f"if it is the same operator, give {names}; {advice}"
+        yield (
+            f"operator {name!r} would start empty, while no operator reads the state of "
+            f"{' and '.join(map(repr, left))} any more ({advice})"
+        )

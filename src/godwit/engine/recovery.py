@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 import numpy as np
 
-from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.commit_log import CommitLog, check_identity
 from godwit.checkpoint.edits import undelivered_sinks
 from godwit.checkpoint.evolution import FlowChanges, apply_edits, compare_flows
 from godwit.checkpoint.records import (
@@ -203,6 +203,8 @@ def recover_flow(
         query_id=uuid.uuid4().hex if new else "",
     )
     stored = None if new else CommitLog.open_read_only(storage)
+    if stored is not None and stored.latest is not None:  # an epoch claims the checkpoint
+        check_identity(storage, stored.identity, identity)
     before = None if stored is None or stored.flow < 0 else stored.version(stored.flow)
     edits = () if stored is None else stored.edits()
     without_state = _keep_stored_partitioning(
@@ -226,6 +228,7 @@ def recover_flow(
         uri=storage.uri,
         edits=edits,
         repartition=repartition or bool(placed),
+        starts_empty=flow.starts_empty,
     )
     if latest is not None and before is not None:
         _check_change_readers(version, before, changes)
@@ -361,9 +364,9 @@ def _check_change_readers(today: FlowVersion, before: FlowVersion, changes: Flow
             raise CheckpointMismatchError(
                 f"Operator {reader!r} reads the changes of operator {name!r}, {problem}: it would "
                 "be wrong from then on.",
-                remedy=f"Let both begin without state: give {name!r} and {reader!r} new names, "
-                "or start with a new checkpoint. Or read results in place of changes "
-                '(output="update").',
+                remedy=f"Let both begin without state: give {name!r} and {reader!r} new names "
+                "and starts_empty=True, or start with a new checkpoint. Or read results in place "
+                'of changes (output="update").',
                 operator=reader,
                 upstream=name,
             )

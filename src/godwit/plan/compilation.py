@@ -158,6 +158,7 @@ class _Compilation:
             outputs=self.own_sinks(tuple(self.outputs())),
             actions={node.name: action_of(node) for node in self.flow.operators},
             formerly=self.former_names(),
+            starts_empty=frozenset(node.name for node in self.flow.operators if node.starts_empty),
             unnamed=frozenset(node.name for node in self.flow.operators if not node.named),
             times={name: time for name, time in self.times.items() if name in self.timed},
         )

@@ -160,6 +160,8 @@ class CompiledFlow:
     outputs: tuple[Output, ...]
     actions: Mapping[str, str]  # operator's name → what it does, in words
     formerly: Mapping[str, str] = field(default_factory=dict)  # operator → former name
+    # operators that may start empty although others leave state behind
+    starts_empty: frozenset[str] = frozenset()
     unnamed: frozenset[str] = frozenset()  # operators whose names nobody chose
     # source → its event time, of those whose event time some operator uses
     times: Mapping[str, SourceTime] = field(default_factory=dict)

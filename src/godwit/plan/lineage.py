@@ -74,6 +74,28 @@ def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVe
         part_of=operator.part_of,
         origin=_digest_of_operator(operator, flow),
         reads_changes=_changes_read(operator, flow),
+        readers=_readers(operator, flow),
+    )
+
+
+def _readers(operator: KeyedOperator, flow: CompiledFlow) -> tuple[str, ...]:
+    """Return the sinks, loops and operators that read an operator, or the whole it is part of."""
+
+    def whole(name: str) -> str:
+        return flow.operator(name).part_of or name
+
+    own = whole(operator.name)
+    return tuple(
+        sorted(
+            {f"sink {edge.name}" for edge in flow.outputs if whole(edge.operator) == own}
+            | {f"loop {edge.loop}" for edge in flow.feedbacks if whole(edge.operator) == own}
+            | {
+                f"operator {whole(edge.operator)}"
+                for edge in flow.inputs
+                if not isinstance(edge, SourceInput) and whole(edge.upstream) == own
+            }
+            - {f"operator {own}"}
+        )
     )
 
 

@@ -75,6 +75,7 @@ class _KeyedNode:
     # key columns that place rows; empty: all of them do, ``None``: nobody has said
     partition_by: tuple[str, ...] | None = None
     formerly: str = ""  # name that it had before; empty if that is not said
+    starts_empty: bool = False  # whatever state others leave behind
     named: bool = True  # the user chose its name
 
 

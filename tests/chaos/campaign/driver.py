@@ -87,7 +87,8 @@ def build(spark: SparkSession, directory: Path, history: History, generation: in
 
 
 def _stream(source: Any, operator: Operator, insist: Any) -> Any:
-    names: dict[str, Any] = {"name": operator.name}
+    # One that is new may come with the change that removes another.
+    names: dict[str, Any] = {"name": operator.name, "starts_empty": True}
     if operator.formerly:
         names["formerly"] = operator.formerly
     keyed = source.key_by(operator.by)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 import pytest
 from tests.support.flow_versions import flow, operator
@@ -8,9 +10,14 @@ from godwit.checkpoint.evolution import FlowChanges, FlowVersion, compare_flows
 from godwit.checkpoint.records import EditRecord
 from godwit.model.errors import CheckpointMismatchError
 
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
-def changes(stored: FlowVersion, given: FlowVersion) -> FlowChanges:
-    return compare_flows(given, stored, previous=0, uri="ck")
+
+def changes(
+    stored: FlowVersion, given: FlowVersion, *, starts_empty: Collection[str] = ()
+) -> FlowChanges:
+    return compare_flows(given, stored, previous=0, uri="ck", starts_empty=starts_empty)
 
 
 def after(stored: FlowVersion, given: FlowVersion) -> FlowVersion:
@@ -30,7 +37,7 @@ def test_the_same_flow_needs_no_version_in_whatever_order_it_is_written() -> Non
 
 
 def test_a_new_operator_starts_empty_and_a_removed_one_is_kept() -> None:
-    changed = changes(STORED, flow(a=operator("t"), c=operator("x")))
+    changed = changes(STORED, flow(a=operator("t"), c=operator("x")), starts_empty={"c"})
     assert (changed.added, changed.removed, changed.returned) == (("c",), ("b",), ())
     assert changed.version is not None
     assert changed.version.kept == {"b": msgspec.structs.replace(STORED.operators["b"], left=0)}
@@ -91,7 +98,116 @@ def test_an_operator_that_nobody_named_does_not_lose_its_state_by_an_added_resul
     with pytest.raises(CheckpointMismatchError, match="give name='rows_t_by_k'"):
         changes(stored, given)
     named = flow(rows_n_t_by_k=operator("n", "t"))
-    assert changes(stored, named).added == ("rows_n_t_by_k",)
+    with pytest.raises(CheckpointMismatchError, match="give formerly='rows_t_by_k'"):
+        changes(stored, named)
+    assert changes(stored, named, starts_empty={"rows_n_t_by_k"}).added == ("rows_n_t_by_k",)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (flow(a=operator("t"), c=operator("n")), "'c' would .* of 'b' .*formerly='b'"),
+        (flow(c=operator("t")), "of 'a' and 'b' any more .*give formerly='a' or formerly='b'"),
+        (flow(a=operator("t"), c=operator("n", key="j")), r"'b' any more \(if it is to start"),
+        (flow(b=operator("t", formerly="a"), c=operator("n")), None),  # b is nobody's now
+    ],
+)
+def test_an_operator_is_not_silently_empty_beside_state_that_nobody_reads(
+    given: FlowVersion, message: str | None
+) -> None:
+    with pytest.raises(CheckpointMismatchError, match=message or "state of both"):
+        changes(STORED, given)
+    if message is not None:
+        assert changes(STORED, given, starts_empty={"c"}).added == ("c",)
+        kept = after(STORED, flow(a=operator("t")))
+        assert changes(kept, flow(a=operator("t"), c=operator("n"))).added == ("c",)
+
+
+def with_readers(version: FlowVersion, **readers: str) -> FlowVersion:
+    for name, sink in readers.items():
+        version.operators[name] = msgspec.structs.replace(
+            version.operators[name], readers=(f"sink {sink}",)
+        )
+    return version
+
+
+def test_operators_that_are_alike_are_told_apart_by_their_readers_where_nothing_changed() -> None:
+    def exchanged() -> FlowVersion:
+        return flow(a=operator("t", formerly="b"), b=operator("t", formerly="a"))
+
+    alike = flow(a=operator("t"), b=operator("t"))
+    once = with_readers(after(alike, exchanged()), a="A", b="B")
+    assert changes(once, with_readers(exchanged(), a="A", b="B")).renamed == {}
+    for given in (exchanged(), with_readers(exchanged(), a="B", b="A")):
+        with pytest.raises(CheckpointMismatchError, match="'a' was 'b' and 'b' was 'a', as the"):
+            changes(once, given)
+    plainly = with_readers(flow(a=operator("t"), b=operator("t")), a="A", b="B")
+    assert changes(after(once, plainly), exchanged()).renamed == {"a": "b", "b": "a"}
+
+
+@pytest.mark.parametrize("names", ["ab", "abc"])
+def test_a_second_exchange_of_edited_operators_is_refused(names: str) -> None:
+    def program(suffix: str, *, formerly: bool) -> FlowVersion:
+        passed = dict(zip(names, names[1:] + names[:1], strict=True))
+        return flow(
+            **{
+                name: operator(f"r{name}{suffix}", formerly=passed[name] if formerly else "")
+                for name in names
+            }
+        )
+
+    once = after(program("", formerly=False), program("", formerly=True))
+    assert changes(once, program("", formerly=True)).renamed == {}
+    with pytest.raises(CheckpointMismatchError, match="first start the program as it was"):
+        changes(once, program("2", formerly=True))
+
+
+def test_an_exchange_is_told_by_results_where_functions_are_none() -> None:
+    once = after(
+        flow(a=operator("t"), b=operator("n")),
+        flow(b=operator("t", formerly="a"), a=operator("n", formerly="b")),
+    )
+    again = flow(a=operator("t", "more", formerly="b"), b=operator("n", formerly="a"))
+    assert changes(once, again).renamed == {"a": "b", "b": "a"}
+
+
+def test_a_link_left_in_a_chain_counts_anew_where_another_takes_its_state() -> None:
+    stored = after(STORED, flow(b=operator("t", formerly="a"), c=operator("n", formerly="b")))
+    longer = flow(b=operator("t", formerly="a"), d=operator("n", formerly="c"))
+    assert changes(stored, longer).renamed == {"c": "d"}
+    shifted = flow(c=operator("t", formerly="b"), d=operator("n", formerly="c"))
+    assert changes(stored, shifted).renamed == {"b": "c", "c": "d"}
+    gone = flow(
+        b=operator("x", formerly="a"),
+        c=operator("t", formerly="b"),
+        d=operator("n", formerly="c"),
+    )
+    with pytest.raises(CheckpointMismatchError, match="'b' says that it was 'a', but the"):
+        changes(stored, gone)
+
+
+def test_a_link_left_beside_an_operator_that_leaves_is_told_by_what_stayed() -> None:
+    renamed = flow(c=operator("t", formerly="a"), b=operator("n"))
+    stored = after(after(STORED, renamed), flow(a=operator("x"), **renamed.operators))
+    left = flow(c=operator("t", formerly="a"), b=operator("n"))
+    assert changes(stored, left).removed == ("a",)
+    with pytest.raises(CheckpointMismatchError, match="state of both"):
+        changes(stored, flow(c=operator("x", formerly="a"), b=operator("n")))
+    with pytest.raises(CheckpointMismatchError, match="nothing tells"):
+        changes(stored, flow(c=operator("y", formerly="a"), b=operator("n")))
+
+
+def test_operators_that_exchange_their_names_without_a_word_are_refused() -> None:
+    def program(a: str, b: str) -> FlowVersion:
+        given = flow(a=operator("t"), b=operator("t"))
+        for name, origin in {"a": a, "b": b}.items():
+            given.operators[name] = msgspec.structs.replace(given.operators[name], origin=origin)
+        return given
+
+    stored = program("1", "2")
+    assert changes(stored, program("1", "3")).added == ()
+    with pytest.raises(CheckpointMismatchError, match="'a' and 'b' have exchanged their names"):
+        changes(stored, program("2", "1"))
 
 
 def test_a_formerly_means_nothing_where_there_is_no_checkpoint_yet() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,7 @@ from godwit.checkpoint.ownership import acquire_lease
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
 from godwit.cli.main import main
-from godwit.model.errors import CorruptCheckpointError
+from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +60,9 @@ def test_an_edit_counts_from_the_next_epoch_and_not_before(tmp_path: Path) -> No
     run(tmp_path, renamed)
     assert run(tmp_path, renamed, ("x", 10)).results()["c"] == {"x": {"total": 11}}
     # It was taken up once: under its old name, an operator is a new one.
-    assert run(tmp_path, TWO, ("x", 5)).changes.added == ("a",)
+    with pytest.raises(CheckpointMismatchError, match="formerly='c'"):
+        run(tmp_path, TWO)
+    assert run(tmp_path, replace(TWO, starts_empty=True), ("x", 5)).changes.added == ("a",)
 
 
 def test_the_state_of_one_key_is_forgotten_and_that_of_others_stays(

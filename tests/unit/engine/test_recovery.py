@@ -170,11 +170,17 @@ def test_a_plan_that_the_changed_flow_cannot_run_under_is_given_up(tmp_path: Pat
 def of_results(*readers: str, output: Any = "changes", name: str = "per_key") -> CompiledFlow:
     made = LogicalFlow("flow", NUM_KEY_GROUPS)
     frame: Any = FakeDataFrame(COLUMNS)
-    results = made.source("rows", frame).key_by("k").compute(name=name, n=gw.count(), output=output)
+    results = (
+        made.source("rows", frame)
+        .key_by("k")
+        .compute(name=name, n=gw.count(), output=output, starts_empty=True)
+    )
     made.sink("results", results, FakeSink())
     for reader in readers:
         of = gw.count() if output == "update" else gw.sum("change")
-        made.sink(reader, results.key_by("n").compute(name=reader, keys=of), FakeSink())
+        made.sink(
+            reader, results.key_by("n").compute(name=reader, keys=of, starts_empty=True), FakeSink()
+        )
     return made.compile(resolver(made))
 
 
