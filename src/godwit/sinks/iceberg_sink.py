@@ -17,25 +17,30 @@ read, those of the same keys left out, and the rest written anew with the epoch'
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.catalog import load_catalog
-from pyiceberg.exceptions import CommitFailedException, ValidationException
-from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, IsNull, LessThanOrEqual, Or
+from pyiceberg.exceptions import CommitFailedException, NotInstalledError, ValidationException
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.commit_retries import CommitRetries
+from godwit.sinks.iceberg_files import (
+    ReplacedFiles,
+    all_files,
+    change_of_files,
+    data_files_of,
+    delete_files,
+    try_to_write,
+    unreadable_files,
+)
 from godwit.sinks.parquet_files import file_row_check
 from godwit.sinks.rows import (
     check_mode,
     is_complete_result,
-    last_of_each_key,
     rows_to_write,
     storable_schema,
     with_plain_types,
@@ -53,8 +58,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pyiceberg.catalog import Catalog
-    from pyiceberg.expressions import BooleanExpression
-    from pyiceberg.table import Transaction
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
@@ -63,6 +66,8 @@ if TYPE_CHECKING:
     from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
 
 _PROPERTY: Final = "godwit"
+_MAX_FORMAT_VERSION: Final = 2  # that pyiceberg writes
+_MAX_REPETITIONS: Final = 2**31 - 1  # those are bounded by time
 
 
 class IcebergSink(TargetSink):
@@ -117,13 +122,62 @@ class IcebergSink(TargetSink):
             self._catalog: Catalog = load_catalog(self._catalog_name, **self._properties)
             self._create(schema)
             table = self._catalog.load_table(self._table_name)
-        if table.metadata.format_version == 1:  # whose snapshots have no numbers
+        self._check_format(table)
+        self._own_schema, self._schema = schema, self._fit_columns(schema, table)
+        self._check_files(table)
+        self._last = self._last_epoch_in(table.metadata)
+
+    def _check_format(self, table: Table) -> None:
+        """Raise if pyiceberg cannot write tables like this one."""
+        version = table.metadata.format_version
+        if version == 1:  # whose snapshots have no numbers
             raise self._target_error(
                 "the table is of format version 1, of which a roll-back could not be noticed",
                 "Upgrade it: ALTER TABLE ... SET TBLPROPERTIES ('format-version' = '2').",
             )
-        self._own_schema, self._schema = schema, self._fit_columns(schema, table)
-        self._last = self._last_epoch_in(table.metadata)
+        if version > _MAX_FORMAT_VERSION:
+            raise self._target_error(
+                f"the table is of format version {version}, which pyiceberg reads but does not "
+                "write",
+                "Use a table of format version 2. A table cannot return to it: create one, "
+                "TBLPROPERTIES ('format-version' = '2'), and copy the rows.",
+            )
+        properties = table.properties
+        file_format = properties.get("write.format.default", "parquet").lower()
+        if file_format != "parquet":
+            raise self._target_error(
+                f"the table's data files are to be in {file_format.upper()}, which pyiceberg does "
+                "not write",
+                "ALTER TABLE ... SET TBLPROPERTIES ('write.format.default' = 'parquet'). Files in "
+                "other formats may stay, if epochs are appended.",
+            )
+        if "encryption.key-id" in properties:
+            raise self._target_error(
+                "the table is encrypted, and pyiceberg would write files that are not",
+                "Write to a table without encryption.key-id.",
+            )
+
+    def _check_files(self, table: Table) -> None:
+        """Raise if rows cannot be written as the table wants them, or its rows cannot be read."""
+        with self._translating_errors(
+            "pyiceberg cannot write rows to the table as it is to be written "
+            f"({_shown_format(table)})",
+            "Check the credentials, the table's partitions and its properties (write.*).",
+        ):
+            if self._merge_keys and (what := unreadable_files(table)) is not None:
+                raise self._target_error(
+                    f"the table {what}, which pyiceberg does not read, so that rows with the keys "
+                    "of an epoch cannot be replaced",
+                    "Let the engine that wrote them compact the table (CALL "
+                    "system.rewrite_data_files, with rewrite-all), or append epochs to it.",
+                )
+            try:
+                try_to_write(table, self._schema)
+            except NotInstalledError as error:
+                raise self._target_error(
+                    f"the table's partitions are computed by a package that is absent: {error}",
+                    "pip install 'godwit-streams[iceberg]'",
+                ) from error
 
     def _create(self, schema: pa.Schema) -> None:
         """Create the table if it is absent."""
@@ -187,9 +241,7 @@ class IcebergSink(TargetSink):
                 table.manage_snapshots().rollback_to_snapshot(target.snapshot_id).commit()
             else:  # there was nothing before; a table cannot return to having no snapshot
                 nothing = point_without_history(-1, self._context.query_id)
-                self._commit_rows(
-                    table, self._schema.empty_table(), nothing, complete=True, once=False
-                )
+                self._commit_rows(table, self._schema.empty_table(), nothing, complete=True)
             self._last = self._last_epoch_in(self._catalog.load_table(self._table_name).metadata)
 
     def _snapshot_to_keep(
@@ -238,7 +290,7 @@ class IcebergSink(TargetSink):
         ):
             table = self._catalog.load_table(self._table_name)
             nothing = self._schema.empty_table()
-            self._commit_rows(table, nothing, point, complete=False, once=False)
+            self._commit_rows(table, nothing, point, complete=False)
 
     def deliver(self, output: EpochOutput) -> None:
         """Commit the epoch's rows with its number, unless the table has it."""
@@ -261,11 +313,11 @@ class IcebergSink(TargetSink):
                 batches = rows_to_write(output, self._schema, self._merge_keys, self._context.name)
                 rows = pa.Table.from_batches(batches, schema=self._schema)
                 try:
-                    self._commit_rows(table, rows, output.point, complete=complete)
+                    self._commit_rows(table, rows, output.point, complete=complete, retries=retries)
                 except _EpochIsThereError:
                     self._last = output.point
                 except (CommitFailedException, ValidationException) as error:
-                    if not retries.wait_after_conflict():
+                    if isinstance(error, _NoTimeLeftError) or not retries.wait_after_conflict():
                         raise self._conflict_error(output.epoch, retries) from error
                     continue
                 return
@@ -290,51 +342,53 @@ class IcebergSink(TargetSink):
         point: HistoryPoint,
         *,
         complete: bool,
-        once: bool = True,
+        retries: CommitRetries | None = None,
     ) -> None:
         """Write rows and commit them with their epoch; `complete`: they replace all rows.
 
-        `once`: raise `_EpochIsThereError` if another driver commits it meanwhile.
+        `retries`: attempts to deliver the epoch, which another driver may do meanwhile, and which
+        raises `_EpochIsThereError` then; ``None``: it is not a delivery.
         """
         query, writer = self._context.query_id, self._context.writer
         sequence = table.metadata.next_sequence_number()  # or more, if repeated
         text = point_text(point, writer, sequence=sequence)
+        before = table.metadata
+        replaced: ReplacedFiles | None = None
+        if self._merge_keys and rows.num_rows and not complete:
+            replaced = ReplacedFiles(table, rows, self._merge_keys)
+            rows = pa.concat_tables(
+                [*(r.cast(self._schema) for r in replaced.rows_that_stay), rows]
+            )
 
-        merged = bool(self._merge_keys and rows.num_rows)
-        of_snapshot = table.metadata.current_snapshot_id
-
-        def refuse_repetition(metadata: TableMetadata) -> None:
-            """Raise if the table has the epoch by now."""
-            last = last_epoch_of(metadata, query, writer)
-            if once and last is not None and last.epoch >= point.epoch:
+        def check_repetition(refreshed: Table) -> None:
+            """Raise if a commit must not be repeated as it is on a newer version of the table."""
+            metadata = refreshed.metadata
+            last = self._last_epoch_in(metadata)
+            if retries is not None and last is not None and last.epoch >= point.epoch:
                 raise _EpochIsThereError("The epoch is in the table.")
-            if once and (complete or merged) and metadata.current_snapshot_id != of_snapshot:
+            if (
+                metadata.current_schema_id != before.current_schema_id
+                or metadata.default_spec_id != before.default_spec_id
+                or last != self._last_epoch_in(before)  # it was rolled back
+                or (complete and metadata.current_snapshot_id != before.current_snapshot_id)
+                or (replaced is not None and not replaced.still_apply(refreshed))
+            ):
                 raise CommitFailedException("The rows were made of an older snapshot.")
 
-        with _EpochTable(table, refuse_repetition).transaction() as transaction:
-            transaction.set_properties({_property_name(query, writer): text})
-            summary = {_PROPERTY: text}
-            if complete:
-                num_replaced = table.scan().count()
-                _replace(transaction, rows, AlwaysTrue(), summary, num_replaced)
-            elif merged:
-                self._merge(transaction, table, rows, summary)
-            else:
-                transaction.append(rows, snapshot_properties=summary)
+        files = data_files_of(table, rows)
+        removed = all_files(table) if complete else [] if replaced is None else replaced.files
+        summary = {_PROPERTY: text}
+        attempts = retries or CommitRetries(self._retry_policy)
+        try:
+            with _EpochTable(table, check_repetition, attempts).transaction() as transaction:
+                transaction.set_properties({_property_name(query, writer): text})
+                with change_of_files(transaction, removed, summary) as snapshot:
+                    for file in files:
+                        snapshot.append_data_file(file)
+        except (CommitFailedException, ValidationException):
+            delete_files(table, files)
+            raise
         self._last = point
-
-    def _merge(
-        self, transaction: Transaction, table: Table, rows: pa.Table, summary: dict[str, str]
-    ) -> None:
-        """Upsert `rows` by their keys; `summary`: properties of the new snapshot."""
-        # The library cannot compare a partition that is null.
-        partitioned = {table.schema().find_column_name(f.source_id) for f in table.spec().fields}
-        near = rows_near(rows, [key for key in self._merge_keys if key not in partitioned])
-        there = table.scan(row_filter=near).to_arrow().select(self._schema.names)
-        there = there.cast(self._schema)
-        every = pa.concat_tables([there, rows])
-        newest = last_of_each_key(every.select(list(self._merge_keys)))
-        _replace(transaction, every.filter(pa.array(newest)), near, summary, there.num_rows)
 
     def close(self) -> None:
         catalog = getattr(self, "_catalog", None)
@@ -349,73 +403,45 @@ class _EpochIsThereError(Exception):
     """
 
 
-class _EpochTable(Table):
-    """Table whose commit is repeated only where that is right."""
+class _NoTimeLeftError(CommitFailedException):
+    """Other writers committed too often for too long; a refused commit, like its base."""
 
-    def __init__(self, table: Table, refuse: Callable[[TableMetadata], None]) -> None:
+
+class _EpochTable(Table):
+    """Table whose commit is repeated only where that is right, and as `CommitRetries` says."""
+
+    def __init__(
+        self, table: Table, check: Callable[[Table], None], retries: CommitRetries
+    ) -> None:
         super().__init__(
             identifier=table.name(),
-            metadata=table.metadata,
+            # The library repeats a commit as these properties say.
+            metadata=table.metadata.model_copy(
+                update={
+                    "properties": {
+                        **table.metadata.properties,
+                        "commit.retry.num-retries": str(_MAX_REPETITIONS),
+                        "commit.retry.min-wait-ms": "0",
+                        "commit.retry.max-wait-ms": "0",
+                        "commit.retry.total-timeout-ms": str(_MAX_REPETITIONS),
+                    }
+                }
+            ),
             metadata_location=table.metadata_location,
             io=table.io,
             catalog=table.catalog,
             config=table.config,
         )
-        self._refuse = refuse
+        self._check, self._retries = check, retries
 
     def refresh(self) -> Table:
-        """Load the newest metadata, so that a commit can be repeated.
-
-        Raise if that is not allowed.
-        """
+        """Load the newest metadata, so that a commit can be repeated; raise if it must not be."""
+        if not self._retries.wait_after_conflict():
+            raise _NoTimeLeftError("The time is up.")
         refreshed = super().refresh()
-        self._refuse(refreshed.metadata)
+        self._retries.begin(self.last_sequence_number, _last_writer(self.metadata))
+        self._check(self)
         return refreshed
-
-
-def _replace(
-    transaction: Transaction,
-    rows: pa.Table,
-    where: BooleanExpression,
-    summary: dict[str, str],
-    num_replaced: int,
-) -> None:
-    """Replace the `num_replaced` rows that the filter `where` selects by `rows`."""
-    if num_replaced:
-        transaction.overwrite(rows, overwrite_filter=where, snapshot_properties=summary)
-    else:  # the library warns of a deletion that finds nothing
-        transaction.append(rows, snapshot_properties=summary)
-
-
-def rows_near(rows: pa.Table, keys: Sequence[str]) -> BooleanExpression:
-    """Return a filter that selects all rows with the keys of `rows`, and few others.
-
-    It is a range of the first key column whose order is the same for all readers.
-    """
-    for key in keys:
-        column = rows.column(key)
-        if not _is_ordered(column.type):
-            continue
-        ends = pc.min_max(column)
-        low, high = ends["min"].as_py(), ends["max"].as_py()
-        near: BooleanExpression = IsNull(key)
-        if low is None:
-            return near
-        within = And(GreaterThanOrEqual(key, _literal(low)), LessThanOrEqual(key, _literal(high)))
-        return Or(near, within) if column.null_count else within
-    return AlwaysTrue()
-
-
-def _is_ordered(dtype: pa.DataType) -> bool:
-    """Return whether all readers of Iceberg order values of a type in the same way."""
-    return bool(
-        pa.types.is_integer(dtype) or pa.types.is_string(dtype) or pa.types.is_date32(dtype)
-    )
-
-
-def _literal(value: Any) -> Any:
-    """Return a key value as a value that Iceberg's expressions take."""
-    return value.isoformat() if isinstance(value, dt.date) else value
 
 
 def last_epoch_of(metadata: TableMetadata, query_id: str, writer: str) -> HistoryPoint | None:
@@ -457,6 +483,15 @@ def _last_writer(metadata: TableMetadata) -> str:
     facts = summary.additional_properties
     by = "another Godwit query" if _PROPERTY in facts else facts.get("engine-name")
     return f"{summary.operation.value} by {by}" if by else f"{summary.operation.value}"
+
+
+def _shown_format(table: Table) -> str:
+    """Return a table's partitions, as text for errors."""
+    fields = [
+        f"{field.transform}({table.schema().find_column_name(field.source_id)})"
+        for field in table.spec().fields
+    ]
+    return f"partitioned by {', '.join(fields)}" if fields else "without partitions"
 
 
 def _is_first(snapshot: Snapshot) -> bool:

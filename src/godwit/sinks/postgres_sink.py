@@ -402,10 +402,11 @@ class PostgresSink(TargetSink):
             with connection.transaction():
                 if not self._context.complete:
                     connection.execute(
-                        sql.SQL("DELETE FROM {} WHERE {} > {}").format(
+                        sql.SQL("DELETE FROM {} WHERE {} BETWEEN {} AND {}").format(
                             self._target.identifier,
                             sql.Identifier(self._epoch_column or ""),
-                            sql.Literal(shared),
+                            sql.Literal(shared + 1),
+                            sql.Literal(point.epoch),  # rows with others are not of this sink
                         )
                     )
                 self._epochs.overwrite(connection, point_of_epoch(epochs, shared))

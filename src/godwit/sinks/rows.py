@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from godwit.checkpoint.entries import type_in_utc
 from godwit.columns.hashing import canonical_floats
@@ -267,6 +268,31 @@ def last_of_each_key(keys: pa.Table) -> npt.NDArray[np.bool_]:
     rows = _normalised_floats(keys).rename_columns(names).append_column("row", numbered)
     last = rows.group_by(names, use_threads=False).aggregate([("row", "max")])
     mask[last.column("row_max").to_numpy()] = True
+    return mask
+
+
+def has_key_among(keys: pa.Table, others: pa.Table) -> npt.NDArray[np.bool_]:
+    """Return a mask of the rows of `keys` that are in `others`, which has the same columns.
+
+    Returns shape ``(N,)`` for N rows of `keys`. Equality is that of `last_of_each_key`.
+
+    Examples
+    --------
+    >>> has_key_among(pa.table({"k": ["a", "b", "a"]}), pa.table({"k": ["a", "c"]})).tolist()
+    [True, False, True]
+    """
+    mask = np.zeros(keys.num_rows, np.bool_)
+    names = [str(position) for position in range(keys.num_columns)]
+    numbered = pa.array(np.arange(keys.num_rows + others.num_rows))
+    rows = _normalised_floats(pa.concat_tables([keys, others])).rename_columns(names)
+    groups = (
+        rows.append_column("row", numbered)
+        .group_by(names, use_threads=False)
+        .aggregate([("row", "list"), ("row", "max")])
+    )
+    shared = groups.filter(pc.greater_equal(groups.column("row_max"), keys.num_rows))
+    positions = pc.list_flatten(shared.column("row_list")).to_numpy()
+    mask[positions[positions < keys.num_rows]] = True
     return mask
 
 

@@ -17,7 +17,7 @@ import godwit as gw
 from godwit.model.errors import SinkError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from pyiceberg.table import Table
@@ -181,6 +181,20 @@ def test_a_commit_whose_answer_was_lost_keeps_its_files(
     assert sink.last_delivered() == point(0)
 
 
+def overtake_commits(monkeypatch: pytest.MonkeyPatch, others: list[Callable[[], Any]]) -> None:
+    """Let others commit just before the next commits, one after the other."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    commit = SqlCatalog.commit_table
+
+    def overtaken(self: SqlCatalog, *arguments: Any) -> Any:
+        if others:
+            others.pop(0)()
+        return commit(self, *arguments)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", overtaken)
+
+
 @pytest.mark.parametrize("key", ["N1", "N9", None])
 def test_a_key_that_another_query_adds_meanwhile_is_replaced(
     place: Place, monkeypatch: pytest.MonkeyPatch, key: str | None
@@ -188,14 +202,7 @@ def test_a_key_that_another_query_adds_meanwhile_is_replaced(
     sink = place.sink(mode="upsert")
     other = place.sink(replace(context(), writer="other"), mode="upsert")
     sink.deliver(rows(0, ("N5", 5)))
-    merge, waiting = type(sink)._merge, [rows(0, (key, 1))]
-
-    def overtaken(self: IcebergSink, *arguments: Any) -> None:
-        merge(self, *arguments)
-        while waiting:
-            other.deliver(waiting.pop())
-
-    monkeypatch.setattr(type(sink), "_merge", overtaken)
+    overtake_commits(monkeypatch, [lambda: other.deliver(rows(0, (key, 1)))])
     sink.deliver(rows(1, (key, 2)))
     assert place.rows() == sorted([("N5", 5), (key, 2)], key=str)
 

@@ -1,0 +1,371 @@
+"""Data files of an Iceberg table: which an epoch replaces, how rows become files, a trial.
+
+**Upserts** replace whole files, and only files that have a row with a key of the epoch.  All other
+rows of such a file are written anew as they are, whoever wrote them and however often they come.
+Positional deletes of other writers are applied to them; equality deletes cannot be read.
+
+**A commit that lost** need not be made anew if what others committed has no row with a key of the
+epoch, and the replaced files are still there as they were.  So slow upserts can be committed beside
+a writer that commits often.
+
+**Partitions** are those of the rows' bits: NaN is a partition, and -0.0 is not that of 0.0.  The
+library's own division compares values, and so loses rows with NaN, and writes rows with 0.0 twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import itertools
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions import (
+    AlwaysTrue,
+    And,
+    GreaterThanOrEqual,
+    In,
+    IsNull,
+    LessThanOrEqual,
+    Or,
+)
+from pyiceberg.io.pyarrow import ArrowScan, bin_pack_arrow_table, pyarrow_to_schema, write_file
+from pyiceberg.manifest import DataFileContent, ManifestContent
+from pyiceberg.partitioning import PartitionFieldValue, PartitionKey, partition_record_value
+from pyiceberg.table import WriteTask
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update.snapshot import _OverwriteFiles, _SnapshotProducer
+from pyiceberg.typedef import Record
+
+from godwit.sinks.rows import has_key_among
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.manifest import DataFile, ManifestFile
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import FileScanTask, Table, Transaction
+    from pyiceberg.table.metadata import TableMetadata
+
+_MAX_LISTED_KEYS: Final = 200  # of more, the library does not compare each with a file's bounds
+_READERS: Final = 8
+_FILE_BYTES: Final = 512 * 2**20  # default of the property of the table
+
+
+class ReplacedFiles:
+    """Data files that an epoch of upserts replaces, and their rows that stay.
+
+    `rows`: the epoch's rows, each key once. `keys`: names of the key columns.
+    """
+
+    def __init__(self, table: Table, rows: pa.Table, keys: Sequence[str]) -> None:
+        # The library cannot compare a partition that is null.
+        partitioned = {table.schema().find_column_name(f.source_id) for f in table.spec().fields}
+        self._keys, self._epoch_keys = list(keys), rows.select(list(keys))
+        self._near = rows_near(rows, [key for key in keys if key not in partitioned])
+        tasks = self._tasks(table)
+        self._seen = {path: _deletes(task) for path, task in tasks.items()}
+        touched = self._with_keys_of_epoch(table, tasks.values())
+        self.files = [task.file for task in touched]
+        self.rows_that_stay = [self._other_rows(table, task) for task in touched]
+
+    def still_apply(self, table: Table) -> bool:
+        """Return whether they are right for a newer version of the table, too."""
+        tasks = self._tasks(table)
+        for file in self.files:
+            task = tasks.get(file.file_path)
+            if task is None or _deletes(task) != self._seen[file.file_path]:
+                return False
+        new = [task for path, task in tasks.items() if path not in self._seen]
+        if self._with_keys_of_epoch(table, new):
+            return False
+        self._seen |= {task.file.file_path: _deletes(task) for task in new}
+        return True
+
+    def _tasks(self, table: Table) -> dict[str, FileScanTask]:
+        """Return the tasks that read the files which may have keys of the epoch, by path."""
+        tasks = table.scan(row_filter=self._near).plan_files()
+        return {task.file.file_path: task for task in tasks}
+
+    def _with_keys_of_epoch(
+        self, table: Table, tasks: Iterable[FileScanTask]
+    ) -> list[FileScanTask]:
+        """Return the tasks whose files have a row with a key of the epoch."""
+
+        def is_touched(task: FileScanTask) -> bool:
+            keys = read_file(table, task, self._keys).cast(self._epoch_keys.schema)
+            return bool(has_key_among(keys, self._epoch_keys).any())
+
+        chosen = list(tasks)
+        with ThreadPoolExecutor(_READERS) as pool:
+            touched = list(pool.map(is_touched, chosen))
+        return list(itertools.compress(chosen, touched))
+
+    def _other_rows(self, table: Table, task: FileScanTask) -> pa.Table:
+        """Return the rows of a file whose keys are not in the epoch."""
+        rows = read_file(table, task, table.schema().column_names)
+        keys = rows.select(self._keys).cast(self._epoch_keys.schema)
+        return rows.filter(pa.array(~has_key_among(keys, self._epoch_keys)))
+
+
+def read_file(table: Table, task: FileScanTask, columns: Sequence[str]) -> pa.Table:
+    """Return columns of one data file, without deleted rows."""
+    schema = table.schema().select(*columns)
+    scan = ArrowScan(table.metadata, table.io, schema, AlwaysTrue())
+    return scan.to_table([task]).select(list(columns))
+
+
+def _deletes(task: FileScanTask) -> frozenset[str]:
+    """Return the paths of the delete files that apply to a task's file."""
+    return frozenset(file.file_path for file in task.delete_files)
+
+
+def rows_near(rows: pa.Table, keys: Sequence[str]) -> BooleanExpression:
+    """Return a filter that selects all rows with the keys of `rows`, and few others.
+
+    It compares the key columns whose order is the same for all readers.
+    """
+    near: BooleanExpression = AlwaysTrue()
+    for key in keys:
+        column = rows.column(key)
+        if _is_ordered(column.type):
+            near = And(near, _near_in_column(key, column))
+    return near
+
+
+def _near_in_column(key: str, column: pa.ChunkedArray) -> BooleanExpression:
+    """Return a filter that selects all values of a key column, and few others."""
+    values = pc.drop_null(pc.unique(column))
+    if len(values) == 0:
+        return IsNull(key)
+    near: BooleanExpression
+    if len(values) <= _MAX_LISTED_KEYS:
+        near = In(key, [_literal(value) for value in values.to_pylist()])
+    else:
+        ends = pc.min_max(values)
+        low, high = (_literal(ends[end].as_py()) for end in ("min", "max"))
+        near = And(GreaterThanOrEqual(key, low), LessThanOrEqual(key, high))
+    return Or(near, IsNull(key)) if column.null_count else near
+
+
+def _is_ordered(dtype: pa.DataType) -> bool:
+    """Return whether all readers of Iceberg order values of a type in the same way."""
+    return bool(
+        pa.types.is_integer(dtype) or pa.types.is_string(dtype) or pa.types.is_date32(dtype)
+    )
+
+
+def _literal(value: Any) -> Any:
+    """Return a key value as a value that Iceberg's expressions take."""
+    return value.isoformat() if isinstance(value, dt.date) else value
+
+
+def all_files(table: Table) -> list[DataFile]:
+    """Return all data files of a table's current version."""
+    snapshot = table.current_snapshot()
+    manifests = [] if snapshot is None else snapshot.manifests(table.io)
+    return [
+        entry.data_file
+        for manifest in manifests
+        if manifest.content == ManifestContent.DATA
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+    ]
+
+
+def unreadable_files(table: Table) -> str | None:
+    """Return what an upsert cannot read of a table's files, as text; ``None``: nothing."""
+    snapshot = table.current_snapshot()
+    for manifest in [] if snapshot is None else snapshot.manifests(table.io):
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            file = entry.data_file
+            if file.content == DataFileContent.EQUALITY_DELETES:
+                return "has equality deletes"
+            if file.content == DataFileContent.DATA and file.file_format != "PARQUET":
+                return f"has data files in {file.file_format}"
+    return None
+
+
+def change_of_files(
+    transaction: Transaction, removed: Sequence[DataFile], summary: dict[str, str]
+) -> _SnapshotProducer[Any]:
+    """Return the snapshot that a transaction makes of a table without the files `removed`.
+
+    Add files to it. `summary`: its properties.
+    """
+    if removed:
+        change = _FileReplacement(
+            operation=Operation.OVERWRITE,
+            transaction=transaction,
+            io=transaction._table.io,  # noqa: SLF001
+            snapshot_properties=summary,
+        )
+        for file in removed:
+            change.delete_data_file(file)
+        return change
+    update = transaction.update_snapshot(summary)
+    properties = transaction.table_metadata.properties
+    merges = properties.get("commit.manifest-merge.enabled", "false").lower() == "true"
+    return update.merge_append() if merges else update.fast_append()
+
+
+class _FileReplacement(_OverwriteFiles):
+    """Snapshot that removes and adds named files, whatever their partitions are."""
+
+    def _build_delete_files_partition_predicate(self) -> None:
+        """Leave partitions alone: the library cannot compare all values with a partition's."""
+
+    def _build_manifest_evaluator(self, spec_id: int) -> Callable[[ManifestFile], bool]:
+        """Return a test for manifests that may name removed files."""
+        has_removed = any(file.spec_id == spec_id for file in self._deleted_data_files)
+        return lambda _: has_removed
+
+    def _validate_concurrency(self) -> None:
+        """Test nothing: who repeats the commit has tested it."""
+
+
+def data_files_of(table: Table, rows: pa.Table) -> list[DataFile]:
+    """Write rows to data files that no version of the table names yet; return these."""
+    if not rows.num_rows:
+        return []
+    metadata = table.metadata
+    schema = pyarrow_to_schema(
+        rows.schema,
+        name_mapping=table.schema().name_mapping,
+        format_version=metadata.format_version,
+    )
+    size = int(metadata.properties.get("write.target-file-size-bytes", _FILE_BYTES))
+    write_uuid, numbers = uuid.uuid4(), itertools.count()
+    tasks = (
+        WriteTask(
+            write_uuid=write_uuid,
+            task_id=next(numbers),
+            schema=schema,
+            record_batches=batches,
+            partition_key=partition,
+        )
+        for partition, part in _partitions(metadata, rows)
+        for batches in bin_pack_arrow_table(part, size)
+    )
+    return list(write_file(table.io, metadata, tasks))
+
+
+def delete_files(table: Table, files: Iterable[DataFile]) -> None:
+    """Delete data files that no version of the table names, as far as that is possible."""
+    for file in files:
+        with contextlib.suppress(Exception):  # it is only space
+            table.io.delete(file.file_path)
+
+
+class _Partition(PartitionKey):
+    """Partition of rows; several fields may be of one column."""
+
+    @cached_property
+    def partition(self) -> Record:
+        """Values of the fields, as manifests store them."""
+        return Record(*(self._stored(value) for value in self.field_values))
+
+    def _stored(self, value: PartitionFieldValue) -> Any:
+        """Return the value of a field; integers, such as those of buckets, are stored as such."""
+        if isinstance(value.value, int):
+            return value.value
+        return partition_record_value(value.field, value.value, self.schema)
+
+
+def _partitions(
+    metadata: TableMetadata, rows: pa.Table
+) -> Iterator[tuple[_Partition | None, pa.Table]]:
+    """Yield the rows of each partition of a table."""
+    spec, schema = metadata.spec(), metadata.schema()
+    if spec.is_unpartitioned():
+        yield None, rows
+        return
+    values = [
+        field.transform.pyarrow_transform(schema.find_type(field.source_id))(
+            _source_column(schema, field.source_id, rows)
+        )
+        for field in spec.fields
+    ]
+    names = [str(position) for position in range(len(values))]
+    numbered = pa.array(range(rows.num_rows))
+    groups = (
+        pa.table([*map(_bits, values), numbered], names=[*names, "row"])
+        .group_by(names, use_threads=False)
+        .aggregate([("row", "list")])
+    )
+    for positions in groups.column("row_list"):
+        first = positions.values[0].as_py()
+        partition = _Partition(
+            field_values=[
+                PartitionFieldValue(field=field, value=value[first].as_py())
+                for field, value in zip(spec.fields, values, strict=True)
+            ],
+            partition_spec=spec,
+            schema=schema,
+        )
+        yield partition, rows.take(positions.values).combine_chunks()
+
+
+def _source_column(schema: Schema, source_id: int, rows: pa.Table) -> pa.ChunkedArray:
+    """Return the column, or the field within a column of structs, that a partition is made of."""
+    name = schema.find_column_name(source_id)
+    if name is None:
+        msg = f"the partition's source field {source_id} is no column"
+        raise ValueError(msg)
+    if name in rows.column_names:
+        return rows.column(name)
+    first, *path = name.split(".")
+    return pc.struct_field(rows.column(first), path)
+
+
+def _bits(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return partition values so that grouping them tells -0.0 from 0.0, and not NaN from NaN."""
+    if not pa.types.is_floating(values.type):
+        return values
+    number = pa.int32() if values.type == pa.float32() else pa.int64()
+    one_nan = pc.if_else(pc.is_nan(values), pa.scalar(float("nan"), values.type), values)
+    return pa.chunked_array([chunk.view(number) for chunk in one_nan.chunks], number)
+
+
+def try_to_write(table: Table, schema: pa.Schema) -> None:
+    """Write a row with columns of `schema` as an epoch is written, and remove it; or raise.
+
+    Everything is done but the commit: no version of the table ever has the row.
+    """
+    row = pa.table([_sample(field.type) for field in schema], schema=schema)
+    files = data_files_of(table, row)
+    transaction = table.transaction()
+    try:
+        transaction.append(schema.empty_table())  # compares the columns
+        with change_of_files(transaction, [], {}) as snapshot:
+            for file in files:
+                snapshot.append_data_file(file)
+    finally:
+        for producer in transaction._snapshot_producers:  # noqa: SLF001  as a refused commit does
+            producer._clean_all_uncommitted()  # noqa: SLF001
+        delete_files(table, files)
+
+
+def _sample(dtype: pa.DataType) -> pa.Array:
+    """Return an array with one value of a type that is not null, at any depth but a map's."""
+    if pa.types.is_struct(dtype):
+        return pa.StructArray.from_arrays([_sample(f.type) for f in dtype], fields=list(dtype))
+    if pa.types.is_list(dtype):
+        return pa.ListArray.from_arrays(
+            pa.array([0, 1], pa.int32()), _sample(dtype.value_type), dtype
+        )
+    if pa.types.is_map(dtype):
+        return pa.array([[]], dtype)
+    if pa.types.is_string(dtype) or pa.types.is_binary(dtype):
+        return pa.array([b""], pa.binary()).cast(dtype)
+    if pa.types.is_boolean(dtype):
+        return pa.array([False])
+    if pa.types.is_decimal(dtype):
+        return pa.array([Decimal(0)], dtype)
+    is_date = pa.types.is_date(dtype) or pa.types.is_time32(dtype)
+    return pa.array([0], pa.int32() if is_date else pa.int64()).cast(dtype)
