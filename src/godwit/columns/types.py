@@ -93,7 +93,11 @@ def is_list(dtype: pa.DataType) -> bool:
     """Return whether values are lists, of any layout."""
     types = pa.types
     return bool(
-        types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype)
+        types.is_list(dtype)
+        or types.is_large_list(dtype)
+        or types.is_fixed_size_list(dtype)
+        or types.is_list_view(dtype)
+        or types.is_large_list_view(dtype)
     )
 
 

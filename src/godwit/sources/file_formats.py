@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from godwit.sources.file_types import common_schema
+from godwit.sources.parquet_times import times_of, true_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,7 +30,17 @@ _BATCH_ROWS: Final = 1 << 16
 _LARGE_BATCH_ROWS, _LARGE_BATCH_BYTES = 1 << 20, 32 << 20
 _MIN_REPEATED_ROWS: Final = 1 << 15
 _REPEATED_BYTES: Final = 8
-_UTC: Final = pa.timestamp("us", tz="UTC")
+_FILES_BY_MAGIC: Final = {
+    b"ARROW1": "an Arrow file, which gw.sources.arrow reads; or it is incomplete",
+    b"\xff\xff\xff\xff": "an Arrow stream; write it as an Arrow file (pyarrow.ipc.new_file)",
+    b"FEA1": "a Feather file of version 1; write it as version 2, which is an Arrow file",
+    b"PAR1": "a Parquet file, which gw.sources.parquet reads; or it is incomplete",
+    b"PARE": "a Parquet file with an encrypted footer",
+    b"Obj\x01": "an Avro file",
+    b"ORC": "an ORC file",
+    b"\x1f\x8b": "compressed as a whole; compress its columns instead",
+    b"(\xb5/\xfd": "compressed as a whole; compress its columns instead",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +89,10 @@ class FileFormat(ABC):
 
     @abstractmethod
     def schema(self, directory: Directory, file: File) -> pa.Schema:
-        """Return the schema of a file; called if the user gave none."""
+        """Return the columns of a file as it says; called if the user gave no schema."""
+
+    def check_schema(self, schema: pa.Schema) -> None:  # noqa: B027  many have columns of any type
+        """Raise `SourceError` if files never have columns of a type of the schema."""
 
     def layout(self, directory: Directory, file: File) -> FileLayout | None:
         """Return where a file can be cut; ``None`` if finding that means reading all of it."""
@@ -176,22 +189,20 @@ class ParquetFormat(_RowFormat):
         """Open a Parquet file; the columns `repeated` are read as dictionaries."""
         is_local = isinstance(directory.filesystem, pafs.LocalFileSystem)
         stream = directory.filesystem.open_input_file(directory.full_path(file.path))
-        return pq.ParquetFile(
-            stream,
-            metadata=metadata,
-            read_dictionary=list(repeated),
-            pre_buffer=not is_local,
-            coerce_int96_timestamp_unit="us",
-        )
+        try:
+            return pq.ParquetFile(
+                stream,
+                metadata=metadata,
+                read_dictionary=list(repeated),
+                pre_buffer=not is_local,
+                coerce_int96_timestamp_unit="us",
+            )
+        except pa.ArrowInvalid as error:
+            raise _explained(error, stream) from error
 
     def schema(self, directory: Directory, file: File) -> pa.Schema:
         with self._open(directory, file) as opened:
-            return common_schema(opened.schema_arrow, tuple(self._instants(opened)))
-
-    def _instants(self, opened: pq.ParquetFile) -> set[str]:
-        """Return the columns of 96-bit timestamps, in which Spark and Hive store instants."""
-        columns = [opened.schema.column(n) for n in range(len(opened.schema))]
-        return {c.path for c in columns if c.physical_type == "INT96"}
+            return true_schema(opened)
 
     def layout(self, directory: Directory, file: File) -> FileLayout:
         with self._open(directory, file) as opened:
@@ -212,8 +223,8 @@ class ParquetFormat(_RowFormat):
             if not groups:
                 return
             names = [f.name for f in fields if _has_column(opened.schema_arrow, f.name)]
-            instants = self._instants(opened) & set(names)
             schema = pa.schema([opened.schema_arrow.field(name) for name in names])
+            restore = times_of(opened, names)
             repeated = _repeated_text(opened.metadata, schema, groups)
             reader, batch_rows = opened, _BATCH_ROWS
             if repeated:
@@ -230,7 +241,7 @@ class ParquetFormat(_RowFormat):
                 at += batch.num_rows
                 if rows.num_rows:
                     rows = _decode_dictionaries(rows, schema) if repeated else rows
-                    yield _with_instants(rows, instants) if instants else rows
+                    yield rows if restore is None else restore(rows)
 
 
 class ArrowFormat(_RowFormat):
@@ -244,11 +255,14 @@ class ArrowFormat(_RowFormat):
         """Open an Arrow IPC file, for some of its columns."""
         options = pa.ipc.IpcReadOptions(included_fields=list(columns), use_threads=False)
         stream = directory.filesystem.open_input_file(directory.full_path(file.path))
-        return pa.ipc.open_file(stream, options=options)
+        try:
+            return pa.ipc.open_file(stream, options=options)
+        except pa.ArrowInvalid as error:
+            raise _explained(error, stream) from error
 
     def schema(self, directory: Directory, file: File) -> pa.Schema:
         with self._open(directory, file) as opened:
-            return common_schema(opened.schema)
+            return opened.schema
 
     def layout(self, directory: Directory, file: File) -> FileLayout:
         """Return the rows at which record batches begin, by reading the narrowest column."""
@@ -329,13 +343,14 @@ def _has_column(schema: pa.Schema, name: str) -> bool:
     return count == 1
 
 
-def _with_instants(rows: pa.RecordBatch, instants: set[str]) -> pa.RecordBatch:
-    """Cast the columns `instants` to timestamps in UTC."""
-    columns = [
-        column.cast(_UTC) if name in instants else column
-        for name, column in zip(rows.schema.names, rows.columns, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, rows.schema.names)
+def _explained(error: ValueError, stream: pa.NativeFile) -> ValueError:
+    """Return the error that a file cannot be opened, with the format that it seems to have."""
+    stream.seek(0)
+    begin: bytes = stream.read(6)
+    for magic, name in _FILES_BY_MAGIC.items():
+        if begin.startswith(magic):
+            return ValueError(f"{str(error).splitlines()[0].removesuffix('.')}. It is {name}")
+    return error
 
 
 def _width(dtype: pa.DataType) -> int:

@@ -1,33 +1,45 @@
-"""Columns of files, as columns of a source's schema: what is widened, and what is refused."""
+"""Columns of files, as columns of a source's schema: what is converted, and what is refused.
+
+A file may hold the values of a column in a layout of its own: as a dictionary, as runs, as a view,
+as the storage of an extension type.  Such layouts are made plain at any depth, with or without a
+declared type.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import uuid
+from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from godwit.columns.arrays import column_of, mask_of, values_of
+from godwit.columns.nested import convert_leaves, has_leaf, with_leaves
 from godwit.columns.types import is_binary, is_list, is_text
 from godwit.model.errors import SourceError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 _UNITS: Final = ("s", "ms", "us", "ns")
+_UUID, _BOOL8 = "arrow.uuid", "arrow.bool8"
 _DIGITS_OF_INTEGER: Final = {8: 3, 16: 5, 32: 10, 64: 20}
 
 
 def widens(source: pa.DataType, target: pa.DataType) -> bool:
     """Return whether every value of type `source` is a value of type `target`.
 
-    Timestamps of nanoseconds count as of microseconds: most writers choose nanoseconds without a
-    need. A value that has more digits is refused when it is cast.
+    Times of nanoseconds count as of coarser units: most writers choose nanoseconds without a need,
+    and the digits below a column's unit are cut, as those of times in text are.
     """
     types = pa.types
     if source.equals(target) or types.is_null(source):
         return True
-    if types.is_dictionary(source):
+    if types.is_dictionary(source) or types.is_run_end_encoded(source):
         return widens(source.value_type, target)
+    if isinstance(source, pa.BaseExtensionType):
+        if source.extension_name == _UUID and is_text(target):
+            return True
+        is_bool = source.extension_name == _BOOL8
+        return widens(pa.bool_() if is_bool else source.storage_type, target)
     if types.is_integer(source):
         return _integer_widens(source, target)
     if types.is_floating(source):
@@ -83,11 +95,75 @@ def cast_column(column: pa.Array, field: pa.Field, file: str) -> pa.Array:
     if column.type.equals(field.type):
         return column
     if not widens(column.type, field.type):
-        raise _type_error(column, field, file, "values of that type may not fit")
+        raise _type_error(column, field, file, _reason_of_types(column.type, field.type))
     try:
-        return column.cast(field.type)
-    except pa.ArrowException as error:
+        return convert_leaves(column, field.type, _cast_leaf)
+    except (pa.ArrowException, ValueError) as error:
         raise _type_error(column, field, file, str(error).splitlines()[0]) from error
+
+
+def _cast_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return an array of any layout as one of a plain type that holds its values."""
+    types, source = pa.types, array.type
+    if source.equals(target):
+        return array
+    if types.is_dictionary(source):
+        return convert_leaves(array.dictionary, target, _cast_leaf).take(array.indices)
+    if types.is_run_end_encoded(source):
+        ends = array.run_ends.to_numpy()
+        runs = np.searchsorted(ends, np.arange(array.offset, array.offset + len(array)), "right")
+        return convert_leaves(array.values, target, _cast_leaf).take(pa.array(runs))
+    if isinstance(source, pa.BaseExtensionType):
+        if source.extension_name == _UUID and is_text(target):
+            values = array.storage.to_pylist()
+            texts = [None if value is None else str(uuid.UUID(bytes=value)) for value in values]
+            return pa.array(texts, target)
+        if source.extension_name == _BOOL8:
+            return pc.not_equal(array.storage, 0).cast(target)
+        return convert_leaves(array.storage, target, _cast_leaf)
+    if types.is_temporal(source) and types.is_temporal(target):
+        return _cast_times(array, target)
+    return array.cast(target)
+
+
+def _cast_times(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return times of another unit; digits below it are cut from nanoseconds, else refused."""
+    source, types = array.type, pa.types
+    if types.is_date(source) or source.unit != "ns" or target.unit == "ns":
+        return array.cast(target)
+    step = 1000 ** (3 - _UNITS.index(target.unit))
+    values = values_of(array)
+    if types.is_duration(source):  # its digits are those of its absolute value
+        cut = np.sign(values) * (np.abs(values) // step)
+    else:
+        cut = values // step
+    return column_of(cut, mask_of(array), target)
+
+
+def _reason_of_types(source: pa.DataType, target: pa.DataType) -> str:
+    """Return the reason why values of type `source` are not read as type `target`."""
+    types = pa.types
+    if is_list(source) and is_list(target):
+        return _reason_of_types(source.value_type, target.value_type)
+    if types.is_map(source) and types.is_map(target):
+        keys, items = (source.key_type, target.key_type), (source.item_type, target.item_type)
+        return _reason_of_types(*(items if widens(*keys) else keys))
+    if types.is_struct(source) and types.is_struct(target):
+        fields = {target.field(n).name: target.field(n).type for n in range(target.num_fields)}
+        for field in (source.field(n) for n in range(source.num_fields)):
+            if field.name not in fields:
+                return f"the struct of the schema has no field {field.name!r}"
+            if not widens(field.type, fields[field.name]):
+                return _reason_of_types(field.type, fields[field.name])
+    if types.is_timestamp(source) and types.is_timestamp(target):
+        if source.tz is None and target.tz is not None:
+            return "its timestamps have no time zone, so declare it as timestamp_ntz"
+        if source.tz is not None and target.tz is None:
+            return "its timestamps are in a time zone, so declare it as timestamp"
+    numbers = (types.is_integer, types.is_floating, types.is_decimal, types.is_timestamp)
+    if all(any(is_one(dtype) for is_one in numbers) for dtype in (source, target)):
+        return "values of that type may not fit"
+    return f"{source} is not converted to {target}"
 
 
 def _type_error(column: pa.Array, field: pa.Field, file: str, reason: str) -> SourceError:
@@ -95,37 +171,67 @@ def _type_error(column: pa.Array, field: pa.Field, file: str, reason: str) -> So
     return SourceError(
         f"Column {field.name!r} of the file {file!r} is of type {column.type}, and of type "
         f"{field.type} in the schema: {reason.removesuffix('.')}.",
-        remedy="Give a wider type for it (schema=), which also holds for the files read so far, or "
-        "move the file out of the directory.",
+        remedy="Give a type for it that fits, in schema=, which also holds for the files read so "
+        "far (without schema= types are those of the first file), or move the file out of the "
+        "directory.",
         file=file,
         column=field.name,
     )
 
 
-def parse_instants(column: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """Return text parsed as timestamps or dates; times without an offset are UTC."""
-    marked = pc.match_substring_regex(column, r"(?:[Zz]|[+-]\d\d:?\d\d)\s*$")
-    none = pa.scalar(None, column.type)
-    instants = pc.if_else(marked, column, none).cast(dtype)
-    return pc.coalesce(
-        instants, pc.if_else(marked, none, column).cast(pa.timestamp(dtype.unit)).cast(dtype)
+def common_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of a source from the schema of its first file.
+
+    At any depth, views, runs, dictionaries and extension types become the types of their values,
+    timestamps get microseconds, dates days, and columns without a type are text.
+    """
+    return pa.schema([pa.field(f.name, with_leaves(f.type, _common_leaf)) for f in schema])
+
+
+def with_types_of(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """Return a schema that has types from another file for its columns without values."""
+    types = dict(zip(other.names, other.types, strict=True))
+    return pa.schema(
+        [
+            f.with_type(types[f.name])
+            if f.name in types
+            and has_leaf(f.type, pa.types.is_null)
+            and widens(f.type, types[f.name])
+            else f
+            for f in schema
+        ]
     )
 
 
-def common_schema(schema: pa.Schema, instants: Sequence[str] = ()) -> pa.Schema:
-    """Return the schema of a source from the schema of its first file.
+def without_layouts(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with the types of the values for views, runs and dictionaries."""
+    return pa.schema([pa.field(f.name, with_leaves(f.type, _plain_leaf)) for f in schema])
 
-    Dictionaries become their values, timestamps get microseconds, and columns without a type are
-    text. `instants`: columns of timestamps that are in UTC though the file does not say so.
-    """
-    fields = []
-    for field in schema:
-        dtype = field.type
-        if pa.types.is_dictionary(dtype):
-            dtype = dtype.value_type
-        if pa.types.is_timestamp(dtype):
-            dtype = pa.timestamp("us", tz="UTC" if field.name in instants else dtype.tz)
-        elif pa.types.is_null(dtype):
-            dtype = pa.string()
-        fields.append(pa.field(field.name, dtype))
-    return pa.schema(fields)
+
+def _common_leaf(dtype: pa.DataType) -> pa.DataType:
+    """Return the type that a leaf of a file has in a source's schema."""
+    types, plain = pa.types, _plain_leaf(dtype)
+    if not plain.equals(dtype):
+        return with_leaves(plain, _common_leaf)
+    if types.is_null(dtype):
+        return pa.string()
+    if types.is_timestamp(dtype):
+        return pa.timestamp("us", tz=dtype.tz)
+    if types.is_date(dtype):
+        return pa.date32()
+    if types.is_decimal(dtype) and dtype.precision <= 38:
+        return pa.decimal128(dtype.precision, dtype.scale)
+    return dtype
+
+
+def _plain_leaf(dtype: pa.DataType) -> pa.DataType:
+    """Return the type of the values of a leaf, without the layout in which they are stored."""
+    types = pa.types
+    if isinstance(dtype, pa.BaseExtensionType):
+        known: dict[str, pa.DataType] = {_UUID: pa.string(), _BOOL8: pa.bool_()}
+        return known.get(dtype.extension_name) or with_leaves(dtype.storage_type, _plain_leaf)
+    if types.is_dictionary(dtype) or types.is_run_end_encoded(dtype):
+        return with_leaves(dtype.value_type, _plain_leaf)
+    if types.is_string_view(dtype):
+        return pa.string()
+    return pa.binary() if types.is_binary_view(dtype) else dtype

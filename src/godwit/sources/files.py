@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from godwit.columns.nested import has_leaf
+from godwit.columns.time_texts import is_time, parse_times
 from godwit.columns.types import plain_schema, to_schema
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import check_number
@@ -30,7 +32,12 @@ from godwit.model.wording import counted
 from godwit.sources.directory import Directory, File, Listing, hash_versions, key_of, partitions_of
 from godwit.sources.file_formats import BadLine, FileRange
 from godwit.sources.file_position import FilePosition, PartlyRead
-from godwit.sources.file_types import cast_column, parse_instants
+from godwit.sources.file_types import (
+    cast_column,
+    common_schema,
+    with_types_of,
+    without_layouts,
+)
 from godwit.sources.source import Lag, Source, Split, Unreadable, check_on_bad
 
 if TYPE_CHECKING:
@@ -49,6 +56,7 @@ _FEW_FILES: Final = 64  # of so many, an epoch counts the rows before it reads t
 _FEW_BYTES: Final = 1 << 20
 _LAYOUTS_AT_ONCE: Final = 16
 _MAX_LAYOUTS: Final = 4096  # remembered
+_FILES_FOR_TYPES: Final = 16  # that may be asked for the type of a column without values
 _UNREADABLE: Final = pa.schema(
     [("path", pa.string()), ("value", pa.binary()), ("error", pa.string())]
 )
@@ -87,7 +95,9 @@ class FileSource(Source):
             self.unreadable = _UNREADABLE
         self._schema: pa.Schema | None = None
         if schema is not None:
-            self._schema = plain_schema(to_schema(schema, where=f"The schema of {self.identity}"))
+            where = f"The schema of {self.identity}"
+            self._schema = without_layouts(plain_schema(to_schema(schema, where=where)))
+            file_format.check_schema(self._schema)
         self._listing: Listing | None = None
         self._idle_at: Position | None = None  # a position behind all that the listing has
         # key → version and file, of those that the last result of `latest` or `end` added
@@ -126,10 +136,13 @@ class FileSource(Source):
                 path=self._directory.shown,
             )
         first = listing.files[0]
-        try:
-            schema = self._format.schema(self._directory, first)
-        except (OSError, ValueError, pa.ArrowException, GodwitError) as error:
-            raise self._directory.unreadable_error(first, error) from error
+        found = self._schema_of(first)
+        for file in listing.files[1:_FILES_FOR_TYPES]:
+            if not any(has_leaf(field.type, pa.types.is_null) for field in found):
+                break
+            with contextlib.suppress(SourceError):  # it is refused when it is read
+                found = with_types_of(found, self._schema_of(file))
+        schema = common_schema(found)
         values: dict[str, list[str | None]] = {}
         for file in listing.files:
             for name, value in partitions_of(file).items():
@@ -138,6 +151,13 @@ class FileSource(Source):
         fields.update({name: _type_of_values(texts) for name, texts in values.items()})
         where = f"The file {self._directory.file_name(first)!r}"
         return to_schema(pa.schema(list(fields.items())), where=where)
+
+    def _schema_of(self, file: File) -> pa.Schema:
+        """Return the schema of a file, or raise."""
+        try:
+            return self._format.schema(self._directory, file)
+        except (OSError, ValueError, pa.ArrowException, GodwitError) as error:
+            raise self._directory.unreadable_error(file, error) from error
 
     # -- what there is to read --------------------------------------------------------------------
 
@@ -551,12 +571,13 @@ def _constant_column(text: str | None, field: pa.Field, rows: int, file: str) ->
         return pa.nulls(rows, field.type)
     value = pa.array([text])
     try:
-        is_instant = pa.types.is_timestamp(field.type) and field.type.tz is not None
-        value = parse_instants(value, field.type) if is_instant else value.cast(field.type)
-    except pa.ArrowException as error:
+        is_text = is_time(field.type)
+        value = parse_times(value, field.type) if is_text else value.cast(field.type)
+    except (ValueError, pa.ArrowException) as error:
+        reason = f": {error}" if is_text else ""
         raise SourceError(
             f"The directory of the file {file!r} says {field.name}={text}, which is no "
-            f"{field.type}.",
+            f"{field.type}{reason}.",
             remedy="Give another type for it (schema=), such as string, or move the file.",
             file=file,
             column=field.name,

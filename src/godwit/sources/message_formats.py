@@ -9,7 +9,6 @@ A message without a value (a tombstone) becomes a row whose columns are null.
 
 from __future__ import annotations
 
-import datetime as dt
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from decimal import Decimal
@@ -19,9 +18,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, Type
 import msgspec
 import pyarrow as pa
 
+from godwit.columns.nested import with_leaves
+from godwit.columns.time_texts import is_time
 from godwit.columns.types import is_binary, is_text
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import listing, type_name
+from godwit.sources.json_values import as_json, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -182,7 +184,10 @@ class JsonMessages(MessageFormat):
         if not len(schema):
             return []
         columns = pa.array(list(map(msgspec.structs.astuple, rows)), _tuple_type(schema))
-        return [columns.field(position) for position in range(len(schema))]
+        return [
+            column if column.type.equals(field.type) else from_json(column, field)
+            for column, field in zip(columns.flatten(), schema, strict=True)
+        ]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
         """Encode each row as a JSON object, in UTF-8."""
@@ -217,8 +222,9 @@ def _row_type(schema: pa.Schema) -> Any:
 
 @lru_cache(maxsize=64)
 def _tuple_type(schema: pa.Schema) -> pa.DataType:
-    """Return the Arrow struct type of a schema's rows."""
-    return pa.struct([pa.field(str(i), field.type) for i, field in enumerate(schema)])
+    """Return the Arrow struct type of a schema's rows, as JSON holds their values."""
+    types = [with_leaves(field.type, as_json) for field in schema]
+    return pa.struct([pa.field(str(i), dtype) for i, dtype in enumerate(types)])
 
 
 _JSON_TYPES: Final = (
@@ -227,12 +233,8 @@ _JSON_TYPES: Final = (
     (pa.types.is_floating, float),
     (pa.types.is_string, str),
     (pa.types.is_large_string, str),
-    (pa.types.is_binary, bytes),
-    (pa.types.is_large_binary, bytes),
-    (pa.types.is_timestamp, dt.datetime),
-    (pa.types.is_date, dt.date),
-    (pa.types.is_time, dt.time),
-    (pa.types.is_duration, dt.timedelta),
+    (is_binary, str),  # Base64
+    (is_time, str),  # ISO 8601
     (pa.types.is_decimal, Decimal),
 )
 

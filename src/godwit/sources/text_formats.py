@@ -11,6 +11,7 @@ a block that fails is halved until they are found, so a few of them cost little.
 from __future__ import annotations
 
 import io
+import json
 import re
 from abc import abstractmethod
 from dataclasses import replace
@@ -18,13 +19,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
+from godwit.columns.nested import has_leaf, with_leaves
+from godwit.columns.time_texts import is_time
+from godwit.columns.types import is_list
 from godwit.model.errors import SourceError
 from godwit.sources.directory import partitions_of
 from godwit.sources.file_formats import BadLine, FileFormat, FileRange
-from godwit.sources.file_types import common_schema, parse_instants
+from godwit.sources.json_values import as_json, column_of_times, from_json
+from godwit.sources.message_formats import JsonMessages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,9 +43,15 @@ _PROBE_BYTES: Final = 64 << 10
 _NO_LINES_OF_OBJECTS: Final = (
     "a line is no JSON object in braces: each has a whole one, and no two are on one line"
 )
+_CARRIAGE_RETURNS: Final = (
+    "it has a line that ends with a carriage return alone (CR), as old programs for Macintosh "
+    "write them; write it with line feeds (LF or CR LF)"
+)
 _COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4", ".br")
 _MARK: Final = b"\xef\xbb\xbf"  # some programs begin UTF-8 with it
 _NEWLINE: Final = 0x0A
+_WHOLE_NUMBER: Final = r"^\s*[+-]?\d{16,}\s*$"
+_EXACT_DOUBLES: Final = 1 << 53  # up to here every whole number is a double
 _LINE: Final = re.compile(rb"[^\r\n]+")
 _NO_LINES: Final = re.compile(rb"[\r\n]*\Z")
 _NOT_OBJECT: Final = re.compile(rb"\s*[^{\s]")
@@ -163,7 +175,7 @@ class _TextFormat(FileFormat):
     def schema(self, directory: Directory, file: File) -> pa.Schema:
         """Infer the schema from the first lines of a file; raise if it has no rows."""
         for block in self._blocks(directory, FileRange(file=file, stop=min(file.size, 1 << 20))):
-            return common_schema(self._infer(block))
+            return self._infer(block)
         raise SourceError(
             f"The file {directory.file_name(file)!r} has no rows to infer a schema from.",
             remedy="Give schema=.",
@@ -216,24 +228,40 @@ class JsonFormat(_TextFormat):
     name = "JSON"
     has_columns = False
 
+    def check_schema(self, schema: pa.Schema) -> None:
+        JsonMessages(schema)  # refuses types that JSON has no form for
+
     def _infer(self, block: bytes) -> pa.Schema:
-        return _parse_objects(block.removeprefix(_MARK), None).schema
+        text = block.removeprefix(_MARK)
+        schema = _parse_objects(text, None).schema
+        if any(has_leaf(field.type, pa.types.is_floating) for field in schema):
+            for line in filter(None, text.split(b"\n")):
+                values = json.loads(line)
+                for field in schema:
+                    _check_doubles(values.get(field.name), field.type, field.name)
+        return schema
 
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch | BadLine]:
-        as_text = [f for f in fields if pa.types.is_date(f.type) or pa.types.is_time(f.type)]
-        read_as = [f.with_type(pa.string()) if f in as_text else f for f in fields]
+        read_as = [field.with_type(with_leaves(field.type, as_json)) for field in fields]
         parse = pajson.ParseOptions(
             explicit_schema=pa.schema(read_as), unexpected_field_behavior="ignore"
         )
+        messages = JsonMessages(pa.schema(fields)) if any(map(_has_maps, fields)) else None
 
         def parsed(text: bytes) -> pa.Table:
             """Parse a block of lines."""
+            if messages is not None:  # Arrow's parser has no maps
+                lines = [line for line in text.split(b"\n") if line and not line.isspace()]
+                columns = messages.columns(lines, pa.schema(fields))
+                return pa.Table.from_arrays(columns, schema=pa.schema(fields))
             rows = _parse_objects(text, parse)
-            for field in as_text:
-                at = rows.schema.get_field_index(field.name)
-                rows = rows.set_column(at, field.name, rows.column(at).cast(field.type))
+            for field, written in zip(fields, read_as, strict=True):
+                if not written.type.equals(field.type):
+                    at = rows.schema.get_field_index(field.name)
+                    column = from_json(rows.column(at).combine_chunks(), field)
+                    rows = rows.set_column(at, field.name, column)
             return rows
 
         for block in self._blocks(directory, part):
@@ -243,6 +271,36 @@ class JsonFormat(_TextFormat):
                 yield pa.RecordBatch.from_arrays([pa.nulls(count)], [""])
                 continue
             yield from self._parse_readable(text, parsed)
+
+
+def _has_maps(field: pa.Field) -> bool:
+    """Return whether a column is, or contains, a map."""
+    inner = field.type
+    return pa.types.is_map(inner) or any(_has_maps(inner.field(n)) for n in range(inner.num_fields))
+
+
+def _check_doubles(value: Any, dtype: pa.DataType, column: str) -> None:
+    """Raise for whole numbers that were taken for doubles, but are not exact as such."""
+    if isinstance(value, list) and is_list(dtype):
+        for element in value:
+            _check_doubles(element, dtype.value_type, column)
+    elif isinstance(value, dict) and pa.types.is_struct(dtype):
+        for n in range(dtype.num_fields):
+            field = dtype.field(n)
+            _check_doubles(value.get(field.name), field.type, f"{column}.{field.name}")
+    elif isinstance(value, int) and pa.types.is_floating(dtype) and abs(value) > _EXACT_DOUBLES:
+        raise _inexact_error(value, column)
+
+
+def _inexact_error(value: int, column: str) -> SourceError:
+    """Return the error that a column cannot be inferred since a whole number needs more digits."""
+    return SourceError(
+        f"Column {column!r} of the first file has the whole number {value}, which neither bigint "
+        "nor double holds exactly together with its other values.",
+        remedy="Give schema=, with decimal(20, 0) or string for identifiers, or double if the last "
+        "digits do not matter.",
+        column=column,
+    )
 
 
 def _parse_objects(text: bytes, parse: pajson.ParseOptions | None) -> pa.Table:
@@ -341,7 +399,16 @@ class CsvFormat(_TextFormat):
 
         Names are from the header, if there is one.
         """
-        return self._parse_csv(block, self._columns, {}, None).schema
+        self._check_line_ends(block)
+        rows = self._parse_csv(block, self._columns, {}, None)
+        doubles = [f.name for f in rows.schema if pa.types.is_floating(f.type)]
+        texts = self._parse_csv(block, self._columns, dict.fromkeys(doubles, pa.string()), doubles)
+        for name in doubles:
+            whole = texts.filter(pc.match_substring_regex(texts[name], _WHOLE_NUMBER))
+            for text in whole[name].to_pylist():
+                if abs(int(text)) > _EXACT_DOUBLES:
+                    raise _inexact_error(int(text), name)
+        return rows.schema
 
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
@@ -353,27 +420,30 @@ class CsvFormat(_TextFormat):
         elif self._is_divisible(file):
             with directory.filesystem.open_input_file(directory.full_path(file.path)) as stream:
                 header = self._header(stream)
+            self._check_line_ends(header)
             names = self._column_names(header)
             if part.stop is not None and part.stop <= len(header):
                 return
             part = replace(part, start=max(part.start, len(header)))
-        types = {f.name: pa.string() if _is_instant(f.type) else f.type for f in fields}
+        types = {f.name: pa.string() if is_time(f.type) else f.type for f in fields}
         present: list[str] = []
 
         def parsed(lines: bytes) -> pa.Table:
             """Parse a block of lines."""
+            self._check_line_ends(lines)
             rows = self._parse_lines(lines, names or [], types, present)
             for field in fields:
-                if _is_instant(field.type) and field.name in present:
-                    instants = parse_instants(rows.column(field.name).combine_chunks(), field.type)
+                if is_time(field.type) and field.name in present:
                     at = rows.schema.get_field_index(field.name)
-                    rows = rows.set_column(at, field.name, instants)
+                    times = column_of_times(rows.column(at).combine_chunks(), field)
+                    rows = rows.set_column(at, field.name, times)
             return rows
 
         for block in self._blocks(directory, part):
             text = block
             if names is None:
                 header, newline, text = block.partition(b"\n")
+                self._check_line_ends(header + newline)
                 names = self._column_names(header + newline)
             if self._is_blank(text):
                 continue
@@ -381,6 +451,31 @@ class CsvFormat(_TextFormat):
             if fields and present[0] not in types:
                 _check_delimiter(names, str(self._parse["delimiter"]))
             yield from self._parse_readable(text, parsed)
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        for field in schema:
+            if pa.types.is_nested(field.type):
+                raise SourceError(
+                    f"Column {field.name!r} is of type {field.type}, and CSV has no nested values.",
+                    remedy="Declare it as string, and take it apart in a map.",
+                    column=field.name,
+                )
+
+    def _check_line_ends(self, text: bytes) -> None:
+        """Refuse carriage returns outside of quotes that no line feed follows.
+
+        Lines are cut at line feeds, while the parser takes such a carriage return for a line's end.
+        """
+        if text.count(b"\r") == text.count(b"\r\n"):
+            return
+        quote, escape = self._parse["quote_char"], self._parse["escape_char"]
+        if quote and str(quote).encode() in text:
+            if escape:
+                text = re.sub(re.escape(str(escape).encode()) + rb".", b"", text, flags=re.DOTALL)
+            mark = re.escape(str(quote).encode())
+            text = re.sub(mark + rb"[^" + mark + rb"]*" + mark, b"", text)
+        if text.count(b"\r") != text.count(b"\r\n"):
+            raise ValueError(_CARRIAGE_RETURNS)
 
     def _is_blank(self, text: bytes) -> bool:
         """Return whether text has nothing but line breaks."""
@@ -470,8 +565,3 @@ def _check_delimiter(names: list[str], delimiter: str) -> None:
             f"give delimiter={others[0]!r}"
         )
         raise ValueError(msg)
-
-
-def _is_instant(dtype: pa.DataType) -> bool:
-    """Return whether a type is a timestamp with a time zone."""
-    return bool(pa.types.is_timestamp(dtype) and dtype.tz is not None)

@@ -521,10 +521,19 @@ def test_other_types_are_refused_with_the_files_name(
         everything(source_of("parquet", tmp_path, schema={"c": target}))
 
 
-def test_digits_below_microseconds_are_refused(tmp_path: Path) -> None:
-    write(tmp_path / "a.arrow", pa.table({"t": pa.array([1001], pa.timestamp("ns"))}))
-    with pytest.raises(SourceError, match="would lose data"):
-        everything(source_of("arrow", tmp_path, schema={"t": "timestamp_ntz"}))
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_digits_below_microseconds_are_cut_also_before_1970(kind: str, tmp_path: Path) -> None:
+    stored = [[1001, -1, -1000, None], None, [-1001]]
+    times = pa.array(stored, pa.list_(pa.timestamp("ns")))
+    spans = pa.array(stored, pa.list_(pa.duration("ns")))
+    write(tmp_path / f"a.{kind}", pa.table({"t": times, "d": spans}))
+    schema = "t array<timestamp_ntz>, d array<interval day to second>"
+    rows = everything(source_of(kind, tmp_path, schema=schema))
+    as_numbers = pa.schema([(name, pa.list_(pa.int64())) for name in ("t", "d")])
+    assert rows.cast(as_numbers).to_pydict() == {
+        "t": [[1, -1, -1, None], None, [-2]],  # 23:59:59.999999999 is cut to .999999
+        "d": [[1, 0, -1, None], None, [-1]],  # PT-0.000001001S to PT-0.000001S
+    }
 
 
 def test_timestamps_of_96_bits_are_instants(tmp_path: Path) -> None:
