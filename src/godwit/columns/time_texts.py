@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from godwit.columns.arrays import blob_bytes, boundaries_of, column_of, mask_of, values_of
+from godwit.columns.arrays import blob_bytes, boundaries_of, column_of, mask_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -43,6 +44,11 @@ _OFFSET: Final = (
 _TIMESTAMP_SHAPE: Final = re.compile(
     rf"\s*{_DATE}(?:[Tt ](?P<hour>\d\d)(?:{_SECONDS}?)?(?:{_OFFSET})?)?\s*", re.ASCII
 )
+_USUAL: Final = re.compile(
+    r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.(?P<fraction>\d+))?)?"
+    r"(?P<offset>Z|[+-]\d\d(?::?\d\d)?)?)?",
+    re.ASCII,
+)  # all of which Arrow parses alike
 _DATE_SHAPE: Final = re.compile(rf"\s*{_DATE}\s*", re.ASCII)
 _TIME_SHAPE: Final = re.compile(rf"\s*(?P<hour>\d\d){_SECONDS}?\s*", re.ASCII)
 _NUMBER: Final = r"(\d+(?:[.,]\d+)?)"
@@ -60,6 +66,7 @@ _LONGEST: Final = 100  # bytes of a text; more is no time, and would need a wide
 _DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}  # of a fraction of a second, by unit
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31
 _ZERO: Final = ord("0")
+_SAMPLE: Final = 16  # texts that say how all are written
 _ROWS_AT_ONCE: Final = 1 << 13  # whose texts are in the processor's cache
 
 
@@ -94,15 +101,23 @@ def parse_times(texts: pa.Array, dtype: pa.DataType) -> pa.Array:
     return _Texts(texts, dtype).parse()
 
 
+def in_calendar(times: pa.Array) -> bool:
+    """Return whether all dates or timestamps are in the years 1 to 9999."""
+    dtype, a_day = times.type, 1
+    if pa.types.is_timestamp(dtype):
+        a_day = _DAY_S * 10 ** _DIGITS[dtype.unit]
+    elif dtype.bit_width == 64:
+        a_day = _DAY_S * 1000
+    ends = pc.min_max(times.view(pa.int32() if dtype.bit_width == 32 else pa.int64()))
+    low, high = ends["min"].as_py(), ends["max"].as_py()
+    return low is None or (low >= _FIRST_DAY * a_day and high < (_LAST_DAY + 1) * a_day)
+
+
 class _Texts:
     """A column of texts to be parsed as times."""
 
     def __init__(self, texts: pa.Array, dtype: pa.DataType) -> None:
         self._texts, self._type = texts, dtype
-        self._mask = mask_of(texts)
-        bounds = boundaries_of(texts)
-        self._starts, self._lengths = bounds[:-1].astype(np.int64), np.diff(bounds)
-        self._bytes = blob_bytes(texts)
         if pa.types.is_timestamp(dtype):
             self._shape, self._name = _TIMESTAMP_SHAPE, "timestamp"
         elif pa.types.is_date(dtype):
@@ -114,6 +129,9 @@ class _Texts:
         """Return the texts as a column of times."""
         if (times := self._parse_usual()) is not None:
             return times
+        bounds = boundaries_of(self._texts)
+        self._starts, self._lengths = bounds[:-1].astype(np.int64), np.diff(bounds)
+        self._bytes, self._mask = blob_bytes(self._texts), mask_of(self._texts)
         if pa.types.is_date(self._type):
             days = self._each_shape(self._days)
             return column_of(days, self._mask, pa.date32()).cast(self._type)
@@ -125,26 +143,21 @@ class _Texts:
 
         Arrow is fast, but trying it in vain costs more than parsing the texts by shape.
         """
-        starts, lengths = self._starts, self._lengths
-        if self._mask is not None:
-            starts, lengths = starts[self._mask], lengths[self._mask]
-        if not lengths.size or lengths.min() < 10 or self._name == "time":
+        if self._name == "time":
             return None
-        longest = int(lengths.max())
+        sample = self._texts[:: max(1, len(self._texts) // _SAMPLE) | 1].drop_null().to_pylist()
+        found = [_USUAL.fullmatch(text) for text in sample]
+        forms = [form for form in found if form is not None]
+        if not forms or len(forms) < len(found):
+            return None
         if self._name == "date":
-            return self._type if longest == 10 else None
-        digits = _DIGITS[self._type.unit]
-        without_offset = 19 + (digits and digits + 1)
-        last = self._bytes[starts + lengths - 1]
-        if self._type.tz is not None and last[0] == ord("Z"):
-            is_usual = longest <= without_offset + 1 and bool((last == ord("Z")).all())
-            return self._type if is_usual else None
-        if longest > without_offset or 10 < longest < 19 or lengths.min() < longest:
+            return self._type if all(len(text) == 10 for text in sample) else None
+        digits, have_offsets = _DIGITS[self._type.unit], {bool(form["offset"]) for form in forms}
+        if len(have_offsets) > 1 or any(len(form["fraction"] or "") > digits for form in forms):
             return None
-        is_usual = bool((last - _ZERO <= 9).all())
-        if longest > 19:
-            is_usual = is_usual and bool((self._bytes[starts + 19] == ord(".")).all())
-        return pa.timestamp(self._type.unit) if is_usual else None
+        if not have_offsets.pop():
+            return pa.timestamp(self._type.unit)
+        return self._type if self._type.tz is not None else None
 
     def _parse_usual(self) -> pa.Array | None:
         """Return times parsed by Arrow; ``None`` if not all texts are usual and in the calendar."""
@@ -154,14 +167,7 @@ class _Texts:
             times = self._texts.cast(dtype)
         except pa.ArrowInvalid:
             return None
-        values, a_day = values_of(times), 1 if dtype.bit_width == 32 else _DAY_S * 1000
-        if self._mask is not None:
-            values = values[self._mask]
-        if self._name == "timestamp":
-            a_day = _DAY_S * 10 ** _DIGITS[dtype.unit]
-        if values.min() < _FIRST_DAY * a_day or values.max() >= (_LAST_DAY + 1) * a_day:
-            return None
-        return times.cast(self._type)
+        return times.cast(self._type) if in_calendar(times) else None
 
     def _each_shape(self, read: Any) -> Integers:
         """Return the values of all texts; `read` is called with the rows and fields of a shape."""

@@ -10,11 +10,13 @@ a block that fails is halved until they are found, so a few of them cost little.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
 from abc import abstractmethod
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,7 +26,7 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
 from godwit.columns.nested import has_leaf, with_leaves
-from godwit.columns.time_texts import is_time
+from godwit.columns.time_texts import in_calendar, is_time
 from godwit.columns.types import is_list
 from godwit.model.errors import SourceError
 from godwit.sources.directory import partitions_of
@@ -50,6 +52,7 @@ _CARRIAGE_RETURNS: Final = (
 _COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4", ".br")
 _MARK: Final = b"\xef\xbb\xbf"  # some programs begin UTF-8 with it
 _NEWLINE: Final = 0x0A
+_RETURN: Final = 0x0D
 _WHOLE_NUMBER: Final = r"^\s*[+-]?\d{16,}\s*$"
 _EXACT_DOUBLES: Final = 1 << 53  # up to here every whole number is a double
 _LINE: Final = re.compile(rb"[^\r\n]+")
@@ -231,6 +234,23 @@ class JsonFormat(_TextFormat):
     def check_schema(self, schema: pa.Schema) -> None:
         JsonMessages(schema)  # refuses types that JSON has no form for
 
+    def _parse_fields(
+        self, fields: Sequence[pa.Field], read_as: dict[str, pa.Field], text: bytes
+    ) -> pa.Table:
+        """Parse lines; `read_as`: the fields as Arrow is to read them."""
+        parse = pajson.ParseOptions(
+            explicit_schema=pa.schema(list(read_as.values())), unexpected_field_behavior="ignore"
+        )
+        rows = _parse_objects(text, parse)
+        for field in fields:
+            at = rows.schema.get_field_index(field.name)
+            column = rows.column(at)
+            if not column.type.equals(field.type):
+                rows = rows.set_column(at, field.name, from_json(column.combine_chunks(), field))
+            elif _is_instant(field.type):
+                _check_calendar(column)
+        return rows
+
     def _infer(self, block: bytes) -> pa.Schema:
         text = block.removeprefix(_MARK)
         schema = _parse_objects(text, None).schema
@@ -244,26 +264,23 @@ class JsonFormat(_TextFormat):
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch | BadLine]:
-        read_as = [field.with_type(with_leaves(field.type, as_json)) for field in fields]
-        parse = pajson.ParseOptions(
-            explicit_schema=pa.schema(read_as), unexpected_field_behavior="ignore"
-        )
-        messages = JsonMessages(pa.schema(fields)) if any(map(_has_maps, fields)) else None
+        parsed: Callable[[bytes], pa.Table]
+        if any(map(_has_maps, fields)):  # Arrow's parser has none
+            schema = pa.schema(fields)
+            messages = JsonMessages(schema)
 
-        def parsed(text: bytes) -> pa.Table:
-            """Parse a block of lines."""
-            if messages is not None:  # Arrow's parser has no maps
+            def parsed(text: bytes) -> pa.Table:
+                """Parse a block of lines."""
                 lines = [line for line in text.split(b"\n") if line and not line.isspace()]
-                columns = messages.columns(lines, pa.schema(fields))
-                return pa.Table.from_arrays(columns, schema=pa.schema(fields))
-            rows = _parse_objects(text, parse)
-            for field, written in zip(fields, read_as, strict=True):
-                if not written.type.equals(field.type):
-                    at = rows.schema.get_field_index(field.name)
-                    column = from_json(rows.column(at).combine_chunks(), field)
-                    rows = rows.set_column(at, field.name, column)
-            return rows
+                return pa.Table.from_arrays(messages.columns(lines, schema), schema=schema)
 
+        else:
+            as_text = {f.name: f.with_type(with_leaves(f.type, as_json)) for f in fields}
+            usual = {f.name: f for f in fields if _is_instant(f.type)}
+            parsed = _usual_first(
+                partial(self._parse_fields, fields, as_text),
+                partial(self._parse_fields, fields, {**as_text, **usual}) if usual else None,
+            )
         for block in self._blocks(directory, part):
             text = block.removeprefix(_MARK)
             if not fields:  # nobody asks for more than how many there are
@@ -271,6 +288,43 @@ class JsonFormat(_TextFormat):
                 yield pa.RecordBatch.from_arrays([pa.nulls(count)], [""])
                 continue
             yield from self._parse_readable(text, parsed)
+
+
+def _usual_first(
+    parse: Callable[[bytes], pa.Table], parse_usual: Callable[[bytes], pa.Table] | None
+) -> Callable[[bytes], pa.Table]:
+    """Return a parser of blocks in which times are as Arrow's parsers have them, or otherwise.
+
+    `parse_usual`, which is faster, raises ValueError for times that it does not know. After the
+    first one, `parse` has all blocks.
+    """
+
+    def parse_block(text: bytes) -> pa.Table:
+        nonlocal parse_usual
+        if parse_usual is not None:
+            with contextlib.suppress(ValueError):
+                return parse_usual(text)
+            parse_usual = None
+        return parse(text)
+
+    return parse_block
+
+
+def _check_calendar(column: pa.ChunkedArray) -> None:
+    """Raise ValueError for dates and timestamps of other years than 1 to 9999."""
+    if not all(map(in_calendar, column.chunks)):
+        msg = "a time is not in the years 1 to 9999"
+        raise ValueError(msg)
+
+
+def _is_instant(dtype: pa.DataType) -> bool:
+    """Return whether a type is a timestamp with a time zone."""
+    return bool(pa.types.is_timestamp(dtype) and dtype.tz is not None)
+
+
+def _is_date_or_timestamp(dtype: pa.DataType) -> bool:
+    """Return whether Arrow reads values of a type from text, as long as they are usual."""
+    return bool(pa.types.is_date(dtype) or pa.types.is_timestamp(dtype))
 
 
 def _has_maps(field: pa.Field) -> bool:
@@ -426,19 +480,27 @@ class CsvFormat(_TextFormat):
                 return
             part = replace(part, start=max(part.start, len(header)))
         types = {f.name: pa.string() if is_time(f.type) else f.type for f in fields}
+        usual = {f.name: f.type for f in fields if _is_date_or_timestamp(f.type)}
         present: list[str] = []
 
-        def parsed(lines: bytes) -> pa.Table:
-            """Parse a block of lines."""
+        def parse_as(types: dict[str, pa.DataType], lines: bytes) -> pa.Table:
+            """Parse a block of lines; `types`: as which Arrow is to read the columns."""
             self._check_line_ends(lines)
             rows = self._parse_lines(lines, names or [], types, present)
             for field in fields:
-                if is_time(field.type) and field.name in present:
-                    at = rows.schema.get_field_index(field.name)
+                if not is_time(field.type) or field.name not in present:
+                    continue
+                at = rows.schema.get_field_index(field.name)
+                if rows.column(at).type.equals(field.type):
+                    _check_calendar(rows.column(at))
+                else:
                     times = column_of_times(rows.column(at).combine_chunks(), field)
                     rows = rows.set_column(at, field.name, times)
             return rows
 
+        parsed = _usual_first(
+            partial(parse_as, types), partial(parse_as, {**types, **usual}) if usual else None
+        )
         for block in self._blocks(directory, part):
             text = block
             if names is None:
@@ -466,7 +528,7 @@ class CsvFormat(_TextFormat):
 
         Lines are cut at line feeds, while the parser takes such a carriage return for a line's end.
         """
-        if text.count(b"\r") == text.count(b"\r\n"):
+        if not _has_lone_return(text):
             return
         quote, escape = self._parse["quote_char"], self._parse["escape_char"]
         if quote and str(quote).encode() in text:
@@ -474,7 +536,7 @@ class CsvFormat(_TextFormat):
                 text = re.sub(re.escape(str(escape).encode()) + rb".", b"", text, flags=re.DOTALL)
             mark = re.escape(str(quote).encode())
             text = re.sub(mark + rb"[^" + mark + rb"]*" + mark, b"", text)
-        if text.count(b"\r") != text.count(b"\r\n"):
+        if _has_lone_return(text):
             raise ValueError(_CARRIAGE_RETURNS)
 
     def _is_blank(self, text: bytes) -> bool:
@@ -555,6 +617,14 @@ class CsvFormat(_TextFormat):
                 null_values=self._nulls,
             ),
         )
+
+
+def _has_lone_return(text: bytes) -> bool:
+    """Return whether a carriage return is not followed by a line feed."""
+    if b"\r" not in text:
+        return False
+    data = np.frombuffer(text + b" ", np.uint8)
+    return bool((data[np.flatnonzero(data == _RETURN) + 1] != _NEWLINE).any())
 
 
 def _check_delimiter(names: list[str], delimiter: str) -> None:
