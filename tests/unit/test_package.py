@@ -16,7 +16,7 @@ import godwit
 
 LOADED_LATER = {
     *("pyspark", "py4j", "pandas", "pyarrow.dataset", "scipy", "highspy", "matplotlib", "rich"),
-    *("confluent_kafka", "fastavro", "deltalake", "psycopg", "pyiceberg"),
+    *("confluent_kafka", "deltalake", "psycopg", "pyiceberg"),
     *("godwit.adapt", "godwit.planning.registry", "godwit.testing"),
 }
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import io
-import json
-import uuid
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from struct import error as StructError  # noqa: N812  an exception
+from typing import TYPE_CHECKING, Any
 
-import fastavro
 import pyarrow as pa
 
 from godwit.model.errors import InvalidFlowError, SourceError
 from godwit.model.secrets import Secrets
+from godwit.sources.avro_codec import Read, Write, compile_reader, compile_writer
+from godwit.sources.avro_schema import (
+    AvroError,
+    AvroType,
+    check_defaults,
+    parse_schema,
+    to_arrow_schema,
+)
 from godwit.sources.message_formats import (
     MessageFormat,
     UnwritableError,
@@ -32,41 +37,25 @@ from godwit.sources.schema_registry import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_PLAIN: Final = {
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "bytes": pa.binary(),
-    "string": pa.string(),
-    "enum": pa.string(),
-}
-_LOGICAL: Final = {
-    "date": pa.date32(),
-    "time-millis": pa.time32("ms"),
-    "time-micros": pa.time64("us"),
-    "timestamp-millis": pa.timestamp("ms", "UTC"),
-    "timestamp-micros": pa.timestamp("us", "UTC"),
-    "local-timestamp-millis": pa.timestamp("ms"),
-    "local-timestamp-micros": pa.timestamp("us"),
-    "uuid": pa.string(),
-}
+_FRAME = 5  # bytes before a message's payload
 
 
 class AvroMessages(MessageFormat):
     """Values as Avro records, one field for each column."""
 
-    failures = (*MessageFormat.failures, fastavro.schema.SchemaParseException)
-
     def __init__(
         self,
         schema: str | Mapping[str, Any],
         *,
-        registry: str | Mapping[int, str | Mapping[str, Any]] | None,
+        registry: str | Mapping[int, str | Mapping[str, Any] | Sequence[Any]] | None,
         subject: str | None,
     ) -> None:
         self._text = _schema_text(schema)
+        if _parse(self._text).kind != "record":
+            raise InvalidFlowError(
+                "The Avro format was given a schema that is not of a record.",
+                remedy='Give {"type": "record", "name": ..., "fields": [...]}.',
+            )
         if isinstance(registry, str):
             if not registry.startswith(("http://", "https://")):
                 raise InvalidFlowError(
@@ -80,10 +69,14 @@ class AvroMessages(MessageFormat):
             else registry
         )
         self._subject = subject
-        self._schema = _to_arrow_schema(self._text)
+        self._schema = to_arrow_schema(_parse(self._text))
+        try:
+            check_defaults(_parse(self._text))
+        except AvroError as error:
+            raise _invalid_schema(error) from None
 
     def __repr__(self) -> str:
-        return f"gw.formats.avro({json.loads(self._text).get('name')!r})"
+        return f"gw.formats.avro({_parse(self._text).name!r})"
 
     @property
     def schema(self) -> pa.Schema:
@@ -91,29 +84,36 @@ class AvroMessages(MessageFormat):
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
         """Decode Avro records into columns; null where a message has no value."""
-        reader = _parse_schema(self._text)
-        records = [
-            None if value is None else self._decode_record(value, reader) for value in values
-        ]
-        columns = [[record and record[field.name] for record in records] for field in schema]
+        names = tuple(schema.names)
+        none = (None,) * len(names)
+        readers: dict[bytes, Read] = {}  # begin of a message → how it is read
+        skip = 0 if self._registry is None else _FRAME
+        rows = []
+        for value in values:
+            if value is None:
+                rows.append(none)
+                continue
+            begin = value[:skip]
+            if begin not in readers:
+                readers[begin] = self._reader(value, names)
+            try:
+                row, end = readers[begin](value, skip)
+            except (IndexError, StructError):
+                raise AvroError("it ends within a value") from None
+            if end != len(value):
+                raise AvroError(f"it goes on after the record: {len(value) - end} bytes")
+            rows.append(row)
+        columns = zip(*rows, strict=True) if rows else [()] * len(names)
         return [
-            pa.array([str(v) if isinstance(v, uuid.UUID) else v for v in column], field.type)
-            for field, column in zip(schema, columns, strict=True)
+            _to_array(column, field) for field, column in zip(schema, columns, strict=bool(names))
         ]
 
-    def _decode_record(self, value: bytes, reader: Any) -> Any:
-        """Decode one message by its writer's schema, converted to the schema `reader`."""
-        stream = io.BytesIO(value)
-        writer = reader
-        if self._registry is not None:
-            schema_id, begin = parse_frame(value)
-            stream.seek(begin)
-            writer = _parse_schema(self._writer_schema(schema_id))
-        record = fastavro.schemaless_reader(stream, writer, reader)
-        if stream.read(1):
-            msg = "it goes on after the record"
-            raise ValueError(msg)
-        return record
+    def _reader(self, value: bytes, names: tuple[str, ...]) -> Read:
+        """Return the function that reads messages with the schema of this one."""
+        if self._registry is None:
+            return _compiled_reader(self._text, self._text, names)
+        schema_id, _ = parse_frame(value)
+        return _compiled_reader(self._writer_schema(schema_id), self._text, names)
 
     def _writer_schema(self, schema_id: int) -> str:
         """Return the registry's schema `schema_id` as JSON text, cached; raise if there is none."""
@@ -127,20 +127,19 @@ class AvroMessages(MessageFormat):
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
         """Encode each row as an Avro record, with the framing of the schema registry if any."""
-        parsed = _parse_schema(self._text)
         begin = b"" if self._registry is None else frame_header(self._registered_id())
-        names = [field.name for field in self._schema]
-        columns = [python_values(rows[n]) if n in rows.schema.names else None for n in names]
-        written: list[Value] = []
-        for row in range(rows.num_rows):
-            record = {n: c[row] for n, c in zip(names, columns, strict=True) if c is not None}
-            stream = io.BytesIO()
-            stream.write(begin)
-            try:
-                fastavro.schemaless_writer(stream, parsed, record, strict_allow_default=True)
-            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-                raise UnwritableError(f"{type(error).__name__}: {error}") from error
-            written.append(stream.getvalue())
+        try:
+            write = _compiled_writer(self._text, tuple(rows.schema.names))
+            columns = [python_values(column) for column in rows.columns]
+            written: list[Value] = []
+            for row in zip(*columns, strict=True) if columns else [()] * rows.num_rows:
+                out = bytearray(begin)
+                write(row, out)
+                written.append(bytes(out))
+        except (
+            *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError, StructError),
+        ) as error:
+            raise UnwritableError(f"{type(error).__name__}: {error}") from error
         return written
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
@@ -166,88 +165,49 @@ class AvroMessages(MessageFormat):
         return max(same)
 
 
+def _to_array(column: Sequence[Any], field: pa.Field) -> pa.Array:
+    """Return a column's values as an array; raise with the column's name if one does not fit."""
+    try:
+        return pa.array(column, field.type)
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise AvroError(f"field {field.name!r}: {error}") from None
+
+
 def _schema_text(schema: object) -> str:
     """Return a user's Avro schema as JSON text; raise if it is not valid."""
     try:
         text = schema_text(schema)
-        parsed = fastavro.parse_schema(json.loads(text))
-    except (fastavro.schema.SchemaParseException, ValueError, TypeError, KeyError) as error:
-        raise InvalidFlowError(
-            f"The Avro format was given a schema that cannot be read: {error}.",
-            remedy="Give the schema of a record, as JSON text or a mapping.",
-        ) from None
-    if not isinstance(parsed, dict) or parsed.get("type") != "record":
-        raise InvalidFlowError(
-            "The Avro format was given a schema that is not of a record.",
-            remedy='Give {"type": "record", "name": ..., "fields": [...]}.',
-        )
+        _parse(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _invalid_schema(error) from None
     return text
 
 
-@lru_cache(maxsize=1024)
-def _parse_schema(text: str) -> Any:
-    """Parse the JSON text of an Avro schema; cached."""
-    return fastavro.parse_schema(json.loads(text))
-
-
-def _to_arrow_schema(text: str) -> pa.Schema:
-    """Convert an Avro record schema to columns."""
-    record = json.loads(text)
-    known: dict[str, Any] = {}
-    dtype = _to_arrow_type(record, known, record.get("name", "record"), ())
-    return pa.schema(list(dtype))
-
-
-def _to_arrow_type(schema: Any, known: dict[str, Any], where: str, within: tuple[str, ...]) -> Any:
-    """Convert a parsed Avro type to Arrow's; `within`: enclosing records, to refuse recursion.
-
-    `where`: the field's path, for errors. `known`: named types so far, which is added to.
-    """
-    if isinstance(schema, list):
-        others = [part for part in schema if part != "null"]
-        if len(others) != 1:
-            raise _unsupported_type(where, f"a union of {len(others)} types")
-        return _to_arrow_type(others[0], known, where, within)
-    if isinstance(schema, str):
-        if schema in _PLAIN:
-            return _PLAIN[schema]
-        if schema not in known or schema in within:
-            raise _unsupported_type(
-                where, f"the type {schema!r}, which is not known there or holds itself"
-            )
-        return _to_arrow_type(known[schema], known, where, within)
-    kind, logical = schema["type"], schema.get("logicalType")
-    if isinstance(kind, dict | list):
-        return _to_arrow_type(kind, known, where, within)
-    if "name" in schema:
-        known[schema["name"]] = schema
-    if logical == "decimal":
-        return pa.decimal128(schema["precision"], schema.get("scale", 0))
-    if logical in _LOGICAL:
-        return _LOGICAL[logical]
-    if kind == "fixed":
-        return pa.binary()
-    if kind == "array":
-        return pa.list_(_to_arrow_type(schema["items"], known, where, within))
-    if kind == "map":
-        return pa.map_(pa.string(), _to_arrow_type(schema["values"], known, where, within))
-    if kind == "record":
-        name = schema.get("name", "")
-        return pa.struct(
-            [
-                (
-                    f["name"],
-                    _to_arrow_type(f["type"], known, f"{where}.{f['name']}", (*within, name)),
-                )
-                for f in schema["fields"]
-            ]
-        )
-    return _to_arrow_type(kind, known, where, within)
-
-
-def _unsupported_type(where: str, what: str) -> InvalidFlowError:
-    """Build the error that the Avro type at `where` has no counterpart in Arrow; `what`: why."""
+def _invalid_schema(error: Exception) -> InvalidFlowError:
+    """Build the error that a user's schema is not valid."""
     return InvalidFlowError(
-        f"The Avro schema has {what} at {where}, and Arrow has no type for it.",
-        remedy="Leave the field out of the schema that you read with.",
+        f"The Avro format was given a schema that cannot be read: {error}.",
+        remedy="Give the schema of a record, as JSON text or a mapping.",
     )
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str) -> AvroType:
+    """Parse the JSON text of an Avro schema; cached."""
+    return parse_schema(text)
+
+
+@lru_cache(maxsize=1024)
+def _compiled_reader(written: str, record: str, names: tuple[str, ...]) -> Read:
+    """Compile the function that reads messages of a schema by another; cached."""
+    try:
+        parsed = _parse(written)
+    except AvroError as error:
+        raise AvroError(f"the schema that it was written by is not valid: {error}") from None
+    return compile_reader(parsed, _parse(record), names)
+
+
+@lru_cache(maxsize=256)
+def _compiled_writer(record: str, names: tuple[str, ...]) -> Write:
+    """Compile the function that writes a schema's records from some columns; cached."""
+    return compile_writer(_parse(record), names)

@@ -11,7 +11,7 @@ from godwit.model.naming import needs_package
 from godwit.sources.message_formats import JsonMessages, PlainMessages
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from google.protobuf.message import Message
@@ -76,7 +76,7 @@ def text() -> PlainMessages:
 def avro(
     schema: str | Mapping[str, Any],
     *,
-    registry: str | Mapping[int, str | Mapping[str, Any]] | None = None,
+    registry: str | Mapping[int, str | Mapping[str, Any] | Sequence[Any]] | None = None,
     subject: str | None = None,
 ) -> AvroMessages:
     """Format of Avro records, with or without the framing of a schema registry.
@@ -95,7 +95,8 @@ def avro(
     Raises
     ------
     InvalidFlowError
-        If fastavro is not installed, or `schema` is no Avro schema of a record.
+        If `schema` is no Avro schema of a record, or a field has a type that no column can have:
+        null, a union of several types, a record that holds itself, a decimal of over 38 digits.
 
     Examples
     --------
@@ -103,8 +104,8 @@ def avro(
     >>> gw.sources.kafka("broker:9092", "planes", value=gw.formats.avro(plane)).schema.names
     ['seats']
     """
-    with needs_package("The Avro format", "fastavro", "kafka", InvalidFlowError):
-        from godwit.sources.avro_format import AvroMessages  # noqa: PLC0415 - fastavro is optional
+    from godwit.sources.avro_format import AvroMessages  # noqa: PLC0415 - few flows need it
+
     return AvroMessages(schema, registry=registry, subject=subject)
 
 

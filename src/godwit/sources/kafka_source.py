@@ -43,11 +43,11 @@ from godwit.sources.kafka_reader import (
     fetched_offsets,
     leased_reader,
 )
-from godwit.sources.message_formats import JsonMessages, MessageFormat, as_format
+from godwit.sources.message_formats import JsonMessages, MessageFormat, as_format, error_text
 from godwit.sources.source import Lag, Source, Split, Unreadable, check_on_bad
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from godwit.columns.types import SchemaLike
     from godwit.model.durations import DurationOrSeconds
@@ -86,6 +86,7 @@ _UNREADABLE: Final = pa.schema(
 _FEW: Final = 10_000  # rows that are not worth a second split
 _TOPICS_S: Final = 1.0  # between two looks at the topics themselves
 _ENDS_S: Final = 1.0  # between two questions where partitions end, while nothing is fetched
+_MAX_MS: Final = (2**63 - 1) // 1000  # of a timestamp, in microseconds
 _GUESSED_BYTES: Final = 256  # of a message, before any was read
 _logger = logging.getLogger("godwit")
 
@@ -547,21 +548,27 @@ class KafkaSource(Source):
     ) -> Iterator[pa.RecordBatch | Unreadable]:
         """Yield messages of a range as record batches, and the unreadable ones."""
         names = [name for name in columns if name in self._value_names]
-        values = list(map(Message.value, messages))
-        decoded = self._format.decode(values, names)
+        extra = {name: self._extra[name] for name in columns if name in self._extra}
+        try:
+            found = {n: _extra_column(what, offset_range, messages) for n, what in extra.items()}
+        except Exception:
+            bad = _bad_parts(extra.values(), offset_range, messages)
+            if not bad:
+                raise
+            yield self._unreadable(offset_range, messages, bad)
+            messages = _without(messages, bad)
+            found = {n: _extra_column(what, offset_range, messages) for n, what in extra.items()}
+        decoded = self._format.decode(list(map(Message.value, messages)), names)
         if decoded.bad:
             yield self._unreadable(offset_range, messages, decoded.bad)
-            gone = {position for position, _ in decoded.bad}
-            messages = [m for position, m in enumerate(messages) if position not in gone]
-        found = dict(zip(names, decoded.rows.columns, strict=True)) if names else {}
-        for name in columns:
-            if name in self._extra and name not in found:
-                found[name] = _extra_column(self._extra[name], offset_range, messages)
-        schema = pa.schema([self._schema.field(name) for name in columns])
+            messages = _without(messages, decoded.bad)
+            found = {n: _extra_column(what, offset_range, messages) for n, what in extra.items()}
         if not columns:
             yield pa.RecordBatch.from_struct_array(pa.array([{}] * len(messages), pa.struct([])))
-        else:
-            yield pa.RecordBatch.from_arrays([found[name] for name in columns], schema=schema)
+            return
+        found |= dict(zip(names, decoded.rows.columns, strict=True)) if names else {}
+        schema = pa.schema([self._schema.field(name) for name in columns])
+        yield pa.RecordBatch.from_arrays([found[name] for name in columns], schema=schema)
 
     def _unreadable(
         self, offset_range: OffsetRange, messages: list[Message], bad: Sequence[tuple[int, str]]
@@ -593,7 +600,7 @@ class KafkaSource(Source):
             if name == "error"
             else pa.array(list(map(Message.value, those)), pa.binary())
             if name == "value"
-            else _extra_column(name, offset_range, those)
+            else _readable_column(name, offset_range, those)
             for name in _UNREADABLE.names
         ]
         return Unreadable(rows=pa.RecordBatch.from_arrays(columns, schema=_UNREADABLE))
@@ -750,7 +757,47 @@ def _extra_column(what: str, offset_range: OffsetRange, messages: list[Message])
     if what == "partition":
         return pa.repeat(pa.scalar(offset_range.partition, dtype), len(messages))
     times = np.array(list(map(Message.timestamp, messages)), np.int64).reshape(-1, 2)
-    return pa.array(times[:, 1] * 1000, dtype, mask=times[:, 0] == 0)
+    unknown, times_ms = times[:, 0] == 0, times[:, 1]
+    if (np.abs(times_ms) > _MAX_MS)[~unknown].any():
+        msg = f"its timestamp, {times_ms[0]} ms, is beyond what microseconds in 64 bits express"
+        raise ValueError(msg)
+    return pa.array(times_ms * 1000, dtype, mask=unknown)
+
+
+def _bad_parts(
+    parts: Iterable[str], offset_range: OffsetRange, messages: list[Message]
+) -> list[tuple[int, str]]:
+    """Return the position of each message of which a part other than the value cannot be read.
+
+    `parts`: such as ``"headers"``. With each position comes the reason.
+    """
+    bad = []
+    for position, message in enumerate(messages):
+        try:
+            for part in parts:
+                _extra_column(part, offset_range, [message])
+        except Exception as error:  # noqa: BLE001
+            bad.append((position, error_text(error)))
+    return bad
+
+
+def _readable_column(what: str, offset_range: OffsetRange, messages: list[Message]) -> pa.Array:
+    """Return the extra column `what` of messages; null where it cannot be read."""
+    bad = {position for position, _ in _bad_parts([what], offset_range, messages)}
+    return pa.concat_arrays(
+        [
+            pa.nulls(1, _EXTRA[what])
+            if position in bad
+            else _extra_column(what, offset_range, [message])
+            for position, message in enumerate(messages)
+        ]
+    )
+
+
+def _without(messages: list[Message], bad: Sequence[tuple[int, str]]) -> list[Message]:
+    """Return the messages that are not at one of the `bad` positions."""
+    gone = {position for position, _ in bad}
+    return [message for position, message in enumerate(messages) if position not in gone]
 
 
 def _topic_names(topics: object) -> tuple[str, ...]:

@@ -1,18 +1,22 @@
 """Formats of messages: the bytes of a broker's message, to and from the columns of a row.
 
 A format is given whole batches of messages and makes whole columns of them.  A batch that holds a
-message which cannot be read is read again one by one, so that each of those is known by its
-position and its reason, and none takes others with it.
+message which cannot be read is halved until that message is alone, so that each is known by its
+position and its reason, and none takes others with it.  Whatever a format raises counts as the
+fault of a message, except for `NOT_OF_MESSAGES`.
 
 A message without a value (a tombstone) becomes a row whose columns are null.
 """
 
 from __future__ import annotations
 
+import itertools
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, TypedDict
 
 import msgspec
@@ -21,16 +25,20 @@ import pyarrow as pa
 from godwit.columns.nested import with_leaves
 from godwit.columns.time_texts import is_time
 from godwit.columns.types import is_binary, is_text
-from godwit.model.errors import InvalidFlowError
+from godwit.model.errors import GodwitError, InvalidFlowError
 from godwit.model.naming import listing, type_name
 from godwit.sources.json_values import as_json, from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 Value: TypeAlias = bytes | None
 """A message's value; ``None`` for a tombstone."""
+
+
+NOT_OF_MESSAGES: Final = (GodwitError, MemoryError, OSError)
+"""Errors that no message is to blame for, such as a schema registry that does not answer."""
 
 
 class UnwritableError(Exception):
@@ -49,9 +57,6 @@ class MessageFormat(ABC):
     """A format of messages; picklable, and made with configuration only."""
 
     writes_any: ClassVar[bool] = False  # whether all rows of columns that it takes can be written
-    failures: ClassVar[tuple[type[Exception], ...]] = (
-        *(pa.ArrowException, ArithmeticError, LookupError, TypeError, ValueError, EOFError),
-    )  # errors that a message which cannot be read raises
 
     @property
     @abstractmethod
@@ -60,7 +65,10 @@ class MessageFormat(ABC):
 
     @abstractmethod
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Decode messages into columns; raise one of `failures` if a message cannot be read."""
+        """Decode messages into columns; raise if a message cannot be read.
+
+        An error of `NOT_OF_MESSAGES` stops the query, and any other goes by ``on_bad=``.
+        """
 
     @abstractmethod
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
@@ -78,22 +86,26 @@ class MessageFormat(ABC):
             msg = "the format has no schema"
             raise AssertionError(msg)
         schema = pa.schema([self.schema.field(name) for name in names])
-        try:
-            return Decoded(
-                rows=_make_batch(self.columns(values, schema), schema, len(values)), bad=()
-            )
-        except self.failures:
-            return self._decode_each(values, schema)
-
-    def _decode_each(self, values: Sequence[Value], schema: pa.Schema) -> Decoded:
-        """Decode messages one by one; return rows, and the messages that cannot be read."""
         readable: list[pa.RecordBatch] = []
         bad: list[tuple[int, str]] = []
-        for position, value in enumerate(values):
+        pending = [(0, len(values))]  # parts yet to be decoded, the next one last
+        while pending:
+            begin, end = pending.pop()
             try:
-                readable.append(_make_batch(self.columns([value], schema), schema, 1))
-            except self.failures as error:
-                bad.append((position, _error_text(error)))
+                columns = self.columns(values[begin:end], schema)
+                readable.append(_make_batch(columns, schema, end - begin))
+            except NOT_OF_MESSAGES:
+                raise
+            except Exception as error:
+                if begin == end:
+                    raise
+                if end - begin == 1:
+                    bad.append((begin, error_text(error)))
+                else:
+                    middle = (begin + end) // 2
+                    pending += [(middle, end), (begin, middle)]
+        if len(readable) == 1:
+            return Decoded(rows=readable[0], bad=tuple(bad))
         none = _make_batch([pa.array([], field.type) for field in schema], schema, 0)
         return Decoded(rows=pa.concat_batches([none, *readable]), bad=tuple(bad))
 
@@ -102,12 +114,17 @@ def _make_batch(columns: list[pa.Array], schema: pa.Schema, num_rows: int) -> pa
     """Build a record batch of `num_rows` rows, which may have no columns."""
     if not columns:  # rows without columns, which are counted all the same
         return pa.RecordBatch.from_struct_array(pa.array([{}] * num_rows, pa.struct([])))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+    if rows.num_rows != num_rows:
+        msg = f"{num_rows} messages were decoded to {rows.num_rows} rows"
+        raise ValueError(msg)
+    return rows
 
 
-def _error_text(error: Exception) -> str:
-    """Return the text of a decoding error, for messages."""
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason'}"
+def error_text(error: Exception) -> str:
+    """Return the first line of a decoding error, for messages; valid as UTF-8."""
+    line = next(iter(str(error).splitlines()), "") or "no reason"
+    return f"{type(error).__name__}: {line[:_MAX_REASON]}".encode(errors="replace").decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,22 +188,22 @@ class JsonMessages(MessageFormat):
         return self._schema
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Decode all messages at once, as an array of JSON objects."""
-        if not len(values):
-            return [pa.array([], field.type) for field in schema]
+        """Decode each message as a JSON object; what the schema lacks may have any depth."""
         if None in values:
             values = [b"{}" if value is None else value for value in values]
-        decoder = _json_decoder(schema)
-        rows = decoder.decode(b"[%b]" % b",".join(values))  # type: ignore[arg-type]
-        if len(rows) != len(values):
-            msg = "a message is no single JSON object"
-            raise ValueError(msg)
-        if not len(schema):
-            return []
-        columns = pa.array(list(map(msgspec.structs.astuple, rows)), _tuple_type(schema))
+        decode = _json_decoder(schema).decode
+        try:
+            rows = list(map(decode, values))  # type: ignore[arg-type]
+        except RecursionError:
+            levels = 1 + max((_num_levels(field.type) for field in schema), default=0)
+            rows = [_decode_deep(decode, value, levels) for value in values if value is not None]
+        columns = (
+            pa.array(list(map(attrgetter(f"f{position}"), rows)), dtype)
+            for position, dtype in enumerate(_types_in_json(schema))
+        )
         return [
             column if column.type.equals(field.type) else from_json(column, field)
-            for column, field in zip(columns.flatten(), schema, strict=True)
+            for column, field in zip(columns, schema, strict=True)
         ]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
@@ -198,7 +215,7 @@ class JsonMessages(MessageFormat):
             columns = [python_values(column) for column in rows.columns]
             return [encode(row) for row in map(_row_type(rows.schema), *columns)]
         except (ArithmeticError, TypeError, ValueError, msgspec.MsgspecError) as error:
-            raise UnwritableError(_error_text(error)) from error
+            raise UnwritableError(error_text(error)) from error
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
         """Raise if the type of a column has no form in JSON."""
@@ -207,9 +224,55 @@ class JsonMessages(MessageFormat):
 
 
 @lru_cache(maxsize=64)
-def _json_decoder(schema: pa.Schema) -> msgspec.json.Decoder[list[Any]]:
-    """Create the decoder of a list of a schema's JSON objects; cached."""
-    return msgspec.json.Decoder(list[_row_type(schema)])  # type: ignore[misc]
+def _json_decoder(schema: pa.Schema) -> msgspec.json.Decoder[Any]:
+    """Create the decoder of a schema's JSON objects; cached."""
+    return msgspec.json.Decoder(_row_type(schema))
+
+
+def _decode_deep(decode: Callable[[bytes], Any], value: bytes, levels: int) -> Any:
+    """Decode a message of any depth; `levels`: how deep the schema is."""
+    try:
+        return decode(value)
+    except RecursionError:
+        return decode(_without_levels(value, levels))
+
+
+def _num_levels(dtype: pa.DataType) -> int:
+    """Return how deeply lists, maps and structs are nested in a type, itself included."""
+    inner = [_num_levels(dtype.field(i).type) for i in range(dtype.num_fields)]
+    if pa.types.is_map(dtype):  # its field is a struct, which JSON does not have
+        return max(inner)
+    return 1 + max(inner, default=0) if inner or pa.types.is_struct(dtype) else 0
+
+
+_MAX_REASON: Final = 500  # characters of an error
+_MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[{\]}]', re.DOTALL)
+_CUT: Final = 32  # levels that are decoded together, of those that are not kept
+
+
+def _without_levels(text: bytes, levels: int) -> bytes:
+    """Return a JSON text with all that is nested deeper than `levels` emptied; raise if not valid.
+
+    No recursion: what is cut off is decoded `_CUT` levels at a time, the innermost first.
+    """
+    parts: list[list[bytes]] = [[]]
+    level = done = 0
+    for mark in _MARKS.finditer(text):
+        sign = mark[0]
+        if sign in b"[{":
+            level += 1
+            if level > levels and (level - levels) % _CUT == 1:
+                parts[-1].append(text[done : mark.start()])
+                parts.append([])
+                done = mark.start()
+        elif sign in b"]}":
+            if level > levels and (level - levels) % _CUT == 1:
+                inner = b"".join([*parts.pop(), text[done : mark.end()]])
+                msgspec.json.decode(inner, type=msgspec.Raw)
+                parts[-1].append(b"[]" if inner[:1] == b"[" else b"{}")
+                done = mark.end()
+            level -= 1
+    return b"".join([*itertools.chain.from_iterable(parts), text[done:]])
 
 
 @lru_cache(maxsize=64)
@@ -221,10 +284,9 @@ def _row_type(schema: pa.Schema) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _tuple_type(schema: pa.Schema) -> pa.DataType:
-    """Return the Arrow struct type of a schema's rows, as JSON holds their values."""
-    types = [with_leaves(field.type, as_json) for field in schema]
-    return pa.struct([pa.field(str(i), dtype) for i, dtype in enumerate(types)])
+def _types_in_json(schema: pa.Schema) -> list[pa.DataType]:
+    """Return the types of a schema's columns, as JSON holds their values."""
+    return [with_leaves(field.type, as_json) for field in schema]
 
 
 _JSON_TYPES: Final = (

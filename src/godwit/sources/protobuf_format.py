@@ -46,8 +46,6 @@ _TIMESTAMP: Final = "google.protobuf.Timestamp"
 class ProtobufMessages(MessageFormat):
     """Values as messages of one type, one field for each column."""
 
-    failures = (*MessageFormat.failures, DecodeError)
-
     def __init__(
         self,
         message: type[Message] | str,

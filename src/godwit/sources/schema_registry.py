@@ -7,6 +7,8 @@ for never changes, so what was looked up is kept for as long as the process live
 from __future__ import annotations
 
 import json
+import math
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -17,6 +19,8 @@ from godwit.model.errors import SourceError
 from godwit.model.secrets import Secrets, shown_uri
 
 _TIMEOUT_S: Final = 10.0
+_UNKNOWN_S: Final = 10.0  # between two requests for a schema that the registry does not have
+_MAX_UNKNOWN: Final = 10_000
 _MEDIA: Final = "application/vnd.schemaregistry.v1+json"
 
 
@@ -40,11 +44,57 @@ def schema_text(schema: object) -> str:
     return json.dumps(schema)
 
 
-@lru_cache(maxsize=4096)
+class UnknownSchemaError(LookupError):
+    """The registry has no schema with that id, so the message that names it cannot be read."""
+
+
+_unknown: dict[tuple[str, int], float] = {}  # registry and id → when it was asked in vain
+
+
 def schema_of_id(registry: str, schema_id: int) -> str:
-    """Return the text of the schema with an id, requested from a registry."""
-    answer = _request(registry, f"schemas/ids/{schema_id}", None)
+    """Return the text of the schema with an id, requested from a registry.
+
+    Raises `UnknownSchemaError` if the registry does not have it, for some seconds without a
+    request. Raises `SourceError` if the registry does not answer.
+    """
+    key = (registry, schema_id)
+    if time.monotonic() - _unknown.get(key, -math.inf) < _UNKNOWN_S:
+        raise _unknown_schema(registry, schema_id)
+    try:
+        return _schema_of_id(registry, schema_id)
+    except UnknownSchemaError:
+        if len(_unknown) > _MAX_UNKNOWN:
+            _unknown.clear()
+        _unknown[key] = time.monotonic()
+        raise
+
+
+@lru_cache(maxsize=4096)
+def _schema_of_id(registry: str, schema_id: int) -> str:
+    """Return the text of a schema, requested from a registry once."""
+    try:
+        answer = _request(registry, f"schemas/ids/{schema_id}", None)
+    except _NotFoundError:
+        raise _unknown_schema(registry, schema_id) from None
+    if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
+        raise _registry_error(registry, f"schemas/ids/{schema_id}", "it sends no schema")
+    if answer.get("schemaType", "AVRO") != "AVRO" or answer.get("references"):
+        raise UnknownSchemaError(
+            f"its schema has id {schema_id}, which is of type {answer.get('schemaType', 'AVRO')}"
+            + (", with references to others" if answer.get("references") else "")
+        )
     return str(answer["schema"])
+
+
+def _unknown_schema(registry: str, schema_id: int) -> UnknownSchemaError:
+    """Build the error that a registry does not have a schema."""
+    return UnknownSchemaError(
+        f"its schema has id {schema_id}, which the registry {shown_uri(registry)} does not have"
+    )
+
+
+class _NotFoundError(SourceError):
+    """The registry answers that it does not have a schema or subject."""
 
 
 @lru_cache(maxsize=256)
@@ -85,14 +135,26 @@ def _request(registry: str, path: str, body: dict[str, str] | None) -> Any:
     except urllib.error.HTTPError as error:
         with error:
             told = secrets.hide(error.read(500).decode(errors="replace"))
-        raise _registry_error(registry, path, f"{error.code} {told}") from None
+        kind = _NotFoundError if error.code == 404 and _names_what_is_missing(told) else SourceError
+        raise _registry_error(registry, path, f"{error.code} {told}", kind) from None
     except (OSError, ValueError) as error:
         raise _registry_error(registry, path, secrets.hide(str(error))) from None
 
 
-def _registry_error(registry: str, path: str, why: str) -> SourceError:
+def _names_what_is_missing(answer: str) -> bool:
+    """Return whether a "not found" is of a schema, and not of the path, as by a wrong URL."""
+    try:
+        told = json.loads(answer)
+    except ValueError:
+        return False
+    return isinstance(told, dict) and told.get("error_code") != 404
+
+
+def _registry_error(
+    registry: str, path: str, why: str, kind: type[SourceError] = SourceError
+) -> SourceError:
     """Build the error that a request to the registry failed; `why`: in words."""
-    return SourceError(
+    return kind(
         f"The schema registry {shown_uri(registry)} does not answer for {path}: {why}.",
         remedy="Check its URL and credentials, and that the schema is registered.",
         registry=shown_uri(registry),

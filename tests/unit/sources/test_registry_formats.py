@@ -103,11 +103,26 @@ def test_avro_of_an_older_schema_is_read_by_its_id() -> None:
     assert "its schema has id 9, and registry= has [1, 2]" in decoded.bad[0][1]
 
 
+def test_avro_is_what_another_library_reads_and_writes() -> None:
+    avro, parsed = gw.formats.avro(FLIGHT), fastavro.parse_schema(FLIGHT)
+    rows = pa.RecordBatch.from_pylist([ROW, OTHER], avro.schema)
+    messages = [message or b"" for message in avro.encode(rows)]
+    read: Any = [fastavro.schemaless_reader(io.BytesIO(m), parsed, None) for m in messages]
+    assert read == [{**ROW, "counts": {"bags": 3}}, {**OTHER, "counts": {}}]
+    written = []
+    for row in read:
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(stream, parsed, row)
+        written.append(stream.getvalue())
+    assert written == messages
+
+
 class _Registry(http.server.BaseHTTPRequestHandler):
     asked: list[str] = []  # noqa: RUF012  the server makes an instance for every request
 
     def do_GET(self) -> None:
-        self._answer({"schema": json.dumps(FLIGHT)} if self.path == "/r/schemas/ids/7" else None)
+        known = self.path == "/r/schemas/ids/7"
+        self._answer({"schema": json.dumps(FLIGHT)} if known else None)
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -117,7 +132,8 @@ class _Registry(http.server.BaseHTTPRequestHandler):
         self.asked.append(f"{self.path} {self.headers['Authorization']}")
         self.send_response(200 if answer else 404)
         self.end_headers()
-        self.wfile.write(json.dumps(answer or {"message": "not found"}).encode())
+        code = 40403 if self.path.startswith("/r/s") else 404  # no schema, or no such path
+        self.wfile.write(json.dumps(answer or {"error_code": code, "message": "no"}).encode())
 
     def log_message(self, *arguments: Any) -> None: ...
 
@@ -143,8 +159,16 @@ def test_a_registry_is_asked_once_for_each_schema_and_its_password_is_not_shown(
         "/r/schemas/ids/7",
     ]
     assert all(asked.endswith("Basic bWU6aHVudGVyNDQ0NA==") for asked in _Registry.asked)
+    unknown = [frame_header(8) + b"x", *avro.encode(rows), frame_header(8) + b"y"]
+    decoded = avro.decode(unknown, avro.schema.names)
+    assert decoded.rows.equals(rows)
+    assert [position for position, _ in decoded.bad] == [0, 3]
+    assert "its schema has id 8, which the registry http://" in decoded.bad[0][1]
+    assert [asked.split()[0] for asked in _Registry.asked][2:] == ["/r/schemas/ids/8"]
+    assert "hunter4444" not in f"{decoded.bad}"
+    elsewhere = gw.formats.avro(FLIGHT, registry=f"{registry}/v2")
     with pytest.raises(SourceError, match="does not answer for schemas/ids/8: 404") as refused:
-        avro.decode([frame_header(8) + b"x"], ["plane"])
+        elsewhere.decode([frame_header(8) + b"x"], ["plane"])
     nobody = gw.formats.avro(FLIGHT, registry=registry, subject="nobody")
     with pytest.raises(SourceError, match="subjects/nobody"):
         nobody.encode(rows)

@@ -1,0 +1,500 @@
+"""Values of every type, at every depth, by every way of getting there: as they were written.
+
+Avro messages are made by the oracle (`tests/oracles/avro.py`) out of the values of the underlying
+types, so what logical types mean is stated here.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.oracles import avro as oracle
+
+import godwit as gw
+from godwit.model.errors import InvalidFlowError
+from godwit.sources.message_formats import UnwritableError
+
+UUID = uuid.UUID("00010203-0405-0607-0809-0a0b0c0dffee")
+NOON = dt.datetime(2024, 2, 29, 12, 0, 0, 123456, tzinfo=dt.UTC)
+MICROS = (NOON - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+MILLIS = MICROS // 1000
+AT_MILLIS = NOON.replace(microsecond=123000)
+
+
+def named(kind: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "name": "n.Named", **more}
+
+
+def logical(of: Any, name: str, **more: Any) -> dict[str, Any]:
+    return {**(of if isinstance(of, dict) else {"type": of}), "logicalType": name, **more}
+
+
+def fixed(size: int) -> dict[str, Any]:
+    return named("fixed", size=size)
+
+
+# name, type, value of the underlying type, value in a column
+CASES: list[tuple[str, Any, Any, Any]] = [
+    ("boolean", "boolean", True, True),
+    ("int", "int", -(2**31), -(2**31)),
+    ("long", "long", 2**63 - 1, 2**63 - 1),
+    ("float", "float", 0.5, 0.5),
+    ("double", "double", 0.1, 0.1),
+    ("bytes", "bytes", b"\x00\xff\x80a", b"\x00\xff\x80a"),
+    ("string", "string", 'ä"\u2028\U0001f600', 'ä"\u2028\U0001f600'),
+    ("enum", named("enum", symbols=["A", "B", "C"]), "C", "C"),
+    ("fixed", fixed(3), b"\xfe\xff\x00", b"\xfe\xff\x00"),
+    ("decimal", logical("bytes", "decimal", precision=4, scale=2), b"\x7d", Decimal("1.25")),
+    ("decimal of 0", logical("bytes", "decimal", precision=4, scale=2), b"", Decimal("0.00")),
+    (
+        "decimal below 0",
+        logical("bytes", "decimal", precision=38, scale=38),
+        b"\xff\xff\x80",
+        Decimal(-128).scaleb(-38),
+    ),
+    ("decimal of integers", logical("bytes", "decimal", precision=9), b"\x80", Decimal(-128)),
+    (
+        "decimal in fixed",
+        logical(fixed(16), "decimal", precision=38, scale=2),
+        b"\xff" * 15 + b"\x85",
+        Decimal("-1.23"),
+    ),
+    ("uuid", logical("string", "uuid"), str(UUID), str(UUID)),
+    ("uuid in capitals", logical("string", "uuid"), str(UUID).upper(), str(UUID)),
+    ("uuid in fixed", logical(fixed(16), "uuid"), UUID.bytes, str(UUID)),
+    ("date", logical("int", "date"), -1, dt.date(1969, 12, 31)),
+    ("time-millis", logical("int", "time-millis"), 86_399_999, dt.time(23, 59, 59, 999000)),
+    ("time-micros", logical("long", "time-micros"), 1, dt.time(0, 0, 0, 1)),
+    ("timestamp-millis", logical("long", "timestamp-millis"), MILLIS, AT_MILLIS),
+    ("timestamp-micros", logical("long", "timestamp-micros"), MICROS, NOON),
+    (
+        "local-timestamp-millis",
+        logical("long", "local-timestamp-millis"),
+        MILLIS,
+        AT_MILLIS.replace(tzinfo=None),
+    ),
+    (
+        "local-timestamp-micros",
+        logical("long", "local-timestamp-micros"),
+        MICROS,
+        NOON.replace(tzinfo=None),
+    ),
+    # Arrow has types for these, other parts of Godwit have not.
+    ("timestamp-nanos", logical("long", "timestamp-nanos"), 2**62, 2**62),
+    ("local-timestamp-nanos", logical("long", "local-timestamp-nanos"), -1, -1),
+    ("duration", logical(fixed(12), "duration"), bytes(range(12)), bytes(range(12))),
+    # Logical types that do not fit, or are not known, are ignored.
+    ("decimal without digits", logical("bytes", "decimal"), b"\x05", b"\x05"),
+    ("decimal of 0 digits", logical("bytes", "decimal", precision=0), b"\x05", b"\x05"),
+    ("decimal of text", logical("bytes", "decimal", precision="4"), b"\x05", b"\x05"),
+    ("scale too large", logical("bytes", "decimal", precision=2, scale=3), b"\x05", b"\x05"),
+    ("scale below 0", logical("bytes", "decimal", precision=2, scale=-1), b"\x05", b"\x05"),
+    ("too small a fixed", logical(fixed(1), "decimal", precision=3), b"\x05", b"\x05"),
+    ("decimal of a string", logical("string", "decimal", precision=3), "5", "5"),
+    ("uuid in 15 bytes", logical(fixed(15), "uuid"), bytes(15), bytes(15)),
+    ("uuid in bytes", logical("bytes", "uuid"), b"x", b"x"),
+    ("date of a long", logical("long", "date"), 2**40, 2**40),
+    ("time-millis of a long", logical("long", "time-millis"), -5, -5),
+    ("timestamp-millis of an int", logical("int", "timestamp-millis"), 5, 5),
+    ("timestamp of text", logical("string", "timestamp-micros"), "x", "x"),
+    ("unknown", logical("int", "temperature"), 5, 5),
+    ("no text", logical("int", 7), 5, 5),  # type: ignore[arg-type]
+]
+
+
+def record(*fields: dict[str, Any], name: str = "R") -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": list(fields)}
+
+
+def field(name: str, of: Any, **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": of, **more}
+
+
+# name → type around a type, value around a value for the encoder, value around a value in a column,
+# and default around a default
+DEPTHS: dict[str, Any] = {
+    "top": (lambda t: t, lambda v: v, lambda v: v, lambda v: v),
+    "nullable": (lambda t: ["null", t], lambda v: (1, v), lambda v: v, None),
+    "nullable last": (lambda t: [t, "null"], lambda v: (0, v), lambda v: v, lambda v: v),
+    "array": (
+        lambda t: {"type": "array", "items": t},
+        lambda v: [v, v, v],
+        lambda v: [v, v, v],
+        lambda v: [v, v, v],
+    ),
+    "array of nullable": (
+        lambda t: {"type": "array", "items": ["null", t]},
+        lambda v: [(1, v), (0, None)],
+        lambda v: [v, None],
+        lambda v: [v, None],
+    ),
+    "map": (
+        lambda t: {"type": "map", "values": t},
+        lambda v: {"x": v, "": v},
+        lambda v: [("x", v), ("", v)],
+        lambda v: {"x": v, "": v},
+    ),
+    "record": (
+        lambda t: record(field("f", t), field("g", "int"), name="Inner"),
+        lambda v: {"f": v, "g": 1},
+        lambda v: {"f": v, "g": 1},
+        lambda v: {"f": v, "g": 1},
+    ),
+    "map of arrays of nullable records": (
+        lambda t: {
+            "type": "map",
+            "values": {"type": "array", "items": ["null", record(field("f", t), name="Inner")]},
+        },
+        lambda v: {"x": [(1, {"f": v}), (0, None)]},
+        lambda v: [("x", [{"f": v}, None])],
+        lambda v: {"x": [{"f": v}, None]},
+    ),
+}
+
+
+def as_json(value: Any) -> Any:
+    """Write a value of an underlying type as defaults have it."""
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+def read(schema: Any, message: bytes, **options: Any) -> Any:
+    avro = gw.formats.avro(schema, **options)
+    decoded = avro.decode([message], avro.schema.names)
+    assert not decoded.bad, decoded.bad
+    return decoded.rows.to_pylist()[0]
+
+
+FRAME = b"\0\0\0\0\7"
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case[0]))
+def test_avro_values_of_each_type_at_each_depth(case: tuple[Any, ...], depth: str) -> None:
+    _, of, raw, expected = case
+    around_type, around_raw, around_value, around_default = DEPTHS[depth]
+    schema = record(field("a", around_type(of)), field("z", "string"))
+    row = {"a": around_value(expected), "z": "end"}
+    message = oracle.encode(schema, {"a": around_raw(raw), "z": "end"})
+    assert read(schema, message) == row
+    assert read(schema, FRAME + message, registry={7: schema}) == row
+    # A writer of before there were logical types.
+    plain = json.loads(json.dumps(schema).replace("logicalType", "was"))
+    assert read(schema, FRAME + message, registry={7: plain}) == row
+    # A reader that has none, and one that has one field, of all that messages have.
+    assert read(record(field("z", "string")), FRAME + message, registry={7: schema}) == {"z": "end"}
+    bare = read(plain, FRAME + message, registry={7: schema})
+    assert bare["a"] == around_value(raw)
+    if around_default is not None:  # messages from before there was the field
+        newer = record(field("a", around_type(of), default=around_default(as_json(raw))))
+        older = record(field("y", "int"))
+        assert read(newer, FRAME + b"\2", registry={7: older})["a"] == row["a"]
+        # the same default, when rows without the column are written
+        avro = gw.formats.avro(record(*newer["fields"], field("y", "int")))
+        written = avro.encode(pa.RecordBatch.from_pydict({"y": pa.array([1], pa.int32())}))
+        assert avro.decode(written, ["a"]).rows.to_pylist() == [{"a": row["a"]}]
+    avro = gw.formats.avro(schema)
+    rows = avro.decode([message, None], avro.schema.names).rows
+    assert avro.decode(avro.encode(rows[:1]), avro.schema.names).rows.equals(rows[:1])
+
+
+def read_as(written: Any, to: Any, value: Any) -> Any:
+    """Read a field's value of one schema by another; the error, if it cannot be read."""
+    older, newer = record(field("a", written)), record(field("a", to))
+    avro = gw.formats.avro(newer, registry={7: older})
+    decoded = avro.decode([FRAME + oracle.encode(older, {"a": value})], ["a"])
+    return decoded.bad[0][1] if decoded.bad else decoded.rows["a"].to_pylist()[0]
+
+
+def decimal(of: Any, precision: int, scale: int) -> dict[str, Any]:
+    return logical(of, "decimal", precision=precision, scale=scale)
+
+
+def enum(*symbols: str, name: str = "E", **more: Any) -> dict[str, Any]:
+    return {"type": "enum", "name": name, "symbols": list(symbols), **more}
+
+
+ONE = record(field("x", "int"), name="p.One")
+RESOLVED: list[tuple[Any, Any, Any, Any]] = [
+    ("int", "long", 5, 5),
+    ("int", "float", 5, 5.0),
+    ("int", "double", 5, 5.0),
+    ("long", "float", 5, 5.0),
+    ("long", "double", 2**62, float(2**62)),
+    ("float", "double", 0.5, 0.5),
+    ("string", "bytes", "ä", "ä".encode()),
+    ("bytes", "string", "ä".encode(), "ä"),
+    ("string", logical("bytes", "decimal", precision=3), "\x05", Decimal(5)),
+    ("bytes", logical("string", "uuid"), str(UUID).encode(), str(UUID)),
+    ("int", ["null", "double"], 5, 5.0),
+    (["null", "int"], "long", (1, 5), 5),
+    (["string", "int", "null"], ["null", "long"], (1, 5), 5),
+    (["string", "int", "null"], ["null", "long"], (2, None), None),
+    ({"type": "array", "items": "int"}, {"type": "array", "items": "double"}, [1], [1.0]),
+    ({"type": "map", "values": "int"}, {"type": "map", "values": "long"}, {"k": 1}, [("k", 1)]),
+    (enum("A", "B"), enum("B", "A"), "B", "B"),
+    (enum("A", "B"), enum("A", "X", default="X"), "B", "X"),
+    # What the number of the writer's logical type means, counts.
+    (logical("long", "timestamp-millis"), logical("long", "timestamp-micros"), MILLIS, AT_MILLIS),
+    (logical("long", "timestamp-micros"), logical("long", "timestamp-millis"), MICROS, AT_MILLIS),
+    (logical("int", "time-millis"), logical("long", "time-micros"), 5, dt.time(0, 0, 0, 5000)),
+    (decimal("bytes", 4, 2), decimal("bytes", 9, 3), b"\x7d", Decimal("1.250")),
+    (decimal("bytes", 9, 3), decimal("bytes", 4, 2), b"\x0a", Decimal("0.01")),
+    (logical("int", "date"), logical("long", "unheard-of"), 5, 5),
+    # Names: without namespaces they are the same, or an alias says so.
+    (ONE, {**ONE, "name": "q.One"}, {"x": 1}, {"x": 1}),
+    (ONE, {**ONE, "name": "q.Two", "aliases": ["p.One"]}, {"x": 1}, {"x": 1}),
+    (ONE, {**ONE, "name": "p.Two", "aliases": ["One"]}, {"x": 1}, {"x": 1}),
+    (enum("A", name="p.E"), enum("A", name="q.F", aliases=["p.E"]), "A", "A"),
+    (
+        ONE,
+        record(field("y", "long", aliases=["z", "x"]), field("n", "int", default=2), name="One"),
+        {"x": 1},
+        {"y": 1, "n": 2},
+    ),
+    (
+        record(field("x", "int"), field("y", "int"), name="One"),
+        record(field("z", "int", aliases=["x"], default=7), field("x", "int"), name="One"),
+        {"x": 1, "y": 2},
+        {"z": 7, "x": 1},
+    ),
+    (["null", ONE, {**ONE, "name": "p.Other"}], ["null", ONE], (1, {"x": 1}), {"x": 1}),
+]
+
+
+@pytest.mark.parametrize(("written", "to", "value", "expected"), RESOLVED)
+def test_avro_messages_of_another_schema(written: Any, to: Any, value: Any, expected: Any) -> None:
+    assert read_as(written, to, value) == expected
+
+
+UNRESOLVED: list[tuple[Any, Any, Any, str]] = [
+    ("long", "int", 5, "long is not int"),
+    ("string", "int", "5", "string is not int"),
+    (["null", "string"], "string", (0, None), "null is not string"),
+    (["null", "string", "int"], ["null", "string"], (2, 5), "int is not"),
+    (enum("A", "B", "C"), enum("A", "B"), "C", "has no symbol 'C'"),
+    (enum("A"), enum("A", name="F"), "A", "enum E is not enum F"),
+    (fixed(3), fixed(4), b"abc", "fixed n.Named is not fixed n.Named"),
+    (fixed(3), "bytes", b"abc", "is not bytes"),
+    (ONE, {**ONE, "name": "Two"}, {"x": 1}, "record p.One is not record Two"),
+    (ONE, {**ONE, "name": "q.Two", "aliases": ["r.One"]}, {"x": 1}, "is not record q.Two"),
+    (["null", ONE, {**ONE, "name": "p.Two"}], ["null", ONE], (2, {"x": 1}), "record p.Two is not"),
+    (ONE, record(field("y", "int"), name="One"), {"x": 1}, "field 'y' is not in record p.One"),
+    (logical("int", "date"), logical("long", "timestamp-millis"), 5, "int (date) is not long"),
+    (decimal("bytes", 9, 3), decimal("bytes", 4, 2), b"\x7d", "field 'a'"),  # 0.125
+    (decimal("bytes", 9, 0), decimal("bytes", 2, 0), b"\x7d", "field 'a'"),
+    (logical("int", "time-millis"), logical("int", "time-millis"), -1, "no time of day"),
+    (logical("int", "time-millis"), logical("int", "time-millis"), 86_400_000, "no time of day"),
+    (logical("string", "uuid"), logical("string", "uuid"), "x", "UUID"),
+]
+
+
+@pytest.mark.parametrize(("written", "to", "value", "reason"), UNRESOLVED)
+def test_avro_messages_that_a_schema_cannot_read(
+    written: Any, to: Any, value: Any, reason: str
+) -> None:
+    assert reason in read_as(written, to, value)
+
+
+def test_the_writer_may_have_several_records_in_a_union() -> None:
+    one, two = record(field("x", "int"), field("y", "int"), name="One"), record(name="Two")
+    avro = gw.formats.avro(one, registry={7: [two, one, "string"]})
+    decoded = avro.decode([FRAME + b"\2\4\6", FRAME + b"\0", FRAME + b"\4\2a"], ["y"])
+    assert decoded.rows.to_pylist() == [{"y": 3}]
+    assert [position for position, _ in decoded.bad] == [1, 2]
+
+
+def test_a_default_is_not_taken_where_the_message_has_the_field() -> None:
+    older = record(field("a", "bytes"))
+    newer = record(field("a", "bytes", default="\u00ff"))
+    assert read(newer, FRAME + b"\2x", registry={7: older}) == {"a": b"x"}
+
+
+def test_a_record_that_is_a_default_takes_what_it_lacks_from_its_fields() -> None:
+    inner = record(
+        field("x", "bytes", default="\u00fe"),
+        field("y", ["int", "null"], default=3),
+        field("z", decimal("bytes", 4, 2)),
+        name="Inner",
+    )
+    newer = record(field("a", inner, default={"z": "\u007d", "y": None}))
+    got = read(newer, FRAME, registry={7: record()})
+    assert got == {"a": {"x": b"\xfe", "y": None, "z": Decimal("1.25")}}
+
+
+@pytest.mark.parametrize(
+    ("of", "default"),
+    [
+        ("int", "1"),
+        ("int", 2**31),
+        ("int", True),
+        ("bytes", "\u0100"),
+        (fixed(2), "x"),
+        (enum("A"), "B"),
+        (["null", "int"], "x"),
+        ({"type": "array", "items": "int"}, [1, None]),
+        (record(field("x", "int"), name="Inner"), {}),
+        (logical("string", "uuid"), "x"),
+        (logical("int", "time-millis"), -1),
+    ],
+)
+def test_a_default_that_does_not_fit_is_refused_with_its_path(of: Any, default: Any) -> None:
+    with pytest.raises(InvalidFlowError, match=r"R\.a"):
+        gw.formats.avro(record(field("a", of, default=default)))
+
+
+def test_types_that_no_column_has_are_refused_with_their_path() -> None:
+    for of, what in (
+        ("null", "the type null"),
+        (["null"], "a union of 0 types"),
+        (["int", "string"], "a union of 2 types"),
+        (decimal("bytes", 39, 2), "a decimal of 39 digits, more than 38,"),
+        (decimal(fixed(32), 70, 2), "a decimal of 70 digits, more than 38,"),
+        ("R", "the record R, which holds itself"),
+    ):
+        for around, path in (
+            (of if of != "R" else ["null", "R"], r"R\.a"),
+            ({"type": "array", "items": of}, r"R\.a\[\]"),
+            (record(field("b", {"type": "map", "values": of}), name="B"), r"R\.a\.b\[\]"),
+        ):
+            with pytest.raises(InvalidFlowError, match=f"{what} at {path}"):
+                gw.formats.avro(record(field("a", around)))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        record(field("a", "nothing")),
+        record(field("a", None)),
+        record(field("a", {"type": "array"})),
+        record(field("a", {"type": "enum", "symbols": ["A"]})),
+        record(field("a", {"type": "enum", "name": "E", "symbols": ["A", "A"]})),
+        record(field("a", {"type": "enum", "name": "E", "symbols": ["A"], "default": "B"})),
+        record(field("a", {"type": "fixed", "name": "F", "size": -1})),
+        record(field("a", ["int", "int"])),
+        record(field("a", [["int"]])),
+        record(field("a", enum("A")), field("b", enum("B"))),
+        record(field("a", "int"), field("a", "int")),
+        record(field("a", "R")),
+        {"type": "record", "name": "R"},
+        {"type": "record", "fields": []},
+        "[" * 3000,
+    ],
+)
+def test_schemas_that_are_not_valid_are_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidFlowError, match="The Avro format was given a schema that cannot"):
+        gw.formats.avro(wrong)
+
+
+def test_avro_names_are_full_names() -> None:
+    red = {"type": "enum", "name": "E", "namespace": "y", "symbols": ["A", "B"]}
+    blue = {"type": "record", "name": "E", "namespace": "z", "fields": [field("n", "int")]}
+    schema = {
+        "type": "record",
+        "name": "R",
+        "namespace": "x",
+        "fields": [
+            field("a", red),
+            field("b", "y.E"),
+            field("c", blue),
+            field("d", ["null", "z.E"]),
+            field("e", {"type": "fixed", "name": "E", "size": 1}),
+            field("f", {"type": "array", "items": "E"}),
+            field("g", "x.E"),
+            field("h", {"type": {"type": "string"}}),
+            field("i", record(field("j", {**red, "namespace": "w"}), field("k", "E"), name="w.I")),
+        ],
+    }
+    message = b"\2\0" + b"\4" + b"\2\6" + b"x" + b"\2y\0" + b"z" + b"\2h" + b"\0\2"
+    assert read(schema, message) == {
+        "a": "B",
+        "b": "A",
+        "c": {"n": 2},
+        "d": {"n": 3},
+        "e": b"x",
+        "f": [b"y"],
+        "g": b"z",
+        "h": "h",
+        "i": {"j": "A", "k": "B"},
+    }
+    assert repr(gw.formats.avro(schema)) == "gw.formats.avro('x.R')"
+
+
+def test_avro_times_of_any_year_are_read() -> None:
+    schema = record(
+        field("a", logical("long", "timestamp-millis")), field("d", logical("int", "date"))
+    )
+    avro = gw.formats.avro(schema)
+    message = oracle.encode(schema, {"a": 2 * 253402300800000, "d": 2**31 - 1})
+    decoded = avro.decode([message], ["a", "d"])
+    assert decoded.rows["a"].cast(pa.int64()).to_pylist() == [2 * 253402300800000]
+    assert decoded.rows["d"].cast(pa.int32()).to_pylist() == [2**31 - 1]
+    with pytest.raises(UnwritableError):
+        avro.encode(decoded.rows)
+
+
+WIDE = record(
+    field("s", "string"),
+    field("b", "boolean"),
+    field("i", "int"),
+    field("l", "long"),
+    field("d", "double"),
+    field("e", enum("A", "B")),
+    field("u", ["null", "int"]),
+    field("x", fixed(2)),
+    field("r", {"type": "array", "items": "null"}),
+)
+GOOD = oracle.encode(
+    WIDE,
+    {"s": "s", "b": True, "i": 1, "l": 1, "d": 1.0, "e": "A", "u": (0, None), "x": b"xx", "r": []},
+)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *(GOOD[:size] for size in range(len(GOOD))),
+        GOOD + b"\0",
+        b"\1" + GOOD[1:],  # a length below 0
+        b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\1" + GOOD[1:],  # of 11 bytes
+        b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f" + GOOD[1:],  # of more than 64 bits
+        b"\2\xff" + GOOD[2:],  # no UTF-8
+        GOOD[:2] + b"\2" + GOOD[3:],  # neither true nor false
+        GOOD[:3] + b"\x80\x80\x80\x80\x10" + GOOD[4:],  # 2^31, in an int
+        GOOD[:13] + b"\4" + GOOD[14:],  # the third symbol of two
+        GOOD[:13] + b"\1" + GOOD[14:],  # symbol -1
+        GOOD[:14] + b"\1" + GOOD[15:],  # type -1 of a union
+        GOOD[:14] + b"\4" + GOOD[15:],
+        GOOD[:-1] + b"\x82\x80\x08\0",  # an array of more nulls than there may be
+    ],
+)
+def test_damaged_avro_is_bad_and_takes_no_other_with_it(bad: bytes) -> None:
+    to = {**WIDE, "fields": WIDE["fields"][:-1]}  # without the array of nulls
+    avro = gw.formats.avro(to, registry={7: WIDE})
+    decoded = avro.decode([FRAME + GOOD, FRAME + bad, FRAME + GOOD], avro.schema.names)
+    assert [position for position, _ in decoded.bad] == [1]
+    assert decoded.rows.num_rows == 2
+
+
+def test_what_an_avro_reader_leaves_out_may_have_any_depth() -> None:
+    node = record(
+        field("next", ["null", "N"]),
+        field("more", {"type": "map", "values": "N"}),
+        field("all", {"type": "array", "items": ["N", "string"]}),
+        name="N",
+    )
+    written = record(field("a", "int"), field("t", node), field("z", "int"))
+    to = record(field("a", "int"), field("z", "int"))
+    deep = b"\2" * 1500 + b"\0" + b"\0\0" * 1501  # more than Python's limit
+    # a map of one tree, then an array in two blocks, the first with its size
+    wide = b"\0" + b"\2\2k" + b"\0\0\0" + b"\0" + b"\1\x0a\2\6abc" + b"\2\2\4de" + b"\0"
+    for tree in (deep, wide):
+        assert read(to, FRAME + b"\2" + tree + b"\4", registry={7: written}) == {"a": 1, "z": 2}
+    for damaged in (deep[:-1], b"\4" + deep[1:]):
+        avro = gw.formats.avro(to, registry={7: written})
+        assert avro.decode([FRAME + b"\2" + damaged + b"\4"], ["a", "z"]).bad
