@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -147,3 +149,43 @@ def test_a_timer_waits_for_rows_of_its_very_time(edge: int) -> None:
         run.epoch({"s": [(key, BASE + at * US)]})
     fired = [row["at"] for row in run.rows("out").to_pylist()]
     assert fired == ([BASE + GAP] if edge > 0 else [])
+
+
+MOST: dict[str, Any] = {"bigint": 2**63 - 1, "decimal(38, 2)": Decimal("9" * 36 + ".99")}
+
+
+@pytest.mark.parametrize("kind", MOST)
+@pytest.mark.parametrize("how", ["update", "changes", "windows", "apart", "sessions", "rows"])
+def test_a_sum_that_fits_is_right_though_parts_of_it_do_not(how: str, kind: str) -> None:
+    most = MOST[kind]
+    least = -most if kind == "bigint" else most.copy_negate()
+    lists: list[list[Any]] = [[-5, most, 5], [most, most, least], [most, least, most, 1]]
+    for values in lists:
+        if sum(map(Fraction, values)) > most:
+            values[-1] = least
+        found = set()
+        for epochs in cuts([("a", BASE + at * US, v) for at, v in enumerate(values)]):
+            sums = [
+                sum(Fraction(v) for rows in epochs[: n + 1] for *_, v in rows)
+                for n in range(len(epochs))
+            ]
+            if how in ("update", "changes") and any(abs(one) > most for one in sums):
+                continue  # results of these epochs do not fit
+            flow = gw.Flow("sums", num_key_groups=2)
+            rows = gw.testing.stream(f"k string, ts timestamp, v {kind}")
+            stream = flow.source("s", rows, event_time="ts")
+            flow.sink("out", summed(stream, how, len(values)), gw.sinks.noop())
+            run = gw.testing.run(flow, {"s": epochs}, close_at_end=True, now=BASE)
+            found.add(Fraction(run.rows("out").to_pylist()[-1]["total"]))
+        assert found == {sum(map(Fraction, values))}, (how, values)
+
+
+def summed(stream: Any, how: str, count: int) -> Any:
+    keyed = stream.key_by("k")
+    if how in ("update", "changes"):
+        return keyed.compute(total=gw.sum("v"), output=how)
+    if how == "rows":
+        return keyed.window(gw.rows(count), name="w").compute(total=gw.sum("v"))
+    options = {"consolidate": "apart"} if how == "apart" else {}
+    kind = gw.session(GAP) if how == "sessions" else gw.hopping(GAP * 2, every=GAP)
+    return keyed.window(kind, name="w", **options).compute(total=gw.sum("v"))

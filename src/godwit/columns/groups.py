@@ -54,6 +54,19 @@ class Groups:
     # shape ``(G,)``, int32, ascending: ``pmod(hash, num_key_groups)``
     key_groups: npt.NDArray[np.int32]
 
+    def apart(self) -> Groups:
+        """Return groups of one row each, in the order of these groups."""
+        of_row = np.empty(len(self.of_row), np.int64)
+        of_row[self.order] = np.arange(len(of_row))
+        group = self.of_row[self.order]
+        return Groups(
+            count=len(of_row),
+            of_row=of_row,
+            first_row=self.order,
+            hashes=self.hashes[group],
+            key_groups=self.key_groups[group],
+        )
+
     @cached_property
     def order(self) -> npt.NDArray[np.int64]:
         """Row numbers, ordered by group, and by arrival within a group; computed on first use."""

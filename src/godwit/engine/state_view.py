@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from godwit.checkpoint.blocks import read_batch
 from godwit.checkpoint.collection import reading_while_collected
@@ -20,6 +21,7 @@ from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import values_of
 from godwit.model.errors import CheckpointError
 from godwit.model.naming import RESERVED_PREFIX, did_you_mean, listing
+from godwit.operators.aggregates.aggregate import HIGH
 from godwit.operators.parts import PART_FIELD, part_state_of
 from godwit.operators.process import columns_beside_state
 from godwit.operators.spreading import PART
@@ -246,7 +248,9 @@ class _Shown:
         keys = [_shown_name(field, stored) for field in stored.keys]
         if is_map and page is not None:
             del keys[page]
-        values = [_shown_name(field, stored) for field in stored.values]
+        values = [
+            _shown_name(field, stored) for field in stored.values if not field.name.startswith(HIGH)
+        ]
         if readable or timers:
             none = pa.RecordBatch.from_arrays(
                 [pa.array([], f.type) for f in stored.values], schema=stored.values
@@ -269,7 +273,7 @@ class _Shown:
         keys = list(rows.keys.columns)
         if self.is_map and self.page is not None:
             del keys[self.page]
-        values: list[Any] = rows.values.columns
+        values: list[Any] = _without_high(rows.values)
         if self.readable or self.timers:
             values = [array for _, array in columns_beside_state(rows.values)]
         if self.readable:
@@ -280,6 +284,18 @@ class _Shown:
             values = [pa.array(texts, pa.string()), *values]
         key_groups = pa.array([key_group] * len(rows.hashes), pa.int32())
         return pa.RecordBatch.from_arrays([key_groups, *keys, *values], schema=self.schema)
+
+
+def _without_high(values: pa.RecordBatch) -> list[pa.Array]:
+    """Return state columns without those for sums that do not fit; such sums become null."""
+    columns = dict(zip(values.schema.names, values.columns, strict=True))
+    wide = [name for name in columns if name.startswith(HIGH)]
+    for high in wide:
+        result = high.removeprefix(f"{HIGH}_")
+        low = result if result in columns else f"{result}__sum"
+        if columns[high].null_count < len(values):
+            columns[low] = pc.if_else(columns[high].is_null(), columns[low], None)
+    return [column for name, column in columns.items() if name not in wide]
 
 
 def _shown_name(field: pa.Field, schema: StateSchema) -> pa.Field:

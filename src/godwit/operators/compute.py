@@ -38,10 +38,16 @@ from godwit.model.errors import (
     UserFunctionError,
 )
 from godwit.model.frames import user_traceback
-from godwit.operators.aggregates.aggregate import Aggregate, Aggregator, BoundAggregate, BuiltIn
+from godwit.operators.aggregates.aggregate import (
+    HIGH,
+    Aggregate,
+    Aggregator,
+    BoundAggregate,
+    BuiltIn,
+)
 from godwit.operators.aggregates.sums import SumOverflowError
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
-from godwit.operators.ordering import expand_ranges, pairing
+from godwit.operators.ordering import expand_ranges, pairing, rows_by_group
 from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
@@ -77,6 +83,8 @@ class ComputeOperator(KeyedOperator):
         inputs: pa.Schema,
         aggregates: Mapping[str, Aggregate],
         mode: OutputMode = "update",
+        # whether states are results whenever they are stored, so that sums need no wider ones
+        narrow: bool = True,
     ) -> None:
         if not aggregates:
             raise InvalidFlowError(
@@ -88,7 +96,13 @@ class ComputeOperator(KeyedOperator):
         self.inputs = inputs
         self.complete = mode == "complete"
         self.changes = mode == "changes"
-        self._results = _bind_results(name, inputs, aggregates)
+        self._results = _bind_results(name, inputs, aggregates, narrow=narrow)
+        # Merges what does not fit on the way, as if states were no results.
+        self._wide: ComputeOperator | None = None
+        if narrow and any(result.is_narrowed for result in self._results):
+            self._wide = ComputeOperator(
+                name=name, keys=keys, inputs=inputs, aggregates=aggregates, narrow=False
+            )
         state = pa.schema([field for result in self._results for field in result.fields])
         self.schema = StateSchema(keys=keys, values=state)
         results = [pa.field(result.name, result.aggregate.output) for result in self._results]
@@ -101,9 +115,19 @@ class ComputeOperator(KeyedOperator):
         """The key columns, which identify a row of the result; none with ``output="changes"``."""
         return () if self.changes else (tuple(self.keys.names),)
 
-    def combine(self, groups: Groups, keys: pa.RecordBatch, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Aggregate raw rows into one partial state per group; errors name one of the `keys`."""
-        return self.aggregate_rows(rows, groups.of_row, groups.count, lambda: keys)
+    def combine(
+        self, groups: Groups, keys: pa.RecordBatch, rows: pa.RecordBatch
+    ) -> pa.RecordBatch | None:
+        """Aggregate raw rows into one partial state per group; errors name one of the `keys`.
+
+        ``None`` if the sum of these rows alone does not fit; that of all rows may.
+        """
+        try:
+            return self.aggregate_rows(rows, groups.of_row, groups.count, lambda: keys)
+        except EpochFailedError as error:
+            if self._wide is None or not _is_overflow(error):
+                raise
+            return None
 
     def aggregate_rows(
         self,
@@ -127,9 +151,8 @@ class ComputeOperator(KeyedOperator):
         if data.is_partial:
             return rows
         groups, keys = data.grouped(len(self.keys))
-        return StateRows(
-            hashes=groups.hashes, keys=keys, values=self.combine(groups, keys, rows.values)
-        )
+        values = self.aggregate_rows(rows.values, groups.of_row, groups.count, lambda: keys)
+        return StateRows(hashes=groups.hashes, keys=keys, values=values)
 
     def merge_partials(self, groups: Groups, partials: pa.RecordBatch) -> pa.RecordBatch:
         """Merge the partial states of each group, in order of arrival, into one state per group."""
@@ -187,11 +210,8 @@ class ComputeOperator(KeyedOperator):
             output = self._complete_output(data.state.scan(), data.num_key_groups)
             return OperatorOutput(output=output, closing_ms=(time.process_time() - cpu) * 1e3)
         groups, keys = data.grouped(len(self.keys))
-        rows = data.rows.values
-        if data.is_partial:
-            rows = self.merge_partials(groups, rows)
         known, prior = data.state.find(keys, groups.key_groups)
-        state = self.update_states(groups, keys, rows, known, prior, are_partial=data.is_partial)
+        state = self._new_states(data, groups, keys, known, prior)
         if not self.complete:
             results = self.finish(keys, state)
             if self.changes:
@@ -203,6 +223,31 @@ class ComputeOperator(KeyedOperator):
         return OperatorOutput.of_groups(
             groups, keys, state, output=output, closing_ms=(time.process_time() - cpu) * 1e3
         )
+
+    def _new_states(
+        self,
+        data: OperatorInput,
+        groups: Groups,
+        keys: pa.RecordBatch,
+        known: npt.NDArray[np.bool_],
+        prior: pa.RecordBatch,
+    ) -> pa.RecordBatch:
+        """Return the states of groups with the epoch's rows added; see `update_states`."""
+        rows = data.rows.values
+        if not data.is_partial:
+            return self.update_states(groups, keys, rows, known, prior, are_partial=False)
+        try:
+            merged = self.merge_partials(groups, rows)
+            return self.update_states(groups, keys, merged, known, prior, are_partial=True)
+        except EpochFailedError as error:
+            if self._wide is None or not _is_overflow(error):
+                raise
+        wide, there = self._wide, np.flatnonzero(known)
+        parts = [_with_columns_of(wide, part) for part in (prior.take(pa.array(there)), rows)]
+        order, starts = rows_by_group(np.concatenate([there, groups.of_row]), groups.count)
+        exact = wide.merge_in_order(pa.concat_batches(parts).take(pa.array(order)), starts)
+        wide.results(keys, exact)  # which raises if one does not fit
+        return exact.select(self.schema.values.names)
 
     def _complete_output(self, entries: StateRows, num_key_groups: int) -> pa.RecordBatch:
         """Return the result of every key (complete output), from the last of its entries."""
@@ -320,6 +365,24 @@ class ComputeOperator(KeyedOperator):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
 
 
+def _is_overflow(error: EpochFailedError) -> bool:
+    """Return whether an epoch fails because a sum or mean does not fit its type."""
+    cause = error.__cause__
+    return isinstance(cause, SumOverflowError) or (
+        isinstance(cause, EpochFailedError) and _is_overflow(cause)
+    )
+
+
+def _with_columns_of(wide: ComputeOperator, states: pa.RecordBatch) -> pa.RecordBatch:
+    """Return states with null for the state columns that only `wide` has."""
+    names, schema = states.schema.names, wide.schema.values
+    columns = [
+        states.column(field.name) if field.name in names else pa.nulls(states.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def _same_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     """Return a mask of equal rows; null equals null, nested values never count as equal."""
     same = np.ones(left.num_rows, np.bool_)
@@ -358,6 +421,7 @@ class _Result:
     columns: tuple[str, ...]  # names of its columns among the operator's inputs
     first: int  # position of its first column among the operator's state columns
     fields: tuple[pa.Field, ...]  # its state columns, by the operator's names
+    is_narrowed: bool  # whether its state has no room for sums that do not fit on the way
 
     def of(self, state: pa.RecordBatch) -> pa.RecordBatch:
         """Return this aggregate's state columns, named without the prefix of the result."""
@@ -375,11 +439,12 @@ class _Result:
     def differences(self, stored: StateDescription) -> Iterator[str]:
         """Yield the differences between the stored aggregate and the declared one, as text."""
         where = f"result {self.name!r}: "
-        of_aggregate = list(differences(where, stored.type[self.name], self.description))
+        before, today = (_without_high(d) for d in (stored.type[self.name], self.description))
+        of_aggregate = list(differences(where, before, today))
         yield from of_aggregate
         types = dict(stored.columns)
         for name, dtype in () if of_aggregate else columns_of(self.fields):
-            if types.get(name) != dtype:
+            if types.get(name) != dtype and not name.startswith(HIGH):
                 yield f"{where}its state column {name!r} was {types.get(name)} and is {dtype}"
 
     def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
@@ -477,14 +542,20 @@ class _Result:
         )
         whose = "a key" if key is None else f"key {key!r}"
         return EpochFailedError(
-            f"Aggregate {self.name!r} of operator {self.operator!r}: the sum for {whose} does not "
-            f"fit {error.dtype}.",
-            remedy="Cast the column in a map: integers to decimal(28, 0), or anything to double.",
+            f"Aggregate {self.name!r} of operator {self.operator!r}: the {error.what} for {whose} "
+            f"does not fit {error.dtype}.",
+            remedy=error.remedy,
             operator=self.operator,
             aggregate=self.name,
             key=key,
             group=error.group,
         )
+
+
+def _without_high(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the description of a result without the column `HIGH`, which older states lack."""
+    columns = [name for name in description["state"] if not name.startswith(HIGH)]
+    return {**description, "state": columns}
 
 
 @contextmanager
@@ -504,7 +575,7 @@ def _naming_key(keys: Callable[[], pa.RecordBatch]) -> Iterator[None]:
 
 
 def _bind_results(
-    operator: str, inputs: pa.Schema, aggregates: Mapping[str, Aggregate]
+    operator: str, inputs: pa.Schema, aggregates: Mapping[str, Aggregate], *, narrow: bool
 ) -> tuple[_Result, ...]:
     """Bind an operator's aggregates, and give their state columns distinct names."""
     results = []
@@ -518,9 +589,19 @@ def _bind_results(
                 remedy=error.remedy,
                 **{**error.context, "operator": operator, "result": name},
             ) from error
-        single = len(bound.state) == 1
+        whole = bound
+        if narrow and isinstance(bound, BuiltIn):
+            bound = bound.narrow
+        single = len(bound.state) - (HIGH in bound.state.names) == 1
         fields = tuple(
-            pa.field(name if single else f"{name}__{field.name}", field.type)
+            pa.field(
+                f"{HIGH}_{name}"
+                if field.name == HIGH
+                else name
+                if single
+                else f"{name}__{field.name}",
+                field.type,
+            )
             for field in bound.state
         )
         results.append(
@@ -531,6 +612,7 @@ def _bind_results(
                 columns=tuple(aggregate.columns),
                 first=first,
                 fields=fields,
+                is_narrowed=bound is not whole,
             )
         )
         first += len(fields)

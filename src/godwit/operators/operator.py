@@ -309,8 +309,13 @@ class KeyedOperator(ABC):
         """
         return BEGINNING
 
-    def combine(self, groups: Groups, keys: pa.RecordBatch, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Aggregate raw rows into one partial state per group, if the operator is `mergeable`."""
+    def combine(
+        self, groups: Groups, keys: pa.RecordBatch, rows: pa.RecordBatch
+    ) -> pa.RecordBatch | None:
+        """Aggregate raw rows into one partial state per group, if the operator is `mergeable`.
+
+        ``None`` if the partial states have no room for them: each row is then one of its own.
+        """
         raise NotImplementedError
 
     @property

@@ -8,7 +8,8 @@ from __future__ import annotations
 import datetime as dt
 import math
 import pickle
-from decimal import Decimal
+import random
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ def results(aggregate: gw.Aggregate, *columns: pa.Array, groups: list[int] | Non
     count = 1 if groups is None else max(groups) + 1
     of_row = np.array(groups if groups is not None else [0] * len(columns[0]), np.int64)
     state = bound.update(bound.create(count), of_row, *columns)
-    state.validate(full=True)
+    state.validate()
     result = bound.finish(state)
     result.validate(full=True)
     assert result.type == bound.output
@@ -37,6 +38,8 @@ def results(aggregate: gw.Aggregate, *columns: pa.Array, groups: list[int] | Non
 
 
 DECIMAL_38 = pa.decimal128(38, 0)
+WIDE = [pa.field("v", t) for t in (pa.int64(), DECIMAL_38, pa.decimal128(38, 38))]
+EXACT = Context(prec=80)
 LARGEST = Decimal(10**38 - 1)
 
 
@@ -67,11 +70,52 @@ def test_a_sum_of_integers_that_does_not_fit_is_an_error_that_names_the_group(
     assert caught.value.group == 3
 
 
-def test_merging_sums_that_overflow_is_an_error_too() -> None:
+def test_merging_sums_that_overflow_is_an_error_of_the_result_alone() -> None:
     bound = gw.sum("v").bind(pa.schema({"v": pa.int64()}))
     states = bound.update(bound.create(1), np.array([0]), pa.array([2**63 - 1]))
+    twice = bound.merge(states, states)
     with pytest.raises(SumOverflowError):
-        bound.merge(states, states)
+        bound.finish(twice)
+    back = bound.update(twice, np.array([0]), pa.array([-(2**63 - 1)]))
+    assert bound.finish(back).to_pylist() == [2**63 - 1]
+    assert back.equals(states)
+
+
+@pytest.mark.parametrize("column", WIDE, ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sum_is_exact_however_its_values_are_combined(column: pa.Field, seed: int) -> None:
+    rng, scale = random.Random(seed), getattr(column.type, "scale", 0)
+    most = 2**63 - 1 if column.type == pa.int64() else 10**38 - 1
+    values = [rng.choice([most, -most, most // 2, -1, 0]) for _ in range(rng.choice([3, 40]))]
+    total, count = sum(values), len(values)
+    dtype = column.type
+    items = values if dtype == pa.int64() else [Decimal(v).scaleb(-scale, EXACT) for v in values]
+    for aggregate in (gw.sum("v"), gw.mean("v")):
+        bound = aggregate.bind(pa.schema([column]))
+        parts = [
+            bound.update(bound.create(1), np.array([0]), pa.array([item], dtype)) for item in items
+        ]
+        while len(parts) > 1:
+            left = parts.pop(rng.randrange(len(parts)))
+            at = rng.randrange(len(parts))
+            parts[at] = bound.merge(parts[at], left)
+        every = bound.update(bound.create(1), np.zeros(count, np.int64), pa.array(items, dtype))
+        if not pa.types.is_floating(bound.output):  # whose last bits depend on the order
+            assert parts[0].equals(every)
+        if bound.describe()["aggregate"] == "sum" and abs(total) > most:
+            with pytest.raises(SumOverflowError, match="the sum does not fit"):
+                bound.finish(every)
+        elif bound.describe()["aggregate"] == "sum":
+            (found,) = bound.finish(every).to_pylist()
+            assert int(found if dtype == pa.int64() else found.scaleb(scale, EXACT)) == total
+
+
+def test_the_mean_of_decimals_needs_no_room_for_their_sum() -> None:
+    nines = pa.array([Decimal("0.9"), Decimal("0.9")], pa.decimal128(38, 38))
+    assert results(gw.mean("v"), nines) == [Decimal("0.9")]
+    with pytest.raises(SumOverflowError, match=r"the mean does not fit decimal128\(38, 4\)") as no:
+        results(gw.mean("v"), pa.array([LARGEST], DECIMAL_38))
+    assert "34 digits" in no.value.remedy
 
 
 def test_sums_of_decimals_are_exact_up_to_38_digits() -> None:

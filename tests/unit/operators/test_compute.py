@@ -182,6 +182,41 @@ def test_a_new_result_does_not_take_a_column_that_another_one_left() -> None:
     assert upgrade(written(before, ("k", 4))).to_pylist() == [{"a__sum": None}]
 
 
+def test_sums_of_windows_go_on_from_states_that_had_no_column_for_those_that_do_not_fit() -> None:
+    before = operator(t=gw.sum("delay"), n=gw.count())
+    after = ComputeOperator(
+        name="delays",
+        keys=KEYS,
+        inputs=INPUTS,
+        aggregates={"n": gw.count(), "t": gw.sum("delay", where="delay > 0")},
+        narrow=False,
+    )
+    with pytest.raises(CheckpointMismatchError, match="where"):
+        after.upgrade_from(before.describe_state())
+    after = ComputeOperator(
+        name="delays",
+        keys=KEYS,
+        inputs=INPUTS,
+        aggregates={"n": gw.count(), "t": gw.sum("delay")},
+        narrow=False,
+    )
+    upgrade = after.upgrade_from(before.describe_state())
+    assert upgrade is not None
+    states = upgrade(written(before, ("k", 4)))
+    assert states.to_pylist() == [{"n": 1, "t": 4, "__godwit_high_t": None}]
+    assert after.upgrade_from(after.describe_state()) is None
+
+
+def test_a_sum_that_does_not_fit_names_the_key_and_the_remedy() -> None:
+    lane = Lane(operator(total=gw.sum("delay")))
+    lane.epoch(batch(("a", 1), ("b", 2**63 - 1)))
+    with pytest.raises(
+        EpochFailedError, match=r"the sum for key \('b',\) does not fit int64"
+    ) as no:
+        lane.epoch(batch(("a", 1), ("b", 1)))
+    assert "decimal(28, 0)" in str(no.value)
+
+
 def test_state_that_is_the_same_needs_no_upgrade() -> None:
     stored = operator(t=gw.sum("delay"), n=gw.count()).describe_state()
     assert operator(t=gw.sum("delay"), n=gw.count()).upgrade_from(stored) is None

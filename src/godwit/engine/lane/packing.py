@@ -85,7 +85,7 @@ def pack(
             groups = group_rows(hashes, keys, num_key_groups, own)
     if groups is not None:
         sample = groups.hashes[groups.of_row[sample_positions(len(groups.of_row))]]
-        combined = pre_aggregate(operator, groups, raw)
+        combined, groups = pre_aggregate(operator, groups, raw)
         hot = hot_hashes(sample, hot_share)
         return [(True, combined, groups.key_groups)], _hot_rows(groups, combined, hot, own)
     hot = hot_hashes(hashes[sample_positions(len(hashes))], hot_share)
@@ -95,20 +95,31 @@ def pack(
     which, others = np.flatnonzero(of_hot), np.flatnonzero(~of_hot)
     some, rest = raw.take(pa.array(which)), raw.take(pa.array(others))
     groups = group_rows(hashes[which], some.select(keys.schema.names), num_key_groups, own)
-    combined = pre_aggregate(operator, groups, some)
+    combined, groups = pre_aggregate(operator, groups, some)
     return [
         (False, rest, key_groups_of(hashes[others], num_key_groups)),
         (True, combined, groups.key_groups),
     ], _hot_rows(groups, combined, hot, own)
 
 
-def pre_aggregate(operator: KeyedOperator, groups: Groups, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Compute one partial state per group of rows."""
-    keys = take_rows(rows.select(operator.schema.keys.names), groups.first_row)
-    states = operator.combine(groups, keys, rows.select(operator.inputs.names))
-    return pa.RecordBatch.from_arrays(
+def pre_aggregate(
+    operator: KeyedOperator, groups: Groups, rows: pa.RecordBatch
+) -> tuple[pa.RecordBatch, Groups]:
+    """Compute one partial state per group of rows, and return the groups.
+
+    If a partial state has no room for all rows of its group, every row becomes a group.
+    """
+    while True:
+        keys = take_rows(rows.select(operator.schema.keys.names), groups.first_row)
+        states = operator.combine(groups, keys, rows.select(operator.inputs.names))
+        if states is not None:
+            break
+        assert groups.count < rows.num_rows, "a row has room in a partial state"
+        groups = groups.apart()
+    batch = pa.RecordBatch.from_arrays(
         [*keys.columns, *states.columns], schema=partial_schema(operator)
     )
+    return batch, groups
 
 
 def _combining_pays(hashes: npt.NDArray[np.int64], others: pa.RecordBatch) -> bool:

@@ -85,7 +85,7 @@ class LaneRows:
             return self
         operator, keys = self.operator, self.entries.keys
         groups = group_rows(self.hashes, keys, self.num_key_groups, len(operator.hash_columns))
-        batch = pre_aggregate(operator, groups, self.batch)
+        batch, groups = pre_aggregate(operator, groups, self.batch)
         return replace(self, batch=batch, hashes=groups.hashes, partial=True)
 
 

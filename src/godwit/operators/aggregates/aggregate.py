@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
 from godwit.model.errors import InvalidFlowError
-from godwit.model.naming import did_you_mean, listing
+from godwit.model.naming import RESERVED_PREFIX, did_you_mean, listing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.checkpoint.evolution import StateUpgrade
+
+HIGH: Final = f"{RESERVED_PREFIX}_high"
+"""State column of built-in sums for those that do not fit; null if they do, as in older states."""
 
 
 class BoundAggregate(ABC):
@@ -203,6 +206,11 @@ class BuiltIn(BoundAggregate):
     def describe(self) -> dict[str, object]:
         """Return the plain values that identify the aggregate in the checkpoint."""
         return dict(self.identity)
+
+    @property
+    def narrow(self) -> BoundAggregate:
+        """The aggregate for states that are results whenever they are stored."""
+        return self
 
     def create(self, count: int) -> pa.RecordBatch:
         """Return the initial states of `count` keys: null in every state column."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -523,6 +523,13 @@ class _Filtered(BuiltIn):
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         return self.aggregate.merge(left, right)
+
+    @property
+    def narrow(self) -> BoundAggregate:
+        if not isinstance(self.aggregate, BuiltIn):
+            return self
+        inner = self.aggregate.narrow
+        return replace(self, aggregate=inner, state=inner.state)
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         return self.aggregate.finish(states)

@@ -3,39 +3,62 @@
 A sum's state is the sum itself, null as long as no value was seen; a mean's is a sum and a count.
 As in Spark, the sum behind a mean of integers is a double, so it cannot overflow.
 
-Sums of decimals are of 128-bit integers as four *limbs* of 32 bits each, held in int64, so up to
-2**31 values add up without a carry; carries are carried once at the end.  A value is
-``limbs[0] + limbs[1] * 2**32 + limbs[2] * 2**64 + limbs[3] * 2**96``: the last limb has the sign.
+A sum may leave its type on the way and come back, as the rows of an epoch, a lane or a pane do.  So
+sums that can get there have a state column `HIGH`: by how many times 2**63, or 10**38 of decimals,
+the sum is greater than the column beside says; null while it fits, which is nearly always.  Whether
+a sum fits is asked of the result alone.
+
+Invariant: a state is a function of the sum, so it does not depend on how rows were combined.
+
+Sums that may be too wide are of integers as *limbs* of 32 bits each, held in int64, so up to 2**31
+values add up without a carry; carries are carried once at the end.  A value is
+``limbs[0] + limbs[1] * 2**32 + ...``: the last limb has the sign, and all bits above its own 32.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.columns.arrays import BoolArray, bitmap_of, column_of, mask_of, values_of, words_of
-from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
+from godwit.operators.aggregates.aggregate import HIGH, BoundAggregate, BuiltIn
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 Limbs: TypeAlias = IntArray
-"""Shape ``(4, N)``."""
+"""Shape ``(2, N)`` for sums of 64 bits, ``(4, N)`` for sums of decimals."""
 
 _MAX_DIGITS = 38
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
+_HIGH: Final = pa.field(HIGH, pa.int32())
 
 
 class SumOverflowError(ArithmeticError):
-    """The sum of a group (the first such one) does not fit its type."""
+    """The sum or mean of a group (the first such one) does not fit its type."""
 
-    def __init__(self, group: int, dtype: pa.DataType) -> None:
-        super().__init__(f"the sum does not fit {dtype}")
+    def __init__(self, group: int, dtype: pa.DataType, what: str = "sum") -> None:
+        super().__init__(f"the {what} does not fit {dtype}")
         self.group = group
         self.dtype = dtype
+        self.what = what
+
+    @property
+    def remedy(self) -> str:
+        """Casts of the column after which the result fits."""
+        if not pa.types.is_decimal128(self.dtype):
+            return "Cast the column in a map: to decimal(28, 0), or to double."
+        if self.what == "mean":
+            return "Cast the column in a map: to a decimal of at most 34 digits, or to double."
+        if self.dtype.scale:
+            return (
+                "Cast the column in a map: to a decimal with fewer than "
+                f"{self.dtype.scale} digits after the point, or to double."
+            )
+        return "Cast the column in a map to double."
 
 
 def bind_sum(column: pa.Field) -> BoundAggregate | None:
@@ -50,7 +73,7 @@ def bind_sum(column: pa.Field) -> BoundAggregate | None:
     else:
         return None
     return _Sum(
-        state=pa.schema({"sum": total}),
+        state=pa.schema([pa.field("sum", total), *_high_of(dtype)]),
         output=total,
         identity={"aggregate": "sum", "column": column.name, "type": str(total)},
     )
@@ -67,40 +90,114 @@ def bind_mean(column: pa.Field) -> BoundAggregate | None:
         total = output = pa.float64()
     else:
         return None
+    high = _high_of(dtype) if pa.types.is_decimal128(dtype) else []
     return _Mean(
-        state=pa.schema({"sum": total, "count": pa.int64()}),
+        state=pa.schema([pa.field("sum", total), pa.field("count", pa.int64()), *high]),
         output=output,
         identity={"aggregate": "mean", "column": column.name, "type": str(total)},
     )
 
 
-def _add_to_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> pa.Array:
+def _high_of(dtype: pa.DataType) -> list[pa.Field]:
+    """Return the state column for the part above a sum, if values of a type may add up to any.
+
+    The sum of narrower values leaves its type after 2**31 rows at the earliest.
+    """
+    if pa.types.is_decimal128(dtype):
+        return [_HIGH] if dtype.precision > _MAX_DIGITS - 10 else []
+    return [_HIGH] if dtype == pa.int64() else []
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """The sums of some groups: state columns."""
+
+    low: pa.Array  # the sums, or their lower part; null without values
+    high: pa.Array | None  # the part above, as `HIGH`; None for sums that have none
+
+    @classmethod
+    def of(cls, states: pa.RecordBatch) -> _Sums:
+        """Return the sums in states: their first column, and `HIGH` if they have one."""
+        last = states.num_columns - 1
+        has_high = states.schema.field(last).name == HIGH
+        return cls(states.column(0), states.column(last) if has_high else None)
+
+    @property
+    def are_narrow(self) -> bool:
+        """True if all sums are in `low`."""
+        return self.high is None or self.high.null_count == len(self.high)
+
+    @property
+    def columns(self) -> list[pa.Array]:
+        """State column of the part above the sums, if there is one."""
+        return [] if self.high is None else [self.high]
+
+    def limbs(self) -> Limbs:
+        """Return the sums as limbs; zero where null."""
+        limbs = _limbs_of(self.low)
+        if self.high is None or self.are_narrow:
+            return limbs
+        above = self.high.fill_null(0).to_pylist()
+        for row in np.flatnonzero(values_of(self.high.is_valid())).tolist():
+            _set_limbs(limbs, row, _value_of(limbs, row) + above[row] * _base_of(self.low.type))
+        return limbs
+
+    def plus(self, groups: IntArray, others: _Sums, seen: BoolArray) -> _Sums:
+        """Return the sums with other ones added, each to the sum of its group.
+
+        `seen`: mask of the groups that have a value in `others`; a null sum of another group stays
+        null.
+        """
+        before, dtype = mask_of(self.low), self.low.type
+        mask = None if before is None else before | seen
+        mask = None if mask is None or mask.all() else mask
+        if pa.types.is_floating(dtype):
+            return _Sums(column_of(_float_sums(self.low, groups, others.low), mask, dtype), None)
+        if dtype == pa.int64() and self.are_narrow and others.are_narrow:
+            total = _narrow_sums(self.low, groups, others.low)
+            if total is not None:
+                return _Sums(column_of(total, mask, dtype), self.high)
+        limbs = self.limbs()
+        for limb, added in zip(limbs, others.limbs(), strict=True):
+            np.add.at(limb, groups, added)
+        return self._of_limbs(_propagate_carries(limbs), mask)
+
+    def _of_limbs(self, carried: Limbs, mask: BoolArray | None) -> _Sums:
+        """Build sums of the types of these from limbs; `mask`: false where null."""
+        dtype, last = self.low.type, carried[-1]
+        fits = (last >= -(1 << 31)) & (last < 1 << 31)
+        if pa.types.is_decimal128(dtype):
+            fits &= _has_digits(carried, dtype.precision)
+        if self.high is None:
+            _raise_unless(fits, dtype)
+        high = None if self.high is None else pa.nulls(len(fits), pa.int32())
+        if not fits.all():
+            _raise_unless(
+                np.abs(last) < 1 << 60, dtype
+            )  # so that limbs of two of them can be added
+            above, base = np.zeros(len(fits), np.int32), _base_of(dtype)
+            for row in np.flatnonzero(~fits).tolist():
+                value = _value_of(carried, row)
+                above[row] = abs(value) // base * (1 if value > 0 else -1)
+                _set_limbs(carried, row, value - int(above[row]) * base)
+            high = column_of(above, ~fits, pa.int32())
+        if pa.types.is_decimal128(dtype):
+            return _Sums(_decimal_of(carried, mask, dtype), high)
+        return _Sums(column_of(carried[0] | (carried[1] << 32), mask, dtype), high)
+
+
+def _with_values(sums: _Sums, groups: IntArray, column: pa.Array) -> _Sums:
     """Return the sums with the values of `column` added, each to the sum of its group."""
     mask = mask_of(column)
-    seen = np.zeros(len(sums), np.bool_)
+    seen = np.zeros(len(sums.low), np.bool_)
     seen[groups if mask is None else groups[mask]] = True
-    return _sum(sums, groups, column, seen)
+    return sums.plus(groups, _Sums(column, None), seen)
 
 
-def _add_pairwise(left: pa.Array, right: pa.Array) -> pa.Array:
+def _pairwise(left: _Sums, right: _Sums) -> _Sums:
     """Add two columns of sums row by row; null only where both are null."""
-    seen = mask_of(right)
-    rows = np.arange(len(left))
-    return _sum(left, rows, right, np.ones(len(left), np.bool_) if seen is None else seen)
-
-
-def _sum(sums: pa.Array, groups: IntArray, column: pa.Array, seen: BoolArray) -> pa.Array:
-    """Return integer, decimal or float sums with the values of `column` added per group.
-
-    `seen`: mask of the groups with a value in `column`; a null sum of another group stays null.
-    """
-    before = mask_of(sums)
-    mask = None if before is None else before | seen
-    mask = None if mask is None or mask.all() else mask
-    if pa.types.is_decimal128(sums.type):
-        return _decimal_of(_decimal_sums(sums, groups, column), mask, sums.type)
-    add = _float_sums if pa.types.is_floating(sums.type) else _integer_sums
-    return column_of(add(sums, groups, column), mask, sums.type)
+    seen, count = mask_of(right.low), len(left.low)
+    return left.plus(np.arange(count), right, np.ones(count, np.bool_) if seen is None else seen)
 
 
 def _float_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> npt.NDArray[np.float64]:
@@ -110,34 +207,19 @@ def _float_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> npt.NDArr
         return _zero_where_null(sums) + np.bincount(groups, values, len(sums))
 
 
-def _integer_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> IntArray:
-    """Return integer sums with values added per group; raise `SumOverflowError` beyond 64 bits."""
+def _narrow_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> IntArray | None:
+    """Return integer sums with values added per group; ``None`` if any may leave 64 bits.
+
+    Cheap and almost always enough: not even the largest values, all in one group, overflow.
+    """
     values = _zero_where_null(column).astype(np.int64, copy=False)
     total = _zero_where_null(sums).copy()
     if len(values) == 0:
         return total
-    # Cheap and almost always enough: not even the largest values, all in one group, overflow.
-    if _largest_absolute(values) * len(values) + _largest_absolute(total) < 1 << 63:
-        np.add.at(total, groups, values)
-        return total
-    limbs, others = (_limbs_of_words(v >> 63, v.view(np.uint64)) for v in (total, values))
-    for limb, added in zip(limbs, others, strict=True):
-        np.add.at(limb, groups, added)
-    carried = _propagate_carries(limbs)
-    _raise_if_any(_is_outside(carried, -(1 << 63), 1 << 63), sums.type)
-    joined: IntArray = carried[0] | (carried[1] << 32)
-    return joined
-
-
-def _decimal_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> Limbs:
-    """Return decimal sums with values added per group, as limbs of 128-bit integers."""
-    limbs = _limbs_of(sums)
-    for limb, added in zip(limbs, _limbs_of(column), strict=True):
-        np.add.at(limb, groups, added)
-    carried = _propagate_carries(limbs)
-    bound = 10**sums.type.precision
-    _raise_if_any(_is_outside(carried, 1 - bound, bound), sums.type)
-    return carried
+    if _largest_absolute(values) * len(values) + _largest_absolute(total) >= 1 << 63:
+        return None
+    np.add.at(total, groups, values)
+    return total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,10 +231,28 @@ class _Sum(BuiltIn):
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        return self.states(_add_to_sums(states.column(0), groups, columns[0]))
+        return self._to_states(_with_values(_Sums.of(states), groups, columns[0]))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        return self.states(_add_pairwise(left.column(0), right.column(0)))
+        return self._to_states(_pairwise(_Sums.of(left), _Sums.of(right)))
+
+    @property
+    def narrow(self) -> BoundAggregate:
+        """The aggregate with states of 64 bits, where every state is a result that must fit."""
+        if self.output != pa.int64():
+            return self
+        return replace(self, state=pa.schema([self.state.field(0)]))
+
+    def finish(self, states: pa.RecordBatch) -> pa.Array:
+        """Return the sums; raise if one does not fit its type."""
+        sums = _Sums.of(states)
+        if sums.high is not None and not sums.are_narrow:
+            _raise_unless(values_of(sums.high.is_null()), self.output)
+        return sums.low
+
+    def _to_states(self, sums: _Sums) -> pa.RecordBatch:
+        """Build states from sums."""
+        return self.states(sums.low, *sums.columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,8 +262,9 @@ class _Mean(BuiltIn):
     commutative = True
 
     def create(self, count: int) -> pa.RecordBatch:
+        sums = [pa.nulls(count, field.type) for field in self.state if field.name != "count"]
         counts = column_of(np.zeros(count, np.int64), None, pa.int64())
-        return self.states(pa.nulls(count, self.state.field(0).type), counts)
+        return self.states(sums[0], counts, *sums[1:])
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
@@ -173,29 +274,29 @@ class _Mean(BuiltIn):
         seen = groups if mask is None else groups[mask]
         counts = np.bincount(seen, minlength=states.num_rows)
         return self._to_states(
-            _add_to_sums(states.column(0), groups, columns[0]),
+            _with_values(_Sums.of(states), groups, columns[0]),
             values_of(states.column(1)) + counts,
         )
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         return self._to_states(
-            _add_pairwise(left.column(0), right.column(0)),
+            _pairwise(_Sums.of(left), _Sums.of(right)),
             values_of(left.column(1)) + values_of(right.column(1)),
         )
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         """Return each state's sum divided by its count; null without values."""
-        sums, counts = states.column(0), values_of(states.column(1))
+        sums, counts = _Sums.of(states), values_of(states.column(1))
         if pa.types.is_decimal128(self.output):
             return self._decimal_means(sums, counts)
         some = counts > 0
-        means = _zero_where_null(sums) / np.where(some, counts, 1)
+        means = _zero_where_null(sums.low) / np.where(some, counts, 1)
         return column_of(means, None if some.all() else some, self.output)
 
-    def _decimal_means(self, sums: pa.Array, counts: IntArray) -> pa.Array:
+    def _decimal_means(self, sums: _Sums, counts: IntArray) -> pa.Array:
         """Divide decimal sums by counts, rounding half up as Spark does; raise if one overflows."""
-        # 128 bits divided by 64 in Python: once per key, so it never is what an epoch waits for.
-        factor = 10 ** (self.output.scale - sums.type.scale)
+        # 160 bits divided by 64 in Python: once per key, so it never is what an epoch waits for.
+        factor = 10 ** (self.output.scale - sums.low.type.scale)
         bound = 10**self.output.precision
         means = bytearray()
         for group, (total, count) in enumerate(
@@ -203,15 +304,15 @@ class _Mean(BuiltIn):
         ):
             mean = _divided(total * factor, count) if count else 0
             if abs(mean) >= bound:
-                raise SumOverflowError(group, self.output)
+                raise SumOverflowError(group, self.output, "mean")
             means += mean.to_bytes(16, "little", signed=True)
         some = counts > 0
         bitmap = bitmap_of(None if some.all() else some)
         return pa.Array.from_buffers(self.output, len(counts), [bitmap, pa.py_buffer(means)])
 
-    def _to_states(self, sums: pa.Array, counts: IntArray) -> pa.RecordBatch:
+    def _to_states(self, sums: _Sums, counts: IntArray) -> pa.RecordBatch:
         """Build states from sums and counts."""
-        return self.states(sums, column_of(counts, None, pa.int64()))
+        return self.states(sums.low, column_of(counts, None, pa.int64()), *sums.columns)
 
 
 def _divided(numerator: int, denominator: int) -> int:
@@ -232,10 +333,10 @@ def _largest_absolute(values: IntArray) -> int:
     return max(int(values.max()), -int(values.min())) if len(values) else 0
 
 
-def _raise_if_any(overflowed: BoolArray, dtype: pa.DataType) -> None:
-    """Raise `SumOverflowError` if the sum of any group overflowed; the error names the first."""
-    if overflowed.any():
-        raise SumOverflowError(int(np.flatnonzero(overflowed)[0]), dtype)
+def _raise_unless(fits: BoolArray, dtype: pa.DataType) -> None:
+    """Raise `SumOverflowError` unless the sums of all groups fit; the error names the first."""
+    if not fits.all():
+        raise SumOverflowError(int(np.flatnonzero(~fits)[0]), dtype)
 
 
 def bind_count(column: pa.Field | None = None) -> BoundAggregate:
@@ -273,39 +374,54 @@ class _Count(BuiltIn):
 
 
 def _limbs_of(column: pa.Array) -> Limbs:
-    """Split the values of a decimal column into 32-bit limbs; zero where null."""
-    limbs = _limbs_of_words(*words_of(column))
+    """Split the values of an integer or decimal column into limbs; zero where null."""
+    if pa.types.is_decimal128(column.type):
+        high, low = words_of(column)
+        below = [(low & _LOW).view(np.int64), (low >> _HALF).view(np.int64)]
+    else:
+        high, below = values_of(column).astype(np.int64, copy=False), []
+    limbs = np.stack([*below, high & 0xFFFFFFFF, high >> 32])
     mask = mask_of(column)
     if mask is not None:
         limbs *= mask
     return limbs
 
 
-def _limbs_of_words(high: IntArray, low: npt.NDArray[np.uint64]) -> Limbs:
-    """Split 128-bit integers, given as high and low 64-bit words, into 32-bit limbs."""
-    halves = ((low & _LOW).view(np.int64), (low >> _HALF).view(np.int64))
-    return np.stack([*halves, high & 0xFFFFFFFF, high >> 32])
+def _base_of(dtype: pa.DataType) -> int:
+    """Return what one in the column `HIGH` stands for, beside sums of a type."""
+    return 10**_MAX_DIGITS if pa.types.is_decimal128(dtype) else 1 << 63
+
+
+def _value_of(limbs: Limbs, row: int) -> int:
+    """Return the value that a row of limbs stands for."""
+    return sum(limb << (32 * i) for i, limb in enumerate(limbs[:, row].tolist()))
+
+
+def _set_limbs(limbs: Limbs, row: int, value: int) -> None:
+    """Set the limbs of a row to a value."""
+    last = len(limbs) - 1
+    for i in range(last):
+        limbs[i, row] = (value >> (32 * i)) & 0xFFFFFFFF
+    limbs[last, row] = value >> (32 * last)
 
 
 def _propagate_carries(limbs: Limbs) -> Limbs:
-    """Return limbs of at most 32 bits, with carries added to the next limb.
-
-    The last limb shows if the value overflows 128 bits.
-    """
+    """Return limbs of at most 32 bits, but for the last, with carries added to the next limb."""
     carried = limbs.copy()
-    for i in range(3):
+    for i in range(len(limbs) - 1):
         carried[i + 1] += carried[i] >> 32
         carried[i] &= 0xFFFFFFFF
     return carried
 
 
-def _is_outside(carried: Limbs, low: int, high: int) -> BoolArray:
-    """Return a mask of the values, given as limbs, that are not in ``[low, high)``."""
-    return _is_at_least(carried, high) | ~_is_at_least(carried, low)
+def _has_digits(carried: Limbs, digits: int) -> BoolArray:
+    """Return a mask of the values, given as limbs, that have at most so many digits."""
+    bound = 10**digits
+    return _is_at_least(carried, 1 - bound) & ~_is_at_least(carried, bound)
 
 
 def _decimal_of(carried: Limbs, mask: BoolArray | None, dtype: pa.DataType) -> pa.Array:
-    """Build a decimal column from limbs of 128-bit integers; `mask`: false where null."""
+    """Build a decimal column from the lowest 128 bits of limbs; `mask`: false where null."""
     words = np.empty((carried.shape[1], 2), np.uint64)
     unsigned = carried.view(np.uint64)
     words[:, 0] = unsigned[0] | (unsigned[1] << _HALF)
@@ -313,16 +429,16 @@ def _decimal_of(carried: Limbs, mask: BoolArray | None, dtype: pa.DataType) -> p
     return pa.Array.from_buffers(dtype, len(words), [bitmap_of(mask), pa.py_buffer(words)])
 
 
-def _integers_of(column: pa.Array) -> list[int]:
-    """Return the unscaled values of a decimal column as Python integers; arbitrary where null."""
-    high, low = words_of(column)
-    return [(h << 64) + w for h, w in zip(high.tolist(), low.tolist(), strict=True)]
+def _integers_of(sums: _Sums) -> list[int]:
+    """Return the unscaled values of decimal sums as Python integers; 0 where null."""
+    parts = (limb.tolist() for limb in sums.limbs())
+    return [a + (b << 32) + (c << 64) + (d << 96) for a, b, c, d in zip(*parts, strict=True)]
 
 
 def _is_at_least(carried: Limbs, bound: int) -> BoolArray:
     """Return a mask of the values, given as limbs, that are at least `bound`."""
-    result = np.ones(carried.shape[1], np.bool_)
-    for i in range(4):  # from the lowest limb: a higher one decides over all below it
-        limb = (bound >> (32 * i)) & 0xFFFFFFFF if i < 3 else bound >> 96
+    result, last = np.ones(carried.shape[1], np.bool_), len(carried) - 1
+    for i in range(len(carried)):  # from the lowest limb: a higher one decides over all below it
+        limb = (bound >> (32 * i)) & 0xFFFFFFFF if i < last else bound >> (32 * i)
         result = (carried[i] > limb) | ((carried[i] == limb) & result)
     return result

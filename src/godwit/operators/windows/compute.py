@@ -96,7 +96,7 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
         if overlap and not update and not lateness_us:
             apart.append(pa.field(SPAN, SPAN_TYPE))
         panes = pa.schema([*keyed, *apart])
-        super().__init__(name=name, keys=panes, inputs=inputs, aggregates=aggregates)
+        super().__init__(name=name, keys=panes, inputs=inputs, aggregates=aggregates, narrow=False)
         self.arriving, self.time, self.grid, self.update = arriving, time, grid, update
         self.share, self.lateness_us, self.lengths = share, lateness_us, lengths
         self.output_delay_us = lateness_us  # a window that comes out again is that old

@@ -123,7 +123,9 @@ class RowWindowsOperator(KeyedOperator):
         aggregates: Mapping[str, Aggregate],
         windows: RowWindows,
     ) -> None:
-        compute = ComputeOperator(name=name, keys=keys, inputs=inputs, aggregates=aggregates)
+        compute = ComputeOperator(
+            name=name, keys=keys, inputs=inputs, aggregates=aggregates, narrow=False
+        )
         self.name, self.inputs, self.windows, self._compute = name, inputs, windows, compute
         self._panes_per_window = windows.length // windows.every
         values = compute.schema.values

@@ -85,6 +85,7 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
             keys=pa.schema([*keyed, pa.field(PANE, moment.type)]),
             inputs=inputs,
             aggregates={**ends, **aggregates},
+            narrow=False,
         )
         # A result is just before the end of its session, which the watermark has passed.
         self.output_delay_us = 1
