@@ -270,7 +270,7 @@ def test_slots_are_dropped_with_their_operator(tmp_path: Path) -> None:
 
 def test_slots_of_an_operator_that_comes_back_are_known(tmp_path: Path) -> None:
     history = turned(WindowsApart(tmp_path))
-    go_on(history, WindowsApart(tmp_path, name="other"))
+    go_on(history, WindowsApart(tmp_path, name="other", starts_empty=True))
     history.run.offer(history.run.batches[0].slice(0, 0))
     with pytest.raises(CheckpointMismatchError, match="migrated without their state"):
         WindowsApart(tmp_path, consolidate="together").start({"a": 1})

@@ -27,9 +27,9 @@ from godwit.model.naming import (
     listing,
     type_name,
 )
+from godwit.model.signatures import check_signature
 from godwit.operators import aggregates as builtin
 from godwit.operators.batch import StateColumns
-from godwit.operators.calls import check_arguments, is_asynchronous
 from godwit.operators.parts import PARTS, part_state_of
 from godwit.operators.spreading import MAX_PARTS
 from godwit.operators.states.declared import ListState, MapState, ValueState
@@ -90,19 +90,6 @@ def check_function(function: object, where: str, example: str) -> None:
         raise InvalidFlowError(
             f"{where} was given a value of type {type_name(function)}, which cannot be called.",
             remedy=f"Give it a function, as in {example}.",
-        )
-
-
-def check_plain(function: Callable[..., Any], where: str) -> None:
-    """Raise if a function is asynchronous where only plain functions are allowed.
-
-    `where`: the call, for errors.
-    """
-    if is_asynchronous(function):
-        raise InvalidFlowError(
-            f"{where} was given {function_name(function)!r}, which is asynchronous.",
-            remedy="Give a plain function, and look up what it needs behind it, in "
-            "key_by(...).process(...), whose function may be an async def.",
         )
 
 
@@ -290,6 +277,8 @@ def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
             operator=operator,
             column=result,
         )
+    if isinstance(aggregate, builtin.Aggregator):
+        _check_methods(aggregate, result, operator)
     for column in aggregate.columns:
         if not isinstance(column, str):
             raise InvalidFlowError(
@@ -299,6 +288,24 @@ def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
                 operator=operator,
                 column=result,
             )
+
+
+def _check_methods(aggregate: builtin.Aggregator, result: str, operator: str) -> None:
+    """Raise if a method of a user's aggregate cannot be called as it will be."""
+    columns = "".join(f", column{n}" for n, _ in enumerate(aggregate.columns, 1))
+    for called in (
+        "create(count)",
+        f"update(states, groups{columns})",
+        "merge(left, right)",
+        "finish(states)",
+    ):
+        check_signature(
+            f"Aggregate {result!r} ({type(aggregate).__qualname__}) of operator {operator!r}",
+            getattr(aggregate, called.partition("(")[0]),
+            called,
+            operator=operator,
+            aggregate=result,
+        )
 
 
 def read_output(
@@ -403,6 +410,9 @@ def check_process(name: str, state: object, codec: object, state_upgrade: object
             "of today's.",
             operator=name,
         )
+    if state_upgrade is not None:
+        where = f"Operator {name!r}, state_upgrade="
+        check_signature(where, state_upgrade, "upgrade(stored)", operator=name)
 
 
 def check_merge(name: str, merge: Any, others: Mapping[str, object]) -> None:
@@ -419,7 +429,7 @@ def check_merge(name: str, merge: Any, others: Mapping[str, object]) -> None:
             "merge=lambda state, other: state + other.",
             operator=name,
         )
-    check_arguments(name, merge, "merge(state, other)", number=2)
+    check_signature(f"Operator {name!r}", merge, "merge(state, other)", operator=name)
     _check_divisible(name, others)
 
 
@@ -451,7 +461,7 @@ def check_merge_of_states(
                 operator=name,
                 state=state,
             )
-        check_arguments(name, declared.merge, "merge(value, other)", number=2)
+        check_signature(where, declared.merge, "merge(value, other)", operator=name, state=state)
         if declared.ttl is not None:
             raise InvalidFlowError(
                 f"{where} has merge= and ttl=, but a merged state would live as long as the newest "

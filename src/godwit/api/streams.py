@@ -24,7 +24,6 @@ from godwit.api.checks import (
     check_not_results,
     check_one_of,
     check_partition_by,
-    check_plain,
     check_process,
     check_results,
     check_same_flow,
@@ -57,9 +56,9 @@ from godwit.model.naming import (
     results_name,
     type_name,
 )
+from godwit.model.signatures import check_signature
 from godwit.operators.asynchronous import settings_for
 from godwit.operators.batch import CALLED, FRAMES
-from godwit.operators.calls import check_arguments
 from godwit.operators.states.declared import check_states
 from godwit.operators.states.operator import States
 from godwit.operators.windows.rows import RowWindows
@@ -163,6 +162,7 @@ class Stream:
         """
         where = f"map on {describe(self.node)}"
         check_function(function, where, "map(lambda df: df.where(...))")
+        check_signature(where, function, "map(rows)")
         on_tables = {branch.has_arrow_maps for branch in branches_of(self.node)}
         if len(on_tables) > 1:
             raise InvalidFlowError(
@@ -730,6 +730,16 @@ class KeyedStream:
         asynchronous = settings_for(name, asynchronous, functions)
         resources = () if asynchronous is None else asynchronous.resources
         tables = self._checked_tables(name, broadcast, used_names=(*resources, *(states or ())))
+        of_key = "states" if states else "state"
+        for called, argument in zip(functions, ("rows", "timer"), strict=False):
+            check_signature(
+                f"Operator {name!r}",
+                called,
+                f"{'on_timer' if called is on_timer else 'function'}(key, {argument}, {of_key})",
+                named=(*tables, *resources),
+                awaited=asynchronous is not None,
+                operator=name,
+            )
         others = {"timers": timers, "asynchronous": asynchronous, "broadcast": broadcast}
         check_merge(name, merge, {"ttl": ttl, **others})
         check_merge_of_states(name, states or {}, others)
@@ -845,10 +855,9 @@ class KeyedStream:
         """
         where = self._call_text("process_batch")
         check_function(function, where, "process_batch(add_up, state=..., output=...)")
-        check_plain(function, where)
         options = self._node_fields(name, _action_name(function), formerly, starts_empty)
         name = options["name"]
-        check_arguments(name, function, CALLED)
+        check_signature(f"Operator {name!r}", function, CALLED, operator=name)
         known = f"Give one of {listing(FRAMES)}."
         check_one_of(f"Operator {name!r}", "frames", frames, FRAMES, known, operator=name)
         columns, _, column, slack_us = read_output(name, output, event_time, slack)
@@ -1379,7 +1388,6 @@ class WindowedStream:
         ['LGA']
         """
         check_function(function, f"process on {self._text()}", "process(rank, output=...)")
-        check_plain(function, f"process on {self._text()}")
         node = self.node
         if isinstance(node, ComputeNode):
             raise InvalidFlowError(
@@ -1389,6 +1397,9 @@ class WindowedStream:
             )
         name = self._operator_name(_action_name(function))
         check_window_function(name, node)
+        check_signature(
+            f"Operator {name!r}", function, "function(key, rows, window)", operator=name
+        )
         columns, output_class, column, slack_us = read_output(name, output, event_time, slack)
         return self._add_to_flow(
             name,

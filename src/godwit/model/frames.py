@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from godwit.model.errors import GodwitError, InvalidFlowError, UserFunctionError
 from godwit.model.naming import did_you_mean, function_name, listing
+from godwit.model.signatures import AWAIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,6 +29,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
+_AWAITABLE = re.compile(r"'(coroutine|async_generator|Task|Future)' object")
 _OURS = __name__.partition(".")[0]
 _FIELDS = "__dataclass_fields__"
 _OUR_FILES = str(Path(__file__).parent.parent) + os.sep
@@ -197,6 +199,8 @@ def function_failed(
         # No frame of the user's: the function ran, but what it returned is no iterable.
         what = f"returned something that is not rows, for {called_for}: {error}"
         remedy = "Return a list of tuples or dicts, yield them, or return None."
+        if _AWAITABLE.search(str(error)):
+            remedy = AWAIT
     else:
         what = f"raised {type(error).__qualname__} for {called_for}"
         if attempts > 1:

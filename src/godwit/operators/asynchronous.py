@@ -14,10 +14,10 @@ from godwit.model.durations import Duration, microseconds
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.model.naming import check_number, function_name, type_name
-from godwit.operators.calls import check_arguments, is_asynchronous
+from godwit.model.signatures import is_asynchronous
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from godwit.operators.asynchronous_calls import AsyncCalls
     from godwit.operators.calls import Calls
@@ -145,23 +145,8 @@ def settings_for(
     return Async() if settings is None else settings
 
 
-def caller_for(
-    calls: Calls, settings: Async | None, *, state: str, tables: Collection[str]
-) -> Calls | AsyncCalls:
-    """Check the arguments of a user's functions; return the plain or asynchronous caller for them.
-
-    `state`: name of their third argument, for errors. `tables`: names of the broadcast tables that
-    are passed to them by keyword.
-    """
-    named = (*tables, *(() if settings is None else settings.resources))
-    for function, called in (
-        (calls.function, f"function(key, rows, {state})"),
-        (calls.on_timer, f"on_timer(key, timer, {state})"),
-    ):
-        if function is not None:
-            check_arguments(
-                calls.operator, function, called, named=named, awaited=settings is not None
-            )
+def caller_for(calls: Calls, settings: Async | None) -> Calls | AsyncCalls:
+    """Return the plain or asynchronous caller for a user's functions."""
     if settings is None:
         return calls
     from godwit.operators.asynchronous_calls import AsyncCalls  # noqa: PLC0415  has an event loop

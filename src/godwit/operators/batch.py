@@ -30,7 +30,7 @@ from godwit.columns.types import columns_text
 from godwit.model.errors import InvalidFlowError, UserFunctionError
 from godwit.model.frames import function_failed
 from godwit.model.naming import did_you_mean, function_name, listing
-from godwit.operators.calls import check_arguments
+from godwit.model.signatures import awaiting_hint
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput, changed_by_key
 from godwit.store.columns import StateSchema
 
@@ -72,7 +72,6 @@ class BatchProcess(KeyedOperator):
         frames: Frames = "arrow",
         zone: str = UTC,  # the session's, of timestamps without one that the function returns
     ) -> None:
-        check_arguments(name, function, CALLED)
         if frames != "arrow" and find_spec(frames) is None:
             raise InvalidFlowError(
                 f"Operator {name!r} has frames={frames!r}, but {frames} is not installed.",
@@ -149,8 +148,8 @@ class BatchProcess(KeyedOperator):
         raise self._wrong_result(
             f"a {type(result).__name__}"
             + (f" of {len(result)}" if isinstance(result, tuple) else ""),
-            "Return two tables, rows to emit and new states, either of which may be None; and, to "
-            "drop states, a boolean for each row of `states`.",
+            f"{awaiting_hint(result, is_plain=True)}Return two tables, rows to emit and new states, either of "
+            "which may be None; and, to drop states, a boolean for each row of `states`.",
         )
 
     def _new_states(

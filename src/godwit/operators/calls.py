@@ -9,9 +9,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import datetime as dt
-import functools
 import gc
-import inspect
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
@@ -21,15 +19,14 @@ import pyarrow as pa
 
 from godwit.columns.arrays import boundaries_of
 from godwit.columns.python_values import Columns, KeyRows, R
-from godwit.model.errors import InvalidFlowError, UserFunctionError
+from godwit.model.errors import UserFunctionError
 from godwit.model.frames import function_failed
-from godwit.model.naming import function_name
 from godwit.operators.windows.event_time import LAST
 from godwit.operators.windows.grid import BEGINNING
 from godwit.values.records import MisfitError, hint_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import numpy.typing as npt
 
@@ -40,7 +37,6 @@ if TYPE_CHECKING:
 
 TimerClock: TypeAlias = Literal["event", "processing"]
 
-_NUMBERS: Final = {2: "two", 3: "three"}
 _MOST_FIRED: Final = 10_000
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
@@ -488,49 +484,3 @@ def timer_times(clock: TimerClock | None, time: EpochTime) -> tuple[TimerTime, T
         return before, TimerTime(now=LAST, due=LAST) if time.ended else before
     by_clock = TimerTime(now=time.clock, due=time.clock)
     return by_clock, by_clock
-
-
-def is_asynchronous(function: Any) -> bool:
-    """Return whether a function is an ``async def``: a coroutine function or an async generator."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    if not inspect.isroutine(function):
-        function = getattr(function, "__call__", function)  # noqa: B004 - as it is defined
-    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
-
-
-def check_arguments(
-    operator: str,
-    function: Any,
-    called: str = "function(key, rows, state)",
-    *,
-    named: Iterable[str] = (),  # what it gets by name beside them
-    awaited: bool = False,  # the function may be an ``async def``
-    number: int = 3,  # of arguments
-) -> None:
-    """Raise if a user's function does not accept `number` arguments and the keywords `named`.
-
-    `called`: the call as text, for errors.
-    """
-    name = function_name(function)
-    if not awaited and is_asynchronous(function):
-        raise InvalidFlowError(
-            f"Operator {operator!r}: function {name!r} is asynchronous.",
-            remedy="Give a plain function here; key_by(...).process(...) takes an async function.",
-            operator=operator,
-        )
-    by_name = list(named)
-    if by_name:
-        called = f"{called.removesuffix(')')}, {', '.join(f'{n}={n}' for n in by_name)})"
-    try:
-        inspect.signature(function).bind(*[None] * number, **dict.fromkeys(by_name))
-    except ValueError:
-        return  # written in C, without a signature that could be looked at
-    except TypeError as error:
-        raise InvalidFlowError(
-            f"Operator {operator!r}: {name!r} cannot be called as {called}: {error}.",
-            remedy="Give a function of these arguments."
-            if by_name
-            else f"Give a function of these {_NUMBERS[number]} arguments.",
-            operator=operator,
-        ) from error

@@ -17,6 +17,7 @@ from godwit.columns.python_values import UTC, has_instants, in_zone
 from godwit.columns.types import columns_text
 from godwit.model.errors import UserFunctionError
 from godwit.model.naming import did_you_mean, listing
+from godwit.model.signatures import awaiting_hint
 from godwit.values.checks import short_repr
 from godwit.values.records import MisfitError, hint_text
 
@@ -84,7 +85,7 @@ class Emitted:
             row = self.rows[other]
             what = f"{short_repr(row)}, of type {type(row).__name__}, where output={name}"
             remedy = f"Return a list of instances of {name}, or yield them one by one"
-            raise self._failure(other, what, remedy=remedy)
+            raise self._failure(other, what, awaiting_hint(row), remedy=remedy)
         try:
             return row_class.columns(self.rows)
         except MisfitError as error:
@@ -96,6 +97,7 @@ class Emitted:
                 error.index,
                 f"{short_repr(value)} in {name}.{error.column}, which is {hint_text(hint)} "
                 f"({error.reason})",
+                awaiting_hint(value),
                 column=error.column,
             ) from error
 
@@ -136,6 +138,7 @@ class Emitted:
         raise self._failure(
             index,
             f"{short_repr(row)}, of type {type(row).__name__}, where a row should be",
+            awaiting_hint(row),
             remedy="Return a list of rows, each a tuple or a dict, or yield them one by one",
         )
 
@@ -157,7 +160,7 @@ class Emitted:
                 f"({reason})",
                 "The key is a tuple, also of one column: its value is key[0]. "
                 if values[index] == key and len(key) == 1
-                else "",
+                else awaiting_hint(values[index]),
                 column=field.name,
             ) from error
         fraction = _first_fraction(values, field.type)

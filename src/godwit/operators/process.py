@@ -139,7 +139,7 @@ class ProcessOperator(KeyedOperator):
         output_class: RowClass | None = None,  # of those that it returns
     ) -> None:
         calls = Calls(name, function, on_timer, clock)
-        self._calls = caller_for(calls, asynchronous, state="state", tables=tables)
+        self._calls = caller_for(calls, asynchronous)
         # Whether there are calls for rows alone, which cost less.
         self._by_rows = not (clock or ttl_us or asynchronous or tables)
         self.name, self.inputs, self.output, self.function = name, inputs, output, function

@@ -18,6 +18,7 @@ from godwit.columns.types import plain_schema
 from godwit.model.errors import InvalidFlowError, UserFunctionError
 from godwit.model.frames import user_traceback
 from godwit.model.naming import check_column_names, error_line, function_name, listing, type_name
+from godwit.model.signatures import awaiting_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,7 +60,7 @@ class ArrowMap:
         if not isinstance(result, pa.Table):
             raise UserFunctionError(
                 f"{where} returned a value of type {type_name(result)}.",
-                remedy="Return a pyarrow.Table.",
+                remedy=f"{awaiting_hint(result, is_plain=True)}Return a pyarrow.Table.",
                 **context,
             )
         if sorted(result.column_names) != sorted(self.schema.names):
@@ -135,7 +136,8 @@ def map_dataframe(
         if not isinstance(result, type(dataframe)):
             raise InvalidFlowError(
                 f"{where} returned a value of type {type_name(result)}.",
-                remedy="A map before a keyed operator gets a DataFrame and returns one.",
+                remedy=f"{awaiting_hint(result, is_plain=True)}A map before a keyed operator gets a DataFrame and "
+                "returns one.",
                 **context,
             )
         if dataframe.isStreaming and not result.isStreaming:

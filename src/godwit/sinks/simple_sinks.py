@@ -17,6 +17,7 @@ import pyarrow as pa
 from godwit.model.errors import GodwitError, SinkError, UserFunctionError
 from godwit.model.markup import table, text_block
 from godwit.model.naming import function_name
+from godwit.model.signatures import awaiting_hint, check_signature
 from godwit.sinks.rows import (
     cast_batches,
     column_names,
@@ -195,6 +196,7 @@ class ForeachSink(Sink):
                 f"The foreach sink was given {fn!r}, which cannot be called.",
                 remedy=f"Give a function of {self.rows_are} and an epoch.",
             )
+        check_signature("The foreach sink", fn, "function(rows, epoch)", error=SinkError)
         self._fn = fn
 
     def __repr__(self) -> str:
@@ -214,7 +216,7 @@ class ForeachSink(Sink):
         """
         rows = self.argument_of(output)
         try:
-            self._fn(rows, output.epoch)
+            result = self._fn(rows, output.epoch)
         except GodwitError:
             raise
         except Exception as error:
@@ -227,6 +229,14 @@ class ForeachSink(Sink):
                 sink=self._name,
                 epoch=output.epoch,
             ) from error
+        if hint := awaiting_hint(result, is_plain=True):
+            raise UserFunctionError(
+                f"Foreach sink {self._name!r}: function {function_name(self._fn)!r} returned a "
+                f"{type(result).__name__}, which nobody awaits.",
+                remedy=hint.rstrip(),
+                sink=self._name,
+                epoch=output.epoch,
+            )
 
 
 class ForeachTableSink(ForeachSink):

@@ -20,7 +20,7 @@ from godwit.model.errors import (
     UserFunctionError,
 )
 from godwit.model.frames import user_call
-from godwit.operators.calls import is_asynchronous
+from godwit.model.signatures import is_asynchronous
 from godwit.operators.states.lists import ListOfKey
 from godwit.operators.states.maps import MapOfKey
 from godwit.operators.states.operator import States

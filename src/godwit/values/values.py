@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from godwit.model.signatures import awaiting_hint
 from godwit.values.checks import (
     UnsupportedValueError,
     check_attributes,
@@ -297,7 +298,12 @@ def _refusal(value: Any) -> str:
             f"{short_repr(value)} of class {cls.__qualname__}, which the type of the state does "
             f"not mention (say state_classes=[{cls.__qualname__}])"
         )
-    return f"{short_repr(value)} of class {name}, which is no type that state can hold"
+    hint = awaiting_hint(value)
+    if not hint and cls.__module__ == "numpy" and callable(getattr(value, "item", None)):
+        plain = type(value.item()).__name__ if not getattr(value, "shape", ()) else "list"
+        hint = "say x.tolist() " if plain == "list" else f"say {plain}(x) or x.item() "
+    told = f"{short_repr(value)} of class {name}, which is no type that state can hold"
+    return f"{told} ({hint.rstrip(' .')})" if hint else told
 
 
 def _ext(code: int, lowered: Any) -> msgspec.msgpack.Ext:

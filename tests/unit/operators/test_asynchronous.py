@@ -370,7 +370,7 @@ def test_functions_of_windows_are_plain() -> None:
     flow = gw.Flow("windows")
     stream = flow.source("rows", gw.testing.stream("k string, ts timestamp"), event_time="ts")
     windows = stream.key_by("k").window(gw.tumbling("1 hour"))
-    with pytest.raises(InvalidFlowError, match="'asks', which is asynchronous"):
+    with pytest.raises(InvalidFlowError, match="function 'asks' is asynchronous"):
         windows.process(asks, output="k string")
 
 

@@ -19,7 +19,6 @@ from godwit.checkpoint.entries import EntryLayout, Former
 from godwit.checkpoint.evolution import plain
 from godwit.model.errors import (
     CheckpointMismatchError,
-    InvalidFlowError,
     StateEncodingError,
     UserFunctionError,
 )
@@ -520,18 +519,3 @@ def test_state_of_another_shape_names_operator_and_key() -> None:
         match=r"(?s)cannot read its state of key \('a',\) as list.*drop CHECKPOINT market --key",
     ):
         changed.epoch(batch(("a", 1.0, 1), ("new", 1.0, 1)))
-
-
-async def asynchronous(key: Any, rows: Any, state: Any) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("function", "what"),
-    [
-        (lambda key, rows: None, "cannot be called as function\\(key, rows, state\\)"),
-        (asynchronous, "'asynchronous' is asynchronous"),
-    ],
-)
-def test_a_function_that_cannot_be_called_is_refused_at_once(function: Any, what: str) -> None:
-    with pytest.raises(InvalidFlowError, match=rf"Operator 'market'.*{what}"):
-        operator(function)

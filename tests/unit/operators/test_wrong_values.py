@@ -69,6 +69,7 @@ PROCESS = (
 
 
 def told(key: Any, rows: Any, state: Any) -> None: ...
+def windowed(key: Any, rows: Any, window: Any) -> None: ...
 
 
 def source(flow: LogicalFlow, name: str, **options: Any) -> Stream:
@@ -92,7 +93,7 @@ CALLS: dict[str, Callable[[Stream, Stream, Any], Any]] = {
     "window name": lambda a, _, v: a.key_by("k").window(HOUR, name=v).compute(n=gw.count()),
     "result": lambda a, _, v: a.key_by("k").window(HOUR).compute(n=v),
     "function": lambda a, _, v: a.key_by("k").window(HOUR).process(v, output="k string"),
-    "columns": lambda a, _, v: a.key_by("k").window(HOUR).process(told, output=v),
+    "columns": lambda a, _, v: a.key_by("k").window(HOUR).process(windowed, output=v),
     "population": lambda a, _, v: a.key_by("k").compute(r=gw.variance("v", population=v)),
     "ignore_nulls": lambda a, _, v: a.key_by("k").compute(r=gw.first("v", ignore_nulls=v)),
     "error": lambda a, _, v: a.key_by("k").compute(r=gw.approx_distinct("v", error=v)),
@@ -179,9 +180,9 @@ def test_a_column_that_cannot_wait_is_named_with_the_operator_that_keeps_it(
     made = {
         "join": lambda: rows.join(other, between=BETWEEN, suffix="_r", name="kept"),
         "newest": lambda: other.join_newest(rows, suffix="_r", name="kept"),
-        "windows": lambda: rows.window(HOUR, name="kept").process(told, output="k string"),
+        "windows": lambda: rows.window(HOUR, name="kept").process(windowed, output="k string"),
         "sessions": lambda: rows.window(gw.session("1 hour"), name="kept").process(
-            told, output="k string"
+            windowed, output="k string"
         ),
     }[way]()
     flow.sink("out", made, FakeSink())

@@ -19,6 +19,7 @@ Resolve = Callable[[str, tuple[Callable[[Any], Any], ...]], pa.Schema]
 
 
 def clear_market(key: Any, rows: Any, state: Any) -> None: ...
+def rank(key: Any, rows: Any, window: Any) -> None: ...
 
 
 def late(table: pa.Table) -> pa.Table:
@@ -127,9 +128,7 @@ def test_windows_say_which_they_are_and_how_far_their_time_has_come(
     keyed = flow.source("rides", rows, event_time="ts", slack=slack).key_by("k")
     windows = (tumbling("1 hour"), hopping("6 hours", every="1 hour"))
     flow.sink("w", keyed.window(*windows, output=output, name="w").compute(n=count()), sink)
-    sessions = keyed.window(session("10 minutes"), name="s").process(
-        clear_market, output="price double"
-    )
+    sessions = keyed.window(session("10 minutes"), name="s").process(rank, output="price double")
     flow.sink("s", sessions, sink)
     text = explain(flow.compile(lambda *_: rows.schema))
     told = sections(text)
@@ -138,7 +137,7 @@ def test_windows_say_which_they_are_and_how_far_their_time_has_come(
     )
     assert told["w"]["time"] == told["s"]["time"] == "event time 'ts'"
     assert told["w"]["emits"].startswith(emits)
-    assert told["s"]["does"] == "process with clear_market per window: session of gap 10 minutes"
+    assert told["s"]["does"] == "process with rank per window: session of gap 10 minutes"
     assert told["s"]["emits"].startswith("windows, once each")
     watermark = next(line for line in text.splitlines() if line.startswith("Watermark of"))
     assert watermark.startswith("Watermark of source 'rides': the greatest 'ts' that was seen, ")

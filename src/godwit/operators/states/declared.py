@@ -16,6 +16,7 @@ from godwit.model.durations import microseconds
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.model.naming import type_name
+from godwit.model.signatures import check_signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -229,6 +230,9 @@ def check_states(operator: str, states: object, **others: object) -> dict[str, D
                 operator=operator,
                 state=name,
             )
+        if declared.upgrade is not None:
+            called = "upgrade(value)"
+            check_signature(where, declared.upgrade, called, operator=operator, state=name)
         ttl_us_of(declared, where)
         if isinstance(declared, MapState):
             item_types_of(declared, where)

@@ -177,7 +177,7 @@ class ProcessOfStates(KeyedOperator):
         on_timer: Callable[..., Iterable[Any] | None] | None = None,
         zone: str = UTC,
         asynchronous: Async | None = None,
-        tables: Collection[str] = (),
+        tables: Collection[str] = (),  # noqa: ARG002  as of `ProcessOperator`
         row_class: RowClass | None = None,
         output_class: RowClass | None = None,
     ) -> None:
@@ -185,9 +185,7 @@ class ProcessOfStates(KeyedOperator):
         self.row_class, self.output_class = row_class, output_class
         self.schema = StateSchema(keys=keys, values=pa.schema([]))
         self.function, self.clock = function, clock
-        self._calls = caller_for(
-            Calls(name, function, on_timer, clock), asynchronous, state="states", tables=tables
-        )
+        self._calls = caller_for(Calls(name, function, on_timer, clock), asynchronous)
         self.zone, self.repeatable = zone, asynchronous is None
         self.stored = {
             state: _stored_layout(

@@ -24,6 +24,7 @@ from godwit.cluster.spark.run.threads import Guard, one_line
 from godwit.model.errors import InvalidFlowError
 from godwit.model.events import BackgroundFailed, ListenerFailed
 from godwit.model.naming import function_name
+from godwit.model.signatures import check_signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -178,6 +179,7 @@ class EventDispatcher:
                 remedy="Give a function of one event, as in "
                 "query.add_listener(lambda event: print(event.describe())).",
             )
+        check_signature("add_listener", listener, "listener(event)")
         with self._order:
             if not self._closed:
                 name = f"godwit-listener-{len(self._hearings)}-{self._name}"
