@@ -148,8 +148,9 @@ class BatchProcess(KeyedOperator):
         raise self._wrong_result(
             f"a {type(result).__name__}"
             + (f" of {len(result)}" if isinstance(result, tuple) else ""),
-            f"{awaiting_hint(result, is_plain=True)}Return two tables, rows to emit and new states, either of "
-            "which may be None; and, to drop states, a boolean for each row of `states`.",
+            f"{awaiting_hint(result, is_plain=True)}Return two tables, rows to emit and new "
+            "states, either of which may be None; and, to drop states, a boolean for each row of "
+            "`states`.",
         )
 
     def _new_states(

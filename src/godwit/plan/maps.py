@@ -136,8 +136,8 @@ def map_dataframe(
         if not isinstance(result, type(dataframe)):
             raise InvalidFlowError(
                 f"{where} returned a value of type {type_name(result)}.",
-                remedy=f"{awaiting_hint(result, is_plain=True)}A map before a keyed operator gets a DataFrame and "
-                "returns one.",
+                remedy=f"{awaiting_hint(result, is_plain=True)}A map before a keyed operator "
+                "gets a DataFrame and returns one.",
                 **context,
             )
         if dataframe.isStreaming and not result.isStreaming:

@@ -48,7 +48,7 @@ def closing_over(value: Any) -> Callable[..., Any]:
     def helper() -> Any:
         return value
 
-    def remember(_key: Any, _rows: Any, _state: Any) -> Any:
+    def remember(_key: Any, _rows: Any, _state: Any, _lock: Any = None) -> Any:
         return helper()
 
     return remember
@@ -80,8 +80,8 @@ def test_globals_arguments_and_attributes_are_variables_too(orders: Any) -> None
     globally["f"].__module__ = "__main__"
     with pytest.raises(InvalidFlowError, match=r"Function 'f'.*variable 'LOCK'"):
         check_picklable(flow_of(orders, globally["f"]))
-    partial = functools.partial(closing_over(1), _state=LOCK)
-    with pytest.raises(InvalidFlowError, match=r"variable '_state'"):
+    partial = functools.partial(closing_over(1), _lock=LOCK)
+    with pytest.raises(InvalidFlowError, match=r"variable '_lock'"):
         check_picklable(flow_of(orders, partial))
     with pytest.raises(InvalidFlowError, match=r"Function 'measure'.*variable 'guard' of 'self'"):
         check_picklable(flow_of(orders, Meter().measure))
