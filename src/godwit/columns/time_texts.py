@@ -101,6 +101,12 @@ def parse_times(texts: pa.Array, dtype: pa.DataType) -> pa.Array:
     return _Texts(texts, dtype).parse()
 
 
+def has_offset(text: str) -> bool:
+    """Return whether a text is a timestamp with an offset from UTC."""
+    found = _TIMESTAMP_SHAPE.fullmatch(text)
+    return found is not None and found["offset"] is not None
+
+
 def in_calendar(times: pa.Array) -> bool:
     """Return whether all dates or timestamps are in the years 1 to 9999."""
     dtype, a_day = times.type, 1

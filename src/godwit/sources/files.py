@@ -23,7 +23,6 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.columns.nested import has_leaf
-from godwit.columns.time_texts import is_time, parse_times
 from godwit.columns.types import plain_schema, to_schema
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import check_number
@@ -39,6 +38,7 @@ from godwit.sources.file_types import (
     without_layouts,
 )
 from godwit.sources.source import Lag, Source, Split, Unreadable, check_on_bad
+from godwit.sources.text_values import from_text
 
 if TYPE_CHECKING:
     import os
@@ -569,15 +569,12 @@ def _constant_column(text: str | None, field: pa.Field, rows: int, file: str) ->
     """Return a column of `rows` equal values, parsed from a partition's value, or raise."""
     if text is None:
         return pa.nulls(rows, field.type)
-    value = pa.array([text])
     try:
-        is_text = is_time(field.type)
-        value = parse_times(value, field.type) if is_text else value.cast(field.type)
+        value = from_text(pa.array([text]), field)
     except (ValueError, pa.ArrowException) as error:
-        reason = f": {error}" if is_text else ""
         raise SourceError(
             f"The directory of the file {file!r} says {field.name}={text}, which is no "
-            f"{field.type}{reason}.",
+            f"{field.type} ({error}).",
             remedy="Give another type for it (schema=), such as string, or move the file.",
             file=file,
             column=field.name,

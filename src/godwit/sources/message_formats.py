@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, Type
 import msgspec
 import pyarrow as pa
 
-from godwit.columns.nested import with_leaves
+from godwit.columns.nested import has_leaf, with_leaves
 from godwit.columns.time_texts import is_time
 from godwit.columns.types import is_binary, is_text
 from godwit.model.errors import GodwitError, InvalidFlowError
 from godwit.model.naming import listing, type_name
-from godwit.sources.json_values import as_json, from_json
+from godwit.sources.text_values import as_json, exact_numbers, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -191,20 +191,22 @@ class JsonMessages(MessageFormat):
         """Decode each message as a JSON object; what the schema lacks may have any depth."""
         if None in values:
             values = [b"{}" if value is None else value for value in values]
-        decode = _json_decoder(schema).decode
+        is_exact = pa.types.is_decimal
         try:
-            rows = list(map(decode, values))  # type: ignore[arg-type]
-        except RecursionError:
-            levels = 1 + max((_num_levels(field.type) for field in schema), default=0)
-            rows = [_decode_deep(decode, value, levels) for value in values if value is not None]
-        columns = (
-            pa.array(list(map(attrgetter(f"f{position}"), rows)), dtype)
-            for position, dtype in enumerate(_types_in_json(schema))
-        )
-        return [
-            column if column.type.equals(field.type) else from_json(column, field)
-            for column, field in zip(columns, schema, strict=True)
-        ]
+            rows = _decode_objects(values, schema)
+        except msgspec.ValidationError as error:
+            if "Expected `int" not in str(error) or "got `float`" not in str(error):
+                raise
+            _decode_objects(values, schema, float)  # refuses numbers in quotes
+            rows, is_exact = _decode_objects(values, schema, Decimal), _is_integer_or_decimal
+        columns = []
+        for position, (field, dtype) in enumerate(zip(schema, _types_in_json(schema), strict=True)):
+            cells = list(map(attrgetter(f"f{position}"), rows))
+            if has_leaf(dtype, is_exact):
+                cells = exact_numbers(cells, field)
+            column = pa.array(cells, dtype)
+            columns.append(column if dtype.equals(field.type) else from_json(column, field))
+        return columns
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
         """Encode each row as a JSON object, in UTF-8."""
@@ -223,10 +225,25 @@ class JsonMessages(MessageFormat):
         _row_type(schema)
 
 
+def _decode_objects(values: Sequence[Value], schema: pa.Schema, integer: type = int) -> list[Any]:
+    """Decode messages as JSON objects; `integer`: class of the values of integers."""
+    decode = _json_decoder(schema, integer).decode
+    try:
+        return list(map(decode, values))  # type: ignore[arg-type]
+    except RecursionError:
+        levels = 1 + max((_num_levels(field.type) for field in schema), default=0)
+        return [_decode_deep(decode, value, levels) for value in values if value is not None]
+
+
+def _is_integer_or_decimal(dtype: pa.DataType) -> bool:
+    """Return whether values are exact numbers."""
+    return bool(pa.types.is_integer(dtype) or pa.types.is_decimal(dtype))
+
+
 @lru_cache(maxsize=64)
-def _json_decoder(schema: pa.Schema) -> msgspec.json.Decoder[Any]:
+def _json_decoder(schema: pa.Schema, integer: type = int) -> msgspec.json.Decoder[Any]:
     """Create the decoder of a schema's JSON objects; cached."""
-    return msgspec.json.Decoder(_row_type(schema))
+    return msgspec.json.Decoder(_row_type(schema, integer))
 
 
 def _decode_deep(decode: Callable[[bytes], Any], value: bytes, levels: int) -> Any:
@@ -276,9 +293,13 @@ def _without_levels(text: bytes, levels: int) -> bytes:
 
 
 @lru_cache(maxsize=64)
-def _row_type(schema: pa.Schema) -> Any:
-    """Return the msgspec class of a schema's JSON objects, with fields f0, f1, ..."""
-    fields = [(f"f{i}", _json_type(field) | None, None) for i, field in enumerate(schema)]
+def _row_type(schema: pa.Schema, integer: type = int) -> Any:
+    """Return the msgspec class of a schema's JSON objects, with fields f0, f1, ...
+
+    `integer`: class of the values of integers.
+    """
+    types = [_json_type(field, integer) for field in schema]
+    fields = [(f"f{i}", python | None, None) for i, python in enumerate(types)]
     names = {f"f{i}": field.name for i, field in enumerate(schema)}
     return msgspec.defstruct("Row", fields, rename=names, gc=False)
 
@@ -291,7 +312,6 @@ def _types_in_json(schema: pa.Schema) -> list[pa.DataType]:
 
 _JSON_TYPES: Final = (
     (pa.types.is_boolean, bool),
-    (pa.types.is_integer, int),
     (pa.types.is_floating, float),
     (pa.types.is_string, str),
     (pa.types.is_large_string, str),
@@ -301,20 +321,22 @@ _JSON_TYPES: Final = (
 )
 
 
-def _json_type(field: pa.Field) -> Any:
+def _json_type(field: pa.Field, integer: type = int) -> Any:
     """Return the Python type as which msgspec decodes a column; raise if JSON has no such form."""
     dtype = field.type
+    if pa.types.is_integer(dtype):
+        return integer
     for matches, python in _JSON_TYPES:
         if matches(dtype):
             return python
     if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
-        item = _json_type(dtype.value_field)
+        item = _json_type(dtype.value_field, integer)
         return list[item | None]  # type: ignore[valid-type]
     if pa.types.is_struct(dtype):
-        inner = {part.name: _json_type(part) | None for part in dtype}
+        inner = {part.name: _json_type(part, integer) | None for part in dtype}
         return TypedDict("Inner", inner, total=False)  # type: ignore[operator]
     if pa.types.is_map(dtype):
-        key, item = _json_type(dtype.key_field), _json_type(dtype.item_field)
+        key, item = _json_type(dtype.key_field), _json_type(dtype.item_field, integer)
         return dict[key, item | None]  # type: ignore[valid-type]
     raise InvalidFlowError(
         f"Column {field.name!r} of type {dtype} has no form in JSON.",

@@ -26,13 +26,18 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
 from godwit.columns.nested import has_leaf, with_leaves
-from godwit.columns.time_texts import in_calendar, is_time
+from godwit.columns.time_texts import has_offset, in_calendar, is_time
 from godwit.columns.types import is_list
 from godwit.model.errors import SourceError
 from godwit.sources.directory import partitions_of
 from godwit.sources.file_formats import BadLine, FileFormat, FileRange
-from godwit.sources.json_values import as_json, column_of_times, from_json
 from godwit.sources.message_formats import JsonMessages
+from godwit.sources.text_values import (
+    as_json,
+    from_json,
+    from_text,
+    has_small_numbers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -49,6 +54,7 @@ _CARRIAGE_RETURNS: Final = (
     "it has a line that ends with a carriage return alone (CR), as old programs for Macintosh "
     "write them; write it with line feeds (LF or CR LF)"
 )
+_POINT_OF_INTEGER: Final = re.compile(r"JSON to u?int\d+, couldn't parse:-?\d+[.eE]")
 _COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4", ".br")
 _MARK: Final = b"\xef\xbb\xbf"  # some programs begin UTF-8 with it
 _NEWLINE: Final = 0x0A
@@ -254,33 +260,50 @@ class JsonFormat(_TextFormat):
     def _infer(self, block: bytes) -> pa.Schema:
         text = block.removeprefix(_MARK)
         schema = _parse_objects(text, None).schema
-        if any(has_leaf(field.type, pa.types.is_floating) for field in schema):
-            for line in filter(None, text.split(b"\n")):
-                values = json.loads(line)
-                for field in schema:
-                    _check_doubles(values.get(field.name), field.type, field.name)
+        unclear = [f.name for f in schema if has_leaf(f.type, _is_inferred_otherwise)]
+        if not unclear:
+            return schema
+        objects = [json.loads(line) for line in text.split(b"\n") if line and not line.isspace()]
+        for name in unclear:
+            at, values = schema.get_field_index(name), [row.get(name) for row in objects]
+            dtype = _infer_exactly(schema.field(at).type, values, name)
+            schema = schema.set(at, pa.field(name, dtype))
         return schema
 
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch | BadLine]:
-        parsed: Callable[[bytes], pa.Table]
-        if any(map(_has_maps, fields)):  # Arrow's parser has none
-            schema = pa.schema(fields)
-            messages = JsonMessages(schema)
+        schema = pa.schema(fields)
+        messages = JsonMessages(schema)
+        has_maps = any(map(_has_maps, fields))  # Arrow's parser has none
+        has_decimals = any(has_leaf(field.type, pa.types.is_decimal) for field in fields)
+        as_text = {f.name: f.with_type(with_leaves(f.type, as_json)) for f in fields}
+        usual = {f.name: f for f in fields if _is_instant(f.type)}
+        parse_all = _usual_first(
+            partial(self._parse_fields, fields, as_text),
+            partial(self._parse_fields, fields, {**as_text, **usual}) if usual else None,
+        )
 
-            def parsed(text: bytes) -> pa.Table:
-                """Parse a block of lines."""
-                lines = [line for line in text.split(b"\n") if line and not line.isspace()]
-                return pa.Table.from_arrays(messages.columns(lines, schema), schema=schema)
+        def parse_as_messages(text: bytes) -> pa.Table:
+            """Parse a block of lines as messages are."""
+            lines = [line for line in text.split(b"\n") if line and not line.isspace()]
+            try:
+                columns = messages.columns(lines, schema)
+            except messages.failures as error:
+                raise ValueError(str(error).partition("\n")[0]) from error
+            return pa.Table.from_arrays(columns, schema=schema)
 
-        else:
-            as_text = {f.name: f.with_type(with_leaves(f.type, as_json)) for f in fields}
-            usual = {f.name: f for f in fields if _is_instant(f.type)}
-            parsed = _usual_first(
-                partial(self._parse_fields, fields, as_text),
-                partial(self._parse_fields, fields, {**as_text, **usual}) if usual else None,
-            )
+        def parsed(text: bytes) -> pa.Table:
+            """Parse a block of lines."""
+            if has_maps or (has_decimals and has_small_numbers(text)):
+                return parse_as_messages(text)
+            try:
+                return parse_all(text)
+            except ValueError as error:
+                if not _POINT_OF_INTEGER.search(str(error)):
+                    raise
+            return parse_as_messages(text)
+
         for block in self._blocks(directory, part):
             text = block.removeprefix(_MARK)
             if not fields:  # nobody asks for more than how many there are
@@ -333,17 +356,36 @@ def _has_maps(field: pa.Field) -> bool:
     return pa.types.is_map(inner) or any(_has_maps(inner.field(n)) for n in range(inner.num_fields))
 
 
-def _check_doubles(value: Any, dtype: pa.DataType, column: str) -> None:
-    """Raise for whole numbers that were taken for doubles, but are not exact as such."""
-    if isinstance(value, list) and is_list(dtype):
-        for element in value:
-            _check_doubles(element, dtype.value_type, column)
-    elif isinstance(value, dict) and pa.types.is_struct(dtype):
-        for n in range(dtype.num_fields):
-            field = dtype.field(n)
-            _check_doubles(value.get(field.name), field.type, f"{column}.{field.name}")
-    elif isinstance(value, int) and pa.types.is_floating(dtype) and abs(value) > _EXACT_DOUBLES:
-        raise _inexact_error(value, column)
+def _is_inferred_otherwise(dtype: pa.DataType) -> bool:
+    """Return whether Arrow infers a type for values in JSON that it does not hold exactly."""
+    return bool(pa.types.is_floating(dtype) or pa.types.is_timestamp(dtype))
+
+
+def _infer_exactly(dtype: pa.DataType, values: list[Any], column: str) -> pa.DataType:
+    """Return the type of JSON values for which Arrow infers `dtype`.
+
+    Arrow takes long whole numbers for doubles, which are refused here, and leaves out the offsets
+    of timestamps. Timestamps of which only some have an offset are text, as in CSV.
+    """
+    if is_list(dtype):
+        elements = [each for value in values if isinstance(value, list) for each in value]
+        return pa.list_(_infer_exactly(dtype.value_type, elements, column))
+    if pa.types.is_struct(dtype):
+        objects = [value for value in values if isinstance(value, dict)]
+        fields = [dtype.field(n) for n in range(dtype.num_fields)]
+        parts = {f.name: [each.get(f.name) for each in objects] for f in fields}
+        types = [_infer_exactly(f.type, parts[f.name], f"{column}.{f.name}") for f in fields]
+        return pa.struct([f.with_type(t) for f, t in zip(fields, types, strict=True)])
+    if pa.types.is_floating(dtype):
+        long = [n for n in values if isinstance(n, int) and abs(n) > _EXACT_DOUBLES]
+        if long:
+            raise _inexact_error(long[0], column)
+    elif pa.types.is_timestamp(dtype):
+        offsets = {has_offset(text) for text in values if isinstance(text, str)}
+        if len(offsets) > 1:
+            return pa.string()
+        return pa.timestamp("us", "UTC") if offsets == {True} else dtype
+    return dtype
 
 
 def _inexact_error(value: int, column: str) -> SourceError:
@@ -481,21 +523,27 @@ class CsvFormat(_TextFormat):
             part = replace(part, start=max(part.start, len(header)))
         types = {f.name: pa.string() if is_time(f.type) else f.type for f in fields}
         usual = {f.name: f.type for f in fields if _is_date_or_timestamp(f.type)}
+        decimals = [f.name for f in fields if pa.types.is_decimal(f.type)]
         present: list[str] = []
 
         def parse_as(types: dict[str, pa.DataType], lines: bytes) -> pa.Table:
             """Parse a block of lines; `types`: as which Arrow is to read the columns."""
             self._check_line_ends(lines)
+            if decimals and has_small_numbers(lines):
+                types = {**types, **dict.fromkeys(decimals, pa.string())}
             rows = self._parse_lines(lines, names or [], types, present)
             for field in fields:
-                if not is_time(field.type) or field.name not in present:
+                if field.name not in present:
                     continue
                 at = rows.schema.get_field_index(field.name)
-                if rows.column(at).type.equals(field.type):
-                    _check_calendar(rows.column(at))
-                else:
-                    times = column_of_times(rows.column(at).combine_chunks(), field)
-                    rows = rows.set_column(at, field.name, times)
+                column = rows.column(at)
+                if not column.type.equals(field.type):
+                    values = from_text(column.combine_chunks(), field)
+                    rows = rows.set_column(at, field.name, values)
+                elif is_time(field.type):
+                    _check_calendar(column)
+                elif field.name in decimals:
+                    column.validate(full=True)  # the parser takes more digits than there may be
             return rows
 
         parsed = _usual_first(
@@ -535,7 +583,7 @@ class CsvFormat(_TextFormat):
             if escape:
                 text = re.sub(re.escape(str(escape).encode()) + rb".", b"", text, flags=re.DOTALL)
             mark = re.escape(str(quote).encode())
-            text = re.sub(mark + rb"[^" + mark + rb"]*" + mark, b"", text)
+            text = re.sub(mark + rb"[^" + mark + rb"]*" + mark, b"x", text)
         if _has_lone_return(text):
             raise ValueError(_CARRIAGE_RETURNS)
 

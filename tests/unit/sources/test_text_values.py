@@ -1,0 +1,292 @@
+"""Values as text: CSV files, JSON files and JSON messages read a text alike, or refuse it alike."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import random
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import godwit as gw
+from godwit.model.errors import SourceError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+READERS = ("csv", "json", "messages", "partition")
+UTC = dt.UTC
+
+
+def rows_of(source: gw.sources.Source, parallelism: int = 1) -> list[dict[str, Any]]:
+    source.open(None)
+    begin = source.start()
+    splits = source.splits(begin, source.latest(begin), parallelism)
+    batches = [b for split in splits for b in source.read(split, source.schema.names)]
+    source.close()
+    return [
+        row for batch in batches if isinstance(batch, pa.RecordBatch) for row in batch.to_pylist()
+    ]
+
+
+def read_files(kind: str, data: bytes, path: Path, **options: Any) -> list[dict[str, Any]]:
+    (path / f"a.{kind}").write_bytes(data)
+    return rows_of(getattr(gw.sources, kind)(path, **options))
+
+
+def read_text(reader: str, text: str, dtype: Any, path: Path) -> Any:
+    """Value that a reader has for a text; raises ValueError if it refuses it."""
+    schema = {"v": dtype}
+    if reader == "messages":
+        decoded = gw.formats.json(schema).decode([json.dumps({"v": text}).encode()], ["v"])
+        if decoded.bad:
+            raise ValueError(decoded.bad[0][1])
+        return decoded.rows["v"][0].as_py()
+    try:
+        if reader == "partition":
+            (path / f"v={text}").mkdir()
+            (path / f"v={text}" / "a.csv").write_bytes(b"n\n1\n")
+            return rows_of(gw.sources.csv(path, schema={**schema, "n": "int"}))[0]["v"]
+        lines = f'v\n"{text}"\n' if reader == "csv" else json.dumps({"v": text}) + "\n"
+        return read_files(reader, lines.encode(), path, schema=schema)[0]["v"]
+    except SourceError as error:
+        raise ValueError(str(error)) from error
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    ("dtype", "text", "right"),
+    [
+        ("timestamp", "2024-01-01T23:59:59.999999999Z", "2024-01-01T23:59:59.999999+00:00"),
+        ("timestamp", "2024-01-01T00:00:00.1234560Z", "2024-01-01T00:00:00.123456+00:00"),
+        ("timestamp", "2024-01-01T00:00Z", "2024-01-01T00:00:00+00:00"),
+        ("timestamp", "2024-01-01 00:00:00+00", "2024-01-01T00:00:00+00:00"),
+        ("timestamp", "2024-01-01 00:00:00", "2024-01-01T00:00:00+00:00"),
+        ("timestamp", "2024-01-01", "2024-01-01T00:00:00+00:00"),
+        ("timestamp_ntz", "2024-01-01 00:00:00.1234567", "2024-01-01T00:00:00.123456"),
+        ("timestamp_ntz", "2024-01-01T00:00", "2024-01-01T00:00:00"),
+        ("date", "0001-01-01", "0001-01-01"),
+        ("time", "23:59:59.9", "23:59:59.900000"),
+        ("interval day to second", "PT1.5S", "0:00:01.500000"),
+        ("timestamp_ntz", "2024-01-01T00:00:00Z", "declare it as timestamp"),
+        ("timestamp_ntz", "2024-01-01 00:00:00+02:00", "declare it as timestamp"),
+        ("date", "2024-01-01T00:00:00", "declare it as timestamp"),
+        ("timestamp", "2024-01-01T24:00:00Z", "hour above 23"),
+        ("timestamp", "2024-01-01T00:00:60Z", "second above 59"),
+        ("timestamp", "0000-01-01T00:00:00Z", "year 0"),
+        ("date", "0000-01-01", "year 0"),
+        ("timestamp", "1700000000", "not as in"),
+        ("interval day to second", "5", "not as in"),
+    ],
+)
+def test_a_time_is_read_alike_wherever_it_is_text(
+    reader: str, dtype: str, text: str, right: str, tmp_path: Path
+) -> None:
+    if right[0].isdigit():
+        value = read_text(reader, text, dtype, tmp_path)
+        assert (str(value) if isinstance(value, dt.timedelta) else value.isoformat()) == right
+    else:
+        with pytest.raises(
+            ValueError, match=rf"column 'v': '{text[:10]}.*{right}".replace("+", r"\+")
+        ):
+            read_text(reader, text, dtype, tmp_path)
+
+
+@pytest.mark.parametrize("reader", ["json", "messages"])
+def test_times_and_bytes_are_read_at_any_depth(reader: str, tmp_path: Path) -> None:
+    schema = "l array<timestamp>, s struct<a date, b array<struct<c binary, d timestamp_ntz>>>"
+    row = {
+        "l": ["2024-01-01T00:00:00.1234567+02", None, "2024-01-01"],
+        "s": {"a": "2024-02-29", "b": [{"c": "/wA=", "d": "2024-01-01 00:00"}, None, {"c": None}]},
+    }
+    right = {
+        "l": [
+            dt.datetime(2023, 12, 31, 22, 0, 0, 123456, UTC),
+            *(None, dt.datetime(2024, 1, 1, tzinfo=UTC)),
+        ],
+        "s": {
+            "a": dt.date(2024, 2, 29),
+            "b": [
+                {"c": b"\xff\0", "d": dt.datetime(2024, 1, 1)},  # noqa: DTZ001
+                *(None, {"c": None, "d": None}),
+            ],
+        },
+    }
+    lines = [row, {"l": None, "s": None}, {"l": [], "s": {"a": None, "b": []}}, {}, row]
+    texts = [json.dumps(line).encode() for line in lines]
+    if reader == "json":
+        got = read_files("json", b"\n".join(texts), tmp_path, schema=schema)
+    else:
+        decoded = gw.formats.json(schema).decode(texts, ["l", "s"])
+        assert not decoded.bad
+        got = decoded.rows.to_pylist()
+    nothing = {"l": None, "s": None}
+    assert got == [right, nothing, {"l": [], "s": {"a": None, "b": []}}, nothing, right]
+
+
+def test_json_files_have_maps(tmp_path: Path) -> None:
+    data = b'{"m":{"a":"2024-01-01T00:00Z","b":null}}\n{"m":null}\n\n{"m":{}}\n'
+    got = read_files("json", data, tmp_path, schema="m map<string, timestamp>")
+    assert got == [
+        {"m": [("a", dt.datetime(2024, 1, 1, tzinfo=UTC)), ("b", None)]},
+        *({"m": None}, {"m": []}),
+    ]
+
+
+NUMBERS: list[tuple[str, bytes, Any]] = [
+    ("bigint", b"1.0", 1),
+    ("bigint", b"-1e2", -100),
+    ("bigint", b"9007199254740993.0", 9007199254740993),
+    ("bigint", b"9223372036854775807", 2**63 - 1),
+    ("bigint", b"1.5", None),
+    ("bigint", b'"1"', None),
+    ("bigint", b"1e-99", None),
+    ("bigint", b"1e19", None),
+    ("array<int>", b"[1.0,null,2]", [1, None, 2]),
+    ("struct<a smallint>", b'{"a":1E1}', {"a": 10}),
+    ("decimal(10, 2)", b"1.50", Decimal("1.50")),
+    ("decimal(10, 2)", b'"1.5"', Decimal("1.50")),
+    ("decimal(10, 2)", b"1e2", Decimal("100.00")),
+    ("decimal(10, 2)", b"1.500", Decimal("1.50")),
+    ("decimal(10, 2)", b"0e-99", Decimal("0.00")),
+    ("decimal(10, 2)", b"1.005", None),
+    ("decimal(10, 2)", b"1e-99", None),
+    ("decimal(10, 2)", b"1e-50", None),
+    ("decimal(10, 2)", b"1e8", None),
+    ("array<decimal(3, 1)>", b"[1e-99]", None),
+]
+
+
+@pytest.mark.parametrize(
+    ("reader", "dtype", "number", "right"),
+    [
+        (reader, *number)
+        for reader in ("csv", "json", "messages")
+        for number in NUMBERS
+        if reader != "csv" or number[0].startswith("decimal")  # the only ones with a point in CSV
+    ],
+)
+def test_a_number_is_read_exactly_or_refused(
+    reader: str, dtype: str, number: bytes, right: Any, tmp_path: Path
+) -> None:
+    schema = {"v": dtype, "u": "string"}
+    line = b'{"v":%b,"u":"e-1234"}' % number
+    if reader == "messages":
+        decoded = gw.formats.json(schema).decode([line, b'{"v":null}'], ["v", "u"])
+        got = decoded.rows["v"].to_pylist()
+        assert all("$[" not in reason for _, reason in decoded.bad)
+        assert got == ([None] if right is None else [right, None])
+        return
+    data = line + b"\n{}\n" if reader == "json" else b"v,u\n%b,e-1234\n,x\n" % number
+    if right is None:
+        with pytest.raises(SourceError, match="cannot be read"):
+            read_files(reader, data, tmp_path, schema=schema)
+        bad = getattr(gw.sources, reader)(tmp_path, schema=schema, on_bad="skip")
+        assert [row["v"] for row in rows_of(bad)] == [None]
+    else:
+        assert [r["v"] for r in read_files(reader, data, tmp_path, schema=schema)] == [right, None]
+
+
+def test_a_decimal_of_a_thousand_zeros_is_itself() -> None:
+    message = b'{"v":1.%b}' % (b"0" * 1000)
+    decoded = gw.formats.json("v decimal(10, 2)").decode([message], ["v"])
+    assert decoded.rows["v"].to_pylist() == [Decimal("1.00")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("json", b'{"id":18446744073709551615}\n{"id":1}\n'),
+        ("json", b'{"id":9007199254740993}\n{"id":0.5}\n'),
+        ("json", b'{"id":{"a":[1,18446744073709551615]}}\n'),
+        ("csv", b"id\n18446744073709551615\n18446744073709551614\n"),
+        ("csv", b"id\n 9007199254740993\n0.5\n"),
+    ],
+)
+def test_whole_numbers_that_no_type_holds_ask_for_a_schema(
+    kind: str, data: bytes, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        SourceError, match=r"'id.*whole number (18446744073709551615|9007199254740993)"
+    ):
+        read_files(kind, data, tmp_path)
+    if b"a" not in data:
+        ids = [row["id"] for row in read_files(kind, data, tmp_path, schema="id decimal(21, 1)")]
+        texts = data.replace(b'{"id":', b"").replace(b"}", b"").split()
+        assert ids == [Decimal(text.decode()) for text in texts if text != b"id"]
+
+
+def test_numbers_that_a_double_holds_are_doubles(tmp_path: Path) -> None:
+    data = b'{"a":1,"b":[9007199254740992,0.5]}\n{"a":1e300,"b":[]}\n'
+    assert [row["a"] for row in read_files("json", data, tmp_path)] == [1.0, 1e300]
+
+
+def test_a_type_from_the_first_file_reads_the_file(tmp_path: Path) -> None:
+    moment = dt.datetime(2024, 1, 1, tzinfo=UTC)
+    for kind, text in (("json", b'{"v":"%b"}\n'), ("csv", b"v\n%b\n")):
+        for zone in (b"Z", b"+00:00", b"+00", b""):
+            right = moment if zone else moment.replace(tzinfo=None)
+            data = text % (b"2024-01-01T00:00:00" + zone)
+            assert read_files(kind, data, tmp_path) == [{"v": right}]
+            (tmp_path / f"a.{kind}").unlink()
+    data = b'{"v":["2024-01-01T00:00:00Z"]}\n{"v":["2024-01-01T00:00:00"]}\n'
+    assert read_files("json", data, tmp_path)[1] == {"v": ["2024-01-01T00:00:00"]}
+
+
+@pytest.mark.parametrize("newlines", [False, True])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"a\r1\r2\r",
+        b"a\r\n1\r2\n",
+        b"a\n1\r2\r",
+        b"a\n1\n2\r",
+        b'a\n"x"\r"y"\n',
+        b'a\n"x\ny"\r"z"\n',
+        b"\xef\xbb\xbfa\r1\r",
+    ],
+)
+def test_lines_that_end_with_a_carriage_return_alone_are_refused(
+    data: bytes, newlines: bool, tmp_path: Path
+) -> None:
+    for schema in (None, "a string"):
+        with pytest.raises(SourceError, match=r"carriage return|line break"):
+            read_files("csv", data, tmp_path, schema=schema, newlines_in_values=newlines)
+    assert "carriage" in read_error(data, tmp_path)
+
+
+def read_error(data: bytes, path: Path) -> str:
+    with pytest.raises(SourceError) as failed:
+        read_files("csv", data, path, header=False, schema="a string", newlines_in_values=True)
+    return str(failed.value)
+
+
+def test_carriage_returns_elsewhere_are_read(tmp_path: Path) -> None:
+    data = b'a,b\r\n1,"x\ry"\r\n2,"u\r\nv"\n'
+    got = read_files("csv", data, tmp_path, schema="a int, b string", newlines_in_values=True)
+    assert got == [{"a": 1, "b": "x\ry"}, {"a": 2, "b": "u\r\nv"}]
+
+
+def test_no_row_of_any_mixture_of_line_ends_vanishes(tmp_path: Path) -> None:
+    drawn = random.Random(11)
+    refused = 0
+    for number in range(300):
+        path = tmp_path / str(number)
+        path.mkdir()
+        text, right = "a,b" + drawn.choice(["\n", "\r\n", "\r"]), []
+        for row in range(drawn.randint(1, 5)):
+            value = drawn.choice(["x", '"x"', '"q\ny"', '"q\ry"', '"q\r\ny"', '"q""y"', '"a,b"'])
+            ends = ["\n", "\r\n", "\n\n"] + ["\r"] * (drawn.random() < 0.2)
+            text += f"{row},{value}{drawn.choice(ends)}"
+            right.append({"a": row, "b": value.strip('"').replace('""', '"')})
+        (path / "a.csv").write_bytes(text.encode())
+        breaks = drawn.random() < 0.5
+        source = gw.sources.csv(path, schema="a int, b string", newlines_in_values=breaks)
+        try:
+            assert rows_of(source, 3) == right, repr(text)
+        except SourceError:
+            refused += 1
+    assert 60 < refused < 240
