@@ -287,11 +287,10 @@ class JsonFormat(_TextFormat):
         def parse_as_messages(text: bytes) -> pa.Table:
             """Parse a block of lines as messages are."""
             lines = [line for line in text.split(b"\n") if line and not line.isspace()]
-            try:
-                columns = messages.columns(lines, schema)
-            except messages.failures as error:
-                raise ValueError(str(error).partition("\n")[0]) from error
-            return pa.Table.from_arrays(columns, schema=schema)
+            decoded = messages.decode(lines, schema.names)
+            if decoded.bad:
+                raise ValueError(decoded.bad[0][1])
+            return pa.Table.from_batches([decoded.rows])
 
         def parsed(text: bytes) -> pa.Table:
             """Parse a block of lines."""
