@@ -44,10 +44,20 @@ from godwit.columns.types import is_text
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.carried_files import rows_of_file
+from godwit.sinks.commit_retries import CommitRetries
+from godwit.sinks.delta_table import (
+    as_delta_stores,
+    check_path,
+    find_problem,
+    missing_features,
+    names_problem,
+    rehearse,
+    row_check,
+    takes_plain_files,
+)
 from godwit.sinks.file_systems import destination_of, exists, force_file, force_names, local_path
 from godwit.sinks.parquet_files import (
     Partition,
-    file_row_check,
     files_there,
     is_target_replaced,
     partitioned,
@@ -78,6 +88,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.ownership import HistoryPoint
     from godwit.checkpoint.staged_output import WrittenFile
     from godwit.plan.staging import LaneWriter, RowCheck
+    from godwit.sinks.delta_table import Problem
     from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
 
 
@@ -90,10 +101,11 @@ def error_text(error: Exception) -> str:
     'Generic error: no such bucket'
     """
     lines = re.sub(r"\x1b\[[0-9;]*m|\u21b3", "", str(error)).splitlines()
-    return ": ".join(line.strip() for line in lines if line.strip()) or type(error).__name__
+    text = ": ".join(line.strip() for line in lines if line.strip()).rstrip(".")
+    return text or type(error).__name__
 
 
-_ATTEMPTS: Final = 30  # of several writers, one wins each time
+_UNRIVALLED_ATTEMPTS: Final = 3  # of a commit that fails while nobody else commits
 _REST_ROWS: Final = 2_000_000
 _REST_BYTES: Final = 128 * 2**20
 
@@ -133,10 +145,7 @@ class DeltaSink(TargetSink):
 
     def row_check(self) -> RowCheck:
         """Return the check for rows that the table's columns or partitions cannot hold."""
-        fields = self._table.schema().fields
-        never_null = {field.name for field in fields if not field.nullable}
-        partition_by = tuple(self._table.metadata().partition_columns)
-        return file_row_check(self._context, partition_by, self._max_partitions, never_null)
+        return row_check(self._table, self._context, self._max_partitions)
 
     @functools.cached_property
     def destination(self) -> str:
@@ -188,21 +197,19 @@ class DeltaSink(TargetSink):
         self.__dict__.pop("destination", None)  # of another run, started elsewhere
         self._opening = uuid.uuid4().hex[:12]
         self._merge_keys = self._checked_keys(self._mode, self._keys)
-        for key in self._merge_keys:
-            if "`" in key:
-                raise self._target_error(
-                    f"column {key!r} cannot be a key, since it has a backtick in its name, which "
-                    "deltalake's merge cannot read",
-                    "Rename the column before the sink.",
-                )
         require_columns(context, self._partition_by, "partition_by")
         self._schema = with_plain_types(storable_schema(context.schema), as_delta_stores)
+        self._raise_problem(check_path(self._path))
+        merges = bool(self._merge_keys) and not context.complete
         with self._translating_errors(
             f"cannot open {self._shown_path}",
-            "Check the path, the credentials and the types of the columns.",
+            "Check the path, the credentials and the types of the columns; a table with features "
+            "that deltalake cannot read needs another path.",
         ):
             self._is_new = not DeltaTable.is_deltatable(self._path, self._storage_options)
             if self._is_new:
+                columns = Schema.from_arrow(self._schema)
+                self._raise_problem(names_problem(columns, self._partition_by, merges=merges))
                 DeltaTable.create(
                     self._path,
                     schema=self._schema,
@@ -211,26 +218,39 @@ class DeltaSink(TargetSink):
                     storage_options=self._storage_options,
                 )
             self._table = DeltaTable(self._path, storage_options=self._storage_options)
-        self._check_columns(merges=bool(self._merge_keys) and not context.complete)
-        self._check_constraints()
+        self._check_table(complete=context.complete)
+        self._rehearse()
         self._read_last_epoch()
 
-    def _check_columns(self, *, merges: bool) -> None:
-        """Raise if the table's columns cannot take the rows; `merges`: rows are upserts."""
-        if differences := _column_differences(self._table, self._schema, merges=merges):
-            raise self._target_error(
-                f"the table has other columns: {', '.join(differences)}",
-                "Use another path, or cast and rename the columns before the sink.",
-            )
+    def _check_table(self, *, complete: bool) -> None:
+        """Raise if the table cannot take the rows; `complete`: they replace all rows."""
+        merges = bool(self._merge_keys) and not complete
+        self._raise_problem(
+            find_problem(self._table, self._schema, merges=merges, replaces=complete)
+        )
 
-    def _check_constraints(self) -> None:
-        """Raise if the table has constraints, which could reject rows after their commit."""
-        if names := _constraints(self._table):
-            raise self._target_error(
-                f"the table has constraints ({', '.join(sorted(names))})",
-                "Drop them (ALTER TABLE ... DROP CONSTRAINT ...) and filter in a map before the "
-                "sink, or write to another table.",
-            )
+    def _raise_problem(self, problem: Problem | None) -> None:
+        """Raise a problem of the table; ``None``: there is none."""
+        if problem is not None:
+            raise self._target_error(problem.what, problem.remedy)
+
+    def _rehearse(self) -> None:
+        """Raise if deltalake cannot commit an epoch to a table such as this one."""
+        nothing = point_without_history(-1, self._context.query_id)
+        self._generation = ""
+
+        def commit(copy: DeltaTable) -> None:
+            """Commit an epoch without rows, also as the merge that it may be."""
+            for complete in {self._context.complete, not self._merge_keys}:
+                no_rows = pa.RecordBatchReader.from_batches(self._schema, [])
+                self._commit_rows(copy, no_rows, nothing, complete=complete)
+
+        try:
+            rehearse(self._table, commit)
+        except OSError:  # of the temporary directory, which says nothing about the table
+            return
+        except Exception as error:  # noqa: BLE001 - the library also raises bare Exceptions
+            self._raise_problem(missing_features(error_text(error)))
 
     def _read_last_epoch(self) -> None:
         """Read from the table the last epoch, and the ``appId`` generation for the next ones."""
@@ -310,16 +330,18 @@ class DeltaSink(TargetSink):
         if output.num_rows == 0 and not complete:
             return
         files: list[WrittenFile] | None = None
-        for attempt in range(_ATTEMPTS):
+        retries = CommitRetries(self._retry_policy)
+        failures = 0  # while nobody else committed
+        while True:
             rows = _Rows(rows_to_write(output, self._schema, self._merge_keys, self._context.name))
             try:
                 self._table.update_incremental()
+                version = self._table.version()
+                retries.begin(version)
                 if self._recorded_epoch() >= output.epoch:
                     return
                 self._check_not_restored(output.epoch)
-                self._check_columns(merges=bool(self._merge_keys) and not complete)
-                if not self._merge_keys:  # a merge looks at them itself
-                    self._check_constraints()
+                self._check_table(complete=complete)
                 if output.files() and not self._has_files(output):
                     return
                 if output.files() and takes_plain_files(self._table):
@@ -328,15 +350,20 @@ class DeltaSink(TargetSink):
                 else:
                     rows = _Rows(itertools.chain(self._rows_of_files(output), rows))
                     reader = pa.RecordBatchReader.from_batches(self._schema, rows)
-                    self._commit_rows(reader, output.point, complete=complete)
+                    self._commit_rows(self._table, reader, output.point, complete=complete)
             except SinkError:
                 raise
             except Exception as error:  # noqa: BLE001  as above
                 if rows.error is not None:
                     # The library has wrapped what went wrong on our side.
                     raise rows.error from None
-                if isinstance(error, CommitFailedError) and attempt < _ATTEMPTS - 1:
-                    continue
+                if isinstance(error, CommitFailedError):
+                    rivals = self._is_newer_than(version)
+                    failures = 0 if rivals else failures + 1
+                    if failures < _UNRIVALLED_ATTEMPTS:
+                        if retries.wait_after_conflict():
+                            continue
+                        raise self._conflict_error(output.epoch, retries) from None
                 raise self._target_error(
                     f"epoch {output.epoch} cannot be committed to {self._shown_path}: "
                     f"{error_text(error)}",
@@ -345,6 +372,11 @@ class DeltaSink(TargetSink):
                     epoch=output.epoch,
                 ) from self._secrets.cause(error)
             return
+
+    def _is_newer_than(self, version: int) -> bool:
+        """Return whether others have committed to the table since its `version`."""
+        self._table.update_incremental()
+        return bool(self._table.version() > version)
 
     def _recorded_epoch(self) -> int:
         """Return the sink's last epoch by the table's log, or as read before; -1 if none."""
@@ -381,9 +413,8 @@ class DeltaSink(TargetSink):
         _, gone = files_there(filesystem, root, output.files())
         opening = self._opening if self._is_new else ""
         if gone and is_target_replaced(self._context.name, self._shown_path, output, gone, opening):
-            self._commit_rows(
-                pa.RecordBatchReader.from_batches(self._schema, []), output.point, complete=False
-            )
+            no_rows = pa.RecordBatchReader.from_batches(self._schema, [])
+            self._commit_rows(self._table, no_rows, output.point, complete=False)
             return False
         if gone:
             raise self._target_error(
@@ -431,13 +462,18 @@ class DeltaSink(TargetSink):
         )
 
     def _commit_rows(
-        self, reader: pa.RecordBatchReader, point: HistoryPoint, *, complete: bool
+        self,
+        table: DeltaTable,
+        reader: pa.RecordBatchReader,
+        point: HistoryPoint,
+        *,
+        complete: bool,
     ) -> None:
         """Write and commit an epoch's rows; `complete`: they replace all rows of the table."""
         properties = self._properties(point)
         if complete or not self._merge_keys:
             write_deltalake(
-                self._table,
+                table,
                 reader,
                 mode="overwrite" if complete else "append",
                 commit_properties=properties,
@@ -447,7 +483,7 @@ class DeltaSink(TargetSink):
             f"(target.{_quoted(key)} IS NOT DISTINCT FROM source.{_quoted(key)})"
             for key in self._merge_keys
         )
-        merger = self._table.merge(
+        merger = table.merge(
             reader,
             predicate=same_keys,
             source_alias="source",
@@ -475,72 +511,6 @@ class _Rows:
 def _quoted(name: str) -> str:
     """Return a column name quoted for Delta's SQL."""
     return '"' + name.replace('"', '""') + '"'
-
-
-_PLAIN_FEATURES: Final = {"appendOnly", "invariants", "timestampNtz", "checkConstraints"}
-"""Features that a table may ask of writers whose rows are data files that a commit adds."""
-
-_LAST_PLAIN_VERSION: Final = 3  # of those that name no features: later ones compute columns
-_PLAIN_PARTITIONS: Final = {"string", "byte", "short", "integer", "long", "date", "boolean"}
-
-
-def _column_differences(table: DeltaTable, schema: pa.Schema, *, merges: bool) -> list[str]:
-    """Return the columns in which a table differs from the rows, one text each.
-
-    `merges`: rows are merged, which leaves further columns unchanged, or null in new rows.
-    """
-    fields = {field.name: field for field in table.schema().fields}
-    existing = {name: field.type for name, field in fields.items()}
-    expected = {field.name: field.type for field in Schema.from_arrow(schema).fields}
-    return [
-        f"{name} ({_type_name(expected.get(name))} in the rows, {_type_name(existing.get(name))} "
-        f"in the table)"
-        for name in sorted(existing.keys() | expected.keys())
-        if existing.get(name) != expected.get(name)
-        and not (merges and name not in expected and fields[name].nullable)
-    ]
-
-
-def _constraints(table: DeltaTable) -> list[str]:
-    """Return the names of a table's constraints."""
-    names = [
-        name.removeprefix("delta.constraints.")
-        for name in table.metadata().configuration
-        if name.startswith("delta.constraints.")
-    ]
-    return [*names, *(f.name for f in table.schema().fields if "delta.invariants" in f.metadata)]
-
-
-def takes_plain_files(table: DeltaTable) -> bool:
-    """Return whether the table allows Parquet files to be added without further metadata."""
-    protocol = table.protocol()
-    if protocol.min_writer_version > _LAST_PLAIN_VERSION and not protocol.writer_features:
-        return False
-    features = set(protocol.writer_features or ())
-    types = [
-        str(getattr(field.type, "type", ""))
-        for field in table.schema().fields
-        if field.name in table.metadata().partition_columns
-    ]
-    return features <= _PLAIN_FEATURES and _PLAIN_PARTITIONS.issuperset(types)
-
-
-def as_delta_stores(dtype: pa.DataType) -> pa.DataType:
-    """Return the narrowest type of Delta Lake (it has no unsigned ones) that holds `dtype`."""
-    return {
-        pa.uint8(): pa.int16(),
-        pa.uint16(): pa.int32(),
-        pa.uint32(): pa.int64(),
-        pa.uint64(): pa.decimal128(20, 0),
-        pa.float16(): pa.float32(),
-    }.get(dtype, dtype)
-
-
-def _type_name(dtype: object) -> str:
-    """Return the name of a Delta type for messages; ``absent`` for ``None``."""
-    if dtype is None:
-        return "absent"
-    return str(getattr(dtype, "type", dtype))
 
 
 _KEY: Final = "godwit"

@@ -340,12 +340,12 @@ def is_target_replaced(
     return True
 
 
-_LONGEST_NAME: Final = 255
+LONGEST_NAME: Final = 255
 
 
 def short_directory_name(column: str, *, fold_case: bool) -> Rule:
     """Return a rule that rejects values whose directory name ``column=value`` would be too long."""
-    reason = f"would name a directory of more than {_LONGEST_NAME} bytes"
+    reason = f"would name a directory of more than {LONGEST_NAME} bytes"
     return Rule(reason, partial(_with_long_directory_name, column, fold_case))
 
 
@@ -355,14 +355,14 @@ def _with_long_directory_name(
     """Return a mask of values whose partition directory would have too long a name."""
     if not is_text(values.type):
         return None
-    room = (_LONGEST_NAME - len(column.encode()) - 1) // 3  # a character may become %XX
+    room = (LONGEST_NAME - len(column.encode()) - 1) // 3  # a character may become %XX
     long = pc.greater(pc.binary_length(values), room)
     if not pc.any(long).as_py():
         return long
     return pa.array(
         [
             bool(may_be)
-            and len(directory_name(column, value, fold_case=fold_case).encode()) > _LONGEST_NAME
+            and len(directory_name(column, value, fold_case=fold_case).encode()) > LONGEST_NAME
             for may_be, value in zip(long.to_pylist(), values.to_pylist(), strict=True)
         ],
         pa.bool_(),

@@ -1,0 +1,410 @@
+"""A Delta table as a target: what it asks of writers, compared with what the sink does.
+
+All of it is looked at before the first epoch, since an epoch that is committed has to be delivered.
+Others may change a table while a query runs, so all but the rehearsal is looked at again before
+each commit.
+
+**Features.**  The format grows by features, which a table names in its protocol, and which a writer
+must know.  The sink takes the features of `_FEATURES`.  Which of them the installed deltalake knows
+only deltalake can tell, and only when it commits: `rehearse` commits no rows to a table without
+rows that has the same protocol, columns and properties, in a temporary directory.
+
+**Partition values** are texts in the log ("Partition Value Serialization" in the protocol).
+deltalake writes decimals that are negative and not whole in a form that nobody can read, and reads
+binary values back as others: columns of these types are refused.  By the protocol an empty text is
+null; deltalake takes the name of the null directory for null as well: rows with these are rejected.
+"""
+
+from __future__ import annotations
+
+import decimal
+import json
+import os
+import re
+import tempfile
+import uuid
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote, urlsplit
+
+import deltalake
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, Schema
+
+from godwit.columns.types import is_text
+from godwit.sinks.parquet_files import LONGEST_NAME, NULL_PARTITION, PartitionedRows
+from godwit.sinks.row_checks import (
+    KNOWN_YEARS,
+    NO_NANOSECONDS,
+    ColumnCheck,
+    RowChecks,
+    Rule,
+    up_to_characters,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from godwit.plan.staging import RowCheck
+    from godwit.sinks.sink import SinkContext
+
+_FEATURES: Final = {
+    "appendOnly",
+    "changeDataFeed",
+    "checkConstraints",
+    "columnMapping",
+    "deletionVectors",
+    "generatedColumns",
+    "invariants",
+    "timestampNtz",
+    "v2Checkpoint",
+    "variantType",
+    "variantType-preview",
+}
+"""Features of tables that the sink writes to, if `find_problem` finds nothing else."""
+
+_LAST_WRITER_VERSION: Final = 7  # the one that names features
+_IDENTITY_VERSION: Final = 6  # the first and only version that implies ``identityColumns``
+
+_PLAIN_FEATURES: Final = {"appendOnly", "invariants", "timestampNtz", "checkConstraints"}
+"""Features that a table may ask of writers whose rows are data files that a commit adds."""
+
+_LAST_PLAIN_VERSION: Final = 3  # of those that name no features: later ones compute columns
+
+# Types of partition columns whose text the sink itself writes, and those that it leaves to
+# deltalake; decimals without a scale are right too.
+_PLAIN_PARTITIONS: Final = {"string", "byte", "short", "integer", "long", "date", "boolean"}
+_PARTITIONS: Final = {*_PLAIN_PARTITIONS, "float", "double", "timestamp", "timestamp_ntz"}
+
+_LENGTHS: Final = "__CHAR_VARCHAR_TYPE_STRING"  # Spark's types with a length, which Delta lacks
+_FORGETS: Final = "delta.setTransactionRetentionDuration"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Reason why a table cannot be written to, and what to do."""
+
+    what: str
+    remedy: str
+
+
+def check_path(path: str) -> Problem | None:
+    """Return why deltalake cannot write to a path or URI; ``None`` if it can."""
+    scheme, colon, rest = path.partition(":")
+    if scheme.lower() == "dbfs" and colon:
+        return Problem(
+            f"{scheme}: is a mount without atomic renames, on which two drivers could overwrite "
+            "each other's commits",
+            "Give the URI of the store behind it (s3://, abfss://, gs://).",
+        )
+    if scheme == "file" and not rest.startswith("/"):
+        return Problem(
+            "a URI with file: needs an absolute path",
+            "Give a path, or a URI such as file:///data/by_plane.",
+        )
+    is_uri = re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path)
+    local = unquote(urlsplit(path).path) if scheme == "file" else path
+    if (scheme == "file" or not is_uri) and re.search("%[0-9A-Fa-f]{2}", os.path.abspath(local)):  # noqa: PTH100 - no links
+        return Problem(
+            "the path has a % with two digits, which deltalake takes for another character",
+            "Use a path without it.",
+        )
+    return None
+
+
+def rehearse(table: DeltaTable, commit: Callable[[DeltaTable], None]) -> None:
+    """Commit nothing to a copy of a table without its rows; raises as deltalake would.
+
+    `commit`: commits an epoch without rows to a table.
+    """
+    protocol, metadata = table.protocol(), table.metadata()
+    of_copy: dict[str, Any] = {
+        "minReaderVersion": protocol.min_reader_version,
+        "minWriterVersion": protocol.min_writer_version,
+    }
+    if protocol.min_reader_version >= 3:
+        of_copy["readerFeatures"] = protocol.reader_features or []
+    if protocol.min_writer_version >= _LAST_WRITER_VERSION:
+        of_copy["writerFeatures"] = protocol.writer_features or []
+    columns = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": table.schema().to_json(),
+        "partitionColumns": metadata.partition_columns,
+        "configuration": metadata.configuration,
+        "createdTime": 0,
+    }
+    with tempfile.TemporaryDirectory(prefix="godwit-") as directory:
+        log = Path(directory, "_delta_log", f"{0:020}.json")
+        log.parent.mkdir()
+        log.write_text(f"{json.dumps({'protocol': of_copy})}\n{json.dumps({'metaData': columns})}")
+        commit(DeltaTable(directory))
+
+
+def find_problem(
+    table: DeltaTable, schema: pa.Schema, *, merges: bool, replaces: bool
+) -> Problem | None:
+    """Return why a table cannot take the rows; ``None`` if it can.
+
+    `schema`: the rows. `merges`: they are upserts. `replaces`: each epoch replaces all rows.
+    """
+    return next(_problems(table, schema, merges=merges, replaces=replaces), None)
+
+
+def _problems(
+    table: DeltaTable, schema: pa.Schema, *, merges: bool, replaces: bool
+) -> Iterator[Problem]:
+    """Yield each problem."""
+    fields = table.schema().fields
+    properties = table.metadata().configuration
+    if unknown := _unknown_features(table):
+        yield missing_features(", ".join(unknown))
+    if (merges or replaces) and properties.get("delta.appendOnly", "").lower() == "true":
+        yield Problem(
+            "rows are only ever appended to the table (delta.appendOnly), and "
+            + ("upserts" if merges else "complete results")
+            + " replace rows",
+            "Write to another table, or ALTER TABLE ... UNSET TBLPROPERTIES ('delta.appendOnly').",
+        )
+    if differences := _column_differences(table, schema, merges=merges):
+        yield Problem(
+            f"the table has other columns: {', '.join(differences)}",
+            "Use another path, or cast and rename the columns before the sink.",
+        )
+    if names := _constraints(table):
+        yield Problem(
+            f"the table has constraints ({', '.join(sorted(names))})",
+            "Drop them (ALTER TABLE ... DROP CONSTRAINT ...) and filter in a map before the "
+            "sink, or write to another table.",
+        )
+    if names := [f.name for f in fields if "delta.generationExpression" in f.metadata]:
+        yield Problem(
+            f"the table computes columns ({', '.join(names)}) by expressions, which deltalake "
+            "takes for another dialect of SQL and compares only when it commits",
+            "Compute the columns in a map before the sink, and write to a table in which they are "
+            "plain columns.",
+        )
+    if _FORGETS in properties:
+        yield Problem(
+            f"the table forgets the numbers of transactions after some time ({_FORGETS}), and an "
+            "epoch that is delivered twice is known by them",
+            f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_FORGETS}').",
+        )
+    if problem := names_problem(table.schema(), table.metadata().partition_columns, merges=merges):
+        yield problem
+    for field in fields:
+        text = str(field.metadata.get(_LENGTHS, ""))
+        if field.name in schema.names and text and _length_limit(text) is None:
+            yield Problem(
+                f"column {field.name!r} is of type {text}, whose lengths cannot be checked before "
+                "the commit",
+                "Write to a table with string in place of char and varchar.",
+            )
+
+
+def missing_features(names: str) -> Problem:
+    """Return the problem that a table asks its writers for features."""
+    return Problem(
+        f"the table asks its writers for what deltalake {deltalake.__version__} or this sink "
+        f"cannot do ({names})",
+        "If the table can do without, ALTER TABLE ... DROP FEATURE ...; or write to another table.",
+    )
+
+
+def _unknown_features(table: DeltaTable) -> list[str]:
+    """Return features that a table asks of its writers, and that the sink does not know."""
+    protocol = table.protocol()
+    version = protocol.min_writer_version
+    if version > _LAST_WRITER_VERSION:
+        return [f"writer version {version}"]
+    if version == _IDENTITY_VERSION:
+        return ["identityColumns (writer version 6)"]
+    named = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
+    return sorted(named - _FEATURES)
+
+
+def names_problem(schema: Schema, partition_by: Sequence[str], *, merges: bool) -> Problem | None:
+    """Return why a table cannot have columns, or be partitioned by them; ``None`` if it can.
+
+    `merges`: rows are upserts.
+    """
+    types = {field.name: _type_name(field.type) for field in schema.fields}
+    if merges and (names := [name for name in types if "`" in name]):
+        return Problem(
+            f"column {names[0]!r} has a backtick in its name, which deltalake's merge cannot read",
+            'Rename the column before the sink, or use mode="append".',
+        )
+    if len({name.lower() for name in types}) < len(types):
+        return Problem(
+            f"of the columns {', '.join(types)} some differ only by upper and lower case, in which "
+            "names of columns are alike",
+            "Rename columns before the sink.",
+        )
+    for name in partition_by:
+        dtype = types[name]
+        if not (dtype in _PARTITIONS or re.fullmatch(r"decimal\(\d+, ?0\)", dtype)):
+            return Problem(
+                f"column {name!r} of type {dtype} cannot partition the table, since deltalake "
+                "does not write and read back all values of that type",
+                "Partition by another column, or cast this one to string in a map before the sink.",
+            )
+        if name != name.strip() or re.search("[\\x00-\\x1f\\x7f:]", name):
+            return Problem(
+                f"column {name!r} cannot partition the table, since deltalake cannot use its name "
+                "in paths (a colon, a control character, or white space at an end)",
+                "Rename the column before the sink, or partition by another.",
+            )
+    return None
+
+
+def _column_differences(table: DeltaTable, schema: pa.Schema, *, merges: bool) -> list[str]:
+    """Return the columns in which a table differs from the rows, one text each.
+
+    `merges`: rows are merged, which leaves further columns unchanged, or null in new rows.
+    """
+    fields = {field.name: field for field in table.schema().fields}
+    existing = {name: field.type for name, field in fields.items()}
+    expected = {field.name: field.type for field in Schema.from_arrow(schema).fields}
+    return [
+        f"{name} ({_type_name(expected.get(name))} in the rows, {_type_name(existing.get(name))} "
+        f"in the table)"
+        for name in sorted(existing.keys() | expected.keys())
+        if existing.get(name) != expected.get(name)
+        and not (merges and name not in expected and fields[name].nullable)
+    ]
+
+
+def _constraints(table: DeltaTable) -> list[str]:
+    """Return the names of a table's constraints."""
+    names = [
+        name.removeprefix("delta.constraints.")
+        for name in table.metadata().configuration
+        if name.startswith("delta.constraints.")
+    ]
+    return [*names, *(f.name for f in table.schema().fields if "delta.invariants" in f.metadata)]
+
+
+def takes_plain_files(table: DeltaTable) -> bool:
+    """Return whether the table allows Parquet files to be added without further metadata."""
+    protocol = table.protocol()
+    if protocol.min_writer_version > _LAST_PLAIN_VERSION and not protocol.writer_features:
+        return False
+    features = set(protocol.writer_features or ())
+    partition_by = table.metadata().partition_columns
+    types = [_type_name(f.type) for f in table.schema().fields if f.name in partition_by]
+    return features <= _PLAIN_FEATURES and _PLAIN_PARTITIONS.issuperset(types)
+
+
+def as_delta_stores(dtype: pa.DataType) -> pa.DataType:
+    """Return the narrowest type of Delta Lake (it has no unsigned ones) that holds `dtype`."""
+    return {
+        pa.uint8(): pa.int16(),
+        pa.uint16(): pa.int32(),
+        pa.uint32(): pa.int64(),
+        pa.uint64(): pa.decimal128(20, 0),
+        pa.float16(): pa.float32(),
+    }.get(dtype, dtype)
+
+
+def _type_name(dtype: object) -> str:
+    """Return the name of a Delta type for messages; ``absent`` for ``None``."""
+    if dtype is None:
+        return "absent"
+    return str(getattr(dtype, "type", dtype))
+
+
+# --- rows ---------------------------------------------------------------------------------
+
+
+def row_check(table: DeltaTable, context: SinkContext, max_partitions: int) -> RowCheck:
+    """Return the check for rows that the table's columns or partitions cannot hold.
+
+    `max_partitions`: the most partitions that one lane may write in an epoch.
+    """
+    partition_by = tuple(table.metadata().partition_columns)
+    fields = {field.name: field for field in table.schema().fields}
+    columns = []
+    for name in context.schema.names:
+        rules: tuple[Rule, ...] = (KNOWN_YEARS, NO_NANOSECONDS)
+        field = fields[name]
+        limit = _length_limit(str(field.metadata.get(_LENGTHS, "")))
+        if limit is not None:
+            rules = (*rules, up_to_characters(limit))
+        if name in partition_by:
+            stored = str(field.metadata.get("delta.columnMapping.physicalName", ""))
+            rules = (*rules, NOT_NULL_TO_READERS, _short_directory(max(name, stored, key=len)))
+        columns.append(ColumnCheck(name, rules, nullable=field.nullable))
+    checks = RowChecks(tuple(columns))
+    if not partition_by:
+        return checks
+    return PartitionedRows(
+        sink=context.name,
+        checks=checks,
+        partition_by=partition_by,
+        max_partitions=max_partitions,
+    )
+
+
+def _length_limit(text: str) -> int | None:
+    """Return the length in the name of a type, as in ``varchar(3)``; ``None`` if it has none.
+
+    Also ``None`` for nested types of which only some texts have it.
+    """
+    limits = set(re.findall(r"char\((\d+)\)", text))
+    return int(limits.pop()) if len(limits) == 1 and "string" not in text else None
+
+
+def _taken_for_null(values: pa.Array) -> pa.BooleanArray | None:
+    """Return a mask of texts that readers take for null as partition; ``None`` for other types."""
+    if not is_text(values.type):
+        return None
+    return pc.is_in(values, value_set=pa.array(["", NULL_PARTITION], values.type))
+
+
+NOT_NULL_TO_READERS: Final = Rule(
+    f"is a text that stands for null in a partition column (empty, or {NULL_PARTITION})",
+    _taken_for_null,
+)
+
+
+def _short_directory(column: str) -> Rule:
+    """Return the rule that the directory ``column=value`` of a partition has a short name."""
+    reason = f"would name a directory of more than {LONGEST_NAME} bytes"
+    return Rule(reason, partial(_with_long_directory, column))
+
+
+def _with_long_directory(column: str, values: pa.Array) -> pa.BooleanArray | None:
+    """Return a mask of values whose directory deltalake would give too long a name."""
+    room = LONGEST_NAME - len(column.encode()) - 1
+    if is_text(values.type):
+        may_be = pc.greater(pc.binary_length(values), room // 3)  # a byte may become %XX
+    elif pa.types.is_float64(values.type):
+        sizes = pc.abs(values)
+        may_be = pc.or_(pc.greater(sizes, 1e100), pc.less(sizes, 1e-100))
+    else:
+        return None
+    if not pc.any(may_be).as_py():
+        return may_be
+    return pa.array(
+        [
+            bool(maybe) and len(_in_path(value)) > room
+            for maybe, value in zip(may_be.to_pylist(), values.to_pylist(), strict=True)
+        ],
+        pa.bool_(),
+    )
+
+
+def _in_path(value: str | float) -> str:
+    """Return a partition value as deltalake writes it in paths: floats without an exponent.
+
+    Examples
+    --------
+    >>> _in_path("a b"), _in_path(-1.5e-7)
+    ('a%20b', '-0.00000015')
+    """
+    if isinstance(value, str):
+        return quote(value, safe="")
+    return f"{decimal.Decimal(repr(value)):f}"
