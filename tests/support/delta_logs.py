@@ -7,7 +7,6 @@ import json
 import struct
 import uuid
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
 Field = dict[str, Any]
 _Z85: Final = (
@@ -138,8 +138,8 @@ def read_by_log(path: Path, schema: pa.Schema) -> list[dict[str, Any]]:
             name: partition_value(text, schema.field(name).type)
             for name, text in file["partitionValues"].items()
         }
-        for row in pq.ParquetFile(path / unquote(file["path"])).read().to_pylist():
-            rows.append({name: {**row, **partition}.get(name) for name in schema.names})
+        stored = pq.ParquetFile(path / unquote(file["path"])).read().to_pylist()
+        rows += [{name: {**row, **partition}.get(name) for name in schema.names} for row in stored]
     return rows
 
 

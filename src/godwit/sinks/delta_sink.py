@@ -47,10 +47,12 @@ from godwit.sinks.carried_files import rows_of_file
 from godwit.sinks.commit_retries import CommitRetries
 from godwit.sinks.delta_table import (
     as_delta_stores,
+    check_library,
+    check_names,
     check_path,
     find_problem,
     missing_features,
-    names_problem,
+    partition_problem,
     rehearse,
     row_check,
     takes_plain_files,
@@ -101,6 +103,8 @@ def error_text(error: Exception) -> str:
     'Generic error: no such bucket'
     """
     lines = re.sub(r"\x1b\[[0-9;]*m|\u21b3", "", str(error)).splitlines()
+    if scheme := re.search("Unknown scheme: ([^ .]+)", str(error)):
+        return f"deltalake has no store for '{scheme[1]}:'"
     text = ": ".join(line.strip() for line in lines if line.strip()).rstrip(".")
     return text or type(error).__name__
 
@@ -199,17 +203,21 @@ class DeltaSink(TargetSink):
         self._merge_keys = self._checked_keys(self._mode, self._keys)
         require_columns(context, self._partition_by, "partition_by")
         self._schema = with_plain_types(storable_schema(context.schema), as_delta_stores)
-        self._raise_problem(check_path(self._path))
         merges = bool(self._merge_keys) and not context.complete
+        self._raise_problem(
+            check_library()
+            or check_path(self._path)
+            or check_names(self._schema.names, merges=merges)
+        )
         with self._translating_errors(
             f"cannot open {self._shown_path}",
-            "Check the path, the credentials and the types of the columns; a table with features "
-            "that deltalake cannot read needs another path.",
+            "Check the path, the credentials and the types of the columns; for a table with "
+            "features that deltalake cannot read, use another path.",
         ):
             self._is_new = not DeltaTable.is_deltatable(self._path, self._storage_options)
             if self._is_new:
                 columns = Schema.from_arrow(self._schema)
-                self._raise_problem(names_problem(columns, self._partition_by, merges=merges))
+                self._raise_problem(partition_problem(columns, self._partition_by))
                 DeltaTable.create(
                     self._path,
                     schema=self._schema,
@@ -240,10 +248,9 @@ class DeltaSink(TargetSink):
         self._generation = ""
 
         def commit(copy: DeltaTable) -> None:
-            """Commit an epoch without rows, also as the merge that it may be."""
-            for complete in {self._context.complete, not self._merge_keys}:
-                no_rows = pa.RecordBatchReader.from_batches(self._schema, [])
-                self._commit_rows(copy, no_rows, nothing, complete=complete)
+            """Commit an epoch without rows."""
+            no_rows = pa.RecordBatchReader.from_batches(self._schema, [])
+            self._commit_rows(copy, no_rows, nothing, complete=self._context.complete)
 
         try:
             rehearse(self._table, commit)

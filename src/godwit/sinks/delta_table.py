@@ -79,6 +79,8 @@ _LAST_PLAIN_VERSION: Final = 3  # of those that name no features: later ones com
 _PLAIN_PARTITIONS: Final = {"string", "byte", "short", "integer", "long", "date", "boolean"}
 _PARTITIONS: Final = {*_PLAIN_PARTITIONS, "float", "double", "timestamp", "timestamp_ntz"}
 
+_FIRST_VERSION: Final = 1, 6  # of deltalake
+
 _LENGTHS: Final = "__CHAR_VARCHAR_TYPE_STRING"  # Spark's types with a length, which Delta lacks
 _FORGETS: Final = "delta.setTransactionRetentionDuration"
 
@@ -89,6 +91,17 @@ class Problem:
 
     what: str
     remedy: str
+
+
+def check_library(version: str = deltalake.__version__) -> Problem | None:
+    """Return why the installed deltalake cannot be used; ``None`` if it can."""
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers >= _FIRST_VERSION:
+        return None
+    return Problem(
+        f"deltalake {version} is too old: it adds data files twice, or replaces no rows",
+        "Install a newer one: pip install 'deltalake>={}.{}'.".format(*_FIRST_VERSION),
+    )
 
 
 def check_path(path: str) -> Problem | None:
@@ -193,7 +206,9 @@ def _problems(
             "epoch that is delivered twice is known by them",
             f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_FORGETS}').",
         )
-    if problem := names_problem(table.schema(), table.metadata().partition_columns, merges=merges):
+    if problem := check_names([field.name for field in fields], merges=merges):
+        yield problem
+    if problem := partition_problem(table.schema(), table.metadata().partition_columns):
         yield problem
     for field in fields:
         text = str(field.metadata.get(_LENGTHS, ""))
@@ -226,23 +241,26 @@ def _unknown_features(table: DeltaTable) -> list[str]:
     return sorted(named - _FEATURES)
 
 
-def names_problem(schema: Schema, partition_by: Sequence[str], *, merges: bool) -> Problem | None:
-    """Return why a table cannot have columns, or be partitioned by them; ``None`` if it can.
-
-    `merges`: rows are upserts.
-    """
-    types = {field.name: _type_name(field.type) for field in schema.fields}
-    if merges and (names := [name for name in types if "`" in name]):
+def check_names(names: Sequence[str], *, merges: bool) -> Problem | None:
+    """Return why a table cannot have columns of these names; `merges`: rows are upserts."""
+    quoted = [name for name in names if "`" in name]
+    if merges and quoted:
         return Problem(
-            f"column {names[0]!r} has a backtick in its name, which deltalake's merge cannot read",
+            f"column {quoted[0]!r} has a backtick in its name, which deltalake's merge cannot read",
             'Rename the column before the sink, or use mode="append".',
         )
-    if len({name.lower() for name in types}) < len(types):
+    if len({name.lower() for name in names}) < len(names):
         return Problem(
-            f"of the columns {', '.join(types)} some differ only by upper and lower case, in which "
-            "names of columns are alike",
+            f"of the columns {', '.join(names)} some differ only by upper and lower case, which is "
+            "no difference in Delta tables",
             "Rename columns before the sink.",
         )
+    return None
+
+
+def partition_problem(schema: Schema, partition_by: Sequence[str]) -> Problem | None:
+    """Return why a table cannot be partitioned by columns; ``None`` if it can."""
+    types = {field.name: _type_name(field.type) for field in schema.fields}
     for name in partition_by:
         dtype = types[name]
         if not (dtype in _PARTITIONS or re.fullmatch(r"decimal\(\d+, ?0\)", dtype)):
