@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import posixpath
+import re
 import sys
+from inspect import getdoc, isclass, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
+from sphinx import addnodes
+from sphinx.transforms import SphinxTransform
 from sphinx.util.docutils import SphinxDirective
 
 import godwit
@@ -55,6 +59,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"Godwit {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(ROOT / "docs/_static/scorer.js")
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {
@@ -129,8 +134,63 @@ def _linked(text: str, outside: Any) -> str:
     return "](".join(parts)
 
 
+def hide_constructor(*event: Any) -> tuple[str, str] | None:
+    """Show no constructor whose parameters the docstring does not describe: Godwit calls it."""
+    _, kind, _, documented, _, shown, _ = event
+    if kind not in {"class", "exception"} or not shown or not isclass(documented):
+        return None
+    parameters = {name for name in signature(documented).parameters if not name.startswith("_")}
+    entries = re.findall(r"^(\S.*)\n    ", getdoc(documented) or "", re.MULTILINE)
+    described = {name.strip(" *") for entry in entries for name in entry.split(" : ")[0].split(",")}
+    return None if parameters <= described else ("", "")
+
+
+class TermsInIndex(SphinxTransform):
+    """Let a search for a term of the glossary find where a guide or the glossary explains it.
+
+    A guide explains the term that it sets in italics.
+    """
+
+    default_priority = 800  # before Sphinx collects the index
+
+    def apply(self, **_: object) -> None:
+        """Add index entries in front of the paragraphs that explain terms."""
+        page = self.env.docname
+        if page == "glossary":
+            explained = [
+                (term, strong)
+                for strong in self.document.findall(nodes.strong)
+                for term in strong.astext().split(", ")
+            ]
+        elif page.startswith("guide/"):
+            terms = glossary_terms()
+            italic = self.document.findall(nodes.emphasis)
+            explained = [(node.astext(), node) for node in italic if node.astext() in terms]
+        else:
+            return
+        for term, node in explained:
+            section = next(up for up in ancestors(node) if isinstance(up, nodes.section))
+            entry = ("single", term, section["ids"][0], "main", None)
+            section.insert(1, addnodes.index(entries=[entry]))
+
+
+def ancestors(node: nodes.Node) -> Iterator[nodes.Node]:
+    """Yield what contains a node, from the inside."""
+    while node.parent is not None:
+        node = node.parent
+        yield node
+
+
+def glossary_terms() -> set[str]:
+    """Return the words that the glossary explains."""
+    rows = re.findall(r"^\| (\*\*.*?) \|", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    return {term for row in rows for term in re.findall(r"\*\*(.+?)\*\*", row)}
+
+
 def setup(app: Sphinx) -> None:
     """Register what is above."""
     sys.path.insert(0, str(ROOT))
     app.add_directive("godwit-commands", CommandLine)
+    app.add_transform(TermsInIndex)
+    app.connect("autodoc-process-signature", hide_constructor)
     app.connect("source-read", lead_outside)

@@ -87,9 +87,8 @@ class Query:
     Examples
     --------
     >>> query = flow.start(checkpoint="ck/")  # doctest: +SKIP
-    >>> query.awaitTermination(timeout=60)  # doctest: +SKIP
-    >>> [name for name in dir(gw.Query) if name in ("drain", "migrate", "stop")]
-    ['drain', 'migrate', 'stop']
+    >>> query.processAllAvailable()  # doctest: +SKIP
+    >>> query.stop()  # doctest: +SKIP
     """
 
     def __init__(
