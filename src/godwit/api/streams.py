@@ -618,7 +618,7 @@ class KeyedStream:
             A class of the same kinds, such as ``Order``: the function gets its instances as rows
             (``godwit.KeyRows[Order]``). Its fields must be columns of the stream, and may include
             key columns; other columns are not sent to the function. By default rows are named
-            tuples of all columns except the key columns.
+            tuples of all columns, those of the key last.
         name
             The operator's name, under which its state is stored. By default made of the source, the
             function and the key, such as ``orders_clear_market_by_symbol``.

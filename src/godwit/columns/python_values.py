@@ -14,10 +14,11 @@ from __future__ import annotations
 import collections
 import datetime as dt
 import functools
+import itertools
 import operator
 import re
 import zoneinfo
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -143,7 +144,8 @@ class KeyRows(Generic[R]):
     """The rows of one key in one epoch, or in one window, in order of arrival.
 
     Godwit makes it: functions of ``process`` get it. ``len(rows)`` is the number of rows. Iterating
-    yields a named tuple per row, or an instance of the class that ``process(..., row=...)`` names.
+    yields a named tuple per row, which has the key columns last, or an instance of the class that
+    ``process(..., row=...)`` names.
     `column` returns the values of one column as a list, which is faster for a function that needs
     few columns.
 
@@ -241,26 +243,56 @@ class KeyRows(Generic[R]):
         self._dropped = True
 
 
+class KeysOfRows(NamedTuple):
+    """Key columns of rows that are ordered by key: a value for all rows of a key."""
+
+    names: list[str]
+    values: Sequence[tuple[Any, ...]]  # of each key
+    bounds: Sequence[int]  # key i has the rows from ``bounds[i]`` to ``bounds[i + 1]``
+
+    def column(self, name: str) -> list[Any]:
+        """Return the values of a key column, one for each row."""
+        place, bounds = self.names.index(name), self.bounds
+        counts = map(operator.sub, itertools.islice(bounds, 1, None), bounds)
+        of_keys = map(operator.itemgetter(place), self.values)
+        return list(itertools.chain.from_iterable(map(itertools.repeat, of_keys, counts)))
+
+
 class Columns(dict[str, list[Any]]):
-    """Columns of an epoch's rows as Python lists, ordered by key; converted on first use."""
+    """Columns of an epoch's rows as Python lists, ordered by key; converted on first use.
+
+    Those of the key come last, unless the rows are of a class.
+    """
 
     def __init__(
-        self, rows: pa.RecordBatch, inputs: pa.Schema, order: Any, of: RowMaker | None = None
+        self,
+        rows: pa.RecordBatch,
+        inputs: pa.Schema,
+        order: Any,
+        keys: KeysOfRows,
+        of: RowMaker | None = None,
     ) -> None:
         super().__init__()
         self._rows = rows
         self._order = order
+        self._keys = keys
         self._of = of
         self._arrays: dict[str, pa.Array] = {}
         if of is None:
-            self.names = inputs.names
+            self.names = [*inputs.names, *keys.names]
             self.row = row_type(tuple(self.names))
         else:
             self.names = of.names
             self.row = of.make
 
+    @property
+    def sent(self) -> list[str]:
+        """Names of the columns that the rows themselves have, so that they have arrays."""
+        names: list[str] = self._rows.schema.names
+        return names
+
     def array(self, name: str) -> pa.Array:
-        """Return a column as an Arrow array, ordered by key."""
+        """Return a column of the rows themselves as an Arrow array, ordered by key."""
         array = self._arrays.get(name)
         if array is None:
             array = self._arrays[name] = self._rows.column(name).take(pa.array(self._order))
@@ -276,10 +308,12 @@ class Columns(dict[str, list[Any]]):
         if name not in self.names:
             msg = f"There is no column {name!r}; the columns are {', '.join(self.names)}"
             raise KeyError(msg)
-        column = self._rows.column(name).take(pa.array(self._order))
-        self[name] = values = (
-            python_values(column) if self._of is None else self._of.values(name, column)
-        )
+        if self._of is None and name in self._keys.names:
+            values = self._keys.column(name)
+        else:
+            column = self._rows.column(name).take(pa.array(self._order))
+            values = python_values(column) if self._of is None else self._of.values(name, column)
+        self[name] = values
         return values
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.columns.arrays import boundaries_of
-from godwit.columns.python_values import Columns, KeyRows, R
+from godwit.columns.python_values import Columns, KeyRows, KeysOfRows, R
 from godwit.model.errors import UserFunctionError
 from godwit.model.frames import function_failed
 from godwit.operators.windows.event_time import LAST
@@ -179,12 +179,17 @@ def columns_of_rows(
     `groups`: the key of each row; `keys`: the keys as Python values.
     """
     of = operator.row_class
+    of_keys = KeysOfRows(operator.user_keys.names, keys, groups.starts.tolist())
     if of is None:
-        return Columns(rows.values, operator.inputs, groups.order)
+        return Columns(rows.values, operator.inputs, groups.order, of_keys)
     names = rows.values.schema.names
     columns = [(rows.values if name in names else rows.keys).column(name) for name in of.names]
     read = Columns(
-        pa.RecordBatch.from_arrays(columns, names=of.names), operator.inputs, groups.order, of
+        pa.RecordBatch.from_arrays(columns, names=of.names),
+        operator.inputs,
+        groups.order,
+        of_keys,
+        of,
     )
     try:
         for name, column in zip(of.names, columns, strict=True):

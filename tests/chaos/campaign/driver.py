@@ -64,12 +64,10 @@ def build(spark: SparkSession, directory: Path, history: History, generation: in
 
     def insist(key: tuple[int], rows: Any, due: dict[int, int]) -> Iterable[tuple[int, int]]:
         for row in rows:
-            # A function sees the key columns in `key` alone.
-            k = getattr(row, "k", key[0])
-            if row.number != due.get(k, row.number):
-                msg = f"number {row.number} of {k} came where {due[k]} was due"
+            if row.number != due.get(row.k, row.number):
+                msg = f"number {row.number} of {row.k} came where {due[row.k]} was due"
                 raise ValueError(msg)
-            due[k] = row.number + 1
+            due[row.k] = row.number + 1
             yield key[0], row.v
 
     flow = gw.Flow("campaign", num_key_groups=history.num_key_groups)

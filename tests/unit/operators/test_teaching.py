@@ -217,5 +217,5 @@ def test_columns_whose_names_python_cannot_write_are_attributes_of_rows_too() ->
     run(lambda _k, rows, _s: seen.extend(rows))
     (row,) = seen
     assert (row.v, row._id, row._1, getattr(row, "class")) == (1, "x", "x", 7)
-    assert row._asdict() == {"v": 1, "_id": "x", "class": 7}
-    assert tuple(row) == (1, "x", 7)
+    assert row._asdict() == {"v": 1, "_id": "x", "class": 7, "k": "ABC"}
+    assert tuple(row) == (1, "x", 7, "ABC")

@@ -300,7 +300,7 @@ class MapCells(Cells):
         rows, starts = self.lane.rows, self.lane.starts
         found = []
         for part, field_ in zip(parts, self.stored.items, strict=True):
-            for name in rows.names if starts[key_number] < starts[key_number + 1] else ():
+            for name in rows.sent if starts[key_number] < starts[key_number + 1] else ():
                 values = (
                     rows.array(name).type,
                     rows[name][starts[key_number] : starts[key_number + 1]],

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
-from godwit.columns.python_values import UTC, Columns, KeyRows, rows_as_tuples
+from godwit.columns.python_values import UTC, Columns, KeyRows, KeysOfRows, rows_as_tuples
 from godwit.model.frames import function_failed
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.aggregates import kept_rows
@@ -85,10 +85,10 @@ def call_for_windows(
     """
     of_key = rows_as_tuples(keys)
     windows = rows_as_tuples(pa.RecordBatch.from_arrays([starts, ends], names=["start", "end"]))
-    columns = Columns(rows, rows.schema, order)
+    edges = bounds.tolist()
+    columns = Columns(rows, rows.schema, order, KeysOfRows(keys.schema.names, of_key, edges))
     emitted: list[Any] = []
     counts: list[int] = []
-    edges = bounds.tolist()
     for i, (key, window) in enumerate(zip(of_key, windows, strict=True)):
         of_window = KeyRows(columns, edges[i], edges[i + 1])
         try:
