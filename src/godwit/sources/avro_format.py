@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from struct import error as StructError  # noqa: N812  an exception
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -37,7 +37,8 @@ from godwit.sources.schema_registry import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_FRAME = 5  # bytes before a message's payload
+_FRAME: Final = 5  # bytes before a message's payload
+_PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 class AvroMessages(MessageFormat):
@@ -130,7 +131,10 @@ class AvroMessages(MessageFormat):
         begin = b"" if self._registry is None else frame_header(self._registered_id())
         try:
             write = _compiled_writer(self._text, tuple(rows.schema.names))
-            columns = [python_values(column) for column in rows.columns]
+            columns = [
+                _values(column, self._schema.field(name).type)
+                for name, column in zip(rows.schema.names, rows.columns, strict=True)
+            ]
             written: list[Value] = []
             for row in zip(*columns, strict=True) if columns else [()] * rows.num_rows:
                 out = bytearray(begin)
@@ -163,6 +167,19 @@ class AvroMessages(MessageFormat):
                 remedy="Add it: registry={7: schema}.",
             )
         return max(same)
+
+
+def _values(column: pa.Array, dtype: pa.DataType) -> list[Any]:
+    """Return a column's values to write; times as numbers in the units of `dtype`."""
+    kinds = (pa.types.is_timestamp, pa.types.is_time, pa.types.is_date)
+    if not any(all(map(kind, (column.type, dtype))) for kind in kinds):
+        return python_values(column)
+    if pa.types.is_date(dtype):
+        return list(column.cast(dtype).cast(pa.int32()).to_pylist())
+    width = pa.int32() if pa.types.is_time32(column.type) else pa.int64()
+    numbers = column.cast(width).to_pylist()
+    times, per = _PER_SECOND[dtype.unit], _PER_SECOND[column.type.unit]
+    return [None if number is None else number * times // per for number in numbers]
 
 
 def _to_array(column: Sequence[Any], field: pa.Field) -> pa.Array:

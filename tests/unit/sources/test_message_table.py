@@ -425,17 +425,78 @@ def test_avro_names_are_full_names() -> None:
     assert repr(gw.formats.avro(schema)) == "gw.formats.avro('x.R')"
 
 
-def test_avro_times_of_any_year_are_read() -> None:
-    schema = record(
-        field("a", logical("long", "timestamp-millis")), field("d", logical("int", "date"))
-    )
+def test_avro_times_of_any_year_are_read_and_written() -> None:
+    of = logical("long", "timestamp-millis")
+    days = {"type": "array", "items": logical("int", "date")}
+    schema = record(field("a", of), field("d", logical("int", "date")), field("l", days))
     avro = gw.formats.avro(schema)
-    message = oracle.encode(schema, {"a": 2 * 253402300800000, "d": 2**31 - 1})
-    decoded = avro.decode([message], ["a", "d"])
+    message = oracle.encode(schema, {"a": 2 * 253402300800000, "d": 2**31 - 1, "l": []})
+    decoded = avro.decode([message], avro.schema.names)
     assert decoded.rows["a"].cast(pa.int64()).to_pylist() == [2 * 253402300800000]
     assert decoded.rows["d"].cast(pa.int32()).to_pylist() == [2**31 - 1]
+    assert avro.encode(decoded.rows) == [message]
+    within = avro.decode([oracle.encode(schema, {"a": 0, "d": 0, "l": [2**30]})], ["a", "d", "l"])
+    assert within.bad == ()
+    with pytest.raises(UnwritableError):  # Python has no such date
+        avro.encode(within.rows)
+
+
+def test_avro_times_are_written_in_the_units_of_the_schema() -> None:
+    fields = [
+        field("ms", ["null", logical("long", "timestamp-millis")]),
+        field("us", logical("long", "timestamp-micros")),
+        field("t", logical("int", "time-millis")),
+        field("l", {"type": "array", "items": logical("long", "timestamp-millis")}),
+    ]
+    avro = gw.formats.avro(record(*fields))
+    before = NOON.replace(year=1960)  # the millisecond that it is in, also before 1970
+    for unit, zone in (("us", "UTC"), ("us", None), ("us", "Asia/Tokyo"), ("ns", "UTC")):
+        dtype = pa.timestamp(unit, zone)
+        utc = [v if zone else v.replace(tzinfo=None) for v in (NOON, before)]
+        columns = {
+            "ms": pa.array([*utc, None], dtype),
+            "us": pa.array([*utc, utc[0]], dtype),
+            "t": pa.array([dt.time(1, 2, 3, 4999)] * 3, pa.time64("ns")),
+            "l": pa.array([utc, [], []], pa.list_(dtype)),
+        }
+        written = avro.encode(pa.RecordBatch.from_pydict(columns))
+        rows = avro.decode(written, avro.schema.names).rows.to_pydict()
+        cut = [v.replace(microsecond=123000) for v in (NOON, before)]
+        assert rows == {
+            "ms": [*cut, None],
+            "us": [NOON, before, NOON],
+            "t": [dt.time(1, 2, 3, 4000)] * 3,
+            "l": [cut, [], []],
+        }
+
+
+@pytest.mark.parametrize(
+    ("of", "column"),
+    [
+        ("int", pa.array([2**31])),
+        ("int", pa.array([None], pa.int32())),
+        ("boolean", pa.array([1])),
+        ("string", pa.array([b"x"])),
+        ("bytes", pa.array(["x"])),
+        ("double", pa.array(["x"])),
+        (fixed(3), pa.array([b"xx"])),
+        (enum("A"), pa.array(["B"])),
+        (decimal("bytes", 3, 1), pa.array([Decimal("1.25")])),
+        (decimal("bytes", 3, 1), pa.array([Decimal("100.0")])),
+        (decimal(fixed(1), 2, 1), pa.array([1.5])),
+        (logical("string", "uuid"), pa.array(["x"])),
+        (logical(fixed(16), "uuid"), pa.array(["x"])),
+        (logical("int", "time-millis"), pa.array([dt.timedelta(1)])),
+        ({"type": "array", "items": "int"}, pa.array([[None]], pa.list_(pa.int32()))),
+        ({"type": "array", "items": "int"}, pa.array([None], pa.list_(pa.int32()))),
+        (ONE, pa.array([{"y": 1}])),
+        (ONE, pa.array([None], pa.struct([("x", pa.int32())]))),
+    ],
+)
+def test_values_that_an_avro_type_does_not_have_are_unwritable(of: Any, column: pa.Array) -> None:
+    avro = gw.formats.avro(record(field("a", of)))
     with pytest.raises(UnwritableError):
-        avro.encode(decoded.rows)
+        avro.encode(pa.RecordBatch.from_arrays([column], ["a"]))
 
 
 WIDE = record(
