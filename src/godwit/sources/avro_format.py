@@ -25,6 +25,7 @@ from godwit.sources.message_formats import (
     Value,
     check_fields,
     python_values,
+    to_array,
 )
 from godwit.sources.schema_registry import (
     frame_header,
@@ -106,7 +107,8 @@ class AvroMessages(MessageFormat):
             rows.append(row)
         columns = zip(*rows, strict=True) if rows else [()] * len(names)
         return [
-            _to_array(column, field) for field, column in zip(schema, columns, strict=bool(names))
+            to_array(column, field.name, field.type)
+            for field, column in zip(schema, columns, strict=True)
         ]
 
     def _reader(self, value: bytes, names: tuple[str, ...]) -> Read:
@@ -180,14 +182,6 @@ def _values(column: pa.Array, dtype: pa.DataType) -> list[Any]:
     numbers = column.cast(width).to_pylist()
     times, per = _PER_SECOND[dtype.unit], _PER_SECOND[column.type.unit]
     return [None if number is None else number * times // per for number in numbers]
-
-
-def _to_array(column: Sequence[Any], field: pa.Field) -> pa.Array:
-    """Return a column's values as an array; raise with the column's name if one does not fit."""
-    try:
-        return pa.array(column, field.type)
-    except (ArithmeticError, TypeError, ValueError) as error:
-        raise AvroError(f"field {field.name!r}: {error}") from None
 
 
 def _schema_text(schema: object) -> str:

@@ -204,7 +204,7 @@ class JsonMessages(MessageFormat):
             cells = list(map(attrgetter(f"f{position}"), rows))
             if has_leaf(dtype, is_exact):
                 cells = exact_numbers(cells, field)
-            column = pa.array(cells, dtype)
+            column = to_array(cells, field.name, dtype)
             columns.append(column if dtype.equals(field.type) else from_json(column, field))
         return columns
 
@@ -342,6 +342,17 @@ def _json_type(field: pa.Field, integer: type = int) -> Any:
         f"Column {field.name!r} of type {dtype} has no form in JSON.",
         remedy="Cast it in a map, or use another format.",
     )
+
+
+def to_array(values: Sequence[Any], name: str, dtype: pa.DataType) -> pa.Array:
+    """Return a column's values as an array; raise with its name if one does not fit the type."""
+    try:
+        return pa.array(values, dtype)
+    except MemoryError:
+        raise
+    except (pa.ArrowException, ArithmeticError, TypeError, ValueError) as error:
+        msg = f"field {name!r}: {error}"
+        raise ValueError(msg) from None
 
 
 def python_values(column: pa.Array) -> list[Any]:

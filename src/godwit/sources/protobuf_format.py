@@ -22,6 +22,7 @@ from godwit.sources.message_formats import (
     Value,
     check_fields,
     python_values,
+    to_array,
 )
 from godwit.sources.schema_registry import frame_header, parse_frame
 
@@ -95,8 +96,9 @@ class ProtobufMessages(MessageFormat):
             messages.append(read(_strip_indexes(value, place) if self._framed else value))
         fields = _message_descriptor(self._files, self._name).fields_by_name
         return [
-            pa.array(
+            to_array(
                 [None if m is None else _field_to_python(m, fields[f.name]) for m in messages],
+                f.name,
                 f.type,
             )
             for f in schema
@@ -109,17 +111,17 @@ class ProtobufMessages(MessageFormat):
         if self._framed:
             place = _message_indexes(_message_descriptor(self._files, self._name))
             begin = frame_header(self._schema_id or 0) + _encode_indexes(place)
-        columns = [
-            (name, python_values(column))
-            for name, column in zip(rows.schema.names, rows.columns, strict=True)
-        ]
         written: list[Value] = []
-        for row in range(rows.num_rows):
-            try:
+        try:
+            columns = [
+                (name, python_values(column))
+                for name, column in zip(rows.schema.names, rows.columns, strict=True)
+            ]
+            for row in range(rows.num_rows):
                 given = {name: values[row] for name, values in columns if values[row] is not None}
                 written.append(begin + make(**given).SerializeToString())
-            except (EncodeError, ArithmeticError, AttributeError, TypeError, ValueError) as error:
-                raise UnwritableError(f"{type(error).__name__}: {error}") from error
+        except (EncodeError, ArithmeticError, AttributeError, TypeError, ValueError) as error:
+            raise UnwritableError(f"{type(error).__name__}: {error}") from error
         return written
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
