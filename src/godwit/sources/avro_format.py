@@ -28,6 +28,7 @@ from godwit.sources.message_formats import (
     to_array,
 )
 from godwit.sources.schema_registry import (
+    check_url,
     frame_header,
     parse_frame,
     registered_id,
@@ -59,11 +60,7 @@ class AvroMessages(MessageFormat):
                 remedy='Give {"type": "record", "name": ..., "fields": [...]}.',
             )
         if isinstance(registry, str):
-            if not registry.startswith(("http://", "https://")):
-                raise InvalidFlowError(
-                    "The Avro format was given a registry that is no URL.",
-                    remedy='Give "https://host:port", or a mapping of ids to schemas.',
-                )
+            check_url(registry)
             Secrets.of_uri(registry)  # so that no error, event or log shows them
         self._registry: str | dict[int, str] | None = (
             {int(i): _schema_text(s) for i, s in registry.items()}

@@ -101,13 +101,23 @@ class AvroField:
 
 
 def parse_schema(text: str) -> AvroType:
-    """Parse a schema's JSON text; raise `AvroError`, with the field's path, if it is not valid."""
+    """Parse a schema's JSON text; raise `AvroError`, with the field's path, if it is not valid.
+
+    The text may be an object of ``references`` and ``schema``: texts of schemas whose types the
+    last one refers to, and its own.
+    """
+    parser = _Parser()
     try:
-        found = _Parser().parse(json.loads(text), "", "")
+        schema = json.loads(text)
+        if isinstance(schema, dict) and "references" in schema and "schema" in schema:
+            for reference in schema["references"]:
+                parser.parse(json.loads(reference), "", "")
+            schema = json.loads(schema["schema"])
+        found = parser.parse(schema, "", "")
         min_size(found)
     except RecursionError:
         raise AvroError("it is nested too deeply") from None
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise error if isinstance(error, AvroError) else AvroError(str(error)) from None
     return found
 

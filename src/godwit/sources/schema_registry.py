@@ -6,6 +6,7 @@ for never changes, so what was looked up is kept for as long as the process live
 
 from __future__ import annotations
 
+import http.client
 import json
 import math
 import time
@@ -15,7 +16,7 @@ import urllib.request
 from functools import lru_cache
 from typing import Any, Final
 
-from godwit.model.errors import SourceError
+from godwit.model.errors import InvalidFlowError, SourceError
 from godwit.model.secrets import Secrets, shown_uri
 
 _TIMEOUT_S: Final = 10.0
@@ -37,6 +38,20 @@ def parse_frame(message: bytes) -> tuple[int, int]:
     return int.from_bytes(message[1:5], "big"), 5
 
 
+def check_url(registry: str) -> None:
+    """Raise `InvalidFlowError` if a text is no URL of a registry."""
+    try:
+        parts = urllib.parse.urlsplit(registry)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise InvalidFlowError(
+            "The Avro format was given a registry that is no URL.",
+            remedy='Give "https://host:port", or a mapping of ids to schemas.',
+        )
+
+
 def schema_text(schema: object) -> str:
     """Return a schema, given as JSON text or a mapping, as JSON text."""
     if isinstance(schema, str):
@@ -48,25 +63,30 @@ class UnknownSchemaError(LookupError):
     """The registry has no schema with that id, so the message that names it cannot be read."""
 
 
-_unknown: dict[tuple[str, int], float] = {}  # registry and id → when it was asked in vain
+# registry and id → when it was asked in vain, and why
+_unknown: dict[tuple[str, int], tuple[float, UnknownSchemaError]] = {}
 
 
 def schema_of_id(registry: str, schema_id: int) -> str:
     """Return the text of the schema with an id, requested from a registry.
 
-    Raises `UnknownSchemaError` if the registry does not have it, for some seconds without a
+    A schema that refers to others comes with them, as an object of ``references`` and ``schema``.
+    Raises `UnknownSchemaError` if the registry does not have it, for some seconds without another
     request. Raises `SourceError` if the registry does not answer.
     """
     key = (registry, schema_id)
-    if time.monotonic() - _unknown.get(key, -math.inf) < _UNKNOWN_S:
-        raise _unknown_schema(registry, schema_id)
+    asked_s, why = _unknown.get(key, (-math.inf, None))
+    if why is not None and time.monotonic() - asked_s < _UNKNOWN_S:
+        raise why.with_traceback(None)
     try:
         return _schema_of_id(registry, schema_id)
-    except UnknownSchemaError:
+    except UnknownSchemaError as error:
         if len(_unknown) > _MAX_UNKNOWN:
             _unknown.clear()
-        _unknown[key] = time.monotonic()
+        _unknown[key] = (time.monotonic(), error)
         raise
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise _registry_error(registry, f"schemas/ids/{schema_id}", repr(error)) from None
 
 
 @lru_cache(maxsize=4096)
@@ -75,22 +95,34 @@ def _schema_of_id(registry: str, schema_id: int) -> str:
     try:
         answer = _request(registry, f"schemas/ids/{schema_id}", None)
     except _NotFoundError:
-        raise _unknown_schema(registry, schema_id) from None
-    if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
-        raise _registry_error(registry, f"schemas/ids/{schema_id}", "it sends no schema")
-    if answer.get("schemaType", "AVRO") != "AVRO" or answer.get("references"):
         raise UnknownSchemaError(
-            f"its schema has id {schema_id}, which is of type {answer.get('schemaType', 'AVRO')}"
-            + (", with references to others" if answer.get("references") else "")
+            f"its schema has id {schema_id}, which the registry {shown_uri(registry)} does not have"
+        ) from None
+    if answer.get("schemaType", "AVRO") != "AVRO":
+        raise UnknownSchemaError(
+            f"its schema has id {schema_id}, which is of type {answer['schemaType']}"
         )
-    return str(answer["schema"])
+    needed: dict[tuple[str, int], str] = {}
+    _add_references(registry, answer, needed)
+    if not needed:
+        return str(answer["schema"])
+    return json.dumps({"references": [*needed.values()], "schema": answer["schema"]})
 
 
-def _unknown_schema(registry: str, schema_id: int) -> UnknownSchemaError:
-    """Build the error that a registry does not have a schema."""
-    return UnknownSchemaError(
-        f"its schema has id {schema_id}, which the registry {shown_uri(registry)} does not have"
-    )
+def _add_references(
+    registry: str, answer: dict[str, Any], needed: dict[tuple[str, int], str]
+) -> None:
+    """Add the schemas that a schema refers to, each after those that it refers to itself.
+
+    `answer`: the registry's, about the schema. `needed`: subject and version → text, added to.
+    """
+    for reference in answer.get("references") or ():
+        key = (str(reference["subject"]), int(reference["version"]))
+        if key not in needed:
+            subject = urllib.parse.quote(key[0], safe="")
+            inner = _request(registry, f"subjects/{subject}/versions/{key[1]}", None)
+            _add_references(registry, inner, needed)
+            needed[key] = str(inner["schema"])
 
 
 class _NotFoundError(SourceError):
@@ -137,7 +169,7 @@ def _request(registry: str, path: str, body: dict[str, str] | None) -> Any:
             told = secrets.hide(error.read(500).decode(errors="replace"))
         kind = _NotFoundError if error.code == 404 and _names_what_is_missing(told) else SourceError
         raise _registry_error(registry, path, f"{error.code} {told}", kind) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise _registry_error(registry, path, secrets.hide(str(error))) from None
 
 

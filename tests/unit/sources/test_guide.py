@@ -51,3 +51,15 @@ def test_maps_with_pandas_give_the_values_of_the_guide() -> None:
     (block,) = [block for block in blocks_of("sources") if "def with_value(" in block.code]
     exec(block.code.partition("by_value =")[0], page)
     assert page["with_value"](pa.table(ORDERS))["value"].to_pylist() == [95.0, 200.0, 750.0]
+
+
+def test_deletes_of_the_guide_to_kafka_are_told_by_their_keys() -> None:
+    page: dict[str, Any] = {"gw": gw}
+    (block,) = [block for block in blocks_of("kafka") if "def with_deletes(" in block.code]
+    exec(block.code, page)
+    rows = {"plane": ["N1", None], "seats": [7, None], "key": [b"N1", b"N2"]}
+    assert page["with_deletes"](pa.table(rows)).to_pylist() == [
+        {"plane": "N1", "seats": 7, "key": b"N1", "deleted": False},
+        {"plane": "N2", "seats": None, "key": b"N2", "deleted": True},
+    ]
+    assert page["fleet"].compiled()

@@ -117,12 +117,38 @@ def test_avro_is_what_another_library_reads_and_writes() -> None:
     assert written == messages
 
 
+def refers(*subjects: str) -> list[dict[str, Any]]:
+    return [{"name": "any", "subject": subject, "version": 3} for subject in subjects]
+
+
+PLANE = {"type": "record", "name": "x.Plane", "fields": [{"name": "kind", "type": "y.Kind"}]}
+KIND = {"type": "enum", "name": "y.Kind", "symbols": ["JET", "PROP"]}
+TRIP = {
+    "type": "record",
+    "name": "x.Trip",
+    "fields": [{"name": "plane", "type": "Plane"}, {"name": "was", "type": "y.Kind"}],
+}
+ANSWERS: dict[str, Any] = {
+    "/r/schemas/ids/7": {"schema": json.dumps(FLIGHT)},
+    "/r/schemas/ids/20": {"schema": 'syntax = "proto3";', "schemaType": "PROTOBUF"},
+    "/r/schemas/ids/21": {"schema": "{"},
+    "/r/schemas/ids/22": {"schema": json.dumps(TRIP), "references": refers("plane", "a/kind")},
+    "/r/subjects/plane/versions/3": {
+        "schema": json.dumps(PLANE),
+        "references": refers("a/kind"),
+    },
+    "/r/subjects/a%2Fkind/versions/3": {"schema": json.dumps(KIND)},
+    "/r/schemas/ids/23": {"what": "is this?"},
+    "/r/schemas/ids/24": {"schema": "{}", "references": [{"subject": "no version"}]},
+    "/r/schemas/ids/25": {"schema": "{}", "references": [7]},
+}
+
+
 class _Registry(http.server.BaseHTTPRequestHandler):
     asked: list[str] = []  # noqa: RUF012  the server makes an instance for every request
 
     def do_GET(self) -> None:
-        known = self.path == "/r/schemas/ids/7"
-        self._answer({"schema": json.dumps(FLIGHT)} if known else None)
+        self._answer(ANSWERS.get(self.path))
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -173,6 +199,47 @@ def test_a_registry_is_asked_once_for_each_schema_and_its_password_is_not_shown(
     with pytest.raises(SourceError, match="subjects/nobody"):
         nobody.encode(rows)
     assert "hunter4444" not in f"{refused.value} {refused.value.context} {avro!r}"
+
+
+def test_a_schema_of_a_registry_comes_with_those_that_it_refers_to(registry: str) -> None:
+    trip = {
+        **TRIP,
+        "fields": [
+            {"name": "plane", "type": {**PLANE, "fields": [{"name": "kind", "type": KIND}]}},
+            TRIP["fields"][1],
+        ],
+    }
+    avro = gw.formats.avro(trip, registry=registry)
+    decoded = avro.decode([frame_header(22) + b"\2\0"], avro.schema.names)
+    assert decoded.rows.to_pylist() == [{"plane": {"kind": "PROP"}, "was": "JET"}]
+
+
+def test_a_message_whose_schema_is_not_of_avro_is_bad(registry: str) -> None:
+    avro = gw.formats.avro(FLIGHT, registry=registry)
+    decoded = avro.decode([frame_header(20) + b"x", frame_header(21) + b"x"], ["plane"])
+    assert "id 20, which is of type PROTOBUF" in decoded.bad[0][1]
+    assert "the schema that it was written by is not valid" in decoded.bad[1][1]
+
+
+def test_a_registry_that_cannot_be_reached_is_no_fault_of_a_message(registry: str) -> None:
+    for url, schema_id in (
+        ("http://127.0.0.1:1", 7),
+        (registry, 23),
+        (registry, 24),
+        (registry, 25),
+    ):
+        avro = gw.formats.avro(FLIGHT, registry=url)
+        with pytest.raises(SourceError, match=f"does not answer for schemas/ids/{schema_id}"):
+            avro.decode([frame_header(schema_id) + b"x"], ["plane"])
+    for wrong in (
+        "http://127.0.0.1:99999",
+        "http://[::1",
+        "https://",
+        "ftp://registry",
+        "registry",
+    ):
+        with pytest.raises(InvalidFlowError, match="a registry that is no URL"):
+            gw.formats.avro(FLIGHT, registry=wrong)
 
 
 def test_what_avro_cannot_be_is_refused() -> None:
