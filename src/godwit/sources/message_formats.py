@@ -263,7 +263,8 @@ def _num_levels(dtype: pa.DataType) -> int:
 
 
 _MAX_REASON: Final = 500  # characters of an error
-_MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[{\]}]', re.DOTALL)
+# A text without an end goes to the end, lest each of its quotes begin another one.
+_MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[{\]}]', re.DOTALL)
 _CUT: Final = 32  # levels that are decoded together, of those that are not kept
 
 

@@ -151,6 +151,11 @@ def test_json_that_the_schema_leaves_out_may_have_any_depth(
     assert [position for position, _ in decoded.bad] == [*range(1, len(damaged) + 1)]
 
 
+def test_deep_json_with_a_text_that_does_not_end_is_bad_in_time_that_its_length_bounds() -> None:
+    deep = b'{"x":' + b"[" * 2000 + b'"' + b'\\"' * 500_000
+    assert len(gw.formats.json("n bigint").decode([deep], ["n"]).bad) == 1
+
+
 def test_the_depth_of_json_does_not_depend_on_the_depth_of_the_stack() -> None:
     json = gw.formats.json("n bigint")
     text = b'{"x":%b,"n":1}' % (b"[" * 400 + b"]" * 400)
