@@ -47,8 +47,8 @@ from godwit.sinks.carried_files import rows_of_file
 from godwit.sinks.commit_retries import CommitRetries
 from godwit.sinks.delta_table import (
     as_delta_stores,
+    check_columns,
     check_library,
-    check_names,
     check_path,
     find_problem,
     missing_features,
@@ -205,9 +205,7 @@ class DeltaSink(TargetSink):
         self._schema = with_plain_types(storable_schema(context.schema), as_delta_stores)
         merges = bool(self._merge_keys) and not context.complete
         self._raise_problem(
-            check_library()
-            or check_path(self._path)
-            or check_names(self._schema.names, merges=merges)
+            check_library() or check_path(self._path) or check_columns(self._schema, merges=merges)
         )
         with self._translating_errors(
             f"cannot open {self._shown_path}",

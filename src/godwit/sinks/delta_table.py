@@ -193,7 +193,7 @@ def _problems(
             "Drop them (ALTER TABLE ... DROP CONSTRAINT ...) and filter in a map before the "
             "sink, or write to another table.",
         )
-    if names := [f.name for f in fields if "delta.generationExpression" in f.metadata]:
+    if names := _columns_with(table, "delta.generationExpression"):
         yield Problem(
             f"the table computes columns ({', '.join(names)}) by expressions, which deltalake "
             "takes for another dialect of SQL and compares only when it commits",
@@ -241,6 +241,22 @@ def _unknown_features(table: DeltaTable) -> list[str]:
     return sorted(named - _FEATURES)
 
 
+def check_columns(schema: pa.Schema, *, merges: bool) -> Problem | None:
+    """Return why no table can have columns as the rows; `merges`: they are upserts."""
+    if empty := [field.name for field in schema if _has_empty_struct(field.type)]:
+        return Problem(
+            f"column {empty[0]!r} has a struct without fields, which Parquet cannot store",
+            "Remove it in a map before the sink.",
+        )
+    return check_names(schema.names, merges=merges)
+
+
+def _has_empty_struct(dtype: pa.DataType) -> bool:
+    """Return whether a type is a struct without fields, or has one within it."""
+    inner = [dtype.field(number).type for number in range(dtype.num_fields)]
+    return (pa.types.is_struct(dtype) and not inner) or any(map(_has_empty_struct, inner))
+
+
 def check_names(names: Sequence[str], *, merges: bool) -> Problem | None:
     """Return why a table cannot have columns of these names; `merges`: rows are upserts."""
     quoted = [name for name in names if "`" in name]
@@ -261,6 +277,14 @@ def check_names(names: Sequence[str], *, merges: bool) -> Problem | None:
 def partition_problem(schema: Schema, partition_by: Sequence[str]) -> Problem | None:
     """Return why a table cannot be partitioned by columns; ``None`` if it can."""
     types = {field.name: _type_name(field.type) for field in schema.fields}
+    if partition_by and (
+        len(set(partition_by)) < len(partition_by) or not types.keys() - partition_by
+    ):
+        return Problem(
+            f"the columns {', '.join(partition_by)} cannot partition the table: a column partitions "
+            "it once, and at least one column does not",
+            "Partition by fewer columns.",
+        )
     for name in partition_by:
         dtype = types[name]
         if not (dtype in _PARTITIONS or re.fullmatch(r"decimal\(\d+, ?0\)", dtype)):
@@ -302,7 +326,12 @@ def _constraints(table: DeltaTable) -> list[str]:
         for name in table.metadata().configuration
         if name.startswith("delta.constraints.")
     ]
-    return [*names, *(f.name for f in table.schema().fields if "delta.invariants" in f.metadata)]
+    return [*names, *_columns_with(table, "delta.invariants")]
+
+
+def _columns_with(table: DeltaTable, fact: str) -> list[str]:
+    """Return the columns in whose metadata, or in that of nested ones, a fact is stored."""
+    return [field.name for field in table.schema().fields if f'"{fact}":' in field.to_json()]
 
 
 def takes_plain_files(table: DeltaTable) -> bool:
@@ -317,13 +346,15 @@ def takes_plain_files(table: DeltaTable) -> bool:
 
 
 def as_delta_stores(dtype: pa.DataType) -> pa.DataType:
-    """Return the narrowest type of Delta Lake (it has no unsigned ones) that holds `dtype`."""
+    """Return the narrowest type of Delta Lake that holds `dtype`: none is unsigned or a view."""
     return {
         pa.uint8(): pa.int16(),
         pa.uint16(): pa.int32(),
         pa.uint32(): pa.int64(),
         pa.uint64(): pa.decimal128(20, 0),
         pa.float16(): pa.float32(),
+        pa.string_view(): pa.string(),
+        pa.binary_view(): pa.binary(),
     }.get(dtype, dtype)
 
 

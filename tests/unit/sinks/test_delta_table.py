@@ -317,6 +317,25 @@ def test_names_that_differ_only_by_case_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "t").exists()
 
 
+@pytest.mark.parametrize(
+    "dtype", [pa.struct([]), pa.list_(pa.struct([("x", pa.struct([]))]))], ids=str
+)
+def test_structs_without_fields_are_refused(tmp_path: Path, dtype: pa.DataType) -> None:
+    schema = pa.schema([*SCHEMA, ("nothing", dtype)])
+    with pytest.raises(SinkError, match="'nothing' has a struct without fields"):
+        opened(tmp_path / "t", schema=schema)
+    assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_texts_that_are_views_are_written(tmp_path: Path, mode: str) -> None:
+    schema = pa.schema([("plane", pa.string_view()), ("total", pa.int64())])
+    sink = opened(tmp_path / "t", mode, schema)
+    for epoch in range(2):
+        sink.deliver(EpochRows(epoch=epoch, table=rows(epoch, ("N1", 1)).table.cast(schema)))
+    assert read(tmp_path / "t") == [("N1", 1)] * (1 if mode == "upsert" else 2)
+
+
 @pytest.mark.parametrize("lanes", [False, True])
 @pytest.mark.parametrize("name", ["my dir", "ä#+", "50% off", "a?b", "a=b", "'\"`", "..x", "日本"])
 def test_a_table_may_be_at_a_path_with_odd_characters(
