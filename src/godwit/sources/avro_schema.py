@@ -50,6 +50,7 @@ _TIMES: Final = {
 _SIZES: Final = {"null": 0, "float": 4, "double": 8}  # in bytes; of the others at least 1
 _COUNTING: Final = -2
 _MAX_DIGITS: Final = 38  # of Arrow's and Spark's decimals
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")  # half of a character, which UTF-8 does not have
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MAX_BITS: Final = 1024  # of a decimal, which has a tenth of them
 _EXACT: Final = Context(prec=400)
@@ -402,7 +403,7 @@ def _raw_default(of: AvroType, default: Any, where: str) -> Any:
     if (
         (kind == "null" and default is None)
         or (kind == "boolean" and isinstance(default, bool))
-        or (kind == "string" and isinstance(default, str))
+        or (kind == "string" and isinstance(default, str) and not _SURROGATE.search(default))
         or (kind == "enum" and default in of.symbols)
         or (bound and type(default) is int and -bound <= default < bound)
     ):

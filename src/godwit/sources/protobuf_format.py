@@ -6,6 +6,7 @@ without the generated module.
 
 from __future__ import annotations
 
+import datetime as dt
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -42,6 +43,7 @@ _TYPES: Final = {
     FieldDescriptor.CPPTYPE_ENUM: pa.string(),
 }
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class ProtobufMessages(MessageFormat):
@@ -111,16 +113,17 @@ class ProtobufMessages(MessageFormat):
         if self._framed:
             place = _message_indexes(_message_descriptor(self._files, self._name))
             begin = frame_header(self._schema_id or 0) + _encode_indexes(place)
+        fields = _message_descriptor(self._files, self._name).fields_by_name
         written: list[Value] = []
         try:
             columns = [
-                (name, python_values(column))
+                (name, _values(column, fields[name]))
                 for name, column in zip(rows.schema.names, rows.columns, strict=True)
             ]
             for row in range(rows.num_rows):
                 given = {name: values[row] for name, values in columns if values[row] is not None}
                 written.append(begin + make(**given).SerializeToString())
-        except (EncodeError, ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        except (EncodeError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise UnwritableError(f"{type(error).__name__}: {error}") from error
         return written
 
@@ -271,3 +274,41 @@ def _value_to_python(value: Any, field: Any) -> Any:
     if kind.full_name == _TIMESTAMP:
         return value.seconds * 1_000_000 + value.nanos // 1000
     return {part.name: _field_to_python(value, part) for part in kind.fields}
+
+
+def _values(column: pa.Array, field: Any) -> list[Any]:
+    """Return a column's values as the library takes them for a field."""
+    values = python_values(column)
+    if not _has_map_of_times(field):
+        return values
+    return [_to_library(value, field) for value in values]
+
+
+def _has_map_of_times(field: Any) -> bool:
+    """Return whether a field has a map of timestamps, for whose values the library wants parts."""
+    kind = field.message_type
+    if kind is None:
+        return False
+    if _is_map(field):
+        item = kind.fields_by_name["value"]
+        of = item.message_type
+        return (of is not None and of.full_name == _TIMESTAMP) or _has_map_of_times(item)
+    return any(map(_has_map_of_times, kind.fields))
+
+
+def _to_library(value: Any, field: Any) -> Any:
+    """Return the value of a field with the seconds and nanoseconds of its timestamps."""
+    kind = field.message_type
+    if value is None or kind is None:
+        return value
+    if _is_map(field):
+        item = kind.fields_by_name["value"]
+        return {key: _to_library(part, item) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_to_library(part, field) for part in value]
+    if kind.full_name == _TIMESTAMP:
+        since = (value if value.tzinfo else value.replace(tzinfo=dt.UTC)) - _EPOCH
+        seconds, micros = divmod(since, dt.timedelta(seconds=1))
+        return {"seconds": seconds, "nanos": micros.microseconds * 1000}
+    fields = kind.fields_by_name
+    return {name: _to_library(part, fields[name]) for name, part in value.items()}

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 from tests.oracles import avro as oracle
 
 import godwit as gw
@@ -334,6 +335,7 @@ def test_a_record_that_is_a_default_takes_what_it_lacks_from_its_fields() -> Non
         ("int", 2**31),
         ("int", True),
         ("bytes", "\u0100"),
+        ("string", "\ud800"),
         (fixed(2), "x"),
         (enum("A"), "B"),
         (["null", "int"], "x"),
@@ -559,3 +561,137 @@ def test_what_an_avro_reader_leaves_out_may_have_any_depth() -> None:
     for damaged in (deep[:-1], b"\4" + deep[1:]):
         avro = gw.formats.avro(to, registry={7: written})
         assert avro.decode([FRAME + b"\2" + damaged + b"\4"], ["a", "z"]).bad
+
+
+DIGITS = "123456789012345678901234567890123456.78"
+# type, text in JSON, value in a column
+JSON_CASES: list[tuple[str, str, Any]] = [
+    ("boolean", "true", True),
+    ("tinyint", "-128", -128),
+    ("smallint", "32767", 32767),
+    ("int", "-2147483648", -(2**31)),
+    ("bigint", "9223372036854775807", 2**63 - 1),
+    ("float", "0.5", 0.5),
+    ("double", "0.1", 0.1),
+    ("double", "3", 3.0),
+    ("string", '"\\u00e4\\ud83d\\ude00\\""', 'ä\U0001f600"'),
+    ("binary", '"AP+A"', b"\x00\xff\x80"),
+    ("date", '"1969-12-31"', dt.date(1969, 12, 31)),
+    ("timestamp", '"2024-02-29T13:00:00.123456+01:00"', NOON),
+    ("timestamp_ntz", '"2024-02-29T12:00:00.123456"', NOON.replace(tzinfo=None)),
+    ("decimal(38, 2)", DIGITS, Decimal(DIGITS)),
+    ("decimal(4, 2)", '"-1.25"', Decimal("-1.25")),
+]
+JSON_DEPTHS: dict[str, Any] = {
+    "top": ("{}", "{}", lambda v: v),
+    "array": ("array<{}>", "[{0}, null, {0}]", lambda v: [v, None, v]),
+    "map": ("map<string, {}>", '{{"x": {}, "": null}}', lambda v: [("x", v), ("", None)]),
+    "struct": ("struct<f: {}, g: int>", '{{"h": [1], "f": {}}}', lambda v: {"f": v, "g": None}),
+    "array of maps of structs": (
+        "array<map<string, struct<f: array<{}>>>>",
+        '[{{"k": {{"f": [{}]}}}}, null]',
+        lambda v: [[("k", {"f": [v]})], None],
+    ),
+}
+
+
+@pytest.mark.parametrize("depth", JSON_DEPTHS)
+@pytest.mark.parametrize("case", JSON_CASES, ids=lambda case: str(case[0]))
+def test_json_values_of_each_type_at_each_depth(case: tuple[str, str, Any], depth: str) -> None:
+    of, text, expected = case
+    around_type, around_text, around_value = JSON_DEPTHS[depth]
+    json_format = gw.formats.json(f"a {around_type.format(of)}, z string")
+    message = f'{{"a": {around_text.format(text)}, "z": "end"}}'.encode()
+    wrong = f'{{"a": {around_text.format("[[]]")}, "z": "end"}}'.encode()
+    decoded = json_format.decode([message, wrong, b'{"a": null}'], ["a", "z"])
+    assert decoded.rows.to_pylist() == [
+        {"a": around_value(expected), "z": "end"},
+        {"a": None, "z": None},
+    ]
+    assert [position for position, _ in decoded.bad] == [1]
+    again = json_format.decode(json_format.encode(decoded.rows), ["a", "z"])
+    assert again.rows.equals(decoded.rows)
+
+
+FIELD = descriptor_pb2.FieldDescriptorProto
+_ZEROS: dict[str, Any] = {"STRING": "", "BYTES": b"", "ENUM": "NONE"}
+# type of Protobuf, name of an own type, value for the library, value in a column
+PROTO_CASES: list[tuple[str, str | None, Any, Any]] = [
+    ("BOOL", None, True, True),
+    *((kind, None, -(2**31), -(2**31)) for kind in ("INT32", "SINT32", "SFIXED32")),
+    *((kind, None, -(2**63), -(2**63)) for kind in ("INT64", "SINT64", "SFIXED64")),
+    *((kind, None, 2**32 - 1, 2**32 - 1) for kind in ("UINT32", "FIXED32")),
+    *((kind, None, 2**64 - 1, 2**64 - 1) for kind in ("UINT64", "FIXED64")),
+    ("FLOAT", None, 0.5, 0.5),
+    ("DOUBLE", None, 0.1, 0.1),
+    ("STRING", None, "ä\0", "ä\0"),
+    ("BYTES", None, b"\xff\0", b"\xff\0"),
+    ("ENUM", ".p.E", 1, "ONE"),
+    ("ENUM", ".p.E", 7, "7"),
+    (
+        "MESSAGE",
+        ".google.protobuf.Timestamp",
+        {"seconds": MICROS // 10**6, "nanos": 123456999},
+        NOON,
+    ),
+    ("MESSAGE", ".p.Inner", {"n": 5}, {"n": 5}),
+]
+
+
+def proto_file(kind: str, type_name: str | None) -> bytes:
+    """Return descriptors of a message p.M with a field of a type by itself, in lists, in maps."""
+    file = descriptor_pb2.FileDescriptorProto(name="p.proto", package="p", syntax="proto3")
+    file.dependency.append("google/protobuf/timestamp.proto")
+    symbols = file.enum_type.add(name="E")
+    symbols.value.add(name="NONE", number=0)
+    symbols.value.add(name="ONE", number=1)
+    file.message_type.add(name="Inner").field.add(
+        name="n", number=1, label=1, type=FIELD.TYPE_INT32
+    )
+    of: dict[str, Any] = {"type": getattr(FIELD, f"TYPE_{kind}"), "type_name": type_name}
+    deep = file.message_type.add(name="Deep")
+    for message in (file.message_type.add(name="M"), deep):
+        entry = message.nested_type.add(name="MapEntry")
+        entry.options.map_entry = True
+        entry.field.add(name="key", number=1, label=1, type=FIELD.TYPE_STRING)
+        entry.field.add(name="value", number=2, label=1, **of)
+        message.field.add(name="one", number=1, label=1, **of)
+        message.field.add(name="many", number=2, label=3, **of)
+        inside = f".p.{message.name}.MapEntry"
+        kinds: dict[str, Any] = {"number": 3, "label": 3, "type": FIELD.TYPE_MESSAGE}
+        message.field.add(name="map", type_name=inside, **kinds)
+    kinds = {**kinds, "number": 4}
+    file.message_type[-1].field.add(name="deep", type_name=".p.Deep", **kinds)
+    times = descriptor_pb2.FileDescriptorProto()
+    timestamp_pb2.DESCRIPTOR.CopyToProto(times)
+    return bytes(descriptor_pb2.FileDescriptorSet(file=[times, file]).SerializeToString())
+
+
+@pytest.mark.parametrize("framed", [False, True])
+@pytest.mark.parametrize("case", PROTO_CASES, ids=lambda case: str(case[0]))
+def test_protobuf_values_of_each_type_at_each_depth(
+    case: tuple[str, str | None, Any, Any], *, framed: bool
+) -> None:
+    kind, type_name, raw, expected = case
+    files = proto_file(kind, type_name)
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(files).file:
+        pool.Add(file)
+    made = message_factory.GetMessageClass(pool.FindMessageTypeByName("p.M"))
+    inner = {"one": raw, "many": [raw, raw], "map": {"k": raw}}
+    message = made(**inner, deep=[inner, {}]).SerializeToString()
+    proto = gw.formats.protobuf("p.M", descriptors=files, framed=framed, schema_id=9)
+    frame = b"\0\0\0\0\x09\2\4" if framed else b""  # the third message of the file
+    names = ["one", "many", "map", "deep"]
+    decoded = proto.decode([frame + message, frame + message[:-1], None], names)
+    row = {"one": expected, "many": [expected] * 2, "map": [("k", expected)]}
+    none: dict[str, Any] = {"one": None, "many": [], "map": []}
+    first, tombstone = decoded.rows.to_pylist()
+    if kind != "MESSAGE":  # which has no presence
+        none["one"] = _ZEROS.get(kind, 0)
+    assert first == {**row, "deep": [row, none]}
+    assert tombstone == dict.fromkeys(names)
+    assert [position for position, _ in decoded.bad] == [1]
+    if raw != 7:  # the text of a number is no name of the enum
+        (again,) = proto.encode(decoded.rows[:1])
+        assert proto.decode([again], names).rows.equals(decoded.rows[:1])
