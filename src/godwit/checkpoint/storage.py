@@ -46,6 +46,7 @@ from godwit.model.errors import (
     GodwitError,
     StorageFullError,
 )
+from godwit.model.locations import check_location, local_path
 from godwit.model.secrets import Secrets, shown_uri, unless_confidential
 
 if TYPE_CHECKING:
@@ -179,10 +180,10 @@ class CheckpointStorage(ABC):
         """
         text = os.fspath(uri)
         secrets = Secrets.of_uri(text)
+        check_location(text, CheckpointError)
         disk = PosixDisk(access)
-        scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", text)
-        if scheme is None:
-            return LocalStorage(text, disk=disk)
+        if (path := local_path(text)) is not None:
+            return LocalStorage(path, disk=disk)
         spelled = re.sub(r"^s3[an]://", "s3://", text)
         try:
             filesystem, root = pyarrow.fs.FileSystem.from_uri(spelled)
@@ -193,8 +194,6 @@ class CheckpointStorage(ABC):
                 "hdfs://, and check that its credentials and libraries are installed.",
                 uri=shown_uri(text),
             ) from secrets.cause(error)
-        if filesystem.type_name == "local":
-            return LocalStorage(root, disk=disk)
         return RemoteStorage(
             filesystem,
             root,

@@ -142,7 +142,10 @@ class EpochLoop(Generic[BatchT]):
             with stopwatch.phase("commit"):
                 epochs.commit()
         except BaseException as error:
-            self._conductor.abort(epoch, str(error) or repr(error))
+            told = getattr(error, "message", str(error)).partition("\n\tat ")[
+                0
+            ]  # without the stack of Java's
+            self._conductor.abort(epoch, told or repr(error))
             if isinstance(error, AttemptLostError):
                 return False
             raise

@@ -8,7 +8,9 @@ from typing import Final, Literal
 
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
+from godwit.model.locations import check_location, is_uri
 from godwit.model.naming import check_number, type_name
+from godwit.model.secrets import shown_uri
 
 _INLINE_BYTES: Final = 16 * 2**10
 _INLINE_BYTES_OF_ALL: Final = 128 * 2**10
@@ -75,6 +77,13 @@ class Lanes:
                 f"The setting local_dir of lanes is of type {type_name(self.local_dir)}.",
                 remedy='Give a directory, as in local_dir="/var/lib/godwit".',
             )
+        if self.local_path is not None:
+            check_location(self.local_path, InvalidFlowError)
+            if is_uri(self.local_path):
+                raise InvalidFlowError(
+                    f"The setting local_dir of lanes is {shown_uri(self.local_path)!r}, a URI.",
+                    remedy="Give the path of a directory on the executors' own disks.",
+                )
         for name, least in (
             ("snapshot_budget_bytes", 1),
             ("snapshot_growth", 0),

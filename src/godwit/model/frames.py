@@ -57,6 +57,10 @@ def user_call(function: Callable[P, R]) -> Callable[P, R]:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise  # it was raised inside, and not by the call itself
             shown = _wrong_arguments(function, args, kwargs, error)
+        except KeyboardInterrupt as interrupt:
+            if hasattr(interrupt, "begins_at_user"):  # not amid the work, but after it
+                interrupt.__traceback__ = None
+            raise
         if shown.__cause__ is not None:
             shown.__cause__.__traceback__ = _skip_own_frames(shown.__cause__.__traceback__)
         raise shown

@@ -32,6 +32,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 from godwit.api.names import SINKS
 from godwit.model.errors import SinkError
 from godwit.model.frames import user_call
+from godwit.model.locations import check_location
 from godwit.model.naming import needs_package, no_such_name
 from godwit.sinks.simple_sinks import (
     ConsoleSink,
@@ -557,6 +558,7 @@ def _check_path(sink: str, path: object) -> None:
             f"The {sink} sink was given an empty path.",
             remedy='Give a directory, as in "out/by_plane", or a URI.',
         )
+    check_location(os.fspath(path), SinkError)
 
 
 def _check_columns(sink: str, **options: object) -> None:

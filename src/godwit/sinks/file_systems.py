@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.fs as pafs
 
 from godwit.model.errors import SinkError
+from godwit.model.locations import local_path as local_path_of
 from godwit.model.secrets import HIDDEN, shown_uri
-from godwit.sources.directory import is_remote
 from godwit.sources.directory import open_file_system as open_any
 
 if TYPE_CHECKING:
@@ -46,10 +46,8 @@ def destination_of(path: str) -> str:
     >>> destination_of("s3a://AKIA:secret@bucket/out/?region=eu")
     's3://bucket/out'
     """
-    if path.startswith("file:"):
-        return open_file_system(path)[1]
-    if not is_remote(path):
-        return os.path.abspath(path)  # noqa: PTH100 - Path would resolve links
+    if (local := local_path_of(path)) is not None:
+        return local
     base, _, query = shown_uri(path).partition("?")
     scheme, _, rest = base.partition("://")
     name = _SCHEMES.get(scheme.lower(), scheme.lower())

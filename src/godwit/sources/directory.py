@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from godwit.model.errors import SourceError
+from godwit.model.locations import check_location, is_remote, local_path
 from godwit.model.naming import type_name
 from godwit.model.secrets import Secrets, shown_uri
 
@@ -121,6 +122,8 @@ class Directory:
                 "The path of a source of files is empty.",
                 remedy='Name a directory or a file; "." is the working directory.',
             )
+        if filesystem is None:
+            check_location(self._text, SourceError)
         self._opened: tuple[pafs.FileSystem, str] | None = None
         if filesystem is not None or not is_remote(self._text):  # opening some asks their server
             self._opened = open_file_system(self._text, filesystem, error=SourceError)
@@ -353,8 +356,9 @@ def open_file_system(
     """
     if filesystem is not None:
         return filesystem, path.rstrip("/") or path
-    if not _is_uri(path):
-        return pafs.LocalFileSystem(), os.path.abspath(path)  # noqa: PTH100 - Path would resolve links
+    check_location(path, error)
+    if (local := local_path(path)) is not None:
+        return pafs.LocalFileSystem(), local
     uri = re.sub(r"^s3[an]://", "s3://", path)  # Spark's word for S3 is s3a
     try:
         opened, inner = pafs.FileSystem.from_uri(uri)
@@ -367,16 +371,6 @@ def open_file_system(
             path=shown_uri(path),
         ) from secrets.cause(cause)
     return opened, inner.rstrip("/")
-
-
-def _is_uri(path: str) -> bool:
-    """Return whether a path begins with a scheme, such as ``s3://``."""
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path) is not None
-
-
-def is_remote(path: str) -> bool:
-    """Return whether a path is a URI of another file system than the local one."""
-    return _is_uri(path) and not path.startswith("file:")
 
 
 def key_of(path: str) -> int:
@@ -404,8 +398,19 @@ def _partition_values(directory: str) -> dict[str, str | None]:
     for part in directory.split("/"):
         name, equals, value = part.partition("=")
         if equals and name:
-            values[unquote(name)] = None if value == _NULL_PARTITION else unquote(value)
+            values[_unescape(name)] = None if value == _NULL_PARTITION else _unescape(value)
     return values
+
+
+def _unescape(text: str) -> str:
+    """Return a part of a directory's name with its ``%XX`` decoded.
+
+    They are bytes of UTF-8, as Arrow writes them; else the codes of characters, as for Spark.
+    """
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        return unquote(text, encoding="latin-1")
 
 
 def partitions_of(file: File) -> dict[str, str | None]:

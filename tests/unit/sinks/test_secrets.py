@@ -71,12 +71,13 @@ def test_a_file_system_that_cannot_be_opened_is_named_without_secrets(uri: str) 
 
 @pytest.mark.parametrize("uri", [uri for uri in URIS if not uri.startswith(("s3", "gs"))])
 def test_a_sink_says_nothing_of_the_secrets_in_its_uri(uri: str) -> None:
-    sink = gw.sinks.parquet(uri)
-    assert not any(part in repr(sink) for part in PARTS)
-    uses: list[Callable[[], object]] = [
-        lambda: sink.open(context()),
-        lambda: latest_epoch(uri),
-    ]
+    uses: list[Callable[[], object]] = [lambda: latest_epoch(uri)]
+    if uri.startswith("file:"):  # it is refused before anything is opened
+        uses.append(lambda: gw.sinks.parquet(uri))
+    else:
+        sink = gw.sinks.parquet(uri)
+        assert not any(part in repr(sink) for part in PARTS)
+        uses.append(lambda: sink.open(context()))
     for use in uses:
         error = refusal(use)
         assert error is not None

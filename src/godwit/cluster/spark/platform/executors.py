@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import inheritable_thread_target
 
+from godwit.cluster.spark.platform.sessions import context_is_stopped
 from godwit.cluster.spark.run.threads import Guard
 from godwit.cluster.spark.stages.exchange import (
     PythonStage,
@@ -131,6 +132,25 @@ def check_spare_slots(spark: SparkContext, executors: int, spare_slots: int) -> 
             "spark.executor.cores=2 (they may be more than the machine has), with "
             "spark.task.cpus=1; or start without lanes=gw.Lanes(resident=True).",
             executor=small[0],
+        )
+
+
+def check_executors(spark: SparkContext, minimum: int) -> None:
+    """Raise `InvalidFlowError` if the session can never have `minimum` executors."""
+    conf = spark.getConf()
+    if _is_one_process(spark):
+        most, remedy = spark.defaultParallelism, f'master("local[{minimum}]")'
+    elif (conf.get("spark.dynamicAllocation.enabled") or "false").lower() == "true":
+        return
+    else:
+        most = int(conf.get("spark.executor.instances", "0") or 0)
+        remedy = f'config("spark.executor.instances", "{minimum}")'
+    if 0 < most < minimum:
+        raise InvalidFlowError(
+            f"start was given executors={minimum}, and the Spark session on {spark.master} has "
+            f"{most}.",
+            remedy=f"Give executors={most} or fewer, or make the session with {remedy}.",
+            master=spark.master,
         )
 
 
@@ -306,6 +326,6 @@ class ExecutorWatch:
                 self._check_if_changed()
                 self._lost.cancel_jobs()
             except Exception as error:  # noqa: BLE001  told, and looked again
-                if self._stopping.is_set() or self._spark.sparkContext._jsc is None:  # noqa: SLF001
+                if self._stopping.is_set() or context_is_stopped(self._spark.sparkContext):
                     return  # the context is stopping under us
                 self._guard.report(error)

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from godwit.model.errors import ClusterError
+from godwit.model.locations import check_location
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -103,6 +104,14 @@ class LocalCluster:
                 remedy="Give at least 0 workers, at least 1 core, and memory such as '1g' or "
                 "'512m'.",
             )
+        if work_dir is not None:
+            check_location(os.fspath(work_dir), ClusterError)
+            if {",", ":"} & {*str(Path(work_dir).absolute())}:
+                raise ClusterError(
+                    f"The directory {os.fspath(work_dir)!r} has a comma or colon in its path, "
+                    "which Spark takes for a list of directories.",
+                    remedy="Give another work_dir, or leave it out for a temporary one.",
+                )
         self._initial, self._cores, self._memory = workers, cores, memory
         self._conf, self._timeout_s = conf, timeout_s
         self._given = None if work_dir is None else Path(work_dir).absolute()

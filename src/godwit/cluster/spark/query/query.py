@@ -6,25 +6,29 @@ the most used of their methods are on the query too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import atexit
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
 
 from godwit.cluster.spark.query.failures import epoch_failed
 from godwit.cluster.spark.query.hot_keys import QueryHotKeys
 from godwit.cluster.spark.query.placement import Migration, QueryPlacement
 from godwit.cluster.spark.query.regrouping import QueryComponents
 from godwit.cluster.spark.query.scaling import QueryScaling
+from godwit.cluster.spark.query.signals import EndingSignals
 from godwit.cluster.spark.run.lifecycle import Ending
 from godwit.cluster.spark.run.threads import close_all
 from godwit.engine.outcomes import state_bytes
 from godwit.migration import Strategy
 from godwit.model import events
-from godwit.model.errors import GodwitError
+from godwit.model.errors import GodwitError, InvalidFlowError
 from godwit.model.frames import user_call
 from godwit.model.markup import Link, facts, show, text_block
-from godwit.model.naming import NoSuchCallError, did_you_mean
+from godwit.model.naming import NoSuchCallError, check_number, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
 
     import numpy as np
     import numpy.typing as npt
@@ -52,6 +56,18 @@ def end_terminated() -> None:
             query._ending.finish(_ENDING_S)  # noqa: SLF001
 
 
+def _end_at_exit() -> None:
+    """End the queries that still run when the program ends; each finishes its epoch."""
+    for query in [] if _hurried else list(_open):
+        with suppress(Exception):  # the query's own thread, of a process that was forked
+            query._ending.finish_here()  # noqa: SLF001  of the class below
+
+
+_hurried: list[int] = []
+"""Signals that asked for the end of the process at once: nothing is waited for."""
+atexit.register(_end_at_exit)
+
+
 def is_running(name: str) -> bool:
     """Return whether a query of this name is active in this process."""
     return any(query.name == name and query.isActive for query in _open)
@@ -70,7 +86,10 @@ class Query:
     """A running flow.
 
     Godwit makes it: `Flow.start` returns it. Properties and methods of
-    ``pyspark.sql.streaming.StreamingQuery`` have the same names and meaning here.
+    ``pyspark.sql.streaming.StreamingQuery`` have the same names and meaning here. Use it in a
+    ``with`` statement to stop it whatever happens: at the end of the block `stop` is called; if the
+    query failed meanwhile and the block raised nothing, its error is raised. A query that still
+    runs at the end of the program is stopped too.
 
     Attributes
     ----------
@@ -121,6 +140,22 @@ class Query:
         self.hot_keys = QueryHotKeys(run)
         _open.add(self)
         driver.begin(self._ending)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop the query; raise its failure, or what `stop` raises, unless the block raised."""
+        with suppress(*([] if error is None else [GodwitError])):
+            self.stop()
+            failure = self.exception()
+            if failure is not None:
+                raise failure
 
     def __repr__(self) -> str:
         return f"<Query {self._flow_name!r}: {self.status['message']}>"
@@ -274,6 +309,11 @@ class Query:
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
         """Wait until the query stops, by `stop` or by an error.
 
+        Ctrl-C (SIGINT) and SIGTERM while the main thread waits here stop the query as `stop` does:
+        the current epoch is finished or aborted, and the checkpoint released. Then Ctrl-C raises
+        `KeyboardInterrupt`, and SIGTERM `SystemExit` with exit status 143. A second signal does not
+        wait. A handler that the program has set for a signal is left alone.
+
         Parameters
         ----------
         timeout
@@ -297,7 +337,22 @@ class Query:
         >>> query.awaitTermination(timeout=0)
         False
         """
-        ended = self._driver.wait(timeout)
+        if timeout is not None:
+            check_number(
+                "The timeout of awaitTermination",
+                timeout,
+                least=0,
+                whole=False,
+                error=InvalidFlowError,
+            )
+        with EndingSignals() as signals:
+            ended = signals.wait(self._driver.wait, timeout)
+            if signals.asked:
+                self._ending.finish(0)
+                signals.wait(self._ending.finish, _ENDING_S)
+        if signals.asked:
+            _hurried.extend(signals.asked[1:])
+            signals.raise_asked()
         failure = self.exception() if ended else None
         if failure is not None:
             raise failure
@@ -372,6 +427,7 @@ class Query:
     def _as_godwit_error(self, error: BaseException) -> GodwitError:
         """Return the `GodwitError` that caused an error of Spark; else an `EpochFailedError`."""
         cause = self._gate.failure or error
+        cause = self._gate.explain(cause)
         if isinstance(cause, GodwitError):
             return cause
         return epoch_failed(self._flow_name, cause)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.platform.pyspark_versions import spark_schema_of
+from godwit.cluster.spark.platform.sessions import check_session
 from godwit.engine.state_view import view_state
 from godwit.model.frames import user_call
 
@@ -84,6 +85,7 @@ def read_state(
     >>> gw.testing.run(delays, {"flights": ROWS}).state("by_plane").num_rows
     1
     """
+    check_session(spark, str(checkpoint))
     view = view_state(CheckpointStorage.open(checkpoint), operator, epoch, state)
     number = min(len(view.chains), _CHUNKS)
     chunks = [(pickle.dumps(view.chains[i::number]),) for i in range(number)]

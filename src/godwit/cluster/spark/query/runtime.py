@@ -6,7 +6,6 @@ import secrets
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import IllegalArgumentException
@@ -18,7 +17,14 @@ from godwit.adapt.windows import splitting_of
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.observe.dispatcher import EventDispatcher
 from godwit.cluster.spark.observe.progress import SparkProgress
+from godwit.cluster.spark.platform.executors import check_executors
 from godwit.cluster.spark.platform.executors_python import check_executors_python
+from godwit.cluster.spark.platform.sessions import (
+    check_encoding,
+    check_session,
+    context_is_stopped,
+    unless_stopped,
+)
 from godwit.cluster.spark.query.failures import error_for_spark, without_credentials
 from godwit.cluster.spark.query.query import Query, end_terminated, is_running
 from godwit.cluster.spark.run.batch_rows import BatchRows
@@ -44,6 +50,7 @@ from godwit.cluster.spark.stages.source_rows import (
     streaming_dataframe,
 )
 from godwit.model.errors import InvalidFlowError
+from godwit.model.locations import hadoop_location
 from godwit.model.naming import function_name
 from godwit.plan.explain import UserNames
 from godwit.plan.maps import map_dataframe
@@ -117,11 +124,15 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     end_terminated()
     name = options.name or flow.name
     _check_name(spark, name)
+    check_executors(spark.sparkContext, options.executors)
+    if flow.sources:
+        check_encoding(spark.sparkContext, hadoop_location(options.checkpoint))
     check_executors_python(spark.sparkContext)
     rows_of, driver_of = (
         _driven_by_spark(flow, compiled, options) if flow.sources else _driven_by_loop(options)
     )
-    dispatcher, gate = EventDispatcher(flow.name, UserNames(compiled.operators)), EpochGate()
+    dispatcher = EventDispatcher(flow.name, UserNames(compiled.operators))
+    gate = EpochGate(partial(unless_stopped, context=spark.sparkContext, flow=flow.name))
     with ExitStack() as undo:
         undo.callback(dispatcher.close)
         metrics = _open_metrics(flow.name, options)
@@ -212,6 +223,7 @@ def session_of(flow: LogicalFlow, given: SparkSession | None) -> SparkSession:
             "executors needs the SparkContext.",
             flow=flow.name,
         )
+    check_session(session, flow.name)
     return session
 
 
@@ -221,7 +233,7 @@ def _stop_failed_start(spark: SparkSession, name: str, gate: EpochGate) -> None:
     The query would go on without a lease on the checkpoint.
     """
     gate.close()
-    for query in spark.streams.active:
+    for query in [] if context_is_stopped(spark.sparkContext) else spark.streams.active:
         if query.name == name:
             query.stop()
     gate.wait_until_idle(_WITHDRAW_S)
@@ -289,7 +301,7 @@ def _start_spark(
     if options.trigger is not None:
         given: dict[str, Any] = dict(options.trigger)
         writer = writer.trigger(**given)
-    uri = f"{_spark_uri(options)}/spark"
+    uri = f"{hadoop_location(options.checkpoint)}/spark"
     with without_credentials(uri), quick_local_logs(rows.sparkSession, uri):
         started = writer.option("checkpointLocation", uri).start()
         wait_for_sources(started)
@@ -332,12 +344,3 @@ def _check_name(spark: SparkSession, name: str) -> None:
             remedy="Stop it first, or start this one under another name, as in "
             f"flow.start(name={name + '-2'!r}).",
         )
-
-
-def _spark_uri(options: Options) -> str:
-    """Return the URI of the checkpoint in Spark's spelling."""
-    # Spark takes a path without a scheme for one of its default file system, which may be HDFS.
-    uri = options.checkpoint
-    if "://" in uri:
-        return uri.rstrip("/")
-    return Path(uri).absolute().as_uri()

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from godwit.engine.settings import Lanes
 from godwit.migration.strategy import Policy
 from godwit.model.assignment import Assignment
-from godwit.model.errors import InvalidFlowError
+from godwit.model.errors import CheckpointError, InvalidFlowError
 from godwit.model.frames import user_class
+from godwit.model.locations import check_location
 from godwit.model.naming import check_number, did_you_mean, listing, type_name
 
 if TYPE_CHECKING:
@@ -263,6 +264,7 @@ class Options:
                 "The flow is started without a checkpoint.",
                 remedy='Give a directory, as in flow.start(checkpoint="checkpoints/delays").',
             )
+        check_location(self.checkpoint, CheckpointError)
         check_number(
             "The option executors of start", self.executors, least=1, error=InvalidFlowError
         )

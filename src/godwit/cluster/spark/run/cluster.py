@@ -109,6 +109,8 @@ class SparkCluster:
             gone = self.lost.pop_lost()
             if self._gate.closed:
                 raise
+            if (shown := self._gate.explain(error)) is not error:
+                raise shown from None
             if gone is not None:
                 raise AttemptLostError(f"executor {gone} was lost") from error
             if _CANCELLED in str(error):

@@ -20,8 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from godwit.cluster.spark.run.threads import GateClosedError, close_all, one_line
-from godwit.model.errors import EndingError, InvalidFlowError, StopTimeoutError
-from godwit.model.naming import check_number
+from godwit.model.errors import EndingError, GodwitError, StopTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -67,6 +66,14 @@ class EpochDriver(ABC):
         """Return whether Spark has stopped the query from outside; false without micro-batches."""
         return False
 
+    def _status_of_end(self) -> dict[str, Any]:
+        """Return the status of a query whose loop has ended, or whose session is gone."""
+        message, failure = "Stopped", self._gate.failure
+        if failure is not None:
+            told = str(failure) if isinstance(failure, GodwitError) else one_line(failure)
+            message = f"Terminated with exception: {told}"
+        return {"message": message, "isDataAvailable": False, "isTriggerActive": self._gate.busy}
+
     def _run_quiet_epoch(self) -> bool:
         """Run an epoch without source rows if one is due; return whether it ran.
 
@@ -88,14 +95,6 @@ class EpochDriver(ABC):
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until the query has ended, failed or not; return whether it has."""
-        if timeout_s is not None:
-            check_number(
-                "The timeout of awaitTermination",
-                timeout_s,
-                least=0,
-                whole=False,
-                error=InvalidFlowError,
-            )
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -246,6 +245,17 @@ class Ending:
             return False
         self._dispatcher.flush(_LISTENERS_S)
         return True
+
+    def finish_here(self) -> None:
+        """End the query on the calling thread, as where no further thread can be started."""
+        self._gate.close()
+        with self._beginning:
+            if self._thread is None:
+                self._thread = threading.current_thread()
+        if self._thread is threading.current_thread():
+            self._close_in_order()
+        else:
+            self._thread.join(_GRACE_S + _DRIVER_S)
 
     def _close_in_order(self) -> None:
         """Wait for the running epoch, then close every part of the query in order."""

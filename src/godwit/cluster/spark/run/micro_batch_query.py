@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.cluster.spark.observe.progress import add_source_figures, rows_held_back, source_lag
+from godwit.cluster.spark.platform.sessions import session_stopped
 from godwit.cluster.spark.run.lifecycle import EpochDriver
 from godwit.cluster.spark.run.source_loop import ReadPace, Waiters
 from godwit.cluster.spark.run.spark_stream import SparkStream
@@ -96,6 +97,8 @@ class MicroBatchQuery(EpochDriver):
 
     def status(self) -> dict[str, Any]:
         """Return the status of Spark's query; rows of Godwit's sources are available data too."""
+        if self._run.session_is_stopped:
+            return self._status_of_end()
         status = dict(self.spark_query.status)
         if self._over.is_set():
             return status
@@ -121,7 +124,8 @@ class MicroBatchQuery(EpochDriver):
 
         The loop's own thread does not wait. Raises `StopTimeoutError` if the loop goes on.
         """
-        self.spark_query.stop()
+        if not self._run.session_is_stopped:
+            self.spark_query.stop()
         self._wait_for_end(self._epochs.positions)
 
     def sources(self) -> dict[str, Any] | None:
@@ -195,6 +199,8 @@ class MicroBatchQuery(EpochDriver):
         self._looked_s = time.monotonic()
         if self._stream.is_active:
             return False
+        if self._run.session_is_stopped:
+            raise session_stopped(self._run.flow.name)
         if self._stream.has_failed or not self._stream.input_has_ended():
             return True
         self._stream_ended = True

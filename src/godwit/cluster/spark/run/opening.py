@@ -26,6 +26,7 @@ from godwit.cluster.spark.platform.executors import (
     set_locality_wait,
     wait_for_executors,
 )
+from godwit.cluster.spark.platform.sessions import context_is_stopped
 from godwit.cluster.spark.resident import garbage
 from godwit.cluster.spark.resident.epoch_lanes import EpochLanes
 from godwit.cluster.spark.resident.job import (
@@ -317,7 +318,9 @@ class _Opener:
         self._closing["sinks"] = sinks.close
         lanes = lane_flow(flow, recovery.layouts, staged_sinks(flow))
         program = ship_program(source.program(lanes), self._run_id, context)
-        self._closing["program of the executors"] = program.destroy
+        self._closing["program of the executors"] = lambda: (
+            None if context_is_stopped(context) else program.destroy()
+        )
         set_locality_wait(context)
         there = wait_for_executors(
             context,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from godwit.adapt.policy import FlowEpoch
 from godwit.adapt.run_record import RunRecorder
 from godwit.checkpoint.collection import collect_garbage
+from godwit.cluster.spark.platform.sessions import context_is_stopped, session_stopped
 from godwit.cluster.spark.run.repartitioning import Repartitioning
 from godwit.cluster.spark.run.threads import GateClosedError, Guard, close_all
 from godwit.engine.latency import latency_entry, merged_latency
@@ -159,6 +160,11 @@ class SparkRun:
         return self.epochs.times.spreading
 
     @property
+    def session_is_stopped(self) -> bool:
+        """True if the run's Spark session was stopped, or its JVM has ended."""
+        return context_is_stopped(self._spark.sparkContext)
+
+    @property
     def names(self) -> UserNames:
         """Names of operators and components as users know them."""
         return UserNames(self.epochs.flow.operators)
@@ -196,11 +202,13 @@ class SparkRun:
     def check_lease(self) -> None:
         """Raise `CheckpointInUseError` if another query has taken the lease on the checkpoint.
 
-        Called between epochs; looks twice a second.
+        Also raises if the Spark session was stopped. Called between epochs; looks twice a second.
         """
         if time.monotonic() >= self._lease_s:
             self._lease_s = time.monotonic() + _LEASE_S
             self._lease.check_held()
+            if self._spark.sparkContext._jsc is None:  # noqa: SLF001  quick to ask
+                raise session_stopped(self.flow.name)
 
     # -- epochs -----------------------------------------------------------------------------------
 
@@ -270,6 +278,8 @@ class SparkRun:
 
     def cancel_jobs(self) -> None:
         """Cancel the jobs started by threads that are not Spark's."""
+        if self.session_is_stopped:
+            return
         self._spark.sparkContext.cancelJobGroup(self.run_id)
 
     # -- what looks on ----------------------------------------------------------------------------

@@ -183,12 +183,11 @@ class SourceLoop(EpochDriver):
 
     def status(self) -> dict[str, Any]:
         """Return ``message``, ``isDataAvailable`` and ``isTriggerActive``, as Spark does."""
-        over = self._over.is_set()
-        failure = self._gate.failure
-        message = "Stopped" if failure is None else f"Terminated with exception: {failure}"
+        if self._over.is_set():
+            return self._status_of_end()
         return {
-            "message": message if over else self._positions.unanswered(_LONG_S) or self._message,
-            "isDataAvailable": self._has_rows and not over,
+            "message": self._positions.unanswered(_LONG_S) or self._message,
+            "isDataAvailable": self._has_rows,
             "isTriggerActive": self._gate.busy,
         }
 

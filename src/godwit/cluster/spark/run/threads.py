@@ -189,7 +189,12 @@ class EpochGate:
     waits for the threads outside can wait for ever.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        # turns an error of an epoch into the one that the query fails with
+        explain: Callable[[BaseException], BaseException] = lambda error: error,
+    ) -> None:
+        self.explain = explain
         self._changed = threading.Condition()
         self._closed = False
         self._interrupted = False
@@ -253,7 +258,7 @@ class EpochGate:
     def fail(self, error: BaseException) -> None:
         """Fail the query with an error, unless it has failed already."""
         if self.failure is None:
-            self.failure = error
+            self.failure = self.explain(error)
         # What comes after it may not be committed: only the last epoch is delivered again.
         self.close()
 

@@ -36,6 +36,7 @@ class Cluster:
             executor_watch, "registered_executors", lambda _: {e.name for e in self._live()}
         )
         monkeypatch.setattr(executor_watch, "_is_one_process", lambda _: False)
+        monkeypatch.setattr(executor_watch, "context_is_stopped", lambda _: False)
         monkeypatch.setattr(executor_watch, "run_trial_epoch", self._rehearse)
         monkeypatch.setattr(executor_watch, "inheritable_thread_target", lambda _: lambda run: run)
         monkeypatch.setattr(executor_watch, "_LOOK_S", PATIENCE_S)  # looked at by hand

@@ -29,6 +29,8 @@ PATIENCE_S = 120.0
 class Run:
     """A run that commits every batch, and in which epochs are due, or are not."""
 
+    session_is_stopped = False
+
     def __init__(self) -> None:
         self.gate = EpochGate()
         self.view = SimpleNamespace(awaits=False)

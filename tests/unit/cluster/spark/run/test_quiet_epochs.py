@@ -25,6 +25,8 @@ PATIENCE_S = 120.0
 class Run:
     """A run in which epochs are due, or are not."""
 
+    session_is_stopped = False
+
     def __init__(self) -> None:
         self.gate = EpochGate()
         self.batches = 0

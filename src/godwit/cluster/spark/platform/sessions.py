@@ -1,0 +1,72 @@
+"""Spark sessions that were stopped: how they are known, and the errors in place of Py4J's.
+
+A stopped session answers every call with another error of Java's or Python's, and none of them says
+what happened. So whoever gets an error from Spark asks here first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from godwit.model.errors import CheckpointError, EpochFailedError, GodwitError, InvalidFlowError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+
+def context_is_stopped(context: SparkContext) -> bool:
+    """Return whether a Spark context was stopped, or its JVM has ended."""
+    jsc: Any = context._jsc  # noqa: SLF001  no public way to ask
+    try:
+        return jsc is None or bool(jsc.sc().isStopped())
+    except Exception:  # noqa: BLE001  whatever Py4J raises when its JVM is gone
+        return True
+
+
+def check_session(session: SparkSession, flow: str) -> None:
+    """Raise `InvalidFlowError` if a flow's Spark session was stopped."""
+    if context_is_stopped(session.sparkContext):
+        raise InvalidFlowError(
+            f"The Spark session of flow {flow!r} was stopped.",
+            remedy="Make a new one with SparkSession.builder.getOrCreate(), and read the flow's "
+            "DataFrames in that; a session that was stopped cannot be used again.",
+            flow=flow,
+        )
+
+
+def check_encoding(context: SparkContext, location: str) -> None:
+    """Raise `CheckpointError` if Java cannot name the files of a checkpoint in Hadoop's spelling.
+
+    Java takes the encoding of file names from the locale; in ``C`` or ``POSIX`` it is ASCII.
+    """
+    if location.isascii() or not location.startswith("file:"):
+        return
+    jvm: Any = context._jvm  # noqa: SLF001  no public way to ask
+    encoding = str(jvm.java.lang.System.getProperty("sun.jnu.encoding"))
+    if not jvm.java.nio.charset.Charset.forName(encoding).newEncoder().canEncode(location):
+        raise CheckpointError(
+            f"Spark's JVM cannot name the directory {location!r}: by its locale, names of files "
+            f"are of {encoding}.",
+            remedy="Set LC_ALL=C.UTF-8 in the environment before the session starts, or give a "
+            "directory with ASCII letters.",
+            uri=location,
+        )
+
+
+def unless_stopped(error: BaseException, context: SparkContext, flow: str) -> BaseException:
+    """Return an error of a running query; one that says so if the Spark session was stopped."""
+    if isinstance(error, GodwitError) or not isinstance(error, Exception):
+        return error
+    return session_stopped(flow) if context_is_stopped(context) else error
+
+
+def session_stopped(flow: str) -> EpochFailedError:
+    """Return the error that a query's Spark session was stopped before the query."""
+    return EpochFailedError(
+        f"Flow {flow!r} failed: its Spark session was stopped while the query ran.",
+        remedy="Nothing of the unfinished epoch was committed; start the flow again from its "
+        "checkpoint. Call query.stop() before spark.stop(), or use `with flow.start(...) as "
+        "query:`, which stops the query at its end.",
+        flow=flow,
+    )

@@ -1,0 +1,90 @@
+"""Locations as users write them: a path of this machine, or a URI; one rule for all who open them.
+
+A text that begins with a scheme and ``:/`` is a URI, and the ``%XX`` of its path stand for
+characters, as in ``pyarrow.fs`` and ``pathlib.Path.as_uri``. Any other text is a path of this
+machine, in which no character has a meaning but ``/``. Hadoop, through which Spark opens
+directories, decodes nothing; `hadoop_location` says the same place in its spelling.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from godwit.model.errors import GodwitError
+
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+_LOCAL = re.compile(r"file:(?://(?P<host>[^/]*))?(?P<path>/.*)", re.IGNORECASE | re.DOTALL)
+_HOME = re.compile(r"~[^/]*(/|$)")
+
+
+def is_uri(location: str) -> bool:
+    """Return whether a location begins with a scheme, such as ``s3://``."""
+    return _URI.match(location) is not None
+
+
+def is_remote(location: str) -> bool:
+    """Return whether a location is a URI of another file system than this machine's."""
+    return is_uri(location) and _LOCAL.match(location) is None
+
+
+def check_location(location: str, error: type[GodwitError]) -> None:
+    """Raise `error` for a location that no file system has, or that is not what was meant."""
+    problem = remedy = ""
+    local = _LOCAL.match(location)
+    if "\0" in location or (is_uri(location) and "%00" in location):
+        problem, remedy = "has a zero byte in it", "Give a path or a URI without it."
+    elif _HOME.match(location):
+        problem = "begins with ~, which only a shell replaces by a home directory"
+        remedy = f"Give os.path.expanduser({location!r}), or ./{location} for a directory called ~."
+    elif local is not None:
+        if (local["host"] or "").lower() not in ("", "localhost"):
+            problem = "names another machine, and file: is of this machine alone"
+            remedy = "Give file:///path with three slashes, or a plain path."
+        elif "?" in local["path"] or "#" in local["path"]:
+            problem = "has a ? or # in it, which ends the path in a URI"
+            remedy = "Write %3F for ? and %23 for #, or give a plain path without file:."
+        elif "\ufffd" in unquote(local["path"]) and "%EF%BF%BD" not in local["path"].upper():
+            problem, remedy = "has %XX in it that are no UTF-8", "Give a plain path without file:."
+    elif is_uri(location) and {".", ".."} & {*location.partition("?")[0].split("/")}:
+        problem = "has a part . or .. in it, which stores of objects take for a name"
+        remedy = "Give the whole path without them."
+    if problem:
+        from godwit.model.secrets import shown_uri  # noqa: PLC0415  it keeps what it has seen
+
+        raise error(f"The location {shown_uri(location)!r} {problem}.", remedy=remedy)
+
+
+def local_path(location: str) -> str | None:
+    """Return the absolute path of a location on this machine; ``None`` if it is elsewhere.
+
+    Links are not followed, and ``file:`` URIs are decoded.
+
+    Examples
+    --------
+    >>> local_path("/data/my%20dir"), local_path("file:///data/my%20dir"), local_path("s3://b/x")
+    ('/data/my%20dir', '/data/my dir', None)
+    """
+    if (local := _LOCAL.match(location)) is not None:
+        return os.path.abspath(unquote(local["path"]))  # noqa: PTH100 - Path would resolve links
+    return None if is_uri(location) else os.path.abspath(location)  # noqa: PTH100
+
+
+def hadoop_location(location: str) -> str:
+    """Return a location in the spelling of Hadoop, which takes ``%20`` for three characters.
+
+    Spark takes a path without a scheme for one of its default file system, which may be HDFS.
+
+    Examples
+    --------
+    >>> hadoop_location("/data/my dir/50%"), hadoop_location("hdfs://node:8020/my%20dir/")
+    ('file:///data/my dir/50%', 'hdfs://node:8020/my dir')
+    """
+    if (path := local_path(location)) is not None:
+        return f"file://{path}"
+    scheme, _, rest = location.partition("://")
+    host, slash, inner = rest.partition("/")
+    return f"{scheme}://{host}{slash}{unquote(inner)}".rstrip("/")
