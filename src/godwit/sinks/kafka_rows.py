@@ -18,10 +18,12 @@ from godwit.columns.types import is_binary, is_text
 from godwit.plan.staging import Rejections
 from godwit.sinks.row_checks import KNOWN_YEARS
 from godwit.sources.message_formats import (
+    NOT_OF_MESSAGES,
     JsonMessages,
     MessageFormat,
     UnwritableError,
     Value,
+    error_text,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ class MessageLayout:
 
     def messages(self, rows: pa.RecordBatch) -> Iterator[Outgoing]:
         """Yield a message for each row; raise `UnwritableError` if one cannot be encoded."""
-        values = self.value.encode(rows.select(self.value_columns(rows.schema.names)))
+        values = _encode(self.value, rows.select(self.value_columns(rows.schema.names)))
         none = [None] * rows.num_rows
         keys = self._message_keys(rows) if self.key else none
         headers = map(_message_headers, rows[self.headers].to_pylist()) if self.headers else none
@@ -86,7 +88,7 @@ class MessageLayout:
     def _message_keys(self, rows: pa.RecordBatch) -> list[Value]:
         """Return the encoded key of each message; ``None`` if messages have no key."""
         if self.key_format is not None:
-            return self.key_format.encode(rows.select(list(self.key)))
+            return _encode(self.key_format, rows.select(list(self.key)))
         if len(self.key) > 1:
             return JsonMessages(None).encode(rows.select(list(self.key)))
         column = rows[self.key[0]]
@@ -97,6 +99,19 @@ class MessageLayout:
                 raise UnwritableError(f"key {self.key[0]!r}: {error}") from error
         keys: list[Value] = column.cast(pa.large_binary()).to_pylist()
         return keys
+
+
+def _encode(message_format: MessageFormat, rows: pa.RecordBatch) -> list[Value]:
+    """Encode rows; whatever a format raises is the fault of a row, but for `NOT_OF_MESSAGES`."""
+    try:
+        values = message_format.encode(rows)
+    except (UnwritableError, *NOT_OF_MESSAGES):
+        raise
+    except Exception as error:
+        raise UnwritableError(error_text(error)) from error
+    if len(values) != rows.num_rows:
+        raise UnwritableError(f"{rows.num_rows} rows were encoded to {len(values)} messages")
+    return values
 
 
 def _message_headers(headers: Any) -> list[tuple[str, bytes | None]] | None:

@@ -20,10 +20,12 @@ from godwit.sources.avro_schema import (
     to_arrow_schema,
 )
 from godwit.sources.message_formats import (
+    NOT_OF_MESSAGES,
     MessageFormat,
     UnwritableError,
     Value,
     check_fields,
+    error_text,
     python_values,
     to_array,
 )
@@ -139,10 +141,10 @@ class AvroMessages(MessageFormat):
                 out = bytearray(begin)
                 write(row, out)
                 written.append(bytes(out))
-        except (
-            *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError, StructError),
-        ) as error:
-            raise UnwritableError(f"{type(error).__name__}: {error}") from error
+        except NOT_OF_MESSAGES:
+            raise
+        except Exception as error:
+            raise UnwritableError(error_text(error)) from error
         return written
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:

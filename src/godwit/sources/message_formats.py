@@ -216,7 +216,9 @@ class JsonMessages(MessageFormat):
         try:
             columns = [python_values(column) for column in rows.columns]
             return [encode(row) for row in map(_row_type(rows.schema), *columns)]
-        except (ArithmeticError, TypeError, ValueError, msgspec.MsgspecError) as error:
+        except NOT_OF_MESSAGES:
+            raise
+        except Exception as error:
             raise UnwritableError(error_text(error)) from error
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:

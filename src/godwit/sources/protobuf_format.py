@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import DecodeError
 
 from godwit.model.errors import InvalidFlowError
 from godwit.sources.message_formats import (
+    NOT_OF_MESSAGES,
     MessageFormat,
     UnwritableError,
     Value,
     check_fields,
+    error_text,
     python_values,
     to_array,
 )
@@ -123,8 +125,10 @@ class ProtobufMessages(MessageFormat):
             for row in range(rows.num_rows):
                 given = {name: values[row] for name, values in columns if values[row] is not None}
                 written.append(begin + make(**given).SerializeToString())
-        except (EncodeError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-            raise UnwritableError(f"{type(error).__name__}: {error}") from error
+        except NOT_OF_MESSAGES:
+            raise
+        except Exception as error:
+            raise UnwritableError(error_text(error)) from error
         return written
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:

@@ -13,7 +13,7 @@ from tests.unit.sources.test_message_table import enum, field, record
 
 import godwit as gw
 from godwit.model.errors import SourceError
-from godwit.sources.message_formats import MessageFormat, Value
+from godwit.sources.message_formats import JsonMessages, MessageFormat, Value
 from godwit.sources.source import Unreadable
 
 pytest.importorskip("confluent_kafka", reason="Kafka tests need confluent-kafka.")
@@ -21,6 +21,7 @@ pytest.importorskip("confluent_kafka", reason="Kafka tests need confluent-kafka.
 from confluent_kafka import Message
 from google.protobuf import descriptor_pb2
 
+from godwit.sinks.kafka_rows import MessageLayout, SizeCheck
 from godwit.sources.kafka_reader import OffsetRange
 
 if TYPE_CHECKING:
@@ -303,3 +304,35 @@ def test_headers_and_timestamps_that_cannot_be_read_are_unreadable_rows_too() ->
 
 def at(time_ms: int) -> dt.datetime:
     return dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC)
+
+
+class _Fussy(Own):
+    """A user's format, which writes no odd numbers."""
+
+    def encode(self, rows: pa.RecordBatch) -> list[Value]:
+        numbers = rows.column(0).to_pylist()
+        if any(number % 2 for number in numbers):
+            raise _OwnError("odd")
+        return [b"%d" % number for number in numbers if number != 4]
+
+
+@pytest.mark.parametrize("part", ["value", "key"])
+def test_a_row_that_a_format_fails_to_write_is_one_row_to_reject(part: str) -> None:
+    fussy = _Fussy(bytes.decode)
+    layout = MessageLayout(
+        topic="t",
+        value=fussy if part == "value" else JsonMessages(None),
+        key=("n",) if part == "key" else (),
+        key_format=fussy if part == "key" else None,
+        headers=None,
+        topics=None,
+        partitions=None,
+    )
+    rows = pa.RecordBatch.from_pydict({"n": [0, 1, 2, 3, 4]})
+    check = SizeCheck(layout=layout, schema=rows.schema, max_bytes=1000)
+    found = check(rows)
+    assert found is not None
+    assert found.rows.tolist() == [1, 3, 4]
+    assert found.reasons[0] == "it cannot be written: _OwnError: odd"
+    assert found.reasons[2] == "it cannot be written: 1 rows were encoded to 0 messages"
+    assert check(rows.take([0, 2])) is None
