@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that PySpark's us
 from tests.spark.streams import Inbox, counted, drain, rows_of
 
 import godwit as gw
-from godwit.operators.aggregates.conditions import parse_condition
+from godwit.operators.aggregates.expressions import Rows, parse_condition
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -194,7 +194,7 @@ def test_a_condition_holds_for_the_rows_for_which_it_holds_in_spark(spark: Spark
     columns = dict(zip(names, batch.columns, strict=True))
     expected = frame.selectExpr(*(f"({c}) as c{n}" for n, c in enumerate(conditions))).toArrow()
     for condition, column in zip(conditions, expected.columns, strict=True):
-        found = parse_condition(condition, "count").evaluate(columns)
+        found = parse_condition(condition, "count").evaluate(Rows(columns=columns))
         assert found.to_pylist() == column.to_pylist(), condition
 
 

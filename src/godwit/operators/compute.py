@@ -45,6 +45,7 @@ from godwit.operators.aggregates.aggregate import (
     BoundAggregate,
     BuiltIn,
 )
+from godwit.operators.aggregates.conditions import RowError, user_aggregate
 from godwit.operators.aggregates.sums import SumOverflowError
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
 from godwit.operators.ordering import expand_ranges, pairing, rows_by_group
@@ -484,18 +485,18 @@ class _Result:
         """Call a method of the aggregate, and check its `count` rows; errors name one of `keys`."""
         try:
             result = getattr(self.aggregate, method)(*arguments)
-        except SumOverflowError as error:
-            raise self._overflow_error(error, keys) from error
+        except (SumOverflowError, RowError) as error:
+            raise self._failed_for_key(error, keys) from error
         except GodwitError:
             raise
         except (Exception, SystemExit) as error:
-            if not isinstance(self.aggregate, Aggregator):
+            if not isinstance(user_aggregate(self.aggregate), Aggregator):
                 raise
             raise self._contract_broken(
                 f"{method}() raised {type(error).__name__}: {error}",
                 f"Correct the function; its traceback is:\n{user_traceback(error)}",
             ) from error
-        if isinstance(self.aggregate, Aggregator):
+        if isinstance(user_aggregate(self.aggregate), Aggregator):
             self._check_result(method, result, count)
         return result
 
@@ -525,7 +526,7 @@ class _Result:
 
     def _contract_broken(self, what: str, remedy: str) -> UserFunctionError:
         """Return the error that a user's aggregate broke its contract; `what`: how."""
-        kind = type(self.aggregate).__qualname__
+        kind = type(user_aggregate(self.aggregate)).__qualname__
         return UserFunctionError(
             f"Aggregate {self.name!r} ({kind}) of operator {self.operator!r}: {what}.",
             remedy=remedy,
@@ -533,18 +534,26 @@ class _Result:
             aggregate=self.name,
         )
 
-    def _overflow_error(
-        self, error: SumOverflowError, keys: pa.RecordBatch | None
+    def _failed_for_key(
+        self, error: SumOverflowError | RowError, keys: pa.RecordBatch | None
     ) -> EpochFailedError:
-        """Return the error that the sum of a key is too large for its type."""
+        """Return the error that a sum, or an expression, has no value in its type for a key."""
         key = (
             None if keys is None else tuple(column[error.group].as_py() for column in keys.columns)
         )
         whose = "a key" if key is None else f"key {key!r}"
+        if isinstance(error, RowError):
+            what = f"{error.text!r} cannot be computed for {whose}: {error.reason}"
+            remedy = (
+                'Leave such rows out, as in where="b <> 0", choose another value for them, as in '
+                '"case when b <> 0 then a / b end", or cast the columns to wider types in a map.'
+            )
+        else:
+            what = f"the {error.what} for {whose} does not fit {error.dtype}"
+            remedy = error.remedy
         return EpochFailedError(
-            f"Aggregate {self.name!r} of operator {self.operator!r}: the {error.what} for {whose} "
-            f"does not fit {error.dtype}.",
-            remedy=error.remedy,
+            f"Aggregate {self.name!r} of operator {self.operator!r}: {what}.",
+            remedy=remedy,
             operator=self.operator,
             aggregate=self.name,
             key=key,

@@ -19,6 +19,7 @@ from godwit.model.naming import (
     did_you_mean,
     listing,
 )
+from godwit.operators.aggregates.conditions import computed
 from godwit.operators.broadcast import Broadcast, BroadcastOperator
 from godwit.operators.duplicates import DropDuplicates, DropDuplicatesWithin
 from godwit.operators.spreading import PART
@@ -237,6 +238,7 @@ class _Compilation:
         if isinstance(node, DropDuplicatesNode):
             return self.bind_duplicates(node, schema, origin)
         if isinstance(node, ComputeNode) or (isinstance(node, WindowedNode) and node.aggregates):
+            node = _with_expressions(node, schema)
             inputs = pa.schema(
                 {
                     column: _checked_column(
@@ -517,6 +519,23 @@ class _Compilation:
     def check_sink_name(self, sink: str) -> None:
         """Raise if the user has given the name of a derived sink to another sink."""
         check_unique("sink", sink, {other.name for other in self.flow.sinks}, self.flow.name)
+
+
+def _with_expressions(
+    node: ComputeNode | WindowedNode, schema: pa.Schema
+) -> ComputeNode | WindowedNode:
+    """Return a node whose aggregates have expressions where no column has that name."""
+    found = {}
+    for result, aggregate in node.aggregates.items():
+        try:
+            found[result] = computed(aggregate, schema)
+        except InvalidFlowError as error:
+            raise InvalidFlowError(
+                f"Result {result!r} of operator {node.name!r}: {error.message}",
+                remedy=error.remedy,
+                **{**error.context, "operator": node.name, "result": result},
+            ) from error
+    return replace(node, aggregates=found)
 
 
 def _partition(operator: KeyedOperator, node: OperatorNode) -> None:

@@ -1,0 +1,384 @@
+"""Arithmetic on columns as in Spark's ANSI mode: its types, its decimals and its errors.
+
+Integers of two sizes give the larger size, and a result beyond it is an error.  ``/`` gives a
+double, or of decimals a decimal.  A decimal meets an integer as a decimal, and a float as a double.
+Precision and scale of decimals follow Spark's ``DecimalPrecision``: digits before the point are
+kept, and at least 6 behind it, if 38 do not suffice.  A null operand gives null, also where
+something is divided by zero.
+
+Invariant: types depend on types alone, never on values, so a column of no rows tells them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.columns.arrays import column_of, mask_of, values_of, words_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+BoolArray = npt.NDArray[np.bool_]
+
+_MAX_DIGITS = 38
+_KEPT_SCALE = 6  # digits behind the point that are kept in any case
+_EXACT_FLOAT = 1 << 53
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_DIGITS = dict(zip(_INTEGERS, (3, 5, 10, 20), strict=True))
+_AS_IN_SPARK = {  # types that Spark has not, and those that hold their values
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+}
+_CHECKED = {"+": pc.add_checked, "-": pc.subtract_checked, "*": pc.multiply_checked}
+_PLAIN = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}
+
+
+class EvaluationError(ArithmeticError):
+    """A value of a row cannot be computed, such as a division by zero."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row, self.reason = row, reason
+
+
+class TypesError(ValueError):
+    """Something is not defined for the types of its operands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operand:
+    """An operand: N values, and whether they are one literal, whose digits count by themselves."""
+
+    values: pa.Array
+    literal: bool | int | float | Decimal | str | None = None
+
+
+def spark_column(column: pa.Array) -> pa.Array:
+    """Return a column in the type that Spark reads it as, such as int64 for uint32."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    dtype = _AS_IN_SPARK.get(column.type)
+    return column if dtype is None else column.cast(dtype)
+
+
+def is_number(dtype: pa.DataType) -> bool:
+    """Return whether a type is one of Spark's numbers."""
+    return bool(dtype in _DIGITS or pa.types.is_floating(dtype) or pa.types.is_decimal128(dtype))
+
+
+def calculate(sign: str, left: Operand, right: Operand) -> pa.Array:
+    """Return ``left sign right`` for every row, null where an operand is.
+
+    `sign`: ``+ - * / %``. Raises `TypesError` for types that have no such operation, and
+    `EvaluationError` for the first row without a result.
+    """
+    one, other = left.values, right.values
+    if is_number(one.type) and is_number(other.type):
+        one, other = _as_decimals(left, right) or _as_one_number(one, other, sign)
+        if pa.types.is_decimal128(one.type):
+            return _of_decimals(sign, one, other)
+        if sign in "/%":
+            return _divide(sign, one, other)
+        return _of_numbers(sign, one, other)
+    if sign == "-" and one.type == other.type and _is_moment(one.type):
+        return _between(one, other)
+    if sign in "+-" and one.type == other.type and pa.types.is_duration(one.type):
+        return _of_numbers(sign, one, other)
+    raise TypesError(sign)
+
+
+def negate(values: pa.Array) -> pa.Array:
+    """Return the values with the other sign."""
+    if not is_number(values.type) and not pa.types.is_duration(values.type):
+        raise TypesError("-")
+    if pa.types.is_decimal(values.type) or pa.types.is_floating(values.type):
+        return pc.negate(values)
+    number = values.cast(pa.int64()) if pa.types.is_duration(values.type) else values
+    zero = column_of(np.zeros(len(number), np.int64), None, number.type)
+    return _of_numbers("-", zero, number).cast(values.type)
+
+
+def absolute(values: pa.Array) -> pa.Array:
+    """Return the values without their sign."""
+    if not is_number(values.type):
+        raise TypesError("abs")
+    if pa.types.is_decimal(values.type) or pa.types.is_floating(values.type):
+        return pc.abs(values)
+    below = pc.less(values, pa.scalar(0, values.type))
+    return pc.if_else(below, negate(pc.if_else(below, values, None)), values)
+
+
+def common_type(types: Iterable[pa.DataType]) -> pa.DataType:
+    """Return the type that values of all `types` have in common, as in Spark's ``coalesce``."""
+    return reduce(_wider, types, pa.null())
+
+
+def as_type(values: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """Return values as a type that `common_type` found for them."""
+    if values.type == dtype:
+        return values
+    if pa.types.is_float64(dtype) and pa.types.is_decimal(values.type):
+        return _as_doubles(values)
+    if pa.types.is_floating(dtype) and values.type in _DIGITS:
+        return column_of(values_of(values).astype(np.float64), mask_of(values), dtype)
+    return values.cast(dtype)
+
+
+# -- types
+
+
+def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return the narrowest type for values of two types; raise `TypesError` if there is none."""
+    if one == other or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    if not (is_number(one) and is_number(other)):
+        raise TypesError(f"{one} and {other}")
+    if pa.types.is_decimal(one) or pa.types.is_decimal(other):
+        if pa.types.is_floating(one) or pa.types.is_floating(other):
+            return pa.float64()
+        (p, s), (q, t) = _digits_of(one), _digits_of(other)
+        digits, scale = max(p - s, q - t), max(s, t)
+        if digits + scale > _MAX_DIGITS:
+            raise TypesError(f"{one} and {other}")
+        return pa.decimal128(digits + scale, scale)
+    return _wider_number(one, other)
+
+
+def _wider_number(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return the type of two numbers that are no decimals; an integer makes a float a double."""
+    if one == other:
+        return one
+    if pa.types.is_floating(one) or pa.types.is_floating(other):
+        return pa.float64()
+    return max(one, other, key=lambda dtype: dtype.bit_width)
+
+
+def _digits_of(dtype: pa.DataType) -> tuple[int, int]:
+    """Return precision and scale of a decimal, or of the decimal that holds an integer type."""
+    return (_DIGITS[dtype], 0) if dtype in _DIGITS else (dtype.precision, dtype.scale)
+
+
+def _as_decimals(left: Operand, right: Operand) -> tuple[pa.Array, pa.Array] | None:
+    """Return two operands as decimals, if one is one and the other is exact too; else ``None``."""
+    types = left.values.type, right.values.type
+    if not any(map(pa.types.is_decimal128, types)) or any(map(pa.types.is_floating, types)):
+        return None
+    return _as_decimal(left), _as_decimal(right)
+
+
+def _as_decimal(operand: Operand) -> pa.Array:
+    """Return integers as decimals; a literal has the digits that it is written with."""
+    values = operand.values
+    if pa.types.is_decimal128(values.type):
+        return values
+    digits = _DIGITS[values.type]
+    if operand.literal is not None:
+        digits = max(len(str(abs(int(operand.literal)))), 1)
+    return values.cast(pa.decimal128(_DIGITS[values.type], 0)).cast(pa.decimal128(digits, 0))
+
+
+def _as_one_number(one: pa.Array, other: pa.Array, sign: str) -> tuple[pa.Array, pa.Array]:
+    """Return two operands as numbers of one type; to divide, as doubles."""
+    decimals = pa.types.is_decimal(one.type) or pa.types.is_decimal(other.type)
+    as_doubles = sign == "/" or decimals
+    dtype = pa.float64() if as_doubles else _wider_number(one.type, other.type)
+    return as_type(one, dtype), as_type(other, dtype)
+
+
+def _is_moment(dtype: pa.DataType) -> bool:
+    """Return whether a type is of dates or timestamps."""
+    return bool(pa.types.is_timestamp(dtype) or pa.types.is_date32(dtype))
+
+
+# -- numbers and times
+
+
+def _of_numbers(sign: str, one: pa.Array, other: pa.Array) -> pa.Array:
+    """Add, subtract or multiply numbers of one type; raise where an integer overflows."""
+    if pa.types.is_floating(one.type):
+        return _PLAIN[sign](one, other)
+    try:
+        return _CHECKED[sign](one, other)
+    except pa.ArrowInvalid:
+        low, high = _bounds(one.type)
+        apply = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}[sign]
+        raw = [values.cast(pa.int64()).to_pylist() for values in (one, other)]
+        for row, (a, b) in enumerate(zip(*raw, strict=True)):
+            if a is not None and b is not None and not low <= apply(a, b) <= high:
+                reason = f"{a} {sign} {b} does not fit {one.type}"
+                raise EvaluationError(row, reason) from None
+        raise  # pragma: no cover - there is such a row
+
+
+def _bounds(dtype: pa.DataType) -> tuple[int, int]:
+    """Return the smallest and the largest value of an integer type."""
+    return -(1 << (dtype.bit_width - 1)), (1 << (dtype.bit_width - 1)) - 1
+
+
+def _divide(sign: str, one: pa.Array, other: pa.Array) -> pa.Array:
+    """Divide numbers of one type, or return the remainder, which has the sign of the dividend."""
+    there = _both(one, other)
+    dividend, divisor = values_of(one), values_of(other)
+    zero = divisor == 0
+    _check_divisor(zero, there)
+    with np.errstate(all="ignore"):
+        safe = np.where(zero, divisor.dtype.type(1), divisor)
+        result = dividend / safe if sign == "/" else np.fmod(dividend, safe)
+    return column_of(result, None if there is None else there, one.type)
+
+
+def _check_divisor(zero: BoolArray, there: BoolArray | None) -> None:
+    """Raise for the first row that divides by zero; `there`: mask of rows without a null."""
+    wrong = np.flatnonzero(zero if there is None else zero & there)
+    if len(wrong):
+        raise EvaluationError(int(wrong[0]), "it divides by zero")
+
+
+def _both(one: pa.Array, other: pa.Array) -> BoolArray | None:
+    """Return a mask of the rows in which neither operand is null; ``None``: all."""
+    first, second = mask_of(one), mask_of(other)
+    if first is None or second is None:
+        return second if first is None else first
+    return first & second
+
+
+def _between(one: pa.Array, other: pa.Array) -> pa.Array:
+    """Return the time from dates or timestamps to others, as durations of microseconds."""
+    moments = [
+        values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
+        if pa.types.is_timestamp(values.type)
+        else pc.multiply(values.cast(pa.int32()).cast(pa.int64()), 86_400_000_000)
+        for values in (one, other)
+    ]
+    return _of_numbers("-", *moments).cast(pa.duration("us"))
+
+
+# -- decimals
+
+
+def _of_decimals(sign: str, one: pa.Array, other: pa.Array) -> pa.Array:
+    """Calculate with decimals; the result has Spark's precision and scale."""
+    (p, s), (q, t) = _digits_of(one.type), _digits_of(other.type)
+    precision, scale = _RESULT[sign](p, s, q, t)
+    if sign in "+-*" and precision <= _MAX_DIGITS:  # exact, and of the same type as Arrow's
+        return _PLAIN[sign](one, other)
+    if precision > _MAX_DIGITS:
+        before = precision - scale
+        precision, scale = _MAX_DIGITS, max(_MAX_DIGITS - before, min(scale, _KEPT_SCALE))
+    there = _both(one, other)
+    if sign in "/%":
+        high, low = words_of(other)
+        _check_divisor((high == 0) & (low == 0), there)
+    apply = _EXACT[sign]
+    rows = range(len(one)) if there is None else np.flatnonzero(there).tolist()
+    a, b = _unscaled(one), _unscaled(other)
+    bound, found = 10**precision, [0] * len(one)
+    for row in rows:
+        found[row] = value = apply(a[row], s, b[row], t, scale)
+        if not -bound < value < bound:
+            texts = (Decimal(v).scaleb(-e, None) for v, e in ((a[row], s), (b[row], t)))
+            reason = f" {sign} ".join(map(str, texts))
+            raise EvaluationError(row, f"{reason} does not fit decimal({precision}, {scale})")
+    return _decimals_of(found, there, pa.decimal128(precision, scale))
+
+
+def _unscaled(column: pa.Array) -> list[int]:
+    """Return decimals as integers, without their point; arbitrary where null."""
+    high, low = words_of(column)
+    return [(upper << 64) | lower for upper, lower in zip(high.tolist(), low.tolist(), strict=True)]
+
+
+def _decimals_of(unscaled: Sequence[int], there: BoolArray | None, dtype: pa.DataType) -> pa.Array:
+    """Return decimals from their integers without a point; the inverse of `_unscaled`."""
+    data = b"".join(value.to_bytes(16, "little", signed=True) for value in unscaled)
+    plain = pa.Array.from_buffers(dtype, len(unscaled), [None, pa.py_buffer(data)])
+    return plain if there is None else pc.if_else(column_of(there, None, pa.bool_()), plain, None)
+
+
+def _rounded(value: int, drop: int) -> int:
+    """Return a value without its last `drop` digits, rounded half away from zero."""
+    if drop <= 0:
+        return value * 10**-drop
+    step = 10**drop
+    rounded = (abs(value) + step // 2) // step
+    return rounded if value >= 0 else -rounded
+
+
+def _sum_of(a: int, s: int, b: int, t: int, scale: int) -> int:
+    """Return a + b; `s`, `t`: scales of both, and `scale` that of the result."""
+    wide = max(s, t)
+    return _rounded(a * 10 ** (wide - s) + b * 10 ** (wide - t), wide - scale)
+
+
+def _product_of(a: int, s: int, b: int, t: int, scale: int) -> int:
+    """Return a * b, which Spark rounds to 39 digits first; see `_sum_of`."""
+    product, wide = a * b, s + t
+    spare = max(len(str(abs(product))) - _MAX_DIGITS - 1, 0)
+    return _rounded(_rounded(product, spare), wide - spare - scale)
+
+
+def _quotient_of(a: int, s: int, b: int, t: int, scale: int) -> int:
+    """Return a / b, which Spark rounds to 39 digits behind the point first; see `_sum_of`."""
+    shift = _MAX_DIGITS + 1 + t - s
+    over, under = a * 10 ** max(shift, 0), b * 10 ** max(-shift, 0)
+    quotient = (2 * abs(over) + abs(under)) // (2 * abs(under))
+    return _rounded(quotient if (a < 0) == (b < 0) else -quotient, _MAX_DIGITS + 1 - scale)
+
+
+def _remainder_of(a: int, s: int, b: int, t: int, scale: int) -> int:
+    """Return the remainder of a / b, with the sign of a; see `_sum_of`."""
+    wide = max(s, t)
+    over, under = abs(a) * 10 ** (wide - s), abs(b) * 10 ** (wide - t)
+    return _rounded(over % under if a >= 0 else -(over % under), wide - scale)
+
+
+_RESULT: dict[str, Callable[[int, int, int, int], tuple[int, int]]] = {
+    "+": lambda p, s, q, t: (max(p - s, q - t) + max(s, t) + 1, max(s, t)),
+    "-": lambda p, s, q, t: (max(p - s, q - t) + max(s, t) + 1, max(s, t)),
+    "*": lambda p, s, q, t: (p + q + 1, s + t),
+    "/": lambda p, s, q, t: (p - s + t + max(_KEPT_SCALE, s + q + 1), max(_KEPT_SCALE, s + q + 1)),
+    "%": lambda p, s, q, t: (min(p - s, q - t) + max(s, t), max(s, t)),
+}
+"""Precision and scale of a result, from those of both operands, before they are cut to 38."""
+_EXACT: dict[str, Callable[[int, int, int, int, int], int]] = {
+    "+": _sum_of,
+    "-": lambda a, s, b, t, scale: _sum_of(a, s, -b, t, scale),
+    "*": _product_of,
+    "/": _quotient_of,
+    "%": _remainder_of,
+}
+
+
+def _as_doubles(column: pa.Array) -> pa.Array:
+    """Return decimals as the nearest doubles, which a cast of Arrow's misses by a bit at times."""
+    high, low = words_of(column)
+    small = low.view(np.int64)
+    mask, scale = mask_of(column), column.type.scale
+    exact = (
+        (high == small >> 63)
+        & (np.abs(small) <= _EXACT_FLOAT)
+        & (small != np.iinfo(small.dtype).min)
+    )
+    result = small.astype(np.float64)
+    if 0 <= scale <= 22:  # 10**22 is a double too, so one division rounds once
+        result = result / 10.0**scale
+    else:
+        exact[:] = False
+    for row in np.flatnonzero(~exact if mask is None else ~exact & mask).tolist():
+        result[row] = float(column[row].as_py())
+    return column_of(result, mask, pa.float64())

@@ -1,0 +1,95 @@
+"""Expressions of aggregates have the types, values and errors that Spark SQL has in ANSI mode."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from tests.oracles.expressions import drawn_expression, edge_rows
+
+from godwit.model.errors import InvalidFlowError
+from godwit.operators.aggregates.arithmetic import EvaluationError, TypesError, common_type
+from godwit.operators.aggregates.expressions import (
+    Rows,
+    _Comparison,
+    check_types,
+    columns_read,
+    parse_condition,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from godwit.operators.aggregates.expressions import Expression
+
+pytestmark = pytest.mark.spark
+
+EXPRESSIONS, ROWS, FAILING = 300, 40, 12
+
+
+def evaluated(expression: Expression, rows: pa.RecordBatch) -> tuple[list[Any], pa.DataType]:
+    """Values of all rows, and their type; a row that has none has its error."""
+    dtype = check_types(expression, rows.schema, "it", "expression")
+    try:
+        found = expression.evaluate(Rows(columns=dict(zip(rows.schema.names, rows, strict=True))))
+    except EvaluationError as error:
+        if rows.num_rows == 1:
+            return [error], dtype
+        parts = [rows.slice(row, 1) for row in range(rows.num_rows)]
+        return [evaluated(expression, part)[0][0] for part in parts], dtype
+    assert found.type == dtype
+    return found.to_pylist(), dtype
+
+
+def compares_too_many_digits(expression: Expression, schema: pa.Schema) -> bool:
+    """Whether decimals are compared that no decimal of 38 digits holds, of which Spark cuts some."""
+    parts = expression.operands()
+    if isinstance(expression, _Comparison):
+        try:
+            common_type(check_types(part, schema, "it", "expression") for part in parts)
+        except TypesError:
+            return True
+    return any(compares_too_many_digits(part, schema) for part in parts if columns_read(part))
+
+
+def test_drawn_expressions_are_those_of_spark(spark: SparkSession) -> None:
+    rng = random.Random(41)
+    rows = edge_rows(rng, ROWS)
+    found: list[tuple[str, list[Any], pa.DataType]] = []
+    while len(found) < EXPRESSIONS:
+        text = drawn_expression(rng, rng.choice(["number", "number", "text", "truth"]))
+        try:
+            expression = parse_condition(text, "it")
+            check_types(expression, rows.schema, "it", "expression")
+        except InvalidFlowError:
+            continue  # of literals alone, or of types that have nothing in common
+        if compares_too_many_digits(expression, rows.schema):
+            continue
+        found.append((text, *evaluated(expression, rows)))
+    table = pa.table({"row": pa.array(range(ROWS)), **dict(zip(rows.schema.names, rows, strict=True))})
+    frame = spark.createDataFrame(table)
+    columns = []
+    for number, (text, values, _) in enumerate(found):
+        fails = [row for row, value in enumerate(values) if isinstance(value, EvaluationError)]
+        only = f"case when row not in ({', '.join(map(str, fails))}) then {text} end"
+        columns.append(f"{only if fails else text} as c{number}")
+    ours, theirs = [], []
+    for first in range(0, EXPRESSIONS, 50):
+        result = frame.selectExpr("row", *columns[first : first + 50]).toArrow().sort_by("row")
+        theirs += [(str(c.type), list(map(repr, c.to_pylist()))) for c in result.columns[1:]]
+    for _, values, dtype in found:
+        shown = [None if isinstance(value, EvaluationError) else value for value in values]
+        ours.append((str(dtype), list(map(repr, shown))))
+    for (text, *_), mine, its in zip(found, ours, theirs, strict=True):
+        assert mine == its, text
+    failing = [
+        (text, row)
+        for text, values, _ in found
+        for row, value in enumerate(values)
+        if isinstance(value, EvaluationError)
+    ]
+    for text, row in rng.sample(failing, FAILING):
+        with pytest.raises(Exception, match="OVERFLOW|DIVIDE_BY_ZERO|OUT_OF_RANGE|REMAINDER"):
+            frame.where(f"row = {row}").selectExpr(f"{text} as it").collect()
