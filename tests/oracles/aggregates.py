@@ -22,6 +22,7 @@ __all__ = [
     "mean",
     "mean_of_decimals",
     "minimum",
+    "most_frequent",
     "percentile",
     "top_k",
     "top_k_by",
@@ -151,6 +152,15 @@ def extreme_by(pairs: list[tuple[Any, Any]], *, largest: bool) -> Any:
         if not best or (ranks[0] > ranks[1] if largest else ranks[0] < ranks[1]):
             best = [pair]
     return best[0][0] if best else None
+
+
+def most_frequent(values: Values, k: int) -> list[dict[str, Any]]:
+    """Distinct values with their numbers: the largest numbers first, then the smallest values."""
+    found = [
+        {"value": value, "count": sum(_same(value, other) for other in _valid(values))}
+        for value in collect_set(values, len(values))
+    ]
+    return sorted(found, key=lambda of: (-of["count"], _rank(of["value"])))[:k]
 
 
 def top_k(values: Values, k: int) -> Values:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-import random
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    import random
 
 _COLUMNS: dict[str, tuple[pa.DataType, list[object]]] = {
     "b": (pa.int8(), [1, 127, -128, None, 0, -3]),

@@ -72,6 +72,7 @@ CASES: list[tuple[str, gw.Aggregate, Oracle, list[str]]] = [
     ("max_by itself", gw.max_by("v", "v"), oracle.maximum, EXACT),
     ("min_by itself", gw.min_by("v", "v"), oracle.minimum, EXACT),
     ("top_k", gw.top_k("v", 2), partial(oracle.top_k, k=2), EXACT),
+    ("most_frequent", gw.most_frequent("v", 2), partial(oracle.most_frequent, k=2), EXACT),
 ]
 
 KEYS = st.one_of(st.none(), st.sampled_from(["x", "y", "z"]))
@@ -107,6 +108,8 @@ def assert_same(found: Any, expected: Any, *, scale: float) -> None:
             assert math.isnan(found)
         else:
             assert math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-12 * scale)
+    elif isinstance(expected, dict):
+        assert_same([*found.values()], [*expected.values()], scale=scale)
     elif isinstance(expected, list):
         assert len(found) == len(expected)
         for one, other in zip(found, expected, strict=True):

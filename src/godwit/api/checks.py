@@ -62,9 +62,32 @@ def check_not_results(where: str, **options: object) -> None:
             given = "an aggregate" if hasattr(value, "bind") else type_name(value)
             raise InvalidFlowError(
                 f"{where} was given {given} for {option}=.",
-                remedy=f"{option}= is an option of compute and takes text; a result cannot be "
-                f"called {option!r}, so choose another name for it.",
+                remedy=f"{option}= is an option of compute and takes text. Give a result of that "
+                f'name in a dict, as in compute({{"{option}": gw.last("column")}}), or choose '
+                "another name for it.",
             )
+
+
+def all_results(where: str, results: object, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the results given as a mapping, then those given by keyword; raise for other values.
+
+    `where`: the call, for errors.
+    """
+    if results is None:
+        return dict(named)
+    if not isinstance(results, Mapping) or not all(isinstance(name, str) for name in results):
+        raise InvalidFlowError(
+            f"{where} was given a value of type {type_name(results)} in place of results.",
+            remedy="Name each result, as in compute(flights=gw.count()), or give a dict of them, "
+            'as in compute({"flights": gw.count()}).',
+        )
+    if both := [name for name in results if name in named]:
+        raise InvalidFlowError(
+            f"{where} was given the result {both[0]!r} twice.",
+            remedy="Leave one of the two out.",
+            column=both[0],
+        )
+    return {**results, **named}
 
 
 def describe(node: StreamNode) -> str:

@@ -11,7 +11,7 @@ import html
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from godwit.api.checks import check_formerly, describe, is_sink
+from godwit.api.checks import check_formerly, is_sink
 from godwit.api.stand_in import map_rows
 from godwit.api.streams import Stream
 from godwit.columns.types import SchemaLike, to_schema
@@ -26,6 +26,7 @@ from godwit.plan.nodes import (
     FeedbackNode,
     FlowGraph,
     OperatorNode,
+    PassNode,
     SinkNode,
     SourceNode,
     StreamNode,
@@ -336,7 +337,10 @@ class LogicalFlow:
         name
             Name of the sink, unique in the flow.
         stream
-            Output of a keyed operator, with or without maps after it.
+            Any stream: the output of an operator, the rows of a source, or a union, each with or
+            without maps. Rows that no operator has worked on go to the lanes (parallel tasks) that
+            write for the sink by an operator without state, which has the name of the sink and
+            ``_rows``.
         sink
             The sink that gets the rows of every committed epoch, such as
             ``gw.sinks.parquet("out/")``.
@@ -347,8 +351,7 @@ class LogicalFlow:
         Raises
         ------
         InvalidFlowError
-            If the name is taken, the stream belongs to another flow or has no keyed operator, or
-            `sink` is no sink.
+            If the name is taken, the stream belongs to another flow, or `sink` is no sink.
 
         Examples
         --------
@@ -374,22 +377,6 @@ class LogicalFlow:
                 sink=name,
             )
         feeds = [branch.feed for branch in branches_of(stream.node)]
-        unworked = [feed for feed in feeds if isinstance(feed, SourceNode)]
-        if unworked:
-            raise InvalidFlowError(
-                f"Sink {name!r} was given a stream of source {unworked[0].name!r} that no keyed "
-                "operator has worked on.",
-                remedy="Put key_by(...).compute(...) or key_by(...).process(...) before it, or "
-                "write stateless streams with Spark's own writeStream.",
-                sink=name,
-            )
-        if len(feeds) > 1:
-            raise InvalidFlowError(
-                f"Sink {name!r} was given {describe(stream.node)}.",
-                remedy="Give each of the streams to a sink of its own, or let a keyed operator "
-                "work on the union before the sink.",
-                sink=name,
-            )
         if not is_sink(sink):
             raise InvalidFlowError(
                 f"Sink {name!r} was given {type_name(sink)}, which is not a sink.",
@@ -405,9 +392,18 @@ class LogicalFlow:
                 remedy="Undelivered epochs go to one of them; leave formerly= out at the other.",
                 sink=name,
             )
-        self._sinks[name] = SinkNode(
-            name=name, upstream=stream.node, sink=sink, formerly=formerly or ""
-        )
+        node = stream.node
+        if len(feeds) > 1 or isinstance(feeds[0], SourceNode):
+            # No lanes have the rows of the stream; an operator without state brings them there.
+            node = PassNode(
+                name=f"{name}_rows",
+                upstream=node,
+                keys=(),
+                formerly=f"{formerly}_rows" if formerly else "",
+                row_keys=tuple(getattr(sink, "row_keys", ())),
+            )
+            self._add_operator(node)
+        self._sinks[name] = SinkNode(name=name, upstream=node, sink=sink, formerly=formerly or "")
 
     def compile(
         self, resolve: Resolver, retimed: Retimed = no_retimed_map, *, zone: str = "UTC"

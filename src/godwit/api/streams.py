@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from godwit.api.annotations import check_annotations
 from godwit.api.checks import (
+    all_results,
     check_aggregate,
     check_formerly,
     check_function,
@@ -52,6 +53,7 @@ from godwit.model.naming import (
     check_column_names,
     default_name,
     function_name,
+    keys_text,
     listing,
     results_name,
     type_name,
@@ -197,8 +199,7 @@ class Stream:
         Returns
         -------
         Stream
-            The rows of all streams. Use it in ``key_by``, ``map`` or ``drop_duplicates``; a sink
-            cannot read it.
+            The rows of all streams, for ``key_by``, ``map``, ``drop_duplicates`` or a sink.
 
         Raises
         ------
@@ -377,6 +378,9 @@ class Stream:
         ----------
         *columns
             Names of the key columns. Their types are checked when the flow is explained or started.
+            Without any, all rows are one group, as in ``df.groupBy().agg(...)`` of Spark: results
+            have no key columns, and functions get the key ``()``. One lane (parallel task) has that
+            group; `compute` sends it partial results only, and a function gets every row.
         partition_by
             Some of the key columns, whose hash selects the key group of a row (the unit that moves
             between executors). For example, an operator keyed by area and user with
@@ -393,16 +397,18 @@ class Stream:
         Raises
         ------
         InvalidFlowError
-            If no column is named, a name is not text, a column is named twice, or `partition_by`
-            names a column that is not a key column.
+            If a name is not text, a column is named twice, or `partition_by` names a column that is
+            not a key column.
 
         Examples
         --------
         >>> flights.key_by("origin", "plane", partition_by="origin")
         <KeyedStream of flow 'delays': source 'flights' by origin, plane, partitioned by origin>
+        >>> flights.key_by().compute(delay=gw.mean("delay"), flights=gw.count())
+        <Stream of flow 'delays': operator 'flights_delay_flights_of_all'>
         """
         where = f"key_by on {describe(self.node)}"
-        keys = check_keys(columns, where, 'key_by("origin", "dest")')
+        keys = check_keys(columns, where, 'key_by("origin", "dest")') if columns else ()
         placed = check_partition_by(partition_by, keys, where)
         return KeyedStream(self.flow, self.node, keys, placed)
 
@@ -431,18 +437,20 @@ class KeyedStream:
         placed = f", partitioned by {', '.join(self.partition_by)}" if self.partition_by else ""
         return (
             f"<KeyedStream of flow {self.flow.name!r}: {describe(self.node)} "
-            f"by {', '.join(self.keys)}{placed}>"
+            f"{keys_text(self.keys)}{placed}>"
         )
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            where = f"A keyed stream ({describe(self.node)} by {', '.join(self.keys)})"
+            where = f"A keyed stream ({describe(self.node)} {keys_text(self.keys)})"
             raise no_such_call(name, where, keyed=True)
 
     @user_call
     def compute(
         self,
+        results: Mapping[str, Aggregate] | None = None,
+        /,
         *,
         name: str | None = None,
         output: Literal["update", "complete", "changes"] = "update",
@@ -454,6 +462,9 @@ class KeyedStream:
 
         Parameters
         ----------
+        results
+            Results by name, as keyword arguments give them: for those with the name of an option,
+            as in ``compute({"name": gw.last("name")})``.
         name
             The operator's name, under which its state is stored. By default made of the source, the
             results and the key, such as ``flights_total_by_tailnum``. If a change of the results
@@ -493,6 +504,7 @@ class KeyedStream:
         """
         where = self._call_text("compute")
         check_not_results(where, name=name, output=output, formerly=formerly)
+        aggregates = all_results(where, results, aggregates)
         if not aggregates:
             raise InvalidFlowError(
                 f"{where} has no aggregates.",
@@ -894,6 +906,12 @@ class KeyedStream:
                     operator=name,
                 )
             check_same_flow(self.flow, stream.flow, f"Table {table!r} of operator {name!r}")
+            if not stream.keys:
+                raise InvalidFlowError(
+                    f"{what} a stream that is keyed by no column.",
+                    remedy=f"Key it by the columns that rows are looked up by, {example}.",
+                    operator=name,
+                )
             if stream.partition_by:
                 raise InvalidFlowError(
                     f"{what} a stream with partition_by=, but every lane has the whole table.",
@@ -1222,6 +1240,12 @@ class KeyedStream:
                 'payments.key_by("order"), ...); a table that does not stream is joined in a map.',
             )
         check_same_flow(self.flow, other.flow, where)
+        if not (self.keys and other.keys):
+            raise InvalidFlowError(
+                f"{where}: a stream that is keyed by no column cannot be joined, since every row "
+                "would meet all rows.",
+                remedy="Key both streams by the columns that are equal in rows that match.",
+            )
         placed = [
             [side.keys.index(column) for column in side.partition_by or side.keys]
             for side in (self, other)
@@ -1249,7 +1273,8 @@ class KeyedStream:
 
     def _call_text(self, action: str) -> str:
         """Return a call of a method (`action`) of this stream as text for errors."""
-        return f"{action} by {listing(self.keys)} on {describe(self.node)}"
+        by = f" by {listing(self.keys)}" if self.keys else ""
+        return f"{action}{by} on {describe(self.node)}"
 
     def _node_fields(
         self, name: str | None, action: str, formerly: str | None, starts_empty: object
@@ -1294,11 +1319,15 @@ class WindowedStream:
             raise no_such_call(name, f"A windowed stream ({self._text()})", keyed=True)
 
     @user_call
-    def compute(self, **aggregates: Aggregate) -> Stream:
+    def compute(
+        self, results: Mapping[str, Aggregate] | None = None, /, **aggregates: Aggregate
+    ) -> Stream:
         """Aggregate the rows of each key and window.
 
         Parameters
         ----------
+        results
+            Results by name, as keyword arguments give them.
         **aggregates
             Name of a result column → aggregate, as in ``total=gw.sum("arr_delay")``.
 
@@ -1322,6 +1351,7 @@ class WindowedStream:
         >>> windowed.compute(flights=gw.count(), delay=gw.avg("delay"))
         <Stream of flow 'delays': operator 'delays'>
         """
+        aggregates = all_results(f"compute on {self._text()}", results, aggregates)
         if not aggregates:
             raise InvalidFlowError(
                 f"compute on {self._text()} has no aggregates.",
@@ -1432,7 +1462,7 @@ class WindowedStream:
     def _text(self) -> str:
         """Return the stream and its windows as text for errors."""
         windows = ", ".join(map(str, self.windows))
-        return f"{describe(self.keyed.node)} by {', '.join(self.keyed.keys)}, {windows}"
+        return f"{describe(self.keyed.node)} {keys_text(self.keyed.keys)}, {windows}"
 
 
 def _add_to_flow(flow: LogicalFlow, node: OperatorNode) -> Stream:

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from godwit.columns.arrays import mask_of, numpy_type, values_of
 from godwit.model.errors import EpochFailedError
-from godwit.model.naming import did_you_mean, listing
+from godwit.model.naming import WHOLE_STREAM, did_you_mean, listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -318,8 +318,13 @@ class Columns(dict[str, list[Any]]):
 
 
 def rows_as_tuples(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
-    """Return the rows of a batch as tuples of Python values."""
-    return list(zip(*(python_values(column) for column in batch.columns), strict=True))
+    """Return the rows of a batch as tuples of Python values, without hidden key columns."""
+    columns = [
+        python_values(column)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        if name != WHOLE_STREAM
+    ]
+    return list(zip(*columns, strict=True)) if columns else [()] * batch.num_rows
 
 
 def row_type(names: tuple[str, ...]) -> Any:

@@ -28,7 +28,13 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from godwit.model.errors import InvalidFlowError
-from godwit.model.naming import check_column_names, did_you_mean, listing, type_name
+from godwit.model.naming import (
+    WHOLE_STREAM,
+    check_column_names,
+    did_you_mean,
+    listing,
+    type_name,
+)
 
 
 class _SparkStruct(Protocol):
@@ -155,6 +161,11 @@ def key_type_remedy(name: str, dtype: pa.DataType) -> str:
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """Return a schema with names and types only: all columns nullable, without metadata."""
     return pa.schema([pa.field(field.name, field.type) for field in schema])
+
+
+def visible_schema(schema: pa.Schema) -> pa.Schema:
+    """Return a schema without the key column of operators on whole streams, hidden from users."""
+    return pa.schema([field for field in schema if field.name != WHOLE_STREAM])
 
 
 def columns_text(schema: pa.Schema) -> str:

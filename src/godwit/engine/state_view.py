@@ -20,7 +20,7 @@ from godwit.checkpoint.evolution import description_in
 from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import values_of
 from godwit.model.errors import CheckpointError
-from godwit.model.naming import RESERVED_PREFIX, did_you_mean, listing
+from godwit.model.naming import RESERVED_PREFIX, WHOLE_STREAM, did_you_mean, listing
 from godwit.operators.aggregates.aggregate import HIGH
 from godwit.operators.parts import PART_FIELD, part_state_of
 from godwit.operators.process import columns_beside_state
@@ -237,6 +237,7 @@ class _Shown:
     timers: bool  # it holds timers, and nothing else
     page: int | None  # column that says what an entry of a list or map is; None of other states
     is_map: bool  # its entries are items of a map
+    hidden: frozenset[int]  # positions of identity columns that are not shown
 
     @classmethod
     def of(cls, described_as: StateDescription, stored: StateSchema, num_keys: int) -> _Shown:
@@ -245,9 +246,10 @@ class _Shown:
         timers = not readable and stored.values.names == [TIMERS, "due"]
         page = num_keys if PAGE in (name for name, _ in described_as.entries) else None
         is_map = page is not None and len(described_as.entries) > 1
-        keys = [_shown_name(field, stored) for field in stored.keys]
+        hidden = [i for i, name in enumerate(stored.keys.names) if name == WHOLE_STREAM]
         if is_map and page is not None:
-            del keys[page]
+            hidden.append(page)
+        keys = [_shown_name(f, stored) for i, f in enumerate(stored.keys) if i not in hidden]
         values = [
             _shown_name(field, stored) for field in stored.values if not field.name.startswith(HIGH)
         ]
@@ -263,6 +265,7 @@ class _Shown:
             timers=timers,
             page=page,
             is_map=is_map,
+            hidden=frozenset(hidden),
         )
 
     def __call__(self, key_group: int, rows: StateRows) -> pa.RecordBatch:
@@ -270,9 +273,7 @@ class _Shown:
         if self.page is not None:
             pages = rows.keys.column(self.page).to_numpy()
             rows = rows.take(np.flatnonzero(pages == -1 if self.is_map else pages >= 0))
-        keys = list(rows.keys.columns)
-        if self.is_map and self.page is not None:
-            del keys[self.page]
+        keys = [column for i, column in enumerate(rows.keys.columns) if i not in self.hidden]
         values: list[Any] = _without_high(rows.values)
         if self.readable or self.timers:
             values = [array for _, array in columns_beside_state(rows.values)]

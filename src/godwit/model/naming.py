@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 RESERVED_PREFIX = "__godwit"
 """Columns that the runtime adds to a stream begin with this."""
 
+WHOLE_STREAM = f"{RESERVED_PREFIX}_all"
+"""Key column of operators on a stream that is keyed by no column; true in every row."""
+
 MAX_NAME_LENGTH = 120
 """Names become parts of file names, which have 255 bytes on common file systems."""
 
@@ -216,7 +219,12 @@ def function_name(function: Callable[..., object]) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
-def default_name(sources: Sequence[str], action: str, keys: Iterable[str]) -> str:
+def keys_text(keys: Collection[str]) -> str:
+    """Return key columns as text, such as ``by plane``; without any, all rows are together."""
+    return f"by {', '.join(keys)}" if keys else "as a whole"
+
+
+def default_name(sources: Sequence[str], action: str, keys: Collection[str]) -> str:
     """Return an operator's default name, made of its sources, its action and its key columns.
 
     Examples
@@ -229,7 +237,7 @@ def default_name(sources: Sequence[str], action: str, keys: Iterable[str]) -> st
     first, others = "_and_".join(sources), len(sources) - 1
     if others > 1:
         first = f"{sources[0]}_and_{others}_more"
-    text = "_".join([first, action, "by", *keys])
+    text = "_".join([first, action, *(["by", *keys] if keys else ["of_all"])])
     return re.sub(r"[^\w.\-]+", "_", text)
 
 

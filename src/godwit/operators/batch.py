@@ -26,7 +26,7 @@ from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
 from godwit.columns.python_values import UTC, in_zone
 from godwit.columns.tables import is_pandas
-from godwit.columns.types import columns_text
+from godwit.columns.types import columns_text, visible_schema
 from godwit.model.errors import InvalidFlowError, UserFunctionError
 from godwit.model.frames import function_failed
 from godwit.model.naming import did_you_mean, function_name, listing
@@ -164,7 +164,8 @@ class BatchProcess(KeyedOperator):
         if states is None:
             return np.empty(0, np.int64), pa.RecordBatch.from_pylist([], columns)
         table = _as_table(states)
-        has_keys = table is not None and set(keys.schema.names) <= set(table.schema.names)
+        names = set(visible_schema(keys.schema).names)
+        has_keys = table is not None and bool(names) and names <= set(table.schema.names)
         if not has_keys:
             values = self._to_batch(table, columns, "states", returned=states)
             if values.num_rows != groups.count:
@@ -301,6 +302,7 @@ class BatchProcess(KeyedOperator):
 
 def _side_by_side(keys: pa.RecordBatch, values: pa.RecordBatch) -> pa.Table:
     """Return one table of the key columns and the other columns."""
+    keys = keys.select(visible_schema(keys.schema).names)
     schema = pa.schema([*keys.schema, *values.schema])
     return pa.Table.from_arrays([*keys.columns, *values.columns], schema=schema)
 

@@ -45,6 +45,7 @@ from godwit.columns.arrays import column_of
 from godwit.columns.groups import group_repeating_rows, group_rows
 from godwit.columns.hashing import hash_keys, hash_placed
 from godwit.columns.python_values import UTC
+from godwit.model.naming import WHOLE_STREAM
 from godwit.operators.ordering import order_by
 from godwit.operators.spreading import PART
 from godwit.operators.windows.event_time import NO_TIME, NOTHING_DUE, Due
@@ -252,6 +253,7 @@ class KeyedOperator(ABC):
     emits: ClassVar[str] = "what the function returns"  # the output of an epoch, as text for users
     over_event_time: ClassVar[bool] = False  # whether rows may be late in event time
     mergeable: ClassVar[bool] = False  # whether state consists of partial states, merged in order
+    stateless: ClassVar[bool] = False  # whether it never has an entry of state
     output_delay_us: int = 0  # maximum delay of the output behind the watermark
     # False if a repeated attempt may emit other rows, since the function asks other systems. Lanes
     # that got rows of both attempts are found by a digest of the rows.
@@ -280,8 +282,17 @@ class KeyedOperator(ABC):
     # -- rows on their way ---------------------------------------------------------------------
 
     def unify_columns(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:  # noqa: ARG002
-        """Convert rows of input number `input_number` to the columns that all inputs share."""
-        return rows
+        """Convert rows of input number `input_number` to the columns that all inputs share.
+
+        By default that adds the key column of an operator on a whole stream.
+        """
+        if not self.is_global:
+            return rows
+        names = rows.schema.names if self.over_event_time else self.inputs.names
+        return pa.RecordBatch.from_arrays(
+            [pa.repeat(True, rows.num_rows), *rows.select(names).columns],
+            names=[WHOLE_STREAM, *names],
+        )
 
     def arrange(
         self,
@@ -401,9 +412,14 @@ class KeyedOperator(ABC):
         return self.schema.keys
 
     @property
+    def is_global(self) -> bool:
+        """True if the operator works on a whole stream, which is keyed by no column."""
+        return WHOLE_STREAM in self.schema.keys.names
+
+    @property
     def user_keys(self) -> pa.Schema:
-        """Key columns that the user named, without the internal column for parts of a hot key."""
-        return pa.schema([field for field in self.keys if field.name != PART])
+        """Key columns that the user named, without internal ones, as for parts of a hot key."""
+        return pa.schema([field for field in self.keys if field.name not in (PART, WHOLE_STREAM)])
 
     @property
     def hash_columns(self) -> pa.Schema:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from godwit.columns.types import is_key_type, key_type_remedy
+from godwit.columns.types import is_key_type, key_type_remedy, visible_schema
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import (
+    WHOLE_STREAM,
     check_column_names,
     check_unique,
     did_you_mean,
@@ -22,6 +23,7 @@ from godwit.model.naming import (
 from godwit.operators.aggregates.conditions import computed
 from godwit.operators.broadcast import Broadcast, BroadcastOperator
 from godwit.operators.duplicates import DropDuplicates, DropDuplicatesWithin
+from godwit.operators.passing import PassRows
 from godwit.operators.spreading import PART
 from godwit.plan.binding import (
     check_storable,
@@ -53,6 +55,7 @@ from godwit.plan.nodes import (
     DropDuplicatesNode,
     JoinNode,
     OperatorNode,
+    PassNode,
     ProcessNode,
     SourceNode,
     StreamNode,
@@ -233,8 +236,11 @@ class _Compilation:
         schema, origin = self.columns.of(node.upstream)
         where = f"Operator {node.name!r}"
         keys = _keys_of(node.name, node.keys, schema, origin)
+        keys_of_all = [pa.field(WHOLE_STREAM, pa.bool_())]
         if isinstance(node, JoinNode):
             return self.bind_join(node, (schema, origin))
+        if isinstance(node, PassNode):
+            return self.bind_rows(node, schema)
         if isinstance(node, DropDuplicatesNode):
             return self.bind_duplicates(node, schema, origin)
         if isinstance(node, ComputeNode) or (isinstance(node, WindowedNode) and node.aggregates):
@@ -268,10 +274,19 @@ class _Compilation:
                 exchanged = _keys_first(schema, node.keys)  # late rows come out as they came
             elif time.column not in exchanged.names:
                 exchanged = exchanged.append(schema.field(time.column))
-            self.operators[node.name] = windowed_operator(node, exchanged, inputs, time, self.zone)
+            if not node.keys:
+                whole = replace(node, keys=(WHOLE_STREAM,))
+                arriving = pa.schema([*keys_of_all, *exchanged])
+                operator = windowed_operator(whole, arriving, inputs, time, self.zone)
+            else:
+                operator = windowed_operator(node, exchanged, inputs, time, self.zone)
+            self.operators[node.name] = operator
             self.timed.update(source.name for source in sources_of(node))
         else:
-            self.operators[node.name] = keyed_operator(node, pa.schema(keys), inputs, self.zone)
+            own = pa.schema(keys or keys_of_all)
+            self.operators[node.name] = keyed_operator(node, own, inputs, self.zone)
+            if not exchanged.names:  # rows are counted by a column, whichever it is
+                exchanged = pa.schema([schema.field(0)])
         if isinstance(node, ProcessNode) and node.timers == "event":
             check_event_time(node.upstream, node.name, "has timers of event time")
             self.timed.update(source.name for source in sources_of(node))
@@ -333,6 +348,12 @@ class _Compilation:
             column = time.column
         columns = _keys_first(schema, node.keys)
         return self.inputs(node.name, node.upstream, node.keys, columns, time=column)
+
+    def bind_rows(self, node: PassNode, schema: pa.Schema) -> list[Input]:
+        """Bind an operator that passes rows on to a sink, and return its inputs."""
+        by = node.row_keys if set(node.row_keys) <= set(schema.names) else ()
+        self.operators[node.name] = PassRows(name=node.name, columns=schema, by=by)
+        return self.inputs(node.name, node.upstream, (), schema)
 
     def bind_join(self, node: JoinNode, left: tuple[pa.Schema, str]) -> list[Input]:
         """Bind a join, and return the inputs of its left and right streams.
@@ -405,7 +426,7 @@ class _Compilation:
             feed = branch.feed
             assert not isinstance(feed, SourceNode)  # Flow.sink refuses such a stream
             # What such operators emit are rows, which their keys do not tell apart.
-            rows = isinstance(feed, DropDuplicatesNode | JoinNode)
+            rows = isinstance(feed, DropDuplicatesNode | JoinNode | PassNode)
             complete_key = not rows and set(feed.keys) <= set(schema.names)
             yield Output(
                 name=sink.name,
@@ -415,8 +436,9 @@ class _Compilation:
                 keys=feed.keys if complete_key else (),
                 unique_keys=tuple(
                     columns
-                    for columns in self.operators[feed.name].unique_keys
-                    if set(columns) <= set(schema.names)
+                    for keys in self.operators[feed.name].unique_keys
+                    if set(columns := tuple(key for key in keys if key != WHOLE_STREAM))
+                    <= set(schema.names)
                 ),
                 sink=sink.sink,
                 formerly=sink.formerly,
@@ -431,6 +453,7 @@ class _Compilation:
                 self.check_sink_name(name)
                 left_out = self.operators[node.name].left_out_schema
                 assert left_out is not None, "operators over event time leave rows out"
+                left_out = visible_schema(left_out)
                 check_column_names(left_out.names, f"What is late for {node.name!r}")
                 yield Output(
                     name=name,

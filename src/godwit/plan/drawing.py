@@ -11,8 +11,16 @@ import html
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from godwit.model.naming import keys_text
 from godwit.plan.explain import action_of
-from godwit.plan.nodes import SourceNode, branches_of, levels_of, streams_read_by, tables_of
+from godwit.plan.nodes import (
+    PassNode,
+    SourceNode,
+    branches_of,
+    levels_of,
+    streams_read_by,
+    tables_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +101,7 @@ def _nodes(graph: FlowGraph) -> list[Box]:
         Box(
             id=("operator", node.name),
             column=levels[node.name],
-            label=f"by {', '.join(node.keys)}",
+            label="rows" if isinstance(node, PassNode) else keys_text(node.keys),
             about=action_of(node),
         )
         for node in graph.operators

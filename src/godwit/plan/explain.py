@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from godwit.columns.types import visible_schema
 from godwit.model.durations import duration_text
 from godwit.model.naming import RESERVED_PREFIX, function_name
 from godwit.model.wording import counted
@@ -23,7 +24,14 @@ from godwit.operators.windows.process import WindowedProcess
 from godwit.operators.windows.sessions import SessionCompute
 from godwit.plan.compiled import SourceInput
 from godwit.plan.maps import ArrowMap
-from godwit.plan.nodes import ComputeNode, DropDuplicatesNode, JoinNode, ProcessNode, WindowedNode
+from godwit.plan.nodes import (
+    ComputeNode,
+    DropDuplicatesNode,
+    JoinNode,
+    PassNode,
+    ProcessNode,
+    WindowedNode,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -204,16 +212,24 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator, names: UserName
     yield from _labelled("does", [flow.actions[operator.name]])
     reads = [_input_text(flow, feed, names) for feed in inputs]
     yield from _labelled("reads", list(dict.fromkeys(reads)))
-    yield from _labelled("key", [_columns_text(operator.user_keys)])
+    key = _columns_text(operator.user_keys) or (
+        "none: all rows are together" if operator.is_global else "none: each row is by itself"
+    )
+    yield from _labelled("key", [key])
     if operator.partition_by:
         yield from _labelled("placed", [f"by {', '.join(operator.partition_by)}"])
     if isinstance(operator, WindowedCompute | WindowedProcess | SessionCompute):
         yield from _labelled("time", [_event_time(operator)])
     exchanges = [_exchange_text(flow, feed, operator, names) for feed in inputs]
     yield from _labelled("exchange", list(dict.fromkeys(exchanges)))
-    yield from _labelled("state", ["none"] if operator.consolidates else list(_states(operator)))
+    yield from _labelled(
+        "state",
+        ["none"] if operator.consolidates or operator.stateless else list(_states(operator)),
+    )
     yield from _labelled("kind", [_kind_text(operator)])
-    yield from _labelled("emits", [f"{_emission_text(operator)}: {_columns_text(operator.output)}"])
+    yield from _labelled(
+        "emits", [f"{_emission_text(operator)}: {_columns_text(visible_schema(operator.output))}"]
+    )
     consumers = [_sink_text(output) for output in flow.outputs_of(operator.name)]
     consumers += [
         f"loop {edge.loop!r} in the next epoch{_arrow_maps_text(edge.maps)}"
@@ -365,6 +381,8 @@ def _function_name(node: ProcessNode) -> str:
 
 def action_of(node: OperatorNode) -> str:
     """Return an operator's action as text, such as ``compute total = sum(delay)``."""
+    if isinstance(node, PassNode):
+        return "pass rows to a sink"
     if isinstance(node, ProcessNode) and node.states:
         states = "states" if len(node.states) > 1 else "state"
         named = ", ".join(f"{name} ({_declared_text(of)})" for name, of in node.states.items())

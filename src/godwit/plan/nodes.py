@@ -71,7 +71,7 @@ class _KeyedNode:
 
     name: str
     upstream: StreamNode
-    keys: tuple[str, ...]
+    keys: tuple[str, ...]  # empty: all rows are together, or are apart
     # key columns that place rows; empty: all of them do, ``None``: nobody has said
     partition_by: tuple[str, ...] | None = None
     formerly: str = ""  # name that it had before; empty if that is not said
@@ -156,6 +156,13 @@ class DropDuplicatesNode(_KeyedNode):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PassNode(_KeyedNode):
+    """An operator that passes the rows of a stream on to a sink, in lanes that write for it."""
+
+    row_keys: tuple[str, ...] = ()  # columns by which the sink's target tells rows apart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JoinNode(_KeyedNode):
     """A join of two keyed streams, `upstream` and `right`, by event time."""
 
@@ -189,7 +196,9 @@ class FeedbackNode:
     upstream: StreamNode
 
 
-OperatorNode: TypeAlias = ComputeNode | ProcessNode | WindowedNode | DropDuplicatesNode | JoinNode
+OperatorNode: TypeAlias = (
+    ComputeNode | ProcessNode | WindowedNode | DropDuplicatesNode | JoinNode | PassNode
+)
 StreamNode: TypeAlias = SourceNode | MapNode | UnionNode | OperatorNode
 
 

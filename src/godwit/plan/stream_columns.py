@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from godwit.columns.types import plain_schema
+from godwit.columns.types import plain_schema, visible_schema
 from godwit.model.errors import GodwitError, InvalidFlowError
 from godwit.model.naming import (
     check_column_names,
@@ -83,8 +83,12 @@ class StreamColumns:
             return self._source_columns(feed, maps, origin), origin
         bound = self.arrow_maps(branch)
         if not bound:
-            return plain_schema(self._operators[feed.name].output), f"operator {feed.name!r}"
+            return self._output_of(feed.name), f"operator {feed.name!r}"
         return bound[-1].schema, f"map {bound[-1].name!r} after operator {feed.name!r}"
+
+    def _output_of(self, operator: str) -> pa.Schema:
+        """Return the columns that an operator emits, as its readers see them."""
+        return plain_schema(visible_schema(self._operators[operator].output))
 
     def source_maps(self, branch: Branch) -> SourceMaps:
         """Return the maps of a source's branch: functions over DataFrames, or `ArrowMap`s."""
@@ -102,7 +106,7 @@ class StreamColumns:
         if isinstance(feed, SourceNode):
             schema = self._source_columns(feed, (), f"source {feed.name!r}")
         else:
-            schema = plain_schema(self._operators[feed.name].output)
+            schema = self._output_of(feed.name)
         for number, m in enumerate(branch.maps, 1):
             at = feed.name, branch.maps[:number]
             if at not in self._maps:

@@ -151,6 +151,10 @@ class DeltaSink(TargetSink):
         """Return the check for rows that the table's columns or partitions cannot hold."""
         return row_check(self._table, self._context, self._max_partitions)
 
+    @property
+    def row_keys(self) -> tuple[str, ...]:
+        return () if self._keys is None else column_names(self._keys)
+
     @functools.cached_property
     def destination(self) -> str:
         """Canonical path or URI of the table, without secrets."""

@@ -149,6 +149,10 @@ class KafkaSink(TargetSink):
         return str(error)
 
     @property
+    def row_keys(self) -> tuple[str, ...]:
+        return self._layout.key
+
+    @property
     def destination(self) -> str:
         """Bootstrap servers and topic."""
         return f"{self._settings.servers} {self._topic}"

@@ -59,6 +59,14 @@ def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple
             remedy='Name the columns that identify a row (keys=[...]), or use mode="append".',
             sink=context.name,
         )
+    if keys is None and () in unique:
+        raise SinkError(
+            f"Sink {context.name!r} is to upsert the one row that is the result of a whole stream, "
+            "and no column identifies it.",
+            remedy="Add a constant column in a map before the sink and name it, as in "
+            'keys=["id"]; or use mode="append", which writes a row for each epoch.',
+            sink=context.name,
+        )
     chosen = unique[0] if keys is None else column_names(keys)
     require_columns(context, chosen, "keys")
     # A column that a map made may tell rows apart as well as the window it was made of.

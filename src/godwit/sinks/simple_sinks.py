@@ -147,6 +147,8 @@ class MemorySink(Sink):
         if context.complete:
             tables = tables[-1:]
         rows = pa.concat_tables([context.schema.empty_table(), *tables])
+        if keys is None and () in context.unique_keys and not context.complete:
+            return rows.slice(max(rows.num_rows - 1, 0))  # the result of a whole stream is one row
         default = () if context.complete else next(iter(context.unique_keys), ())
         chosen = default if keys is None else column_names(keys)
         require_columns(context, chosen, "keys")

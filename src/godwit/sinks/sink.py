@@ -253,6 +253,19 @@ class Sink(ABC):
         return None
 
     @property
+    def row_keys(self) -> tuple[str, ...]:
+        """Columns by which the target tells rows apart, as far as the configuration says so.
+
+        Rows of a stream without a key stay in order where these columns are equal.
+
+        Examples
+        --------
+        >>> gw.sinks.postgres("host=db", "users", mode="upsert", keys=["id"]).row_keys
+        ('id',)
+        """
+        return ()
+
+    @property
     def delivers_concurrently(self) -> bool:
         """True if `deliver` may run on a thread of its own, while lanes work on the next epoch.
 

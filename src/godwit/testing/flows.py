@@ -885,6 +885,8 @@ class Run:
             return of_epochs[max(of_epochs)]
         if not output.unique_keys:
             return rows
+        if () in output.unique_keys:  # the result of a whole stream is one row
+            return rows.slice(max(rows.num_rows - 1, 0))
         return rows.filter(pa.array(last_of_each_key(rows.select(list(output.unique_keys[0])))))
 
     @user_call

@@ -80,13 +80,11 @@ def test_two_sinks_cannot_have_one_name(flow: Flow, total: Stream, sink: Any) ->
     )
 
 
-def test_a_sink_needs_a_keyed_operator_before_it(flow: Flow, stream: Stream, sink: Any) -> None:
-    assert_refused(
-        lambda: flow.sink("raw", stream.map(lambda df: df), sink),
-        "Sink 'raw'",
-        "source 'flights'",
-        "key_by(...).compute(...)",
-    )
+def test_rows_of_a_source_reach_a_sink_by_an_operator_without_state(
+    flow: Flow, stream: Stream, sink: Any
+) -> None:
+    flow.sink("raw", stream.map(lambda df: df), sink)
+    assert [operator.name for operator in flow.operators] == ["raw_rows"]
 
 
 def test_a_sink_takes_streams_of_its_own_flow_only(total: Stream, sink: Any) -> None:

@@ -81,7 +81,9 @@ def test_errors_list_the_key_columns() -> None:
         lambda key, rows, state: [r.kk for r in rows], state=int, output="k int"
     )
     flow.sink("o", wrong, gw.sinks.noop())
-    with pytest.raises(UserFunctionError, match=r"no column 'kk'. Did you mean 'k'.*'v', 'ts', 'k', 'n'"):
+    with pytest.raises(
+        UserFunctionError, match=r"no column 'kk'. Did you mean 'k'.*'v', 'ts', 'k', 'n'"
+    ):
         gw.testing.run(flow, {"s": ROWS})
 
 

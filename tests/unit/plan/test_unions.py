@@ -101,11 +101,13 @@ def test_a_map_after_a_union_of_sources_with_operators_is_refused(flow: Flow) ->
         a.union(best).map(lambda rows: rows)
 
 
-def test_a_union_needs_an_operator_before_a_sink(flow: Flow) -> None:
+def test_a_union_reaches_a_sink_by_an_operator_without_state(flow: Flow, resolve: Resolve) -> None:
     a = flow.source("a", frame(ORDERS)).key_by("symbol")
     both = a.compute(n=gw.count()).union(a.compute(n=gw.count("price"), name="other"))
-    with pytest.raises(InvalidFlowError, match="union of operator 'a_n_by_symbol' and"):
-        flow.sink("out", both, FakeSink())
+    flow.sink("out", both, FakeSink())
+    compiled = flow.compile(resolve)
+    assert len(compiled.inputs_of("out_rows")) == 2
+    assert compiled.component_of("out_rows").level == 2
 
 
 def test_windows_on_a_union_need_an_event_time_of_every_source(

@@ -59,6 +59,7 @@ from godwit.engine.lane.wire import (
 )
 from godwit.model.errors import EpochFailedError, GodwitError
 from godwit.model.key_groups import NO_LOAD, KeyGroupLoad, PerKeyGroup, key_group_mask
+from godwit.model.naming import WHOLE_STREAM
 from godwit.operators.operator import OperatorInput
 from godwit.operators.spreading import work_by_time
 from godwit.operators.windows.event_time import NO_ARRIVALS
@@ -192,7 +193,8 @@ class _Lane:
         assert schema is not None, "no other operator leaves rows out"
         batches = [unpack_rows(payload, schema) for h, payload in arrived if h.kind == LEFT_OUT]
         if batches:
-            self._stage_output(member, member.left_out, pa.Table.from_batches(batches))
+            rows = without_hidden_keys(pa.Table.from_batches(batches))
+            self._stage_output(member, member.left_out, rows)
 
     def _stage_output(self, member: LaneOperator, sink: StagedSink, rows: pa.Table) -> None:
         """Stage rows of an operator for one of its sinks."""
@@ -428,7 +430,11 @@ class _Lane:
         Yield payloads.
         """
         started_s = time.perf_counter()
-        after: dict[tuple[ArrowMap, ...], pa.Table] = {(): pa.Table.from_batches([output])}
+        rows = pa.Table.from_batches([output])
+        role = member.operator.two_phase
+        if role is None or role.slot is None:  # others emit states, for an operator of Godwit's
+            rows = without_hidden_keys(rows)
+        after: dict[tuple[ArrowMap, ...], pa.Table] = {(): rows}
 
         def mapped(maps: tuple[ArrowMap, ...]) -> pa.Table:
             """Apply maps to the output; the result of each sequence of maps is computed once."""
@@ -558,6 +564,11 @@ class LaneView:
     def min_after(self, column: int, after: int) -> int:
         """Return the smallest value above `after` in a column of integers, given by position."""
         return self.local.min_after(self.key_groups, column, after=after)
+
+
+def without_hidden_keys(rows: pa.Table) -> pa.Table:
+    """Return rows without the key column of operators on whole streams."""
+    return rows.drop_columns(WHOLE_STREAM) if WHOLE_STREAM in rows.schema.names else rows
 
 
 def broadcast_rows(

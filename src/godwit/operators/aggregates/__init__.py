@@ -6,9 +6,9 @@ built-in ones, and every other module is one family of them.
 Nulls are treated as in Spark SQL: aggregates of a column skip them (``first`` and ``last`` only if
 asked to), and an aggregate of nothing is null, except counts, which are 0.
 
-Every one takes ``where``, a condition on the columns of a row
-(`godwit.operators.aggregates.conditions`): rows for which it is false or null are left out, as by
-``FILTER (WHERE ...)`` in SQL.
+Every one takes ``where``, a condition on the columns of a row: rows for which it is false or null
+are left out, as by ``FILTER (WHERE ...)`` in SQL.  In place of a column each takes an expression,
+such as ``"price * size"`` (`godwit.operators.aggregates.expressions`).
 
 All raise `InvalidFlowError`: the call, if an option is not valid; `explain` and `start`, if a
 column does not exist or has a type that the aggregate does not take.
@@ -32,7 +32,12 @@ from godwit.operators.aggregates.aggregate import (
     column_type,
 )
 from godwit.operators.aggregates.chosen import bind_extreme, bind_extreme_by, bind_position
-from godwit.operators.aggregates.collected import bind_row_collector, bind_top_k, bind_values
+from godwit.operators.aggregates.collected import (
+    bind_most_frequent,
+    bind_row_collector,
+    bind_top_k,
+    bind_values,
+)
 from godwit.operators.aggregates.conditions import restricted
 from godwit.operators.aggregates.distinct import bind_approx_distinct
 from godwit.operators.aggregates.moments import bind_moments
@@ -61,6 +66,7 @@ __all__ = [
     "mean",
     "min",
     "min_by",
+    "most_frequent",
     "stddev",
     "sum",
     "top_k",
@@ -90,8 +96,8 @@ class _BuiltIn:
                 raise InvalidFlowError(
                     f"{self.name} was given a value of type {type_name(column)} in place of a "
                     "column's name.",
-                    remedy=f'Name columns by text, as in gw.{self.name}("column"); compute what is '
-                    "no column yet in a map before.",
+                    remedy=f'Name columns by text, as in gw.{self.name}("column"), or give an '
+                    f'expression, as in gw.{self.name}("price * size").',
                     aggregate=self.name,
                 )
 
@@ -144,11 +150,11 @@ def count(column: str | None = None, *, where: str | None = None) -> Aggregate:
     Parameters
     ----------
     column
-        Column of any type; ``None``: all rows are counted.
+        Column of any type, or expression; ``None``: all rows are counted.
     where
         Only rows that meet this condition are counted, as by ``FILTER (WHERE ...)`` in SQL:
         comparisons of columns and constants, such as ``"arr_delay > 15"``, joined by ``and``,
-        ``or`` and ``not``; no functions or arithmetic.
+        ``or`` and ``not``. Operands may be expressions, such as ``"price * size > 100"``.
 
     Raises
     ------
@@ -176,7 +182,7 @@ def sum(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - 
     Parameters
     ----------
     column
-        Column of integers, floats or decimals.
+        Column of integers, floats or decimals, or expression such as ``"price * size"``.
     where
         Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
 
@@ -239,7 +245,7 @@ def mean(column: str, *, where: str | None = None) -> Aggregate:
     Parameters
     ----------
     column
-        Column of integers, floats or decimals.
+        Column of integers, floats or decimals, or expression such as ``"price * size"``.
     where
         Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
 
@@ -265,7 +271,7 @@ def variance(column: str, *, population: bool = False, where: str | None = None)
     Parameters
     ----------
     column
-        Column of integers, floats or decimals.
+        Column of integers, floats or decimals, or expression such as ``"price * size"``.
     population
         ``False``: sample variance, null for fewer than two values. ``True``: population variance,
         null without any value.
@@ -289,7 +295,7 @@ def stddev(column: str, *, population: bool = False, where: str | None = None) -
     Parameters
     ----------
     column
-        Column of integers, floats or decimals.
+        Column of integers, floats or decimals, or expression such as ``"price * size"``.
     population
         ``False``: of a sample (divided by n - 1), null for fewer than two values. ``True``: of the
         whole population, null without any value.
@@ -491,6 +497,35 @@ def count_distinct(column: str, *, where: str | None = None) -> Aggregate:
     """
     name = "count_distinct"
     return _built_in(name, (column,), bind_values, _ORDERED, where, name=name)
+
+
+@user_call
+def most_frequent(column: str, k: int = 1, *, where: str | None = None) -> Aggregate:
+    """Collect the k values that most rows have, with the number of these rows, most frequent first.
+
+    The result is a list of structs of ``value`` and ``count``; empty without any value. Of values
+    with equal counts the smaller one comes first, so the result does not depend on the order of
+    rows. Counts are exact: the state of a key has all its different values, and is written whole in
+    every epoch that has rows of the key. Nulls are skipped.
+
+    Parameters
+    ----------
+    column
+        Column of numbers, booleans, dates, timestamps, durations, text or binary.
+    k
+        Maximum number of values, 1 to 10,000. It may be changed without losing state.
+    where
+        Condition such as ``"arr_delay > 15"``: only rows that meet it are used. See `count`.
+
+    Examples
+    --------
+    >>> results(usual=gw.most_frequent("delay", 2))
+    {'usual': [{'value': 12, 'count': 2}, {'value': 5, 'count': 1}]}
+    """
+    _check_size("most_frequent", column, "k", k)
+    shown = () if k == 1 else (repr(k),)
+    name = "most_frequent"
+    return _built_in(name, (column,), bind_most_frequent, _ORDERED, where, *shown, k=k)
 
 
 @user_call

@@ -313,8 +313,9 @@ def _decimals_of(unscaled: Sequence[int], there: BoolArray | None, dtype: pa.Dat
 def _rounded(value: int, drop: int) -> int:
     """Return a value without its last `drop` digits, rounded half away from zero."""
     if drop <= 0:
-        return value * 10**-drop
-    step = 10**drop
+        raised: int = value * 10**-drop
+        return raised
+    step: int = 10**drop
     rounded = (abs(value) + step // 2) // step
     return rounded if value >= 0 else -rounded
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.checkpoint.evolution import type_text
-from godwit.columns.arrays import mask_of
+from godwit.columns.arrays import mask_of, values_of
 from godwit.columns.hashing import canonical_floats
 from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
 from godwit.operators.aggregates.packing import (
@@ -86,6 +86,27 @@ def bind_top_k(column: pa.Field, by: pa.Field | None = None, *, k: int) -> Bound
             "columns": [f.name for f in fields],
             "types": [str(f.type) for f in fields],
             "k": k,
+        },
+    )
+
+
+def bind_most_frequent(column: pa.Field, *, k: int) -> BoundAggregate | None:
+    """Bind ``most_frequent`` to a column; ``None`` if it cannot take the column's type.
+
+    `k`: number of values in the result. The state has all values, whatever it is.
+    """
+    if not can_be_state(column.type):
+        return None
+    fields = [pa.field("value", column.type), pa.field("count", pa.int64())]
+    return _MostFrequent(
+        limit=k,
+        layout=tuple(PackedColumn(dtype=f.type, nullable=False) for f in fields),
+        state=pa.schema({"counts": pa.large_binary()}),
+        output=pa.list_(pa.struct(fields)),
+        identity={
+            "aggregate": "most_frequent",
+            "column": column.name,
+            "type": str(column.type),
         },
     )
 
@@ -227,6 +248,55 @@ class _CountDistinct(_CollectSet):
         """Keep one row of each distinct value of a group, in order of values."""
         rows = _first_per_code(groups, descending_ranks(columns[0]))
         return rows, starts_of(groups[rows], count)
+
+
+class _MostFrequent(_CollectSet):
+    """All distinct values with their numbers of rows, sorted as by `_CountDistinct`."""
+
+    __slots__ = ()
+    commutative = True
+
+    def update(
+        self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
+    ) -> pa.RecordBatch:
+        """Count the rows of each value that is not null."""
+        (column,) = columns
+        mask = mask_of(column)
+        if mask is not None:
+            counted = np.flatnonzero(mask)
+            groups, column = groups[counted], column.take(pa.array(counted))
+        if pa.types.is_floating(column.type):
+            column = canonical_floats(column)
+        once = pa.array(np.ones(len(column), np.int64))
+        return self._pack_kept(states.num_rows, self._rows(states), (groups, [column, once]))
+
+    def _pack_kept(self, count: int, *parts: tuple[IntArray, list[pa.Array]]) -> pa.RecordBatch:
+        """Pack each distinct value of a group with the sum of its counts."""
+        groups = np.concatenate([part[0] for part in parts])
+        values, counts = (
+            pa.concat_arrays(pieces) for pieces in zip(*(part[1] for part in parts), strict=True)
+        )
+        codes = descending_ranks(values)
+        order = order_by(groups, codes)
+        begins = np.flatnonzero(starts_run(groups[order], codes[order]))
+        sums = np.add.reduceat(values_of(counts)[order], begins) if len(begins) else begins
+        kept = order[begins]
+        starts = starts_of(groups[kept], count)
+        return self.states(pack(starts, [values.take(pa.array(kept)), pa.array(sums)], self.layout))
+
+    def finish(self, states: pa.RecordBatch) -> pa.Array:
+        """Return the values of the largest counts; of equal counts the smaller value is first."""
+        groups, (values, counts) = self._rows(states)
+        ranks = descending_ranks(values)
+        by_value = order_by(groups, ranks.max(initial=0) - ranks)
+        negative = -values_of(counts)[by_value]
+        order = by_value[np.lexsort((negative, groups[by_value]))]
+        kept, starts = first_of_each(order, starts_of(groups, states.num_rows), self.limit)
+        taken = pa.array(kept)
+        rows = pa.StructArray.from_arrays(
+            [values.take(taken), counts.take(taken)], fields=list(self.output.value_type)
+        )
+        return pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), rows, type=self.output)
 
 
 class _TopK(PackedRows):

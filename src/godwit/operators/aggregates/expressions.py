@@ -282,7 +282,7 @@ def _of_one_scale(
         return left, right
     scale = max(getattr(value.type, "scale", 0) for value in (left, right))
     wide = pa.decimal256(_MAX_DIGITS + scale, scale)
-    return tuple(  # type: ignore[return-value]  # a pair
+    return tuple(
         value.cast(pa.decimal128(20, 0)).cast(wide)
         if pa.types.is_integer(value.type)
         else value.cast(wide)
@@ -607,7 +607,8 @@ def check_types(expression: Expression, inputs: pa.Schema, call: str, kind: str)
         columns={
             name: pa.nulls(1, column_type(inputs, name, subject))
             for name in columns_read(expression)
-        }
+        },
+        active=pa.array([False]),  # no value is computed, not even of literals
     )
     check(expression)
     return expression.evaluate(rows).type

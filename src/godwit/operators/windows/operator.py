@@ -19,6 +19,7 @@ import pyarrow as pa
 from godwit.checkpoint.entries import StateRows
 from godwit.checkpoint.evolution import StateDescription, columns_of
 from godwit.columns.arrays import column_of, mask_of, values_of
+from godwit.columns.types import visible_schema
 from godwit.model.naming import RESERVED_PREFIX, check_column_names
 from godwit.operators.operator import STATE, KeyedOperator
 from godwit.operators.windows.calendar import Calendar, CalendarGrid
@@ -247,5 +248,5 @@ def window_bounds(time: pa.DataType) -> list[pa.Field]:
 def output_schema(name: str, bounds: list[pa.Field], results: list[pa.Field]) -> pa.Schema:
     """Return the columns of an operator's output, bounds before results; refuse repeated names."""
     output = pa.schema([*bounds, *results])
-    check_column_names(output.names, f"The output of operator {name!r}")
+    check_column_names(visible_schema(output).names, f"The output of operator {name!r}")
     return output

@@ -17,6 +17,7 @@ import pyarrow as pa
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.columns.python_values import UTC, Columns, KeyRows, KeysOfRows, rows_as_tuples
+from godwit.columns.types import visible_schema
 from godwit.model.frames import function_failed
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.aggregates import kept_rows
@@ -86,7 +87,8 @@ def call_for_windows(
     of_key = rows_as_tuples(keys)
     windows = rows_as_tuples(pa.RecordBatch.from_arrays([starts, ends], names=["start", "end"]))
     edges = bounds.tolist()
-    columns = Columns(rows, rows.schema, order, KeysOfRows(keys.schema.names, of_key, edges))
+    named = visible_schema(keys.schema).names
+    columns = Columns(rows, rows.schema, order, KeysOfRows(named, of_key, edges))
     emitted: list[Any] = []
     counts: list[int] = []
     for i, (key, window) in enumerate(zip(of_key, windows, strict=True)):

@@ -28,6 +28,7 @@ from godwit.checkpoint.evolution import columns_of
 from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import Groups
+from godwit.columns.types import visible_schema
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
 from godwit.model.naming import RESERVED_PREFIX, check_column_names
@@ -133,7 +134,7 @@ class RowWindowsOperator(KeyedOperator):
         self._panes = StateSchema(keys=pa.schema([*keys, _SLOT]), values=values)
         results = list(compute.output)[len(keys) :]
         self.output = pa.schema([*keys, pa.field(WINDOW_NUMBER, pa.int64()), *results])
-        check_column_names(self.output.names, f"The output of operator {name!r}")
+        check_column_names(visible_schema(self.output).names, f"The output of operator {name!r}")
 
     @property
     def unique_keys(self) -> tuple[tuple[str, ...], ...]:

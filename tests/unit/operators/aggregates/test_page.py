@@ -58,7 +58,12 @@ def test_the_result_for_every_type_of_column_is_the_one_in_the_table(name: str) 
                 with pytest.raises(InvalidFlowError, match="cannot take a column of type"):
                     aggregate.bind(inputs)
                 continue
-            expected = {"the same": dtype, "array of it": pa.list_(dtype)}.get(result)
+            counted = pa.struct({"value": dtype, "count": pa.int64()})
+            expected = {
+                "the same": dtype,
+                "array of it": pa.list_(dtype),
+                "array of counts": pa.list_(counted),
+            }.get(result)
             if expected is None:
                 expected = type_of_text("x", result, "The page")
             assert aggregate.bind(inputs).output == expected, (name, word)
