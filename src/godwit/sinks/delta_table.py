@@ -277,12 +277,11 @@ def check_names(names: Sequence[str], *, merges: bool) -> Problem | None:
 def partition_problem(schema: Schema, partition_by: Sequence[str]) -> Problem | None:
     """Return why a table cannot be partitioned by columns; ``None`` if it can."""
     types = {field.name: _type_name(field.type) for field in schema.fields}
-    if partition_by and (
-        len(set(partition_by)) < len(partition_by) or not types.keys() - partition_by
-    ):
+    is_repeated = len(set(partition_by)) < len(partition_by)
+    if is_repeated or (partition_by and not types.keys() - set(partition_by)):
         return Problem(
-            f"the columns {', '.join(partition_by)} cannot partition the table: a column partitions "
-            "it once, and at least one column does not",
+            f"the columns {', '.join(partition_by)} cannot partition the table: a column "
+            "partitions it once, and at least one column does not",
             "Partition by fewer columns.",
         )
     for name in partition_by:
