@@ -70,10 +70,10 @@ class AvroMessages(MessageFormat):
             else registry
         )
         self._subject = subject
-        self._schema = to_arrow_schema(_parse(self._text))
         try:
+            self._schema = to_arrow_schema(_parse(self._text))
             check_defaults(_parse(self._text))
-        except AvroError as error:
+        except (AvroError, RecursionError) as error:
             raise _invalid_schema(error) from None
 
     def __repr__(self) -> str:

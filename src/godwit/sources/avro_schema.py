@@ -192,7 +192,7 @@ class _Parser:
         if full in self._named or full in PRIMITIVES:
             raise _invalid(where, f"the name {full!r} stands for another type already")
         namespace = full.rpartition(".")[0]
-        written = _names(schema.get("aliases", []), where)
+        written = _names(schema.get("aliases") or [], where)
         aliases = (*written, *(_full_name(alias, namespace) for alias in written))
         found = AvroType(kind="record" if kind == "error" else kind, name=full, aliases=aliases)
         self._named[full] = found
@@ -231,7 +231,7 @@ class _Parser:
             raise _invalid(path, "the field has no type")
         return AvroField(
             name=name,
-            aliases=_names(schema.get("aliases", []), path),
+            aliases=_names(schema.get("aliases") or [], path),
             type=self.parse(schema["type"], namespace, path),
             has_default="default" in schema,
             default=schema.get("default"),

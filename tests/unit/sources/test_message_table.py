@@ -382,6 +382,7 @@ def test_types_that_no_column_has_are_refused_with_their_path() -> None:
         record(field("a", [["int"]])),
         record(field("a", enum("A")), field("b", enum("B"))),
         record(field("a", "int"), field("a", "int")),
+        record(field("a", "int", aliases="b")),
         record(field("a", "R")),
         {"type": "record", "name": "R"},
         {"type": "record", "fields": []},
@@ -391,6 +392,21 @@ def test_types_that_no_column_has_are_refused_with_their_path() -> None:
 def test_schemas_that_are_not_valid_are_refused(wrong: Any) -> None:
     with pytest.raises(InvalidFlowError, match="The Avro format was given a schema that cannot"):
         gw.formats.avro(wrong)
+
+
+def test_a_schema_of_any_depth_is_read_or_refused() -> None:
+    for depth in [50, *range(100, 1000, 60)]:
+        of: Any = "int"
+        for _ in range(depth):
+            of = {"type": "array", "items": of}
+        try:
+            avro = gw.formats.avro(record(field("a", of, default=[])))
+        except InvalidFlowError:
+            assert depth > 100
+            continue
+        decoded = avro.decode([b"\2" * depth + b"\2" + b"\0" * depth], ["a"])
+        assert decoded.rows.num_rows + len(decoded.bad) == 1
+        assert depth > 100 or not decoded.bad
 
 
 def test_avro_names_are_full_names() -> None:
