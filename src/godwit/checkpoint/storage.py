@@ -46,7 +46,7 @@ from godwit.model.errors import (
     GodwitError,
     StorageFullError,
 )
-from godwit.model.locations import check_location, local_path
+from godwit.model.locations import check_location, local_path, spelled_location
 from godwit.model.secrets import Secrets, shown_uri, unless_confidential
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class CheckpointStorage(ABC):
         disk = PosixDisk(access)
         if (path := local_path(text)) is not None:
             return LocalStorage(path, disk=disk)
-        spelled = re.sub(r"^s3[an]://", "s3://", text)
+        spelled = spelled_location(text, error=CheckpointError)
         try:
             filesystem, root = pyarrow.fs.FileSystem.from_uri(spelled)
         except (pa.ArrowException, OSError, ValueError) as error:

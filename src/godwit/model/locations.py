@@ -10,15 +10,34 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from godwit.model.errors import GodwitError
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _LOCAL = re.compile(r"file:(?://(?P<host>[^/]*))?(?P<path>/.*)", re.IGNORECASE | re.DOTALL)
 _HOME = re.compile(r"~[^/]*(/|$)")
+
+ARROW: Final[Mapping[str, str]] = {
+    **{scheme: scheme for scheme in ("s3", "gs", "abfs", "abfss", "hdfs", "viewfs")},
+    "s3a": "s3",
+    "s3n": "s3",
+    "gcs": "gs",
+    "mock": "mock",  # for tests
+}
+"""Scheme of a location → how ``pyarrow.fs`` spells it."""
+
+DELTALAKE: Final[Mapping[str, str]] = {
+    **{scheme: scheme for scheme in ("s3", "s3a", "gs", "abfs", "abfss", "hdfs", "viewfs")},
+    **{scheme: scheme for scheme in ("az", "azure", "adl", "memory")},
+    "s3n": "s3",
+    "gcs": "gs",
+}
+"""Scheme of a location → how the library deltalake spells it."""
 
 
 def is_uri(location: str) -> bool:
@@ -88,3 +107,47 @@ def hadoop_location(location: str) -> str:
     scheme, _, rest = location.partition("://")
     host, slash, inner = rest.partition("/")
     return f"{scheme}://{host}{slash}{unquote(inner)}".rstrip("/")
+
+
+def spelled_location(
+    location: str, *, error: type[GodwitError], schemes: Mapping[str, str] = ARROW
+) -> str:
+    """Return a path, or a URI as the library spells it that knows `schemes`.
+
+    A scheme that is another name of a store becomes the name that the library knows. Raises `error`
+    for one that it does not know; no server is asked.
+
+    Examples
+    --------
+    >>> from godwit.model.errors import SinkError
+    >>> spelled_location("s3a://bucket/out", error=SinkError)
+    's3://bucket/out'
+    """
+    found = _URI.match(location)
+    if found is None or not is_remote(location):
+        return location
+    scheme, rest = found[1].lower(), location[found.end(1) :]
+    if scheme in schemes:
+        return f"{schemes[scheme]}{rest}"
+    from godwit.model.secrets import shown_uri  # noqa: PLC0415  it keeps what it has seen
+
+    known = sorted(name for name, spelling in schemes.items() if name == spelling != "mock")
+    raise error(
+        f"Cannot open {shown_uri(location)}: its scheme {scheme!r} is of no file system that is "
+        "known here.",
+        remedy=f"{_instead(scheme, rest)}Known are local paths, and URIs that begin with "
+        f"{', '.join(f'{name}://' for name in known)}.",
+    )
+
+
+def _instead(scheme: str, rest: str) -> str:
+    """Return a sentence with the right spelling of a location, if there is one."""
+    if scheme == "dbfs":
+        path = "/dbfs/" + rest.lstrip(":/")
+        return f"Databricks mounts it as a local path: write {path}. "
+    if scheme in {"wasb", "wasbs", "az", "azure", "adl"}:
+        found = re.match(r"://[^@/]+@([^./]+)\.[^/]*/?([^?]*)", rest)
+        account, path = ("ACCOUNT", "PATH") if found is None else found.groups()
+        uri = f"abfss://CONTAINER@{account}.dfs.core.windows.net/{path}"
+        return f"Azure's storage is written {uri}. "
+    return ""

@@ -32,7 +32,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 from godwit.api.names import SINKS
 from godwit.model.errors import SinkError
 from godwit.model.frames import user_call
-from godwit.model.locations import check_location
+from godwit.model.locations import DELTALAKE, check_location, spelled_location
 from godwit.model.naming import needs_package, no_such_name
 from godwit.sinks.simple_sinks import (
     ConsoleSink,
@@ -280,6 +280,7 @@ def delta(
     with needs_package("The Delta sink", "deltalake", "delta", SinkError):
         from godwit.sinks.delta_sink import DeltaSink  # noqa: PLC0415 - deltalake is optional
     _check_path("Delta", path)
+    options["path"] = spelled_location(os.fspath(path), error=SinkError, schemes=DELTALAKE)
     _check_columns("Delta", keys=keys, partition_by=partition_by)
     return DeltaSink(**options)
 

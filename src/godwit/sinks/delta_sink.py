@@ -118,6 +118,7 @@ class DeltaSink(TargetSink):
     """Writes each epoch to a Delta Lake table in one commit (see `godwit.sinks.delta`)."""
 
     failures = (Exception,)  # the library also raises bare Exceptions
+    takes_other_writers = True
     text_of = staticmethod(error_text)
     delivers_concurrently = True  # it touches nothing that lanes of the next epoch write
 

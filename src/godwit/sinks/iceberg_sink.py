@@ -75,6 +75,7 @@ class IcebergSink(TargetSink):
     """Writes each epoch to an Iceberg table in one commit (see `godwit.sinks.iceberg`)."""
 
     failures = (Exception,)  # of catalogs, stores and the library, which share no base
+    takes_other_writers = True
 
     def __init__(
         self,
@@ -108,6 +109,12 @@ class IcebergSink(TargetSink):
         """Name and URI of the catalog, without secrets, and name of the table."""
         uri = shown_uri(str(self._properties.get("uri", "")))
         return f"iceberg:{self._catalog_name}:{uri}:{self._table_name}"
+
+    @property
+    def place(self) -> str:
+        """Text that identifies the table, whatever the catalog is called."""
+        uri = self._properties.get("uri")
+        return f"iceberg:{shown_uri(str(uri)) if uri else self._catalog_name}:{self._table_name}"
 
     def row_check(self) -> RowCheck:
         """Return the check for rows that the table's columns or Parquet cannot hold."""

@@ -84,6 +84,7 @@ class KafkaSink(TargetSink):
     """Writes each epoch to a topic, or to several, in one transaction."""
 
     failures = (KafkaException, KafkaFailedError, UnwritableError)
+    takes_other_writers = True
     delivers_concurrently = True  # it touches nothing that lanes of the next epoch write
 
     def __init__(

@@ -39,6 +39,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from godwit.model.errors import SinkError
+from godwit.model.locations import spelled_location
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.file_systems import (
     destination_of,
@@ -193,6 +194,8 @@ class ParquetSink(TargetSink):
         if keep is not None and keep < 1:
             raise SinkError(f"keep={keep} would keep no epoch.", remedy="Keep at least one.")
         self._path = os.fspath(path)
+        if filesystem is None:
+            self._path = spelled_location(self._path, error=SinkError)
         self._shown_path = shown_uri(self._path)
         secrets = Secrets.of_uri(self._path)
         super().__init__("Parquet", secrets=secrets, rejects=rejects, path=self._shown_path)

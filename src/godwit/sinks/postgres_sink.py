@@ -39,9 +39,11 @@ from godwit.sinks.postgres_table import (
     TargetTable,
     check_dsn,
     comma_separated,
+    plain_name,
     secrets_of_dsn,
     server_of_dsn,
     shown_dsn,
+    table_parts,
 )
 from godwit.sinks.rows import (
     cast_batches,
@@ -269,6 +271,7 @@ class PostgresSink(TargetSink):
     """Writes each epoch to a PostgreSQL table in one transaction (see `godwit.sinks.postgres`)."""
 
     failures = (psycopg.Error, UnwritableRowsError)
+    takes_other_writers = True
     text_of = staticmethod(error_text)
     delivers_concurrently = True  # it touches nothing that lanes of the next epoch write
 
@@ -284,12 +287,9 @@ class PostgresSink(TargetSink):
         rejects: Sink | None,
     ) -> None:
         check_mode(f"PostgreSQL sink on table {table}", mode, keys)
-        if not all(table.split(".")) or table.count(".") > 1 or "\0" in table:
-            raise SinkError(
-                f"PostgreSQL sink: {table!r} does not name a table.",
-                remedy='Give "table" or "schema.table".',
-            )
-        if table.rsplit(".", maxsplit=1)[-1] in {EPOCHS, _STAGE}:
+        parts = table_parts(table)
+        table = plain_name(parts)
+        if parts[-1] in {EPOCHS, _STAGE}:
             raise SinkError(
                 f"PostgreSQL sink: table {table} has a name that the sink needs for itself.",
                 remedy="Choose another name.",
@@ -321,6 +321,13 @@ class PostgresSink(TargetSink):
     def destination(self) -> str:
         """Server and database, without secrets, and name of the table."""
         return f"{server_of_dsn(self._dsn)} {self._table}"
+
+    @property
+    def place(self) -> str:
+        """Text that identifies the table, with its schema or without."""
+        server, parts = server_of_dsn(self._dsn), table_parts(self._table)
+        schema = () if len(parts) > 1 or "search_path" in server else ("public",)
+        return f"{server} {plain_name((*schema, *parts))}"
 
     def row_check(self) -> RowCheck:
         """Return the check for rows that the table's columns cannot hold."""

@@ -65,6 +65,42 @@ _REMEDY: Final = (
 )
 
 
+_PART: Final = re.compile(r'"(?:[^"]|"")+"|[^".]+')
+
+
+def table_parts(table: str) -> tuple[str, ...]:
+    """Return the name of a table, with its schema in front if there is one, without SQL's quotes.
+
+    Raises `SinkError` if that is no name. Names without quotes are taken as they are, too.
+
+    Examples
+    --------
+    >>> table_parts('public."Flights ""of"" 2013"')
+    ('public', 'Flights "of" 2013')
+    """
+    parts = _PART.findall(table)
+    if ".".join(parts) != table or len(parts) not in {1, 2} or "\0" in table:
+        quoted = '"' in table and "\0" not in table
+        instead = '"' + table.replace('"', '""') + '"'
+        raise SinkError(
+            f"PostgreSQL sink: {table!r} does not name a table.",
+            remedy='Give "table" or "schema.table".'
+            + (
+                f" A name that has quotation marks, or a dot, is written as in SQL: {instead!r}."
+                if quoted
+                else ""
+            ),
+        )
+    return tuple(part[1:-1].replace('""', '"') if part.startswith('"') else part for part in parts)
+
+
+def plain_name(parts: Sequence[str]) -> str:
+    """Return the name of a table as `table_parts` reads it, with quotes only where needed."""
+    return ".".join(
+        '"' + part.replace('"', '""') + '"' if set(part) & {'"', "."} else part for part in parts
+    )
+
+
 def check_dsn(dsn: str | Mapping[str, Any]) -> None:
     """Raise `SinkError` if a connection string is malformed."""
     problem = _dsn_problem(dsn)
@@ -125,6 +161,8 @@ def _connection_parameters(dsn: str | Mapping[str, Any]) -> dict[str, Any]:
 
 def _dsn_problem(dsn: str | Mapping[str, Any]) -> str | None:
     """Return the problem of a connection string, without quoting it; ``None`` if it is valid."""
+    if isinstance(dsn, str) and dsn.lower().lstrip().startswith("jdbc:"):
+        return _jdbc_problem(dsn.strip())
     texts = [dsn] if isinstance(dsn, str) else [str(value) for value in dsn.values()]
     if any("\0" in text for text in texts):
         return "it holds a zero byte"
@@ -146,6 +184,19 @@ def _dsn_problem(dsn: str | Mapping[str, Any]) -> str | None:
     if "://" in database or ("@" in database and is_unescaped):
         return "its database holds an @ or ://; is there an unescaped / in the password?"
     return None
+
+
+def _jdbc_problem(url: str) -> str:
+    """Return what a JDBC URL is to be written as; only server and database are quoted."""
+    if not url.lower().startswith("jdbc:postgresql:"):
+        return "it is a JDBC URL, and not of PostgreSQL"
+    found = re.fullmatch(r"(?is)jdbc:postgresql:(?://([\w.-]*(?::\d+)?)/)?(\w*)/?(?:\?.*)?", url)
+    server, database = ("HOST", "DATABASE") if found is None else found.groups()
+    return (
+        "it is a JDBC URL, which libpq does not read. Write "
+        f"postgresql://{server or 'localhost'}/{database}, with user and password as parameters "
+        "(?user=...&password=...) or as PGUSER and PGPASSWORD"
+    )
 
 
 _NULLS_NOT_DISTINCT_SINCE = 15_00_00
@@ -180,7 +231,7 @@ class TargetTable:
     @property
     def identifier(self) -> sql.Identifier:
         """Name of the table, quoted for SQL."""
-        return sql.Identifier(*self.table.split("."))
+        return sql.Identifier(*table_parts(self.table))
 
     def prepare(self, connection: Connection, *, create: bool) -> None:
         """Check that the rows fit the table; if it is absent, `create` it, or else raise."""
@@ -247,7 +298,7 @@ class TargetTable:
     def _check_names(self, connection: Connection) -> None:
         """Raise if the server would truncate a name."""
         limit = scalar(connection, "SELECT current_setting('max_identifier_length')::int")
-        for name in (*self.table.split("."), *self.schema.names):
+        for name in (*table_parts(self.table), *self.schema.names):
             if "\0" in name:
                 raise self._table_error(
                     f"or its columns cannot have the name {name!r}, which holds a zero byte",
@@ -422,21 +473,32 @@ class TargetTable:
                     FROM pg_attribute a
                     WHERE a.attrelid = i.indrelid
                       AND a.attnum = ANY ((i.indkey::smallint[])[0:i.indnkeyatts - 1])),
-                   {sees_nulls}
+                   {sees_nulls},
+                   CASE WHEN NOT i.indimmediate THEN 'is deferrable'
+                        WHEN NOT i.indisvalid THEN 'is not valid'
+                        WHEN i.indpred IS NOT NULL THEN 'is of some rows only (WHERE)'
+                   END
             FROM pg_index i
-            WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid
-              AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
+            WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indexprs IS NULL
             """,  # noqa: S608 - one of two constants
             [self._name],
         ).fetchall()
-        fitting = [nulls for names, nulls in rows if names == sorted(self.keys)]
+        on_keys = [(nulls, fault) for names, nulls, fault in rows if names == sorted(self.keys)]
+        fitting = [nulls for nulls, fault in on_keys if fault is None]
         nullable = not all(columns[name].not_null for name in self.keys)
         keys = ", ".join(_quoted(name) for name in self.keys)
         if not fitting:
             nulls = " NULLS NOT DISTINCT" if nullable else ""
+            what = (
+                f"has a unique constraint on ({keys}) that {on_keys[0][1]}, and upserts need one "
+                "that is not"
+                if on_keys
+                else f"has no unique constraint on ({keys}), which upserts need"
+            )
             raise self._table_error(
-                f"has no unique constraint on ({keys}), which upserts need",
-                f"ALTER TABLE {self._name} ADD UNIQUE{nulls} ({keys});",
+                what,
+                f"ALTER TABLE {self._name} ADD UNIQUE{nulls} ({keys});"
+                + (" (beside it or instead)" if on_keys else ""),
             )
         if nullable and not any(fitting):
             raise self._table_error(

@@ -34,6 +34,7 @@ class TargetSink(Sink):
     """Sink whose target stores epochs; subclasses set `_context` in `open`."""
 
     failures: ClassVar[tuple[type[Exception], ...]] = (OSError,)  # errors of the target's library
+    takes_other_writers: ClassVar[bool] = False  # several sinks may write to one target
     _context: SinkContext
 
     def __init__(self, kind: str, *, secrets: Secrets, rejects: Sink | None, **place: str) -> None:

@@ -12,7 +12,6 @@ import fnmatch
 import functools
 import hashlib
 import os
-import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from godwit.model.errors import SourceError
-from godwit.model.locations import check_location, is_remote, local_path
+from godwit.model.locations import check_location, is_remote, local_path, spelled_location
 from godwit.model.naming import type_name
 from godwit.model.secrets import Secrets, shown_uri
 
@@ -117,6 +116,8 @@ class Directory:
                     'pattern of names such as "*.csv".',
                 )
         self._text = os.fspath(path)
+        if filesystem is None:
+            self._text = spelled_location(self._text, error=SourceError)
         if not self._text:
             raise SourceError(
                 "The path of a source of files is empty.",
@@ -129,6 +130,8 @@ class Directory:
             self._opened = open_file_system(self._text, filesystem, error=SourceError)
         is_local = isinstance(self._opened and self._opened[0], pafs.LocalFileSystem)
         self.shown = self._opened[1] if self._opened and is_local else shown_uri(self._text)
+        # path or URI, if that alone says where it is
+        self.location = self._text if filesystem is None else self.shown if is_local else None
         self._pattern = pattern
         self._keys: dict[str, int] = {}  # path → key, of the last listing
         self._directories: dict[str, int] = {}  # those of a local disk → when they changed
@@ -279,6 +282,10 @@ class Directory:
         within = f"{target}/".startswith(f"{root}/") and target != root
         return within and self._matches(target[len(root.rstrip("/")) + 1 :])
 
+    def reads(self, path: str) -> bool:
+        """Return whether a file of this path within the directory would be read."""
+        return self._matches(path)
+
     def _matches(self, path: str) -> bool:
         """Return whether a file matches the pattern and is not hidden (``_``, ``.``)."""
         *directories, name = path.split("/")
@@ -359,7 +366,7 @@ def open_file_system(
     check_location(path, error)
     if (local := local_path(path)) is not None:
         return pafs.LocalFileSystem(), local
-    uri = re.sub(r"^s3[an]://", "s3://", path)  # Spark's word for S3 is s3a
+    uri = spelled_location(path, error=error)
     try:
         opened, inner = pafs.FileSystem.from_uri(uri)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as cause:

@@ -121,6 +121,11 @@ class FileSource(Source):
         return self._schema
 
     @property
+    def directory(self) -> Directory:
+        """Directory that is read."""
+        return self._directory
+
+    @property
     def identity(self) -> str:
         """Directory and format, without credentials; the same over restarts."""
         of = "" if self._pattern is None else f", {self._pattern}"

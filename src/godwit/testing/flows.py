@@ -47,6 +47,7 @@ from godwit.model.frames import user_call
 from godwit.model.naming import did_you_mean, listing, type_name
 from godwit.plan.compiled import SourceInput
 from godwit.plan.explain import UserNames
+from godwit.sinks.places import check_places
 from godwit.sinks.rows import last_of_each_key
 
 if TYPE_CHECKING:
@@ -274,6 +275,8 @@ class Run:
         self._policy, self._close_at_end = policy, close_at_end
         self._directory = Path(tempfile.mkdtemp(prefix="godwit-testing-"))
         weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
+        if checkpoint is not None and isinstance(flow, LogicalFlow):
+            check_places(flow.compiled(), checkpoint)  # while nothing is created
         self._storage = (
             LocalStorage(str(self._directory / "checkpoint"), disk=PosixDisk(durable=False))
             if checkpoint is None
@@ -309,6 +312,7 @@ class Run:
             )
         self._placed = {} if placed is None else placed
         compiled = flow.compiled()
+        check_places(compiled)
         if repartition or placed:  # then the last epoch is perhaps not the last one any more
             self._deliver_last()
         self._names = names = UserNames(compiled.operators)

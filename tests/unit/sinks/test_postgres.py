@@ -537,14 +537,14 @@ def test_options_that_are_never_right_are_refused_at_once(
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_names_may_hold_any_character(postgres: str, mode: str) -> None:
     name = '100%s {of} "it"'
-    execute(postgres, f'CREATE SCHEMA "{name.replace(chr(34), chr(34) * 2)}"')
+    quoted = name.replace('"', '""')
+    execute(postgres, f'CREATE SCHEMA "{quoted}"')
     schema = pa.schema([("pla%ne", pa.string()), ("to {tal} %(x)s", pa.int64())])
     ctx = context(schema=schema, keys=("pla%ne",))
     epoch = EpochRows(epoch=0, table=pa.table([["a"], [1]], schema=schema))
-    with opened(postgres, ctx, f"{name}.50% `t`", mode=mode) as sink:
+    with opened(postgres, ctx, f'"{quoted}".50% `t`', mode=mode) as sink:
         sink.deliver(epoch)
         sink.deliver(epoch)
-    quoted = name.replace('"', '""')
     assert execute(postgres, f'SELECT * FROM "{quoted}"."50% `t`"') == [("a", 1)]
     execute(postgres, f'DROP SCHEMA "{quoted}" CASCADE')
 

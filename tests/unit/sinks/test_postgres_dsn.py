@@ -10,6 +10,7 @@ from tests.support.epoch_rows import context
 
 import godwit as gw
 from godwit.model.errors import SinkError
+from godwit.sinks.postgres_table import plain_name, table_parts
 
 MALFORMED: list[Any] = [
     "postgresql://me:hunter2@ss@host/db",
@@ -27,6 +28,11 @@ MALFORMED: list[Any] = [
     "postgres//me:hunter2@host/db",
     "postgresql:/me:hunter2@host/db",
     "mysql://me:hunter2@host/db",
+    "jdbc:postgresql://host:5432/db?user=me&password=hunter2",
+    "jdbc:postgresql://me:hunter2@host/db",
+    "jdbc:postgresql://me:12/hunter2@host/db",
+    "JDBC:postgresql:db?password=hunter2",
+    "jdbc:mysql://host/db?password=hunter2",
     "host=h password=my hunter2",
     "host=h password='hunter2",
     "host=h pass=hunter2",
@@ -93,3 +99,58 @@ def test_a_sink_shows_where_it_writes() -> None:
     assert repr(sink) == (
         "gw.sinks.postgres('user=me password=*** dbname=db host=host', 'public.t', mode='upsert')"
     )
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        (
+            "jdbc:postgresql://db.example:5432/ok?user=me&password=x",
+            "postgresql://db.example:5432/ok,",
+        ),
+        ("jdbc:postgresql://h/ok", "postgresql://h/ok,"),
+        ("jdbc:postgresql:ok", "postgresql://localhost/ok,"),
+        ("jdbc:postgresql://h/with-dash", "postgresql://HOST/DATABASE,"),
+        ("jdbc:sqlserver://h/ok", "not of PostgreSQL"),
+    ],
+)
+def test_a_jdbc_url_is_answered_with_how_it_is_written(url: str, text: str) -> None:
+    with pytest.raises(SinkError, match="JDBC URL") as caught:
+        gw.sinks.postgres(url, "t")
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "parts"),
+    [
+        ("t", ("t",)),
+        ("Mixed t", ("Mixed t",)),
+        ('"Mixed t"', ("Mixed t",)),
+        ('public."Mixed t"', ("public", "Mixed t")),
+        ('"My schema".t', ("My schema", "t")),
+        ('"a.b"."c""d"', ("a.b", 'c"d')),
+        ("100%", ("100%",)),
+    ],
+)
+def test_names_of_tables_are_read_as_sql_spells_them(table: str, parts: tuple[str, ...]) -> None:
+    assert table_parts(table) == parts
+    assert table_parts(plain_name(parts)) == parts
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        ("", "Give"),
+        (".t", "Give"),
+        ("a.b.c", "Give"),
+        ('""', "Give"),
+        ('a"b', '"a""b"'),
+        ('"a"b"', "written as in SQL"),
+        ('"a', "written as in SQL"),
+        ("a\0b", "Give"),
+    ],
+)
+def test_what_names_no_table_is_refused(table: str, text: str) -> None:
+    with pytest.raises(SinkError, match="does not name a table") as caught:
+        gw.sinks.postgres("dbname=d", table)
+    assert text in str(caught.value)

@@ -71,7 +71,7 @@ def test_odd_names_of_tables_and_columns_are_quoted(postgres: str) -> None:
     schema = pa.schema([('the "plane"', pa.string()), ("SELECT", pa.int64()), ("a b", pa.int64())])
     options = {"mode": "upsert", "keys": 'the "plane"'}
     with opened(
-        postgres, context(schema=schema, keys=('the "plane"',)), 'Big "Table"', **options
+        postgres, context(schema=schema, keys=('the "plane"',)), '"Big ""Table"""', **options
     ) as sink:
         sink.deliver(EpochRows(epoch=0, table=pa.table([["x"], [1], [2]], schema=schema)))
     assert execute(postgres, 'SELECT * FROM "Big ""Table"""') == [("x", 1, 2)]
@@ -268,9 +268,13 @@ def test_a_user_who_may_not_create_temporary_tables_cannot_upsert(
     [
         ("SELECT 1", "has no unique constraint"),
         ("ALTER TABLE target ADD UNIQUE NULLS NOT DISTINCT (plane, total)", "no unique"),
-        ("CREATE UNIQUE INDEX ON target (plane) WHERE total > 0", "no unique constraint"),
+        ("CREATE UNIQUE INDEX ON target (plane) WHERE total > 0", "that is of some rows only"),
         ("CREATE UNIQUE INDEX ON target (lower(plane))", "no unique constraint"),
-        ("ALTER TABLE target ADD UNIQUE (plane) DEFERRABLE", "no unique constraint"),
+        ("ALTER TABLE target ADD UNIQUE (plane) DEFERRABLE", "that is deferrable, and"),
+        (
+            "ALTER TABLE target ADD UNIQUE (plane) DEFERRABLE INITIALLY DEFERRED",
+            "that is deferrable, and",
+        ),
         ("ALTER TABLE target ADD UNIQUE (plane)", "lets a null key come twice"),
     ],
 )
@@ -329,3 +333,35 @@ def test_keys_that_are_no_columns_are_refused_before_the_server_is_asked(
 ) -> None:
     error = refusal("host=/nowhere", context(keys=keys), mode="upsert", **options)
     assert message in error.message
+
+
+NAMES = ["Mixed t", "select", "100%s", "a%%b", 'say "t"', "a.b", "caf\u00e9 \U0001f426", "o'k"]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("name", NAMES)
+def test_tables_and_columns_of_any_name_are_written(postgres: str, name: str, mode: Any) -> None:
+    quoted = '"' + name.replace('"', '""') + '"'
+    schema = pa.schema([(f"{name} k", pa.string()), (name, pa.int64())])
+    execute(postgres, f'CREATE TABLE {quoted} ({quoted[:-1]} k" text, {quoted} bigint)')
+    if mode == "upsert":
+        execute(postgres, f'ALTER TABLE {quoted} ADD UNIQUE NULLS NOT DISTINCT ({quoted[:-1]} k")')
+    ctx = context(schema=schema, keys=(schema.names[0],))
+    options = {"mode": mode} if mode == "upsert" else {"mode": mode, "epoch_column": None}
+    with opened(postgres, ctx, table=quoted, **options) as sink:
+        sink.row_check()
+        for epoch in range(2):
+            table = pa.table([["a", "b"], [epoch, 2]], schema=schema)
+            sink.deliver(EpochRows(epoch=epoch, table=table))
+    found = sorted(execute(postgres, f"SELECT * FROM {quoted}"))
+    once = [("a", 1), ("b", 2)]
+    assert found == (once if mode == "upsert" else sorted([*once, ("a", 0), ("b", 2)]))
+    tables = "SELECT count(*) FROM pg_tables WHERE schemaname = current_schema"
+    assert execute(postgres, tables) == [(2,)]  # with godwit_epochs
+
+
+def test_a_table_with_a_quoted_name_is_created_under_it(postgres: str) -> None:
+    [(schema,)] = execute(postgres, "SELECT current_schema")
+    with opened(postgres, table=f'{schema}."Mixed ""t"""') as sink:
+        sink.deliver(rows(0, ("N1", 1)))
+    assert execute(postgres, 'SELECT * FROM "Mixed ""t"""') == [("N1", 1)]

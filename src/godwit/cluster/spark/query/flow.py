@@ -28,6 +28,7 @@ from godwit.model.markup import show, text_block
 from godwit.model.naming import type_name
 from godwit.plan.explain import explain
 from godwit.plan.grouping import checked_components
+from godwit.sinks.places import check_places
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -124,7 +125,9 @@ class Flow(LogicalFlow):
         Flow 'delays': 1 source, 1 keyed operator on 1 level, 1 sink
         ...
         """
-        text = explain(self.compiled())
+        compiled = self.compiled()
+        check_places(compiled)
+        text = explain(compiled)
         show(text, f"<div>{self._picture()}{text_block(text)}</div>")
 
     def compiled(self) -> CompiledFlow:
@@ -286,7 +289,8 @@ class Flow(LogicalFlow):
                 flow=self.name,
             )
         if not self.sources:
-            self.compiled()  # what is wrong with it is told before a session is made
+            # What is wrong with it is told before a session is made.
+            check_places(self.compiled(), options.checkpoint)
         from godwit.cluster.spark.query.runtime import start  # noqa: PLC0415  it loads Spark
 
         return start(self, options)

@@ -54,6 +54,7 @@ from godwit.model.locations import hadoop_location
 from godwit.model.naming import function_name
 from godwit.plan.explain import UserNames
 from godwit.plan.maps import map_dataframe
+from godwit.sinks.places import check_places
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -119,6 +120,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     """Start the flow; see `godwit.cluster.spark.query.flow.Flow.start`."""
     spark = session_of(flow, options.session)
     compiled = compile_flow(flow, spark)
+    check_places(compiled, options.checkpoint)
     splitting_of(compiled, options.adaptation.splitting)  # refused while nothing is touched
     spreading_of(compiled, options.adaptation.spreading)
     end_terminated()

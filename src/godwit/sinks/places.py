@@ -1,0 +1,169 @@
+"""Places of a flow: where sources read, sinks write and the checkpoint lies must not overlap.
+
+A sink within the directory of a source feeds its results to the source; after some epochs, or at
+the next start.  A target within another target, or in the checkpoint, is taken for a part of it.
+All of that is seen by names alone, before anything is created: `check_places` is asked by
+``flow.explain``, ``flow.start`` and `godwit.testing`.
+
+Directories are compared by their canonical paths: absolute, without links, ``file:`` and a slash at
+the end, and without the difference of upper and lower case where the file system makes none.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from godwit.model.errors import CheckpointError, InvalidFlowError
+from godwit.model.locations import spelled_location
+from godwit.sinks.file_systems import destination_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from godwit.plan.compiled import CompiledFlow
+
+_Kind: TypeAlias = Literal["source", "sink", "checkpoint"]
+
+_WRITTEN: Final = {  # names of files, as examples
+    "sink": ("epoch=0/part-00000.parquet", "part-00000.parquet"),
+    "checkpoint": ("commits/0", "0.json", "0.arrow"),
+}
+_EFFECTS: Final[dict[tuple[_Kind, _Kind], str]] = {
+    ("sink", "source"): "the source would read the results",
+    ("source", "sink"): "the source would read the results",
+    ("sink", "sink"): "one would take the files of the other for its own",
+    ("checkpoint", "source"): "the source would read the checkpoint",
+    ("source", "checkpoint"): "files that are not of the checkpoint do not belong there",
+    ("checkpoint", "sink"): "readers of the results would read the checkpoint",
+    ("sink", "checkpoint"): "files that are not of the checkpoint do not belong there",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Directory or table, and who uses it."""
+
+    kind: _Kind
+    name: str  # of the source or sink
+    place: str  # canonical path or URI of a directory, or the text that identifies a table
+    shares: bool = False  # whether several sinks may write to it
+    # whether a source of this directory reads a file, by its path within it
+    reads: Callable[[str], bool] = lambda _: True
+
+    def __str__(self) -> str:
+        return "the checkpoint" if not self.name else f"{self.kind} {self.name!r}"
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The directory's path in parts; of a table one part."""
+        if self.place.startswith("/"):
+            return Path(os.path.realpath(self.place)).parts
+        found = re.match(r"[a-z][a-z0-9+.-]*://", self.place)
+        if found is None:
+            return (self.place,)
+        path, _, query = self.place.partition("?")
+        first, *others = path[found.end() :].split("/")
+        return (f"{found[0]}{first}?{query}", *(part for part in others if part))
+
+
+def check_places(flow: CompiledFlow, checkpoint: str | os.PathLike[str] | None = None) -> None:
+    """Raise `InvalidFlowError` if places of a flow overlap; `checkpoint`: where it is to lie."""
+    places = [*_of_sources(flow), *_of_sinks(flow)]
+    if checkpoint is not None:
+        path = spelled_location(os.fspath(checkpoint), error=CheckpointError)
+        places.append(_Place(kind="checkpoint", name="", place=destination_of(path)))
+    for number, one in enumerate(places):
+        for other in places[:number]:
+            _check_pair(one, other, flow.name)
+
+
+def _of_sources(flow: CompiledFlow) -> Iterator[_Place]:
+    """Yield the directories of sources, as far as they are known."""
+    for name, source in flow.own_sources.items():
+        directory = getattr(source, "directory", None)
+        if directory is not None and directory.location is not None:
+            yield _Place(
+                kind="source",
+                name=name,
+                place=destination_of(directory.location),
+                reads=directory.reads,
+            )
+
+
+def _of_sinks(flow: CompiledFlow) -> Iterator[_Place]:
+    """Yield the directories and tables of sinks, as far as they are known."""
+    for output in flow.outputs:
+        sink: Any = output.sink
+        place = getattr(sink, "place", None) or getattr(sink, "destination", None)
+        if place:
+            is_complete = (
+                output.rejects_of is None
+                and output.is_result
+                and flow.operator(output.operator).complete
+            )
+            yield _Place(
+                kind="sink",
+                name=output.name,
+                place=place,
+                shares=getattr(sink, "takes_other_writers", False) and not is_complete,
+            )
+
+
+def _check_pair(one: _Place, other: _Place, flow: str) -> None:
+    """Raise if two places are one, or one is inside the other, and that is not right."""
+    if one.kind == other.kind == "source":
+        return
+    inner, outer = (one, other) if len(one.parts) >= len(other.parts) else (other, one)
+    within = _path_within(inner.parts, outer.parts)
+    if within is None:
+        return
+    if not within and one.shares and other.shares:
+        return
+    if within and outer.kind == "source":
+        names = (f"{within}/{name}" for name in _WRITTEN[inner.kind])
+        if not any(map(outer.reads, names)):
+            return
+    if one.kind == other.kind and not within:
+        raise InvalidFlowError(
+            f"Sinks {other.name!r} and {one.name!r} of flow {flow!r} write to one place, "
+            f"{one.place}.",
+            remedy="Give each sink a target of its own. Several sinks may write to one table of "
+            "PostgreSQL, Delta Lake or Iceberg, or to one topic, but for complete results.",
+            flow=flow,
+            sink=one.name,
+        )
+    where = f"inside that of {outer}, {outer.place}" if within else f"that of {outer}, too"
+    raise InvalidFlowError(
+        f"The directory of {inner}, {inner.place}, is {where}: {_EFFECTS[inner.kind, outer.kind]}.",
+        remedy="Give each a directory of its own, beside the other.",
+        flow=flow,
+    )
+
+
+def _path_within(inner: tuple[str, ...], outer: tuple[str, ...]) -> str | None:
+    """Return the path of a place in another; empty if they are one, ``None`` if it is outside."""
+    size = len(outer)
+    head, within = inner[:size], "/".join(inner[size:])
+    if head == outer:
+        return within
+    if len(head) < size or not outer[0].startswith("/"):
+        return None
+    one, two = Path(*head), Path(*outer)
+    try:
+        return within if os.path.samefile(one, two) else None  # noqa: PTH121  of two paths
+    except OSError:
+        alike = [part.casefold() for part in head] == [part.casefold() for part in outer]
+        return within if alike and _ignores_case(two) else None
+
+
+def _ignores_case(path: Path) -> bool:
+    """Return whether names in a file system differ by more than case; `path`: may not be there."""
+    for there in (path, *path.parents):
+        if there.exists():
+            other = there.with_name(there.name.swapcase())
+            return other != there and other.exists() and other.samefile(there)
+    return False
