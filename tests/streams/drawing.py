@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import math
 import random
+import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -263,7 +264,10 @@ def _given(drawn: Drawn, aggregates: dict[str, Any]) -> dict[str, Any]:
         drawn.reorders.shuffle(written)
     for name, (what, column) in written:
         more = {"top_k": {"k": 3}}.get(what, {})
-        given[name] = getattr(gw, what)(*([] if column is None else [column]), **more)
+        read = [] if column is None else [column]
+        if read and zlib.crc32(f"{name} {what} {column}".encode()) % 3 == 0:
+            read = [f"coalesce({column}, {column})"]  # the same values, by an expression
+        given[name] = getattr(gw, what)(*read, **more)
     return given
 
 
