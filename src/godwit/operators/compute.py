@@ -29,6 +29,7 @@ from godwit.checkpoint.evolution import (
     mismatch_error,
     without_zones,
 )
+from godwit.columns.failures import FAILURES, failed
 from godwit.columns.groups import group_rows
 from godwit.columns.types import columns_text
 from godwit.model.errors import (
@@ -52,7 +53,7 @@ from godwit.operators.ordering import expand_ranges, pairing, rows_by_group
 from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from godwit.checkpoint.evolution import StateUpgrade, WrittenState
     from godwit.columns.groups import Groups
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 IntArray = npt.NDArray[np.int64]
 OutputMode = Literal["update", "complete", "changes"]
 """Keys that an epoch changed, all keys, or what no longer holds of a key and what does now."""
+_MAX_TRIED: Final = 10_000  # rows that are tried alone to find the one that fails
 CHANGE: Final = pa.field("change", pa.int8())
 """Column of changes: -1 on a result that no longer holds, 1 on one that does now."""
 
@@ -491,7 +493,15 @@ class _Result:
             raise
         except (Exception, SystemExit) as error:
             if not isinstance(user_aggregate(self.aggregate), Aggregator):
-                raise
+                if isinstance(error, MemoryError) or not isinstance(error, FAILURES):
+                    raise
+                raise failed(
+                    f"Operator {self.operator!r}, result {self.name!r}{self._reads()},",
+                    error,
+                    row=self._failing_row(arguments[2:]) if method == "update" else "",
+                    operator=self.operator,
+                    result=self.name,
+                ) from error
             raise self._contract_broken(
                 f"{method}() raised {type(error).__name__}: {error}",
                 f"Correct the function; its traceback is:\n{user_traceback(error)}",
@@ -499,6 +509,22 @@ class _Result:
         if isinstance(user_aggregate(self.aggregate), Aggregator):
             self._check_result(method, result, count)
         return result
+
+    def _reads(self) -> str:
+        """Return the columns that the aggregate reads, as text for errors."""
+        return f" of {', '.join(self.columns)}" if self.columns else ""
+
+    def _failing_row(self, columns: Sequence[pa.Array]) -> str:
+        """Return the values of the first row that the aggregate fails on alone; empty if none."""
+        alone = np.zeros(1, np.int64)
+        for row in range(min(len(columns[0]) if columns else 0, _MAX_TRIED)):
+            values = [column.slice(row, 1) for column in columns]
+            try:
+                self.aggregate.update(self.aggregate.create(1), alone, *values)
+            except FAILURES:
+                named = zip(self.columns, values, strict=True)
+                return ", ".join(f"{name} is {value[0]}"[:200] for name, value in named)
+        return ""
 
     def _check_result(self, method: str, result: Any, count: int) -> None:
         """Raise if a user's aggregate returned a value of a wrong type or not `count` rows."""

@@ -26,6 +26,7 @@ import pyarrow as pa
 from godwit.checkpoint.entries import BatchCache, StateRows, read_chain
 from godwit.checkpoint.hydration import bring_forward, recover_chains
 from godwit.columns.digest import RowsDigest
+from godwit.columns.failures import naming
 from godwit.engine.lane.executor import current_executor, local_state, local_store_root
 from godwit.engine.lane.files import LaneFiles
 from godwit.engine.lane.lane_flow import shipments
@@ -254,28 +255,29 @@ class _Lane:
         at_s = lap("wait", at_s)
 
         cpu = time.process_time()
-        processed = operator.process(
-            OperatorInput(
-                rows=rows.entries,
-                is_partial=rows.partial,
-                states={
-                    state.state: LaneView(local, np.flatnonzero(here & ~waits))
-                    for state, local in copies.items()
-                },
-                time=instruction.time,
-                epoch=self.instruction.epoch,
-                num_key_groups=len(instruction.places),
-                tables=self._broadcast_tables(member, instruction, copies),
-                broadcast=broadcast_rows(operator, arrived),
-                writes_tables=bool(operator.broadcasts)
-                and bool(
-                    instruction.places[operator.table_key_group(len(instruction.places))]
-                    == self.place
-                ),
-                left_parts=self._read_parts_to_merge(member, instruction),
-                here=here & ~waits,
+        with naming(f"Operator {operator.name!r}", operator=operator.name):
+            processed = operator.process(
+                OperatorInput(
+                    rows=rows.entries,
+                    is_partial=rows.partial,
+                    states={
+                        state.state: LaneView(local, np.flatnonzero(here & ~waits))
+                        for state, local in copies.items()
+                    },
+                    time=instruction.time,
+                    epoch=self.instruction.epoch,
+                    num_key_groups=len(instruction.places),
+                    tables=self._broadcast_tables(member, instruction, copies),
+                    broadcast=broadcast_rows(operator, arrived),
+                    writes_tables=bool(operator.broadcasts)
+                    and bool(
+                        instruction.places[operator.table_key_group(len(instruction.places))]
+                        == self.place
+                    ),
+                    left_parts=self._read_parts_to_merge(member, instruction),
+                    here=here & ~waits,
+                )
             )
-        )
         at_s = lap("process", at_s)
         processed_cpu = time.process_time()
         for state in copies:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.checkpoint.staged_output import WrittenFiles
+from godwit.columns.failures import naming
 from godwit.model.errors import SinkError
 from godwit.plan.staging import REJECTED
 
@@ -46,7 +47,8 @@ def stage_output(
         if rows.num_rows == 0:
             return
     if sink.writer is not None:
-        written = sink.writer.write(rows, epoch=epoch, place=place)
+        with naming(f"Sink {sink.name!r}", sink=sink.name):
+            written = sink.writer.write(rows, epoch=epoch, place=place)
         if written is not None:
             target = sink.writer.target
             files.stage_files(sink.name, WrittenFiles(target=target, files=tuple(written)))
@@ -60,7 +62,8 @@ def _stage_rejected(sink: StagedSink, rows: pa.Table, files: LaneFiles, where: s
     accepted, rejected = [], []
     # One batch, unless a column's text exceeds the limit of a batch.
     for batch in rows.combine_chunks().to_batches():
-        rejections = sink.check(batch)
+        with naming(f"Sink {sink.name!r}", sink=sink.name):
+            rejections = sink.check(batch)
         if rejections is None:
             accepted.append(batch)
             continue

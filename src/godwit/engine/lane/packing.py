@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from godwit.columns.failures import naming
 from godwit.columns.groups import group_repeating_rows, group_rows
 from godwit.columns.hashing import canonical_keys, hash_keys
 from godwit.model.key_groups import key_groups_of
@@ -111,7 +112,8 @@ def pre_aggregate(
     """
     while True:
         keys = take_rows(rows.select(operator.schema.keys.names), groups.first_row)
-        states = operator.combine(groups, keys, rows.select(operator.inputs.names))
+        with naming(f"Operator {operator.name!r}", operator=operator.name):
+            states = operator.combine(groups, keys, rows.select(operator.inputs.names))
         if states is not None:
             break
         assert groups.count < rows.num_rows, "a row has room in a partial state"
