@@ -309,13 +309,16 @@ def _column_differences(table: DeltaTable, schema: pa.Schema, *, merges: bool) -
     fields = {field.name: field for field in table.schema().fields}
     existing = {name: field.type for name, field in fields.items()}
     expected = {field.name: field.type for field in Schema.from_arrow(schema).fields}
-    return [
-        f"{name} ({_type_name(expected.get(name))} in the rows, {_type_name(existing.get(name))} "
-        f"in the table)"
-        for name in sorted(existing.keys() | expected.keys())
-        if existing.get(name) != expected.get(name)
-        and not (merges and name not in expected and fields[name].nullable)
-    ]
+    differences = []
+    for name in sorted(existing.keys() | expected.keys()):
+        ours, theirs = expected.get(name), existing.get(name)
+        if ours == theirs or (merges and ours is None and fields[name].nullable):
+            continue
+        texts = [_type_name(ours), _type_name(theirs)]
+        if len(set(texts)) == 1:  # nested ones, which differ within
+            texts = [str(ours), str(theirs)]
+        differences.append(f"{name} ({texts[0]} in the rows, {texts[1]} in the table)")
+    return differences
 
 
 def _constraints(table: DeltaTable) -> list[str]:

@@ -5,20 +5,28 @@ from __future__ import annotations
 import datetime as dt
 import math
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
 from tests.support.delta_logs import add_file, field, make_table, read_by_log
 from tests.support.epoch_rows import EpochRows, context
+from tests.support.number_source import Numbers
 
 import godwit as gw
+from godwit.checkpoint.storage import CheckpointStorage
+from godwit.cluster.local.run import LocalRun
+from godwit.engine.outputs import OpenSinks, staged_sinks
+from godwit.engine.settings import Lanes
 from godwit.model.errors import SinkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from godwit.checkpoint.records import CommitRecord, SinkRecord
+    from godwit.plan.compiled import CompiledFlow
+    from godwit.plan.staging import StagedSink
     from godwit.sinks.delta_sink import DeltaSink
 
 deltalake = pytest.importorskip("deltalake", reason="Delta tests need deltalake.")
@@ -248,3 +256,51 @@ def test_an_upsert_finds_keys_in_partitions_that_others_wrote(
     assert comparable([(row["k"], row["n"]) for row in by_sql(path)]) == comparable(
         [*[(value, 9) for _ in texts], (None, 2)]
     )
+
+
+class Run(LocalRun):
+    """A run of a flow whose sinks are open."""
+
+    def open_sinks(self, flow: CompiledFlow) -> list[StagedSink]:
+        self.opened = OpenSinks(flow, self.log, cast("Any", None), renamed={})
+        return staged_sinks(flow)
+
+    def deliver(self, record: CommitRecord, *, again: bool = False) -> None:
+        self.opened.deliver(record, again=again)
+
+    def sink_records(self) -> dict[str, SinkRecord]:
+        return self.opened.records()
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_rows_with_an_empty_partition_go_to_the_sink_of_rejected_rows(
+    tmp_path: Path, mode: Any
+) -> None:
+    def name(rows: pa.RecordBatch) -> pa.RecordBatch:
+        texts = ["" if key == "b" else key for key in rows.column("key").to_pylist()]
+        return rows.set_column(rows.schema.get_field_index("key"), "key", pa.array(texts))
+
+    flow = gw.Flow("totals", num_key_groups=4)
+    numbers = flow.source("numbers", Numbers(9, most=3)).map(
+        name, schema="key string, number bigint, ts timestamp"
+    )
+    totals = numbers.key_by("key").compute(name="totals", total=gw.sum("number"))
+    rejected = gw.sinks.memory()
+    sink = gw.sinks.delta(tmp_path / "t", mode=mode, partition_by="key", rejects=rejected)
+    flow.sink("out", totals, sink)
+    run = Run(
+        flow.compiled(),
+        CheckpointStorage.open(str(tmp_path / "checkpoint")),
+        executors={"a": 2},
+        settings=Lanes(local_dir=str(tmp_path / "local")),
+    )
+    run.sources.open()
+    while run.read_epoch() is not None:
+        pass
+    run.loop.finish_delivery()
+    run.sources.close()
+    run.opened.close()
+    assert {row["key"] for row in by_sql(tmp_path / "t")} == {"a", "c"}
+    found = rejected.table().to_pylist()
+    assert len(found) == 3
+    assert all("stands for null in a partition column" in row["reason"] for row in found)

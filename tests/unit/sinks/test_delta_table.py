@@ -216,6 +216,16 @@ def test_columns_that_the_table_computes_are_refused(
         opened(path, mode, schema)
 
 
+def test_a_list_whose_values_must_not_be_null_is_told_apart_from_one_whose_may(
+    tmp_path: Path,
+) -> None:
+    strict = {"type": "array", "elementType": "string", "containsNull": False}
+    path = make_table(tmp_path / "t", [field("plane", strict)])
+    schema = pa.schema([("plane", pa.list_(pa.string()))])
+    with pytest.raises(SinkError, match=r"contains_null=True.* in the rows.*contains_null=False"):
+        opened(path, schema=schema)
+
+
 def test_a_table_that_forgets_epochs_is_refused(tmp_path: Path) -> None:
     path = make_table(
         tmp_path / "t",
