@@ -20,6 +20,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
+from godwit.cluster.spark.observe.recent_events import RecentEvents
 from godwit.cluster.spark.run.threads import Guard, one_line
 from godwit.model.errors import InvalidFlowError
 from godwit.model.events import BackgroundFailed, ListenerFailed
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     Listener = Callable[[Event], None]
 
-_MAX_EVENTS = 10_000
+_MAX_WAITING = 10_000
 _MAX_BEHIND = 10_000
 _FLUSH_S = 1.0
 _MAX_FAILURES = 100
@@ -128,7 +129,7 @@ class EventDispatcher:
 
     def __init__(self, name: str, names: UserNames | None = None) -> None:
         self._name, self._names = name, names
-        self._recent: deque[Event] = deque(maxlen=_MAX_EVENTS)
+        self._recent = RecentEvents()
         self._order = threading.RLock()  # what is recent and what is queued come in one order
         self._queue: SimpleQueue[Callable[[], bool]] = SimpleQueue()
         self._hearings: list[_Hearing] = []
@@ -147,7 +148,13 @@ class EventDispatcher:
     def events(self) -> tuple[Event, ...]:
         """The latest events, oldest first."""
         with self._order:
-            return tuple(self._recent)
+            return self._recent.all()
+
+    @property
+    def events_dropped(self) -> int:
+        """Number of events that `events` no longer has."""
+        with self._order:
+            return self._recent.dropped
 
     @property
     def is_own_thread(self) -> bool:
@@ -160,7 +167,7 @@ class EventDispatcher:
         if self._names is not None:
             event = self._names.event(event)
         with self._order:
-            self._recent.append(event)
+            self._recent.add(event)
             if self._closed:
                 return
             self._queue_record(lambda: self._record_event(event))
@@ -267,10 +274,10 @@ class EventDispatcher:
         """
         if self._closed:
             return
-        if self._queue.qsize() < _MAX_EVENTS:
+        if self._queue.qsize() < _MAX_WAITING:
             self._queue.put(record)
         else:
-            error = TimeoutError(f"{_MAX_EVENTS} entries wait to be written; more are dropped")
+            error = TimeoutError(f"{_MAX_WAITING} entries wait to be written; more are dropped")
             self._guard_of("recording").report(error)
 
     def _queue_flush(self, *, last: bool = False) -> threading.Event:
@@ -346,7 +353,7 @@ class EventDispatcher:
     def _background_failed(self, what: str, error: str) -> None:
         """Emit `BackgroundFailed` for the work `what`."""
         with self._order:
-            epoch = self._recent[-1].epoch if self._recent else -1
+            epoch = -1 if self._recent.last is None else self._recent.last.epoch
             self.emit(BackgroundFailed(epoch=epoch, at_s=time.time(), what=what, error=error))
 
     def _report_listener(self, listener: Listener, event: Event, error: str) -> None:

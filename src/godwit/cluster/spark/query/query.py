@@ -689,9 +689,10 @@ class Query:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """The last 10,000 events (`godwit.events`), oldest first, as a tuple.
+        """The latest events (`godwit.events`), oldest first, as a tuple.
 
-        May be read from any thread, also after the query has ended.
+        At most 10,000, within 2 MiB of memory for `EpochCommitted` and 4 MiB for all others; see
+        `events_dropped`. May be read from any thread, also after the query has ended.
 
         Examples
         --------
@@ -699,6 +700,17 @@ class Query:
         'QueryStarted'
         """
         return self._dispatcher.events
+
+    @property
+    def events_dropped(self) -> int:
+        """Number of older events that `events` no longer has.
+
+        Examples
+        --------
+        >>> query.events_dropped
+        0
+        """
+        return self._dispatcher.events_dropped
 
     @property
     def metrics_url(self) -> str | None:
