@@ -30,6 +30,7 @@ from godwit.model.naming import (
 from godwit.model.signatures import check_signature
 from godwit.operators import aggregates as builtin
 from godwit.operators.batch import StateColumns
+from godwit.operators.in_order import HELD
 from godwit.operators.parts import PARTS, part_state_of
 from godwit.operators.spreading import MAX_PARTS
 from godwit.operators.states.declared import ListState, MapState, ValueState
@@ -396,6 +397,46 @@ def check_timers(operator: str, timers: object, on_timer: object) -> None:
             remedy='Give both, as in timers="event", on_timer=remind, or neither.',
             operator=operator,
         )
+
+
+def check_order(
+    operator: str,
+    order: object,
+    *,
+    late: object,
+    timers: object,
+    timer_order: object,
+    states: Mapping[str, object],
+) -> bool:
+    """Return whether rows are processed in order of event time; raise if options contradict that.
+
+    `states`: the named states.
+    """
+    where = f"Operator {operator!r}"
+    known = ("arrival", "event_time")
+    remedy = 'Give "arrival", or "event_time": rows then wait until the watermark is past them.'
+    check_one_of(where, "order", order, known, remedy, operator=operator)
+    if timer_order is not None:
+        remedy = 'Give "before_rows", or "after_rows" as in Spark.'
+        known = ("before_rows", "after_rows")
+        check_one_of(where, "timer_order", timer_order, known, remedy, operator=operator)
+    in_order, why = order == "event_time", ""
+    if not in_order and late is not None:
+        why, remedy = "late=, but no order='event_time'", "No row is late in order of arrival."
+    elif timer_order is not None and timers is None:
+        why, remedy = f"timer_order={timer_order!r}, but no timers", "Leave it out."
+    elif in_order and timer_order is not None:
+        why = f"order='event_time' and timer_order={timer_order!r}"
+        remedy = "Leave timer_order= out: timers fire between rows, by their times."
+    elif in_order and timers == "processing":
+        why = "order='event_time' and timers='processing'"
+        remedy = 'Give timers="event": the clock has no order with rows.'
+    elif in_order and HELD in states:
+        why = f"order='event_time' and a state {HELD!r}"
+        remedy = "Give the state another name: the rows that wait are stored under this one."
+    if why:
+        raise InvalidFlowError(f"{where} has {why}.", remedy=remedy, operator=operator)
+    return in_order
 
 
 def _spark_function(value: object) -> str:

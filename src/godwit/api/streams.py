@@ -24,6 +24,7 @@ from godwit.api.checks import (
     check_merge_of_states,
     check_not_results,
     check_one_of,
+    check_order,
     check_partition_by,
     check_process,
     check_results,
@@ -91,7 +92,7 @@ if TYPE_CHECKING:
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.asynchronous import Async
     from godwit.operators.batch import Frames
-    from godwit.operators.calls import FiredTimer, TimedRows, TimerClock
+    from godwit.operators.calls import FiredTimer, TimedRows, TimerClock, TimerOrder
     from godwit.operators.joins.sides import How
     from godwit.operators.states.declared import Declared
     from godwit.operators.windows.spec import WindowSpec
@@ -593,6 +594,9 @@ class KeyedStream:
         state_upgrade: Callable[[Any], Any] | None = None,
         timers: TimerClock | None = None,
         on_timer: Callable[..., Any] | None = None,
+        timer_order: TimerOrder | None = None,
+        order: Literal["arrival", "event_time"] = "arrival",
+        late: Any = None,
         ttl: Duration | None = None,
         event_time: str | None = None,
         slack: Duration | None = None,
@@ -652,8 +656,19 @@ class KeyedStream:
             ``rows.timers`` (`godwit.Timers`). Requires `on_timer`.
         on_timer
             Called as ``on_timer(key, timer, state)`` with every timer that is due
-            (`godwit.FiredTimer`), earliest first and before the epoch's rows; returns the rows to
-            emit, or ``None``.
+            (`godwit.FiredTimer`), earliest first; returns the rows to emit, or ``None``.
+        timer_order
+            Order of timers and rows in an epoch: ``"before_rows"``, the default, or
+            ``"after_rows"``, as Spark's ``transformWithState`` has it. With both, results may
+            depend on how rows are divided into epochs.
+        order
+            ``"arrival"``: the function is called once in an epoch, with rows in order of arrival.
+            ``"event_time"``: rows wait until the watermark is past them; the function is then
+            called once for the rows of each event time, in order, and event-time timers fire
+            between these calls. The results then depend neither on the order of arrival nor on
+            epochs. Needs the event time of the source; rows that are late are left out.
+        late
+            Sink of the rows that are left out with ``order="event_time"``, as for `window`.
         ttl
             Time-to-live: the state of a key is removed if the key was not used for this long, by
             the driver's clock. By default state is kept forever.
@@ -736,6 +751,9 @@ class KeyedStream:
                 has_timers=timers is not None,
                 for_timers=called is not function,
             )
+        in_order = check_order(
+            name, order, late=late, timers=timers, timer_order=timer_order, states=states or {}
+        )
         merges = [merge, *(declared.merge for declared in (states or {}).values())]
         for called in (*functions, *(called for called in merges if called is not None)):
             warn_of_rebinding(name, called, stacklevel=3)  # of the line that calls process
@@ -752,7 +770,12 @@ class KeyedStream:
                 awaited=asynchronous is not None,
                 operator=name,
             )
-        others = {"timers": timers, "asynchronous": asynchronous, "broadcast": broadcast}
+        others: dict[str, object] = {
+            "timers": timers,
+            "asynchronous": asynchronous,
+            "broadcast": broadcast,
+            "order": order if in_order else None,
+        }
         check_merge(name, merge, {"ttl": ttl, **others})
         check_merge_of_states(name, states or {}, others)
         lives = f"The time-to-live of operator {name!r}"
@@ -768,6 +791,9 @@ class KeyedStream:
             state_upgrade=state_upgrade,
             timers=timers,
             on_timer=on_timer,
+            timer_order=timer_order or "before_rows",
+            in_order=in_order,
+            late=late,
             ttl_us=None if ttl is None else microseconds(ttl, lives, least=1),
             asynchronous=asynchronous,
             tables=tables,

@@ -10,11 +10,11 @@ solution: what the two have in common is no class of rows.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypedDict, TypeVar
 
 if TYPE_CHECKING:
     from godwit.model.durations import Duration
-    from godwit.operators.calls import TimerClock
+    from godwit.operators.calls import TimerClock, TimerOrder
     from godwit.plan.nodes import Codec
 
 __all__ = ["Emitted", "O", "ProcessOptions", "R", "S", "TableFunction"]
@@ -48,6 +48,9 @@ class ProcessOptions(TypedDict, total=False):
     state_classes: Mapping[str, type] | Sequence[type]
     state_upgrade: Callable[[Any], Any] | None
     timers: TimerClock | None
+    timer_order: TimerOrder | None
+    order: Literal["arrival", "event_time"]
+    late: Any
     ttl: Duration | None
     event_time: str | None
     slack: Duration | None

@@ -1,7 +1,8 @@
 """Calls of a user's function per key, with timers and rows in order, and their cost.
 
 In an epoch, for each key: first the due timers, earliest first; then the rows; then the timers that
-these calls have set and that are due already.
+these calls have set and that are due already.  Or first the rows, and then all due timers.  Or, of
+rows in order of event time, timers and rows by their times: see `godwit.operators.in_order`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from godwit.operators.windows.grid import BEGINNING
 from godwit.values.records import MisfitError, hint_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     import numpy.typing as npt
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from godwit.operators.windows.event_time import EpochTime
 
 TimerClock: TypeAlias = Literal["event", "processing"]
+TimerOrder: TypeAlias = Literal["before_rows", "after_rows"]
 
 _MOST_FIRED: Final = 10_000
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -287,6 +289,8 @@ class KeysToCall:
     called: list[CalledKey]  # of each key; filled in
     before: TimerTime  # until the key's rows have been processed
     after: TimerTime  # and after them: another time only at the end of the input
+    # event time of each row, ordered as the rows are, where timers fire between rows
+    moments: list[int] | None = None
     state_of: Callable[[int], Any]  # state of a key
     renewed: Callable[[int], Any]  # its state after a timer has dropped it, and there are rows
     done: Callable[[int], None] = lambda _: None  # called after the last call for a key
@@ -319,6 +323,7 @@ class Calls:
     function: Callable[..., Any]
     on_timer: Callable[..., Any] | None
     clock: TimerClock | None  # what timers go by; None: there are none
+    order: TimerOrder = "before_rows"
 
     def run(self, work: KeysToCall, meter: Meter) -> tuple[list[Any], list[int]]:
         """Call the functions for every key; return emitted rows, and their total after each key."""
@@ -337,28 +342,61 @@ class Calls:
 
     def of_key(self, work: KeysToCall, group: int) -> Iterator[Call]:
         """Yield the calls for key number `group` in order; each is completed before the next."""
-        key, of_key, state = work.keys[group], work.called[group], work.state_of(group)
+        of_key, state = work.called[group], work.state_of(group)
         timers = Timers(of_key.timers, work.before.now)
-        yield from self._timer_calls(key, state, of_key, timers, work.before.due)
         first, last = work.starts[group], work.starts[group + 1]
-        if first < last:
-            if of_key.dropped:
-                state = work.renewed(group)
-            rows = (
-                KeyRows(work.columns, first, last)
-                if self.clock is None
-                else TimedRows(work.columns, first, last, timers)
-            )
-            of_key.touched = True
-            yield Call(self.function, rows, state)
-            of_key.after_call(rows._dropped)  # noqa: SLF001 - for operators alone
+        if work.moments is not None:
+            for begin, end in _runs(work.moments, first, last):
+                at = work.moments[begin]
+                state = yield from self._timer_calls(work, group, state, timers, due=at - 1)
+                timers._now = at  # noqa: SLF001 - for operators alone
+                state = yield from self._row_call(work, group, state, timers, span=(begin, end))
+            state = yield from self._timer_calls(work, group, state, timers, due=work.before.due)
+        else:
+            if self.order == "before_rows":
+                state = yield from self._timer_calls(
+                    work, group, state, timers, due=work.before.due
+                )
+            if first < last:
+                state = yield from self._row_call(work, group, state, timers, span=(first, last))
         timers._now = work.after.now  # noqa: SLF001 - for operators alone
-        yield from self._timer_calls(key, state, of_key, timers, work.after.due)
+        yield from self._timer_calls(
+            work, group, state, timers, due=work.after.due, now=work.after.now
+        )
+
+    def _row_call(
+        self, work: KeysToCall, group: int, state: Any, timers: Timers, *, span: tuple[int, int]
+    ) -> Generator[Call, None, Any]:
+        """Yield the call for a span of rows of a key; return the key's state for later calls."""
+        of_key = work.called[group]
+        if of_key.dropped:
+            state = work.renewed(group)
+        rows = (
+            KeyRows(work.columns, *span)
+            if self.clock is None
+            else TimedRows(work.columns, *span, timers)
+        )
+        of_key.touched = True
+        yield Call(self.function, rows, state)
+        of_key.after_call(rows._dropped)  # noqa: SLF001 - for operators alone
+        return state
 
     def _timer_calls(
-        self, key: tuple[Any, ...], state: Any, of_key: CalledKey, timers: Timers, due: int
-    ) -> Iterator[Call]:
-        """Yield the calls for timers up to `due`, earliest first; raise if they do not end."""
+        self,
+        work: KeysToCall,
+        group: int,
+        state: Any,
+        timers: Timers,
+        *,
+        due: int,
+        now: int | None = None,
+    ) -> Generator[Call, None, Any]:
+        """Yield the calls for timers of a key up to `due`, earliest first; return its state.
+
+        Raises if they do not end. `now`: time of the clock; ``None``: that of each timer where
+        timers fire between rows, else as it is.
+        """
+        key, of_key = work.keys[group], work.called[group]
         most = _MOST_FIRED + len(of_key.timers)  # those that are set already may be many
         fired_so_far = 0
         while of_key.timers and of_key.timers[0] <= due and not of_key.dropped:
@@ -373,11 +411,15 @@ class Calls:
                     operator=self.operator,
                     key=key,
                 )
-            fired = FiredTimer(_datetime(of_key.timers.pop(0)), timers)
+            at = of_key.timers.pop(0)
+            if work.moments is not None and now is None:
+                timers._now = at  # noqa: SLF001 - for operators alone
+            fired = FiredTimer(_datetime(at), timers)
             of_key.touched = True
             assert self.on_timer is not None, "an operator with timers has a function for them"
             yield Call(self.on_timer, fired, state)
             of_key.after_call(fired._dropped)  # noqa: SLF001 - for operators alone
+        return state
 
     def _call_function(
         self, call: Call, key: tuple[Any, ...], named: Mapping[str, Any]
@@ -388,6 +430,17 @@ class Calls:
             return [] if result is None else list(result)
         except BaseException as error:
             raise function_failed(self.operator, call.function, key, error) from error
+
+
+def _runs(moments: list[int], first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of runs of equal event times among the rows from `first` to `last`."""
+    begin = first
+    while begin < last:
+        end = begin + 1
+        while end < last and moments[end] == moments[begin]:
+            end += 1
+        yield begin, end
+        begin = end
 
 
 def _datetime(moment: int) -> dt.datetime:

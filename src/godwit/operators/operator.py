@@ -107,6 +107,8 @@ class OperatorInput:
     """N rows in order of arrival: the key columns of their entries, and the operator's `inputs`,
     or, where partial, one or more partial states an entry."""
     is_partial: bool = False  # whether `rows` are partial states
+    # event time of each row, where a function gets the rows of each key in order of it
+    moments: npt.NDArray[np.int64] | None = None
     states: Mapping[str, StateView]
     time: EpochTime = NO_TIME
     epoch: int = 0

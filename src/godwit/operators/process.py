@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from godwit.columns.groups import Groups
     from godwit.columns.python_values import Columns
     from godwit.operators.asynchronous import Async
-    from godwit.operators.calls import TimerClock
+    from godwit.operators.calls import TimerClock, TimerOrder
     from godwit.operators.operator import Changed, OperatorInput
     from godwit.operators.states.stored import Entries
     from godwit.operators.windows.event_time import EpochTime
@@ -130,6 +130,7 @@ class ProcessOperator(KeyedOperator):
         state_classes: Mapping[str, type] | Sequence[type] = (),  # besides those that it mentions
         state_upgrade: Callable[[Any], Any] | None = None,  # from an old state, as plain values
         clock: TimerClock | None = None,  # what timers go by; None: there are none
+        timer_order: TimerOrder = "before_rows",
         on_timer: Callable[..., Iterable[Any] | None] | None = None,  # ``(key, timer, state)``
         ttl_us: int | None = None,  # untouched for so long by the driver's clock, state is deleted
         asynchronous: Async | None = None,  # of functions that are
@@ -138,7 +139,7 @@ class ProcessOperator(KeyedOperator):
         row_class: RowClass | None = None,  # of the rows that the function gets
         output_class: RowClass | None = None,  # of those that it returns
     ) -> None:
-        calls = Calls(name, function, on_timer, clock)
+        calls = Calls(name, function, on_timer, clock, timer_order)
         self._calls = caller_for(calls, asynchronous)
         # Whether there are calls for rows alone, which cost less.
         self._by_rows = not (clock or ttl_us or asynchronous or tables)
@@ -216,7 +217,7 @@ class ProcessOperator(KeyedOperator):
         if prepare is not None:
             prepare(of_keys, known, keys)
         starts, called = groups.starts.tolist(), list[CalledKey]()
-        if self._by_rows:
+        if self._by_rows and data.moments is None:
             emitted, ends, removed = self._call_by_rows(columns, starts, keys, of_keys, meter)
         else:
             called = [CalledKey(timers) for timers in timers_of(column.get(_TIMERS), in_store)]
@@ -241,6 +242,7 @@ class ProcessOperator(KeyedOperator):
                 called=called,
                 before=before,
                 after=after,
+                moments=None if data.moments is None else data.moments[groups.order].tolist(),
                 state_of=of_keys.__getitem__,
                 renewed=renewed,
                 reset=reset,

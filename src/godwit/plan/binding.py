@@ -80,6 +80,7 @@ def keyed_operator(
     timed: dict[str, Any] = {
         "clock": node.timers,
         "on_timer": node.on_timer,
+        "timer_order": node.timer_order,
         "asynchronous": node.asynchronous,
         "tables": tuple(node.tables),
     }

@@ -23,6 +23,7 @@ from godwit.model.naming import (
 from godwit.operators.aggregates.conditions import computed
 from godwit.operators.broadcast import Broadcast, BroadcastOperator
 from godwit.operators.duplicates import DropDuplicates, DropDuplicatesWithin
+from godwit.operators.in_order import InOrder
 from godwit.operators.passing import PassRows
 from godwit.operators.spreading import PART
 from godwit.plan.binding import (
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from godwit.operators.operator import KeyedOperator
+    from godwit.operators.windows.event_time import RowTime
     from godwit.plan.nodes import FlowGraph, TableNode
     from godwit.sources.source import Source
 
@@ -261,6 +263,7 @@ class _Compilation:
                 read = node.row_class.names  # others need not be sent
                 inputs = pa.schema([field for field in inputs if field.name in read])
         exchanged = pa.schema([*keys, *(f for f in inputs if f.name not in node.keys)])
+        time: RowTime | None = None
         if isinstance(node, WindowedNode):
             time = event_time_of(
                 node.upstream,
@@ -287,14 +290,27 @@ class _Compilation:
             self.operators[node.name] = keyed_operator(node, own, inputs, self.zone)
             if not exchanged.names:  # rows are counted by a column, whichever it is
                 exchanged = pa.schema([schema.field(0)])
+        if isinstance(node, ProcessNode) and node.in_order:
+            does = "processes rows in order of event time"
+            time = event_time_of(node.upstream, schema, origin, operator=node.name, does=does)
+            if node.late is not None:
+                exchanged = _keys_first(schema, node.keys)
+            elif time.column not in exchanged.names:
+                exchanged = exchanged.append(schema.field(time.column))
+            check_storable(node.name, exchanged)
+            self.timed.update(source.name for source in sources_of(node))
         if isinstance(node, ProcessNode) and node.timers == "event":
             check_event_time(node.upstream, node.name, "has timers of event time")
             self.timed.update(source.name for source in sources_of(node))
-        column = time.column if isinstance(node, WindowedNode) else None
+        column = None if time is None else time.column
         found = self.inputs(node.name, node.upstream, node.keys, exchanged, time=column)
         if tables_of(node):
             assert isinstance(node, ProcessNode), "no other operator has tables"
             found += self.bind_tables(node, len(found))
+        if isinstance(node, ProcessNode) and time is not None:
+            inner = self.operators[node.name]
+            arriving = pa.schema([*([] if node.keys else keys_of_all), *exchanged])
+            self.operators[node.name] = InOrder(inner, arriving=arriving, time=time)
         return found
 
     def bind_tables(self, node: ProcessNode, first: int) -> list[Input]:
@@ -446,7 +462,7 @@ class _Compilation:
             yield from self.rejects_of(sink.name, feed.name, sink.sink)
         for node in self.flow.operators:
             if (
-                isinstance(node, WindowedNode | DropDuplicatesNode | JoinNode)
+                isinstance(node, WindowedNode | ProcessNode | DropDuplicatesNode | JoinNode)
                 and node.late is not None
             ):
                 name = f"{node.name}_late"

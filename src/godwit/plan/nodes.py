@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.asynchronous import Async
     from godwit.operators.batch import Frames
-    from godwit.operators.calls import TimerClock
+    from godwit.operators.calls import TimerClock, TimerOrder
     from godwit.operators.compute import OutputMode
     from godwit.operators.joins.sides import How
     from godwit.operators.states.declared import Declared
@@ -110,6 +110,9 @@ class ProcessNode(_KeyedNode):
     state_upgrade: Callable[[Any], Any] | None = None
     timers: TimerClock | None = None  # clock that timers go by; ``None``: there are none
     on_timer: Callable[..., Any] | None = None
+    timer_order: TimerOrder = "before_rows"
+    in_order: bool = False  # rows are processed in order of event time, once they are not late
+    late: Any = None  # as in `WindowedNode`, of rows in order
     ttl_us: int | None = None  # state is forgotten once its key was not touched for this long
     # column of the output that is its event time, and how far behind the watermark it may be, as
     # far as the user says

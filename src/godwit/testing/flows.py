@@ -487,12 +487,18 @@ class Run:
         >>> played.advance(watermarks={"flights": "2024-05-01 12:00"})["hourly"]["n"].to_pylist()
         [1, 1]
         """
+        first = self._driver.log.latest_epoch + 1
+        self._set_time(by, watermarks)
+        return self._settled(first)
+
+    def _set_time(
+        self, by: Duration = "0 seconds", watermarks: Mapping[str, Moment] | None = None
+    ) -> None:
+        """Advance the clock and watermarks for the next epoch, and run none."""
         self._driver.clock_us += microseconds(by, "The time to advance by", least=0)
         self._clock_us = self._driver.clock_us
-        first = self._driver.log.latest_epoch + 1
         if watermarks:
             self._driver.advance_watermarks(self._newest(watermarks))
-        return self._settled(first)
 
     @user_call
     def end_input(self) -> dict[str, pa.Table]:

@@ -91,7 +91,8 @@ def process(
 ) -> Processed:
     """Call a function for ``KeyedStream.process`` for one key, as an epoch would; for tests.
 
-    Timers that are due fire first; then the function gets the rows, if there are any. State is
+    Timers that are due fire first, unless ``timer_order="after_rows"``; then the function gets the
+    rows, if there are any. A timer of event time at `now` itself is not due. State is
     encoded and decoded as in a checkpoint, so state that cannot be encoded is found here.
 
     Parameters
@@ -155,6 +156,11 @@ def process(
     if broadcast is not None:
         function = functools.partial(function, **broadcast)
         on_timer = None if on_timer is None else functools.partial(on_timer, **broadcast)
+    if options.get("order", "arrival") != "arrival":
+        raise InvalidInputError(
+            f"gw.testing.process makes one call, and was given order={options['order']!r}.",
+            remedy="Play a flow by gw.testing.run, whose watermark says which rows are due.",
+        )
     call = _Call(function, on_timer, before, [_to_datetime(at) for at in timers_before])
     keys = {"key": "key"} if key is None else dict(key)
     schema = _columns_of(keys, rows, columns)
@@ -184,10 +190,12 @@ def process(
         played.epoch(touch)
     call.does = "call"
     try:
+        rows_first = bool(rows) and options.get("timer_order") == "after_rows"
+        advance = played._set_time if rows_first else played.advance  # noqa: SLF001  timers wait
         if now is not None and timers == "event":
-            played.advance(watermarks={"rows": now})
+            advance(watermarks={"rows": now})
         elif now is not None:
-            played.advance(dt.timedelta(microseconds=micros(now, "now")))  # since 1970
+            advance(dt.timedelta(microseconds=micros(now, "now")))  # since 1970
         if rows:
             given = [{**dict.fromkeys(schema.names), **row, **keys} for row in rows]
             played.epoch({"rows": given})

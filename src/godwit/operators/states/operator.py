@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.evolution import StateUpgrade, WrittenState
     from godwit.columns.groups import Groups
     from godwit.operators.asynchronous import Async
-    from godwit.operators.calls import TimerClock
+    from godwit.operators.calls import TimerClock, TimerOrder
     from godwit.operators.operator import Changed, OperatorInput, StateView
     from godwit.operators.states.declared import Declared
     from godwit.operators.states.stored import Cells, Entries, Expired, StoredState
@@ -174,6 +174,7 @@ class ProcessOfStates(KeyedOperator):
         codec: str = "msgpack",
         state_classes: Mapping[str, type] | Sequence[type] = (),
         clock: TimerClock | None = None,
+        timer_order: TimerOrder = "before_rows",
         on_timer: Callable[..., Iterable[Any] | None] | None = None,
         zone: str = UTC,
         asynchronous: Async | None = None,
@@ -185,7 +186,8 @@ class ProcessOfStates(KeyedOperator):
         self.row_class, self.output_class = row_class, output_class
         self.schema = StateSchema(keys=keys, values=pa.schema([]))
         self.function, self.clock = function, clock
-        self._calls = caller_for(Calls(name, function, on_timer, clock), asynchronous)
+        calls = Calls(name, function, on_timer, clock, timer_order)
+        self._calls = caller_for(calls, asynchronous)
         self.zone, self.repeatable = zone, asynchronous is None
         self.stored = {
             state: _stored_layout(
@@ -336,6 +338,7 @@ class ProcessOfStates(KeyedOperator):
             called=called,
             before=before,
             after=after,
+            moments=None if data.moments is None else data.moments[groups.order].tolist(),
             state_of=of_keys.__getitem__,
             renewed=renewed,
             done=done,

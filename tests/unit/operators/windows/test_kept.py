@@ -121,7 +121,8 @@ def test_state_is_read_without_what_stays(tmp_path: Path) -> None:
             schema=pa.schema([("k", pa.string()), (PANE, TIME), (SPAN, pa.int64())]),
         ),
         values=pa.RecordBatch.from_arrays(
-            [pa.array(column) for column in zip(*kept.values(), strict=True)], names=["n", "v"]
+            [pa.array(column) for column in zip(*kept.values(), strict=True)],
+            names=operator.schema.values.names,
         ),
     )
     spans = [key[-1] for key in kept]
