@@ -30,9 +30,10 @@ def __dir__() -> list[str]:
 def json(schema: SchemaLike | None = None) -> JsonMessages:
     """Format of messages that are JSON objects, with one field per column.
 
-    Timestamps and dates are ISO 8601 text, bytes are Base64, decimals are text or numbers. A field
-    that a message lacks is null; fields that are not in `schema` are ignored. ``NaN`` is written as
-    null, since JSON has no form for it.
+    Times are ISO 8601 text, with digits below a microsecond cut; bytes are Base64, decimals are
+    text or numbers, and whole numbers may be written as ``1.0`` or ``1e2``. A field that a message
+    lacks is null; fields that are not in `schema` are ignored. ``NaN`` is written as null, since
+    JSON has no form for it.
 
     Parameters
     ----------
