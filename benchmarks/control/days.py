@@ -76,7 +76,7 @@ def play_days(
     control = Control(
         planner="flux",
         period=5.0,
-        scaling=latency(TARGET_S),
+        scaling=latency(f"{TARGET_S} seconds"),
         max_executors=12,
         forecast=forecast,
     )

@@ -65,7 +65,7 @@ class LatencySchedule:
         """Answer as `gw.latency` does for the target of now."""
         passed_s = situation.now_s - situation.started_s
         at = min(int(passed_s / self.phase_s), len(self.targets_s) - 1)
-        answer = latency(self.targets_s[at]).wanted(situation)
+        answer = latency(f"{self.targets_s[at]} seconds").wanted(situation)
         now = situation.executors, situation.arrival_per_s
         if self._before[0] == now[0] and {"predicted_s", "measured_s"} <= answer.numbers.keys():
             predicted_s, measured_s = answer.numbers["predicted_s"], answer.numbers["measured_s"]

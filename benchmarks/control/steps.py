@@ -132,7 +132,10 @@ def draw(seed: int) -> Stream:
 def play(stream: Stream) -> Step:
     """Play a stream with its target, and find the fewest executors that would have done."""
     control = Control(
-        planner="flux", period=PERIOD_S, scaling=latency(stream.target_s), max_executors=MOST
+        planner="flux",
+        period=PERIOD_S,
+        scaling=latency(f"{stream.target_s} seconds"),
+        max_executors=MOST,
     )
     history = Simulation(stream.scenario, seed=stream.seed, control=controlled_by(control)).run()
     after = history.between(STEP_S, END_S)

@@ -41,7 +41,7 @@ from godwit.planning.metrics import wanted_executors
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.model.durations import DurationOrSeconds
+    from godwit.model.durations import Duration, DurationOrSeconds
     from godwit.planning.arrays import FloatArray
 
 
@@ -263,7 +263,7 @@ class Utilisation:
 
 @user_call
 def utilisation(
-    target: float = 0.7, *, slack: float = 0.2, catch_up: DurationOrSeconds = 60.0
+    target: float = 0.7, *, slack: float = 0.2, catch_up: Duration = "1 minute"
 ) -> Utilisation:
     """Scale so that lanes (task slots) are busy for at most a target share of their time.
 
@@ -278,8 +278,8 @@ def utilisation(
         slack)`` of their time.
     catch_up
         Executors are removed only if the remaining ones could also work off the sources' backlog
-        within this time (text or seconds), and none while it grows or becomes smaller. A backlog
-        alone adds no executors.
+        within this time, as text or a timedelta, and none while it grows or becomes smaller. A
+        backlog alone adds no executors.
 
     Raises
     ------
@@ -299,7 +299,9 @@ def utilisation(
         )
     check_slack(slack)
     return Utilisation(
-        target=target, slack=slack, catch_up_s=seconds(catch_up, "The time to catch up")
+        target=target,
+        slack=slack,
+        catch_up_s=seconds(catch_up, "The time to catch up", numbers=False),
     )
 
 
@@ -491,11 +493,11 @@ class Latency:
 
 @user_call
 def latency(
-    target: DurationOrSeconds,
+    target: Duration,
     *,
     quantile: float | None = None,
     slack: float = 0.2,
-    catch_up: DurationOrSeconds = 60.0,
+    catch_up: Duration = "1 minute",
 ) -> Latency:
     """Scale so that the latency of rows, from arrival to their epoch's commit, meets a target.
 
@@ -504,7 +506,7 @@ def latency(
     Parameters
     ----------
     target
-        The latency, as text such as ``"2 seconds"`` or in seconds.
+        The latency, as text such as ``"2 seconds"`` or a timedelta.
     quantile
         Share of the rows that have to meet the target, such as 0.99; ``None``: the mean latency has
         to. A model predicts the mean; a quantile is predicted as the mean times the ratio of
@@ -514,8 +516,8 @@ def latency(
         ``target * (1 - slack)``, and they would keep up with ``1 + slack`` times the rows; or if
         periods at rest show that fewer suffice.
     catch_up
-        Time within which the sources' backlog has to be worked off (text or seconds): rows that are
-        available but not read yet.
+        Time within which the sources' backlog has to be worked off, in the same forms: rows that
+        are available but not read yet.
 
     Raises
     ------
@@ -540,9 +542,9 @@ def latency(
         )
     return Latency(
         quantile=None if quantile is None else float(quantile),
-        target_s=seconds(target, "The latency target"),
+        target_s=seconds(target, "The latency target", numbers=False),
         slack=slack,
-        catch_up_s=seconds(catch_up, "The time to catch up"),
+        catch_up_s=seconds(catch_up, "The time to catch up", numbers=False),
     )
 
 

@@ -54,10 +54,13 @@ def read_duration(text: str) -> int | None:
     return total_us if written else None
 
 
-def seconds(value: DurationOrSeconds, what: str, *, least_s: float = 1e-3) -> float:
+def seconds(
+    value: DurationOrSeconds, what: str, *, least_s: float = 1e-3, numbers: bool = True
+) -> float:
     """Return a duration in seconds; `what`: the setting's name, for errors.
 
-    Raises `InvalidControlError` if it is no length of time, or shorter than `least_s`.
+    `numbers`: a number of seconds is one, too. Raises `InvalidControlError` if it is no length of
+    time, or shorter than `least_s`.
 
     Examples
     --------
@@ -69,14 +72,15 @@ def seconds(value: DurationOrSeconds, what: str, *, least_s: float = 1e-3) -> fl
     elif isinstance(value, str):
         spelled_us = read_duration(value)
         found = math.nan if spelled_us is None else spelled_us / 1e6
-    elif isinstance(value, int | float) and not isinstance(value, bool):
+    elif numbers and isinstance(value, int | float) and not isinstance(value, bool):
         found = float(value)
     else:
         found = math.nan
     if not least_s <= found < math.inf:
         raise InvalidControlError(
             f"{what} is {value!r}.",
-            remedy=f'Give at least {least_s:g} seconds, as a number or as in "10 seconds".',
+            remedy=f"Give at least {least_s:g} seconds, {'as a number or ' if numbers else ''}as "
+            'in "10 seconds".',
         )
     return found
 

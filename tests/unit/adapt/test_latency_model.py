@@ -245,7 +245,7 @@ def test_a_stream_that_works_off_a_backlog_in_long_epochs_is_not_at_rest() -> No
     """Otherwise the ratio of measured to modelled latency would be that of the backlog."""
     for backlog_rows, steady in ((0, True), (20_000, False)):
         planning = Planning(
-            control_of(scaling=latency(2.0)),
+            control_of(scaling=latency("2.0 seconds")),
             Topology(stages=(("sum",),)),
             lambda plan, **_: plan(),
             0.0,
@@ -291,6 +291,6 @@ def test_nobody_goes_if_the_plan_without_them_has_lanes_too_busy_for_the_target(
     selected = select_moves(problem, places, terms, Budget())
     plan = Planned(measured=measured, assignment=places, selected=selected, planner="flux")
     at = epochs(stage(*[0.2] * 6), lanes=2.0, cores=2.0, executors=3, offered=1.2)
-    said = slowness_reason([plan], at, latency(target_s).wanted(at), 2)
+    said = slowness_reason([plan], at, latency(f"{target_s} seconds").wanted(at), 2)
     assert bool(said) == slow
     assert not slow or "busy for 60%" in said

@@ -56,7 +56,7 @@ def play(
     settings: dict[str, Any] = {"period": 4.0, "planner": "flux"}
     settings |= {n: changed.pop(n) for n in ("budget", "max_executors", "scaling") if n in changed}
     if "scaling" not in settings:
-        settings["scaling"] = latency(target)
+        settings["scaling"] = latency(f"{target} seconds")
     scenario = Scenario(
         cluster=SimulatedCluster(
             machines=(machine,) * executors, added=machine, pool=Pool(start_s=(1.0, 2.0))
@@ -244,7 +244,7 @@ def test_the_slow_epochs_of_a_start_spoil_no_prediction(monkeypatch: pytest.Monk
 
     def wanted(situation: ScalingSituation) -> WantedExecutors:
         phase = int((situation.now_s - situation.started_s) / 40.0)
-        return latency((0.6, 0.26)[phase % 2]).wanted(situation)
+        return latency(("0.6 seconds", "0.26 seconds")[phase % 2]).wanted(situation)
 
     history = play(
         executors=4, cores=2, rows_per_s=2000, seconds=240, scaling=custom(wanted), max_executors=8

@@ -339,7 +339,7 @@ def test_executors_stay_where_the_rest_would_not_do(
 
 def test_a_latency_target_out_of_reach_says_what_can_be_had() -> None:
     part = Part(rows=np.full(64, 20.0))
-    settings = control(scaling=latency(0.05), max_executors=4)
+    settings = control(scaling=latency("0.05 seconds"), max_executors=4)
     world = World({"sum": part}, {"e0": 2, "e1": 2}, settings=settings).run(5 * PERIOD_S)
     refused = world.told(events.ScalingRefused) + world.told(events.ScaledOut)
     assert any("out of reach" in e.reason and e.numbers["best_s"] > 0.05 for e in refused)
@@ -347,7 +347,7 @@ def test_a_latency_target_out_of_reach_says_what_can_be_had() -> None:
 
 def test_a_latency_target_is_met_by_adding_executors() -> None:
     part = Part(rows=np.full(64, 28.0))
-    settings = control(scaling=latency(0.4), max_executors=12)
+    settings = control(scaling=latency("0.4 seconds"), max_executors=12)
     world = World({"sum": part}, {"e0": 2}, settings=settings).run(8 * PERIOD_S)
     assert world.told(events.ScaledOut)
     assert 1.5 * np.mean(world.took[-10:]) < 0.4

@@ -160,7 +160,7 @@ def test_a_quantile_is_predicted_by_its_measured_ratio_to_the_mean() -> None:
     ages_us = np.array([1_000_000] * 98 + [51_000_000] * 2)
     took = LatencyHistogram.of_us(ages_us)
     at = situation(latency=took, recent_latency=took)
-    mean, tail = (latency(0.5, quantile=share).wanted(at) for share in (None, 0.99))
+    mean, tail = (latency("0.5 seconds", quantile=share).wanted(at) for share in (None, 0.99))
     assert mean.numbers["measured_s"] == pytest.approx(2.0)
     assert tail.numbers["measured_s"] == pytest.approx(51.0, rel=0.01)
     assert "ratio_to_mean" not in mean.numbers
@@ -168,11 +168,11 @@ def test_a_quantile_is_predicted_by_its_measured_ratio_to_the_mean() -> None:
     assert tail.numbers["predicted_s"] == pytest.approx(10 * mean.numbers["predicted_s"])
     assert tail.reason == "0.99 of rows should take at most 0.5 s"
     assert tail.unattainable
-    half = latency(0.5, quantile=0.5).wanted(at)
+    half = latency("0.5 seconds", quantile=0.5).wanted(at)
     assert half.numbers["ratio_to_mean"] == pytest.approx(0.5, rel=0.01)
     assert half.executors <= mean.executors
     few = LatencyHistogram.of_us(ages_us[-20:])  # say nothing of a ratio yet
-    unmeasured = latency(0.5, quantile=0.99).wanted(situation(recent_latency=few))
+    unmeasured = latency("0.5 seconds", quantile=0.99).wanted(situation(recent_latency=few))
     assert unmeasured.numbers["ratio_to_mean"] == 1
     assert "measured_s" not in unmeasured.numbers
 
@@ -180,7 +180,7 @@ def test_a_quantile_is_predicted_by_its_measured_ratio_to_the_mean() -> None:
 @pytest.mark.parametrize("quantile", [0, 1, -0.5, 99, True, "0.99", float("nan")])
 def test_a_quantile_that_is_no_share_of_rows_is_refused(quantile: Any) -> None:
     with pytest.raises(InvalidControlError, match="quantile of a latency target is"):
-        latency(2.0, quantile=quantile)
+        latency("2.0 seconds", quantile=quantile)
 
 
 def test_latency_falls_with_every_executor() -> None:
@@ -209,7 +209,7 @@ def test_a_latency_out_of_reach_says_the_best_that_can_be_had(
 ) -> None:
     import re
 
-    wanted = latency(0.05).wanted(situation(**changed))
+    wanted = latency("0.05 seconds").wanted(situation(**changed))
     assert re.search(said, wanted.unattainable)
 
 
@@ -291,8 +291,10 @@ def test_a_function_may_say_a_number_or_a_whole_answer() -> None:
         (lambda: utilisation(1.2), "utilisation of 1.2 cannot be aimed at"),
         (lambda: utilisation(0.5, slack=1.0), "slack of 1.0 is none"),
         (lambda: latency("2 parsecs"), "latency target is '2 parsecs'"),
-        (lambda: latency(0), "latency target is 0"),
-        (lambda: latency(1, catch_up=0), "time to catch up is 0"),
+        (lambda: latency("0 seconds"), "latency target is '0 seconds'"),
+        (lambda: latency(2), 'latency target is 2. Give .* as in "10 seconds"'),  # type: ignore[arg-type]
+        (lambda: latency("1 second", catch_up=60), "time to catch up is 60"),  # type: ignore[arg-type]
+        (lambda: utilisation(catch_up=60.0), "time to catch up is 60"),  # type: ignore[arg-type]
         (lambda: fixed(0), "cannot be 0 executors"),
         (lambda: fixed(2.5), "cannot be 2.5 executors"),  # type: ignore[arg-type]
         (lambda: scripted({}), "script for the number of executors is {}"),

@@ -68,7 +68,11 @@ def test_components_of_a_level_are_a_stage() -> None:
 
 @pytest.mark.parametrize(
     ("limits_epochs", "scaling", "longest_s"),
-    [(True, latency(2.0), 3.0), (False, latency(2.0), math.inf), (True, None, math.inf)],
+    [
+        (True, latency("2.0 seconds"), 3.0),
+        (False, latency("2.0 seconds"), math.inf),
+        (True, None, math.inf),
+    ],
 )
 def test_the_model_knows_how_long_epochs_may_be_where_their_rows_are_limited(
     monkeypatch: pytest.MonkeyPatch, scaling: Any, longest_s: float, *, limits_epochs: bool
