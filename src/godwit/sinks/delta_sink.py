@@ -103,8 +103,6 @@ def error_text(error: Exception) -> str:
     'Generic error: no such bucket'
     """
     lines = re.sub(r"\x1b\[[0-9;]*m|\u21b3", "", str(error)).splitlines()
-    if scheme := re.search("Unknown scheme: ([^ .]+)", str(error)):
-        return f"deltalake has no store for '{scheme[1]}:'"
     text = ": ".join(line.strip() for line in lines if line.strip()).rstrip(".")
     return text or type(error).__name__
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import decimal
 import json
-import os
 import re
 import tempfile
 import uuid
@@ -27,7 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 import deltalake
 import pyarrow as pa
@@ -35,6 +34,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema
 
 from godwit.columns.types import is_text
+from godwit.model.locations import is_uri, local_path
 from godwit.sinks.parquet_files import LONGEST_NAME, NULL_PARTITION, PartitionedRows
 from godwit.sinks.row_checks import (
     KNOWN_YEARS,
@@ -106,21 +106,12 @@ def check_library(version: str = deltalake.__version__) -> Problem | None:
 
 def check_path(path: str) -> Problem | None:
     """Return why deltalake cannot write to a path or URI; ``None`` if it can."""
-    scheme, colon, rest = path.partition(":")
-    if scheme.lower() == "dbfs" and colon:
+    if not is_uri(path) and (scheme := re.match("[A-Za-z][A-Za-z0-9+.-]+:", path)):
         return Problem(
-            f"{scheme}: is a mount without atomic renames, on which two drivers could overwrite "
-            "each other's commits",
-            "Give the URI of the store behind it (s3://, abfss://, gs://).",
+            f"the path begins with {scheme[0]}, which deltalake takes for the scheme of a URI",
+            f"Write ./{path} for a directory of this name, or a URI with a slash after the scheme.",
         )
-    if scheme == "file" and not rest.startswith("/"):
-        return Problem(
-            "a URI with file: needs an absolute path",
-            "Give a path, or a URI such as file:///data/by_plane.",
-        )
-    is_uri = re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path)
-    local = unquote(urlsplit(path).path) if scheme == "file" else path
-    if (scheme == "file" or not is_uri) and re.search("%[0-9A-Fa-f]{2}", os.path.abspath(local)):  # noqa: PTH100 - no links
+    if re.search("%[0-9A-Fa-f]{2}", local_path(path) or ""):
         return Problem(
             "the path has a % with two digits, which deltalake takes for another character",
             "Use a path without it.",

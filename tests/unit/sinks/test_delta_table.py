@@ -367,13 +367,12 @@ def test_a_table_may_be_at_a_path_with_odd_characters(
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("dbfs:/mnt/t", "without atomic renames"),
-        ("DBFS:/mnt/t", "without atomic renames"),
-        ("file:t", "absolute path"),
+        ("dbfs:/mnt/t", "scheme 'dbfs' is of no file system"),
+        ("ftp://host/t", "scheme 'ftp' is of no file system"),
+        ("file:t", "begins with file:, which deltalake takes for the scheme"),
+        ("jdbc:postgresql://h/t", "begins with jdbc:, which deltalake takes for the scheme"),
         ("{tmp}/a%20b", "% with two digits"),
         ("file://{tmp}/a%2520b", "% with two digits"),
-        ("ftp://host/t", "deltalake has no store for 'ftp:'"),
-        ("jdbc:postgresql://h/t", "deltalake has no store for 'jdbc:'"),
     ],
 )
 def test_a_path_that_cannot_work_is_refused_at_once(
