@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _ZONE = re.compile(r"(timestamp\[\w+), tz=[^\]]*\]")
 
 
+STATELESS: Final = "rows"
+"""Kind of the operators that pass rows to a sink, and have no state that could be left behind."""
 Columns: TypeAlias = tuple[tuple[str, str], ...]
 """Names and Arrow types (as text) of columns, in the order they are written in."""
 
@@ -69,7 +71,7 @@ StateUpgrade: TypeAlias = "Callable[[pa.RecordBatch], pa.RecordBatch]"
 class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
     """One operator in one flow version: its states, keys and results."""
 
-    kind: str  # ``"compute"`` or ``"process"``
+    kind: str  # such as ``"compute"`` or ``"process"``
     keys: Columns  # key columns, in the order they are hashed
     states: dict[str, StateDescription]  # state's name → what it looks like
     # key columns whose hash decides a row's key group; empty: all of them
@@ -838,10 +840,14 @@ def _left_behind(
 
     It may be a removed one under another name. `starts_empty`: operators that are meant to.
     """
-    left = [name for name in removed if not stored.operators[name].part_of]
+    left = [
+        name
+        for name in removed
+        if not stored.operators[name].part_of and stored.operators[name].kind != STATELESS
+    ]
     for name in added if left else ():
         operator = today.operators[name]
-        if operator.part_of or name in starts_empty:
+        if operator.part_of or name in starts_empty or operator.kind == STATELESS:
             continue
         alike = [
             old

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
+from godwit.checkpoint.evolution import STATELESS
 from godwit.columns.hashing import canonical_keys, hash_keys, is_hashable
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.operator import KeyedOperator, OperatorOutput
@@ -28,7 +29,7 @@ _PLACES: Final = 4096  # so few that rows are grouped by them quickly
 class PassRows(KeyedOperator):
     """Operator that emits its rows as they are, in all lanes alike; it has no state."""
 
-    kind = "rows"
+    kind = STATELESS
     emits = "its rows, as they come"
     stateless = True
 

@@ -129,3 +129,19 @@ def test_rows_that_cannot_be_read_go_to_their_sink(tmp_path: Path) -> None:
     run = gw.testing.run(flow)
     assert sorted(run.rows("raw")["v"].to_pylist()) == [1, 3]
     assert run.rows("rows_unreadable").num_rows == 1
+
+
+def test_sinks_of_raw_rows_come_and_go_beside_state_that_stays(tmp_path: Path) -> None:
+    def run(*names: str) -> gw.testing.Run:
+        flow = gw.Flow("archived")
+        rows = flow.source("rows", gw.testing.stream(COLUMNS))
+        flow.sink("counts", rows.key_by("k").compute(n=gw.count(), name="c"), gw.sinks.noop())
+        for name in names:
+            flow.sink(name, rows, gw.sinks.noop())
+        return gw.testing.run(flow, {"rows": rows_of(0, 10)}, checkpoint=tmp_path / "ck")
+
+    run()
+    run("raw")
+    assert run("other").rows("other").num_rows == 10
+    run("other", "raw")
+    assert run().current("counts")["n"].to_pylist() == [10] * 5
