@@ -202,7 +202,7 @@ class ParquetFormat(_RowFormat):
 
     def schema(self, directory: Directory, file: File) -> pa.Schema:
         with self._open(directory, file) as opened:
-            return true_schema(opened)
+            return true_schema(opened, opened.schema_arrow)
 
     def layout(self, directory: Directory, file: File) -> FileLayout:
         with self._open(directory, file) as opened:
@@ -222,9 +222,10 @@ class ParquetFormat(_RowFormat):
             groups = np.flatnonzero((edges[:-1] < stop) & (edges[1:] > start)).tolist()
             if not groups:
                 return
-            names = [f.name for f in fields if _has_column(opened.schema_arrow, f.name)]
-            schema = pa.schema([opened.schema_arrow.field(name) for name in names])
-            restore = times_of(opened, names)
+            stored = opened.schema_arrow
+            names = [f.name for f in fields if _has_column(stored, f.name)]
+            schema = pa.schema([stored.field(name) for name in names])
+            restore = times_of(opened, stored, names)
             repeated = _repeated_text(opened.metadata, schema, groups)
             reader, batch_rows = opened, _BATCH_ROWS
             if repeated:

@@ -35,12 +35,14 @@ _YEAR_1900_US: Final = -25_567 * _DAY_US
 _UTC_ZONES: Final = frozenset({b"UTC", b"Etc/UTC", b"Z", b"GMT", b"Etc/GMT", b"+00:00"})
 
 
-def true_schema(opened: pq.ParquetFile) -> pa.Schema:
-    """Return the schema of a file, with 96-bit timestamps as instants at any depth."""
-    columns = (opened.schema.column(n) for n in range(len(opened.schema)))
-    physical = (column.physical_type for column in columns)
-    leaf = partial(_true_leaf, physical=physical)
-    return pa.schema([pa.field(f.name, with_leaves(f.type, leaf)) for f in opened.schema_arrow])
+def true_schema(opened: pq.ParquetFile, schema: pa.Schema) -> pa.Schema:
+    """Return the Arrow schema of a file, with 96-bit timestamps as instants at any depth."""
+    stored = opened.schema
+    physical = [stored.column(n).physical_type for n in range(len(stored))]
+    if "INT96" not in physical:
+        return schema
+    leaf = partial(_true_leaf, physical=iter(physical))
+    return pa.schema([pa.field(f.name, with_leaves(f.type, leaf)) for f in schema])
 
 
 def _true_leaf(dtype: pa.DataType, *, physical: Iterator[str]) -> pa.DataType:
@@ -68,12 +70,18 @@ def _count_leaves(dtype: pa.DataType) -> int:
 
 
 def times_of(
-    opened: pq.ParquetFile, names: Sequence[str]
+    opened: pq.ParquetFile, stored: pa.Schema, names: Sequence[str]
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch] | None:
-    """Return the function that restores the times of some columns; ``None`` if none needs it."""
-    stored, true = opened.schema_arrow, true_schema(opened)
-    dates, instants, micros = _old_calendars(opened.metadata.metadata or {})
-    zone = (opened.metadata.metadata or {}).get(_SPARK + b"timeZone")
+    """Return the function that restores the times of some columns; ``None`` if none needs it.
+
+    `stored`: the Arrow schema of the file.
+    """
+    true = true_schema(opened, stored)
+    footer = opened.metadata.metadata or {}
+    dates, instants, micros = _old_calendars(footer)
+    if true is stored and not (dates or instants):
+        return None
+    zone = footer.get(_SPARK + b"timeZone")
     restored = {}
 
     def is_old(dtype: pa.DataType) -> bool:
