@@ -106,8 +106,10 @@ class Query:
     Examples
     --------
     >>> query = flow.start(checkpoint="ck/")  # doctest: +SKIP
-    >>> query.processAllAvailable()  # doctest: +SKIP
+    >>> query.awaitTermination(timeout=60)  # doctest: +SKIP
     >>> query.stop()  # doctest: +SKIP
+    >>> hasattr(gw.Query, "recentProgress")  # as a StreamingQuery of Spark's has
+    True
     """
 
     def __init__(
