@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.contract import drawn_flows
+from tests.streams.cuts import play_in_cuts
 from tests.streams.own_playing import play_own, play_own_on_spark
 from tests.streams.playing import play, play_by_testing
 from tests.support.files_in_memory import use_memory_for_files
@@ -30,6 +31,7 @@ def main() -> int:
         help="under the real conductor: migrations, regrouping, executors and drivers that die",
     )
     parser.add_argument("--testing", action="store_true", help="by godwit.testing, as users do")
+    parser.add_argument("--cuts", action="store_true", help="the same rows in several cuts")
     parser.add_argument("--own", action="store_true", help="over sources of Godwit's own")
     parser.add_argument("--spark", action="store_true", help="these on Spark, by its loop of ours")
     args = parser.parse_args()
@@ -39,6 +41,8 @@ def main() -> int:
         one = _conducted
     elif args.spark:
         one = _on_spark()
+    elif args.cuts:
+        one = play_in_cuts
     elif args.own or args.testing:
         one = play_own if args.own else play_by_testing
     different = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.streams.covering import covering
+from tests.streams.cuts import play_in_cuts
 from tests.streams.playing import play, play_by_testing
 
 
@@ -26,3 +27,14 @@ def test_ten_drawn_flows_give_what_plain_python_says(group: int) -> None:
 @pytest.mark.parametrize("seed", [3, 8, 25])
 def test_a_drawn_flow_that_is_played_by_testing_gives_what_plain_python_says(seed: int) -> None:
     assert play_by_testing(seed) == []
+
+
+@pytest.mark.parametrize("seed", [1, 5, 9, 14])
+def test_a_drawn_flow_gives_one_result_however_its_rows_are_cut_into_epochs(seed: int) -> None:
+    assert play_in_cuts(seed) == []
+
+
+@pytest.mark.campaign
+def test_forty_drawn_flows_give_one_result_each_however_their_rows_are_cut() -> None:
+    played = {seed: play_in_cuts(seed) for seed in range(100, 140)}
+    assert {seed: differences for seed, differences in played.items() if differences} == {}

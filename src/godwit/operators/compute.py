@@ -315,7 +315,8 @@ class ComputeOperator(KeyedOperator):
 
     def results(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> list[pa.Array]:
         """Return one column of results per aggregate, for states of `keys`."""
-        return [result.finish(result.of(state), keys) for result in self._results]
+        own = keys.select(self.keys.names)
+        return [result.finish(result.of(state), own) for result in self._results]
 
     def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
         """Describe the state columns and each aggregate for the checkpoint."""
