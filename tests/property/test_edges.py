@@ -189,3 +189,16 @@ def summed(stream: Any, how: str, count: int) -> Any:
     options = {"consolidate": "apart"} if how == "apart" else {}
     kind = gw.session(GAP) if how == "sessions" else gw.hopping(GAP * 2, every=GAP)
     return keyed.window(kind, name="w", **options).compute(total=gw.sum("v"))
+
+
+def test_state_is_read_without_the_column_for_sums_that_do_not_fit() -> None:
+    flow = gw.Flow("sums", num_key_groups=2)
+    rows = gw.testing.stream("k string, ts timestamp, v bigint")
+    stream = flow.source("s", rows, event_time="ts")
+    flow.sink("out", summed(stream, "windows", 0), gw.sinks.noop())
+    run = gw.testing.cluster(flow, now=BASE)
+    run.epoch({"s": [("a", BASE, MOST["bigint"]), ("b", BASE, 1)]})
+    run.epoch({"s": [("a", BASE, MOST["bigint"])]})
+    state = run.state("w")
+    assert not [name for name in state.column_names if "high" in name]
+    assert {row["k"]: row["total"] for row in state.to_pylist()} == {"a": None, "b": 1}
