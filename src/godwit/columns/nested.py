@@ -60,6 +60,8 @@ def convert_leaves(
     no list, struct or map on both sides is a leaf.
     """
     types, source = pa.types, array.type
+    if not len(array):  # whose buffers need not have even a first offset
+        return pa.array([], target)
     if types.is_struct(source) and types.is_struct(target):
         names = [source.field(n).name for n in range(source.num_fields)]
         parts = dict(zip(names, array.flatten(), strict=True))  # null where the struct is
