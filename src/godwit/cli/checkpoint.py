@@ -579,8 +579,16 @@ def _print_repair(
     if not steps:
         _print_safely(f"{path}: nothing to repair")
         return
-    what = "done" if applied else "found"
-    _print_safely(f"{path}: {counted(len(steps), 'step')} {what}")
+    works = [step for step in steps if step.action != "none"]
+    if works:
+        what = "done" if applied else "found"
+        _print_safely(f"{path}: {counted(len(works), 'step')} {what}")
+    else:
+        _print_safely(
+            f"{path}: nothing was done, since nothing here can be repaired. Restore the files from "
+            "a copy (`godwit checkpoint copy` makes one while a query runs), or start with a new "
+            "checkpoint."
+        )
     for step in steps:
         _print_safely(f"  {step.path}: {step.problem}")
         _print_safely(f"    -> {_DOES[step.action]}")

@@ -159,5 +159,10 @@ def _print_histories(runs: Mapping[str, History], *, tell: bool) -> None:
             print(f"{event.at_s:7.1f} s  {event.describe()}")
     else:
         print(f"{len(decisions)} decisions and losses; --events tells them.")
+    if not decisions:
+        print(
+            "The controller found no move or step that pays for itself. Raise --load or --zipf, or "
+            "give it more time with --duration."
+        )
     off = calibration()["median_error_held_out"]
     print(f"Costs are fitted to real epochs; half of those not fitted to are within {off:.0%}.")

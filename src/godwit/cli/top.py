@@ -29,6 +29,7 @@ from godwit.checkpoint.journal import JournalReader
 from godwit.cli.arguments import bounded
 from godwit.cli.console import Symbols, symbols_for
 from godwit.cli.opening import add_checkpoint, flow_name, no_journal_error, opened_checkpoint
+from godwit.model.durations import elapsed_text
 from godwit.model.errors import GodwitError
 from godwit.model.events import DECISIONS
 from godwit.model.wording import counted, human_bytes, printable
@@ -516,13 +517,14 @@ def _latencies(figures: RunFigures) -> Iterator[Text]:
     """Yield the line about the latency of rows."""
     known = [epoch.latency_ms for epoch in figures.epochs if epoch.latency_ms]
     if known:
-        shown = "  ".join(f"{name} {_duration_text(ms)}" for name, ms in known[-1].items())
-        yield Text(f"latency of rows, from arrival to delivery: {shown}")
+        shown = "  ".join(f"{name} {elapsed_text(ms)}" for name, ms in known[-1].items())
+        old = max(known[-1].values()) >= _OLD_MS
+        note = " (old rows: they arrived long before the query read them)" if old else ""
+        yield Text(f"latency of rows, from arrival to delivery: {shown}{note}")
 
 
-def _duration_text(ms: float) -> str:
-    """Return milliseconds as text: ``850 ms`` or ``12.3 s``."""
-    return f"{ms:,.0f} ms" if ms < 10_000 else f"{ms / 1e3:,.1f} s"
+_OLD_MS = 3_600_000.0
+"""Latency from which rows are taken for those of a backfill."""
 
 
 def _moving(figures: RunFigures) -> Text:

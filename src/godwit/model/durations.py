@@ -154,6 +154,29 @@ def _parse_duration(text: str, what: str) -> int:
     )
 
 
+def elapsed_text(ms: float) -> str:
+    """Return milliseconds as text in a unit that leaves few digits, from ms to years.
+
+    Examples
+    --------
+    >>> elapsed_text(850), elapsed_text(12_345), elapsed_text(95_886_638_300_000)
+    ('850 ms', '12.3 s', '3,040.5 years')
+    """
+    if abs(ms) < 10_000:
+        return f"{ms:,.0f} ms"
+    for unit, length_ms, below in _LONG_UNITS:
+        if abs(ms) < below * length_ms:
+            return f"{ms / length_ms:,.1f} {unit}"
+    return f"{ms / _YEAR_MS:,.1f} years"
+
+
+_YEAR_MS = 365 * 86_400_000
+_LONG_UNITS = (
+    *(("s", 1_000, 120), ("min", 60_000, 120), ("h", 3_600_000, 48)),
+    ("days", 86_400_000, 730),
+)
+
+
 def duration_text(length_us: int) -> str:
     """Return microseconds as text that `microseconds` reads, such as ``"90 seconds"``.
 

@@ -129,8 +129,52 @@ def _suggest_argument(unknown: str, known: list[str]) -> str:
     for words, name in _WORDS:
         if name in known and words & set(re.split(r"[_\d]", unknown.lower())):
             return f"Did you mean {name!r}? "
+    ours = _OF_SPARK.get(unknown.lower(), ())
+    for name in ours:
+        if name in known:
+            return f"{unknown} is Spark's name; here it is {name}=. "
     return did_you_mean(unknown, known)
 
+
+_OF_SPARK = {
+    "startingoffsets": ("start",),
+    "startingtimestamp": ("start",),
+    "auto_offset_reset": ("start",),
+    "subscribe": ("topics", "topic"),
+    "topic": ("topics",),
+    "kafka.bootstrap.servers": ("servers",),
+    "bootstrap_servers": ("servers",),
+    "bootstrapservers": ("servers",),
+    "maxoffsetspertrigger": ("max_rows_per_epoch",),
+    "maxfilespertrigger": ("max_files_per_epoch",),
+    "failondataloss": ("on_data_loss",),
+    "kafka.group.id": ("group",),
+    "groupidprefix": ("group",),
+    "group_id": ("group",),
+    "includeheaders": ("include",),
+    "checkpointlocation": ("checkpoint",),
+    "queryname": ("name",),
+    "outputmode": ("mode", "output"),
+    "pathglobfilter": ("pattern",),
+    "sep": ("delimiter",),
+    "nullvalue": ("null_values",),
+    "multiline": ("newlines_in_values",),
+    "columnnameofcorruptrecord": ("rejects",),
+    "partitionby": ("partition_by",),
+    "partitioncolumns": ("partition_by",),
+    "dbtable": ("table",),
+    "eventtime": ("event_time",),
+    "delaythreshold": ("slack",),
+    "rowspersecond": ("rows_per_second",),
+    "windowduration": ("length", "size"),
+    "slideduration": ("every",),
+    "gapduration": ("gap",),
+    "timemode": ("event_time",),
+    "outputstructtype": ("output",),
+    "statestructtype": ("state",),
+    "ttlconfig": ("ttl",),
+}
+"""Names of Spark's options and arguments, in small letters → ours that mean the same."""
 
 _WORDS = (
     (frozenset(["min", "minimum", "least"]), "min_executors"),

@@ -244,6 +244,30 @@ _OURS: Final = {
 """Settings that are Godwit's → the option for them; ``None`` if there is none."""
 
 
+_SERVER: Final = re.compile(
+    r"(?:(?P<protocol>\w+)://)?(?P<host>\[[^\]]+\]|[^:/@\s]+):(?P<port>\d+)"
+)
+_PROTOCOLS: Final = frozenset({"plaintext", "ssl", "sasl_plaintext", "sasl_ssl"})
+
+
+def check_server(where: str, server: str) -> None:
+    """Raise `InvalidFlowError` for a bootstrap server that no client could reach.
+
+    `where`: the source or sink, for errors.
+    """
+    scheme, separator, rest = server.rpartition("://")
+    if separator and scheme.lower() not in _PROTOCOLS:
+        shown, problem = f"{scheme}://...", "a URL"
+        meant = rest.rpartition("@")[2].partition("/")[0] or "broker:9092"
+        remedy = f'Give {meant!r} alone: "host:port" without {scheme}://.'
+    elif (found := _SERVER.fullmatch(server)) is None or not 0 < int(found["port"]) < 2**16:
+        shown = server.rpartition("@")[2]
+        problem, remedy = "not host:port", 'Give "host:port", as in "broker:9092".'
+    else:
+        return
+    raise InvalidFlowError(f"{where}: the server {shown!r} is {problem}.", remedy=remedy)
+
+
 def check_settings(
     where: str, servers: str | Sequence[str], config: Mapping[str, Any] | None, timeout_s: float
 ) -> KafkaSettings:
@@ -253,6 +277,8 @@ def check_settings(
         raise InvalidFlowError(
             f"{where} was given no servers.", remedy='Give "host:port", or a list of them.'
         )
+    for name in (part for servers_ in names for part in servers_.split(",")):
+        check_server(where, name.strip())
     if config is not None and not isinstance(config, dict):
         raise InvalidFlowError(
             f"{where}: config is of type {type_name(config)}.",

@@ -119,13 +119,16 @@ function drawRun() {
   const get = (name) => at >= 0 ? column(name)[at] : null;
   const latest = (name) => { for (let i = at; i >= 0; i--) if (known(column(name)[i])) return column(name)[i]; return null; };
   const shown = now();
+  // The same figures as at the edges of the graph, where there are any.
+  const behind = shown ? shown.sources.map((source) => source.behind).filter(known) : [];
+  const backlog = behind.length ? behind.reduce((a, b) => a + b, 0) : latest("backlog");
   fill("headline",
     figure("epoch", at >= 0 ? String(shown && page.frozen === null ? shown.epoch : get("epoch")) : "–"),
     figure("source rows", short(page.frozen === null ? run.rowsPerS : rate(at)), "rows/s"),
     figure("latency, median", millis(latest("p50_ms"))),
     figure("latency, p99", millis(latest("p99_ms"))),
     figure("epoch takes", millis(get("took_ms"))),
-    figure("backlog", short(latest("backlog")), known(latest("backlog")) ? "rows" : ""),
+    figure("backlog", short(backlog), known(backlog) ? "rows" : ""),
     figure("executors", short(get("executors"))),
     figure("state", bytes(latest("state_bytes"))));
   $("foot").textContent = run.measured ? `The controller measured last: ${run.measured}` : "";
@@ -342,7 +345,8 @@ function drawExecutors() {
   table("executors", ["executor", "state", "lanes", "key groups", "busy", "share", "load of a lane"], shown.executors.map((one) => {
     const bar = el("span", { class: "load", title: `${millis(index(one))} of a lane` });
     bar.style.width = `${(6 * index(one) / most).toFixed(2)}rem`;
-    const state = one.lost ? "lost" : one.draining ? "draining" : "works";
+    const over = ["stopped", "failed", "died"].includes(page.run.state) && page.frozen === null;
+    const state = one.lost ? "lost" : over ? "gone" : one.draining ? "draining" : "works";
     return { cells: [one.name, el("span", { class: one.lost ? "tag alarm" : "tag" }, state), one.lanes, short(one.key_groups), millis(one.busy_ms), percent(one.busy_ms / all), bar] };
   }), [2, 3, 4, 5]);
   if (shown.executorsLeftOut) $("executors").append(el("p", { class: "quiet" }, `and ${many(shown.executorsLeftOut, "executor")} with less load`));
