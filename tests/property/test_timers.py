@@ -165,7 +165,7 @@ def test_timers_fire_as_plain_python_says_whatever_they_do_to_one_another(
         run.run.clock_us = clock
         run.epoch(*((rows[::2], rows[1::2]) if rows else ()))
         found = run.output("out", ordered=False)
-        now = clock  # timers of event time are due once the watermark is past them
+        now: int | None = clock  # timers of event time are due once the watermark is past them
         if by_event:
             now = None if watermark is None else watermark - 1
         for key, model in models.items():

@@ -26,6 +26,7 @@ from godwit.plan.nodes import (
     ComputeNode,
     DropDuplicatesNode,
     JoinNode,
+    PassNode,
     ProcessNode,
     SourceNode,
     WindowedNode,
@@ -266,7 +267,7 @@ def delay_us(
         if not lengths:
             raise _unbounded_delay(operator, column, feed, "sessions are as long as rows make them")
         return max(lengths)
-    if isinstance(feed, ComputeNode | ProcessNode):
+    if isinstance(feed, ComputeNode | ProcessNode | PassNode):
         return of(feed.upstream, column)
     if isinstance(feed, DropDuplicatesNode):
         judged = feed.within_us is not None and column in time_columns(feed.upstream)
