@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _SPARK: Final = b"org.apache.spark."
 _FIRST_GREGORIAN_DAY: Final = -141_427  # 1582-10-15, after 1582-10-04 of the Julian calendar
 _JULIAN_EPOCH: Final = 719_470  # days from 1 March of the year 0 (Julian) to 1970-01-01
-_DAY_US: Final = 86_400_000_000
-_YEAR_1900_US: Final = -25_567 * _DAY_US
+_DAYS: Final = {unit: 86_400 * 1000**n for n, unit in enumerate(("s", "ms", "us", "ns"))}
+_YEAR_1900: Final = -25_567  # 1900-01-01, in days since 1970
 _UTC_ZONES: Final = frozenset({b"UTC", b"Etc/UTC", b"Z", b"GMT", b"Etc/GMT", b"+00:00"})
 
 
@@ -154,8 +154,8 @@ def _modern_days(days: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 def _modern_instants(array: pa.Array, zone: bytes | None) -> pa.Array:
     """Return instants of the hybrid calendar as those of the same time in UTC; or raise."""
-    values, mask = values_of(array), mask_of(array)
-    is_old = values < _YEAR_1900_US
+    values, mask, a_day = values_of(array), mask_of(array), _DAYS[array.type.unit]
+    is_old = values < _YEAR_1900 * a_day
     if mask is not None:
         is_old &= mask
     if not is_old.any():
@@ -168,5 +168,5 @@ def _modern_instants(array: pa.Array, zone: bytes | None) -> pa.Array:
             "LEGACY"
         )
         raise ValueError(msg)
-    days, rest = values // _DAY_US, values % _DAY_US
-    return column_of(_modern_days(days) * _DAY_US + rest, mask, array.type)
+    days, rest = values // a_day, values % a_day
+    return column_of(_modern_days(days) * a_day + rest, mask, array.type)

@@ -192,19 +192,22 @@ def test_dates_of_the_old_calendar_are_those_dates_of_today(
         assert batch["l"].flatten().equals(right)
 
 
-@pytest.mark.parametrize("is_96_bits", [True, False])
+@pytest.mark.parametrize(
+    ("is_96_bits", "unit", "per_second"),
+    [(True, "us", 1_000_000), (False, "us", 1_000_000), (False, "ms", 1000)],
+)
 def test_instants_of_the_old_calendar_are_read_if_they_were_written_in_utc(
-    is_96_bits: bool, tmp_path: Path
+    is_96_bits: bool, unit: str, per_second: int, tmp_path: Path
 ) -> None:
-    day = 86_400_000_000
-    stored = pa.array([-354_280 * day + 1, -30_000 * day, 0, None], pa.timestamp("us", "UTC"))
+    day = 86_400 * per_second
+    stored = pa.array([-354_280 * day + 1, -30_000 * day, 0, None], pa.timestamp(unit, "UTC"))
     rows = pa.table({"t": stored, "l": pa.ListArray.from_arrays(pa.array(range(5)), stored)})
     key = b"legacyINT96" if is_96_bits else b"legacyDateTime"
     footer = {b"version": b"4.3.0", key: b""}
     options = {"use_deprecated_int96_timestamps": is_96_bits}
     write_old(tmp_path, {**footer, b"timeZone": b"UTC"}, rows, **options)
     right = [
-        dt.datetime(1000, 1, 1, 0, 0, 0, 1, UTC),
+        dt.datetime(1000, 1, 1, 0, 0, 0, 1_000_000 // per_second, UTC),
         dt.datetime(1970, 1, 1, tzinfo=UTC) - dt.timedelta(days=30_000),
         *(dt.datetime(1970, 1, 1, tzinfo=UTC), None),
     ]
