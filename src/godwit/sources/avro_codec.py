@@ -335,7 +335,7 @@ def _read_record(written: AvroType, to: AvroType, names: Sequence[str] | None) -
     for place, name in enumerate(wanted):
         field = fields[name]
         aliases = [alias for alias in field.aliases if alias not in fields]
-        source = next((n for n in (name, *aliases) if n in sources), None)
+        source = next((n for n in (name, *aliases) if n in sources and n not in places), None)
         blank.append(None)
         if source is not None:
             places[source] = place
@@ -389,7 +389,6 @@ def _skipping(of: AvroType) -> Read:
 def _skip_nested(of: AvroType, message: bytes, at: int) -> int:
     """Return the offset after a value, which may be nested to any depth."""
     pending: list[tuple[AvroType, int]] = [(of, -1)]  # type; items left in a block, -1: a value
-    empty = 0  # items that took no bytes
     while pending:
         part, count = pending.pop()
         if part.kind == "record":
@@ -400,9 +399,10 @@ def _skip_nested(of: AvroType, message: bytes, at: int) -> int:
         elif part.items is not None:
             size = 1 if part.kind == "map" else min_size(part.items)
             if count < 1:
-                count, at = _read_block(message, at, size, empty)
-                empty += 0 if size else count
-            if count:
+                count, at = _read_block(message, at, size, 0)
+            if count and not size:  # nothing to pass over
+                pending.append((part, 0))
+            elif count:
                 if part.kind == "map":
                     _, at = _read_bytes(message, at)
                 # Without items that are left, the next block follows.
@@ -609,7 +609,7 @@ def _unconverter(of: AvroType) -> Callable[[Any], Any]:
         return lambda value: uuid.UUID(value).bytes
     if of.logical == "date":
         return lambda value: (value - _EPOCH.date()).days if isinstance(value, dt.date) else value
-    if not of.logical:
+    if not of.logical or of.logical.endswith("nanos"):
         return lambda value: value
     per = 1000 if of.logical.endswith("millis") else 1
     times = (dt.datetime, dt.time)

@@ -10,6 +10,7 @@ import json
 import math
 import re
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any, Final
@@ -46,7 +47,10 @@ _TIMES: Final = {
     "timestamp-micros": ("long", pa.timestamp("us", "UTC")),
     "local-timestamp-millis": ("long", pa.timestamp("ms")),
     "local-timestamp-micros": ("long", pa.timestamp("us")),
+    "timestamp-nanos": ("long", pa.int64()),
+    "local-timestamp-nanos": ("long", pa.int64()),
 }
+_PER_SECOND: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
 _SIZES: Final = {"null": 0, "float": 4, "double": 8}  # in bytes; of the others at least 1
 _COUNTING: Final = -2
 _MAX_DIGITS: Final = 38  # of Arrow's and Spark's decimals
@@ -329,7 +333,7 @@ def converter(of: AvroType, written: AvroType | None = None) -> Callable[[Any], 
     source = of if written is None else written
     if of.logical == "decimal":
         scale = source.scale if source.logical == "decimal" else of.scale
-        return lambda raw: _to_decimal(raw, scale)
+        return lambda raw: _to_decimal(raw, scale, of.scale)
     if of.logical == "uuid":
         return uuid_text if of.kind == "string" else lambda raw: str(uuid.UUID(bytes=raw))
     if of.logical in DAY:
@@ -337,16 +341,22 @@ def converter(of: AvroType, written: AvroType | None = None) -> Callable[[Any], 
         return lambda raw: _time_of_day(raw * factor, DAY[of.logical], of.logical)
     given, wanted = source.logical.rpartition("-")[2], of.logical.rpartition("-")[2]
     if "timestamp" in of.logical and "timestamp" in source.logical and given != wanted:
-        return (lambda raw: raw * 1000) if given == "millis" else (lambda raw: raw // 1000)
+        return lambda raw: raw * _PER_SECOND[wanted] // _PER_SECOND[given]
     return None
 
 
-def _to_decimal(raw: bytes, scale: int) -> Decimal:
-    """Return the decimal that bytes stand for."""
+def _to_decimal(raw: bytes, scale: int, to_scale: int) -> Decimal:
+    """Return the decimal that bytes stand for, with `to_scale` digits after the point; or raise."""
     number = int.from_bytes(raw, "big", signed=True)
     if number.bit_length() > _MAX_BITS:
         raise AvroError("a decimal has more digits than its type")
-    return Decimal(number).scaleb(-scale, _EXACT)
+    if scale > to_scale and number:
+        number, rest = divmod(number, 10 ** min(scale - to_scale, _MAX_BITS))
+        if rest:
+            raise AvroError(f"a decimal has more than {to_scale} digits after the point")
+    elif scale < to_scale:
+        number *= 10 ** (to_scale - scale)
+    return Decimal(number).scaleb(-to_scale, _EXACT)
 
 
 def _time_of_day(raw: int, day: int, logical: str) -> int:
@@ -398,7 +408,8 @@ def _raw_default(of: AvroType, default: Any, where: str) -> Any:
             return raw
     number = isinstance(default, int | float) and not isinstance(default, bool)
     if kind in ("float", "double") and (number or default in ("NaN", "Infinity", "-Infinity")):
-        return float(default)
+        with suppress(OverflowError):  # of a whole number; others are infinite
+            return float(default)
     bound = INT_BOUNDS.get(kind, 0)
     if (
         (kind == "null" and default is None)

@@ -216,6 +216,13 @@ def decimal(of: Any, precision: int, scale: int) -> dict[str, Any]:
     return logical(of, "decimal", precision=precision, scale=scale)
 
 
+def in_bytes(number: int) -> bytes:
+    return number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
+
+
+NANOS = logical("long", "timestamp-nanos")
+
+
 def enum(*symbols: str, name: str = "E", **more: Any) -> dict[str, Any]:
     return {"type": "enum", "name": name, "symbols": list(symbols), **more}
 
@@ -244,6 +251,23 @@ RESOLVED: list[tuple[Any, Any, Any, Any]] = [
     (logical("long", "timestamp-millis"), logical("long", "timestamp-micros"), MILLIS, AT_MILLIS),
     (logical("long", "timestamp-micros"), logical("long", "timestamp-millis"), MICROS, AT_MILLIS),
     (logical("int", "time-millis"), logical("long", "time-micros"), 5, dt.time(0, 0, 0, 5000)),
+    (NANOS, logical("long", "timestamp-micros"), MICROS * 1000 + 999, NOON),
+    (
+        NANOS,
+        logical("long", "local-timestamp-millis"),
+        MILLIS * 10**6,
+        AT_MILLIS.replace(tzinfo=None),
+    ),
+    (logical("long", "timestamp-micros"), NANOS, MICROS, MICROS * 1000),
+    (NANOS, "long", MICROS * 1000, MICROS * 1000),
+    (decimal("bytes", 500, 200), decimal("bytes", 4, 2), in_bytes(10**198), Decimal("0.01")),
+    (
+        decimal("bytes", 500, 200),
+        decimal("bytes", 4, 2),
+        in_bytes(-125 * 10**198),
+        Decimal("-1.25"),
+    ),
+    (decimal("bytes", 10**7, 10**7), decimal("bytes", 4, 2), b"\0", Decimal("0.00")),
     (decimal("bytes", 4, 2), decimal("bytes", 9, 3), b"\x7d", Decimal("1.250")),
     (decimal("bytes", 9, 3), decimal("bytes", 4, 2), b"\x0a", Decimal("0.01")),
     (logical("int", "date"), logical("long", "unheard-of"), 5, 5),
@@ -263,6 +287,16 @@ RESOLVED: list[tuple[Any, Any, Any, Any]] = [
         record(field("z", "int", aliases=["x"], default=7), field("x", "int"), name="One"),
         {"x": 1, "y": 2},
         {"z": 7, "x": 1},
+    ),
+    (
+        ONE,
+        record(
+            field("y", "int", aliases=["x"]),
+            field("z", "int", aliases=["x"], default=7),
+            name="One",
+        ),
+        {"x": 1},
+        {"y": 1, "z": 7},
     ),
     (["null", ONE, {**ONE, "name": "p.Other"}], ["null", ONE], (1, {"x": 1}), {"x": 1}),
 ]
@@ -287,8 +321,16 @@ UNRESOLVED: list[tuple[Any, Any, Any, str]] = [
     (["null", ONE, {**ONE, "name": "p.Two"}], ["null", ONE], (2, {"x": 1}), "record p.Two is not"),
     (ONE, record(field("y", "int"), name="One"), {"x": 1}, "field 'y' is not in record p.One"),
     (logical("int", "date"), logical("long", "timestamp-millis"), 5, "int (date) is not long"),
-    (decimal("bytes", 9, 3), decimal("bytes", 4, 2), b"\x7d", "field 'a'"),  # 0.125
+    (decimal("bytes", 9, 3), decimal("bytes", 4, 2), b"\x7d", "more than 2 digits after"),  # 0.125
     (decimal("bytes", 9, 0), decimal("bytes", 2, 0), b"\x7d", "field 'a'"),
+    (decimal("bytes", 500, 200), decimal("bytes", 4, 2), b"\x01", "more than 2 digits after"),
+    (decimal("bytes", 10**7, 10**7), decimal("bytes", 4, 2), b"\xff", "more than 2 digits after"),
+    (
+        record(field("x", "int"), name="One"),
+        record(field("y", "int", aliases=["x"]), field("z", "int", aliases=["x"]), name="One"),
+        {"x": 1},
+        "field 'z' is not in record One",
+    ),
     (logical("int", "time-millis"), logical("int", "time-millis"), -1, "no time of day"),
     (logical("int", "time-millis"), logical("int", "time-millis"), 86_400_000, "no time of day"),
     (logical("string", "uuid"), logical("string", "uuid"), "x", "UUID"),
@@ -343,6 +385,7 @@ def test_a_record_that_is_a_default_takes_what_it_lacks_from_its_fields() -> Non
         (record(field("x", "int"), name="Inner"), {}),
         (logical("string", "uuid"), "x"),
         (logical("int", "time-millis"), -1),
+        pytest.param("double", 10**400, id="too large"),
     ],
 )
 def test_a_default_that_does_not_fit_is_refused_with_its_path(of: Any, default: Any) -> None:
@@ -558,6 +601,20 @@ def test_damaged_avro_is_bad_and_takes_no_other_with_it(bad: bytes) -> None:
     decoded = avro.decode([FRAME + GOOD, FRAME + bad, FRAME + GOOD], avro.schema.names)
     assert [position for position, _ in decoded.bad] == [1]
     assert decoded.rows.num_rows == 2
+
+
+def test_items_without_bytes_that_are_left_out_cost_nothing() -> None:
+    nulls = {"type": "array", "items": "null"}
+    part = record(field("n", "int"), field("nulls", nulls), name="Part")
+    to = {**part, "fields": part["fields"][:1]}
+    older = record(field("a", {"type": "array", "items": part}))
+    block = oracle.encode(
+        record(field("n", "int"), field("count", "long")), {"n": 1, "count": 1 << 16}
+    )
+    message = FRAME + b"\xc8\x01" + 100 * (block + b"\0") + b"\0"
+    avro = gw.formats.avro(record(field("a", {"type": "array", "items": to})), registry={7: older})
+    decoded = avro.decode([message], ["a"])
+    assert decoded.rows.to_pylist() == [{"a": [{"n": 1}] * 100}]
 
 
 def test_what_an_avro_reader_leaves_out_may_have_any_depth() -> None:
