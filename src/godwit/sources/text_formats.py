@@ -400,7 +400,7 @@ def _inexact_error(value: int, column: str) -> SourceError:
 
 def _parse_objects(text: bytes, parse: pajson.ParseOptions | None) -> pa.Table:
     """Parse lines of JSON objects; refuse other values, and text that is not UTF-8."""
-    # A null at the beginning would end the process (pyarrow 26), and further ones be rows of nulls.
+    # Arrow would take nulls for rows.
     if _NOT_OBJECT.match(text) or _NOT_OBJECT_LATER.search(text):
         raise ValueError(_NO_LINES_OF_OBJECTS)
     options = pajson.ReadOptions(use_threads=False, block_size=len(text) + 1)
@@ -523,12 +523,15 @@ class CsvFormat(_TextFormat):
         types = {f.name: pa.string() if is_time(f.type) else f.type for f in fields}
         usual = {f.name: f.type for f in fields if _is_date_or_timestamp(f.type)}
         decimals = [f.name for f in fields if pa.types.is_decimal(f.type)]
+        marks = "".join(
+            str(self._parse[part] or "") for part in ("quote_char", "escape_char")
+        ).encode()
         present: list[str] = []
 
         def parse_as(types: dict[str, pa.DataType], lines: bytes) -> pa.Table:
             """Parse a block of lines; `types`: as which Arrow is to read the columns."""
             self._check_line_ends(lines)
-            if decimals and has_small_numbers(lines):
+            if decimals and has_small_numbers(lines, marks):
                 types = {**types, **dict.fromkeys(decimals, pa.string())}
             rows = self._parse_lines(lines, names or [], types, present)
             for field in fields:

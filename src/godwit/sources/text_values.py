@@ -21,7 +21,8 @@ from godwit.columns.time_texts import is_time, parse_times
 from godwit.columns.types import is_binary, is_list
 
 _SMALL: Final = re.compile(rb"\d\.?[eE]-0*[1-9]\d+(?![\w-])")
-_NUMBER: Final = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*", re.ASCII)
+_HIDDEN: Final = re.compile(rb"\\u00(?:2[dD]|3\d|[46]5)")  # escapes of minus, digits, E and e
+_NUMBER: Final = re.compile(r"\s*[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?\s*", re.ASCII)
 _DIGITS_OF_INTEGER: Final = 20
 
 
@@ -107,15 +108,17 @@ def _exact_numbers(value: Any, dtype: pa.DataType) -> Any:
         fields = (dtype.field(n) for n in range(dtype.num_fields))
         return {f.name: _exact_numbers(value.get(f.name), f.type) for f in fields}
     if pa.types.is_map(dtype):
-        return {key: _exact_numbers(item, dtype.item_type) for key, item in value.items()}
+        return {
+            _exact_numbers(key, dtype.key_type): _exact_numbers(item, dtype.item_type)
+            for key, item in value.items()
+        }
     return value
 
 
 def _exact(value: Any, precision: int, scale: int) -> Decimal:
     """Return a number with `scale` digits after the point; raise if it needs more.
 
-    Arrow itself must not be given numbers of many digits after the point: it ends the process, or
-    takes another value.
+    Arrow itself is given numbers of the type's scale only, since it is exact for these alone.
     """
     try:
         return Decimal(value).quantize(*_quantum(precision, scale))
@@ -144,6 +147,13 @@ def _quantum(precision: int, scale: int) -> tuple[Decimal, None, Context]:
     return Decimal((0, (1,), -scale)), None, exact
 
 
-def has_small_numbers(text: bytes) -> bool:
-    """Return whether a text may have a number with a negative exponent of two digits or more."""
+def has_small_numbers(text: bytes, marks: bytes = b"") -> bool:
+    """Return whether a text may have a number with a negative exponent of two digits or more.
+
+    `marks`: characters that may stand within a number without being part of it, such as quotes.
+    """
+    if b"\\u00" in text and _HIDDEN.search(text):
+        return True
+    if any(mark in text for mark in marks):
+        text = text.translate(None, marks)
     return (b"e-" in text or b"E-" in text) and _SMALL.search(text) is not None

@@ -733,8 +733,8 @@ def test_lag_is_what_was_listed_and_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "null",
-        '  null\n{"n": 1}',
+        "true",
+        '  true\n{"n": 1}',
         '{"n": 1}\nnull',
         "[1]",
         "7",

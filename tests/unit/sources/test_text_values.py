@@ -13,6 +13,7 @@ import pytest
 
 import godwit as gw
 from godwit.model.errors import SourceError
+from godwit.sources.text_values import from_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -143,7 +144,7 @@ NUMBERS: list[tuple[str, bytes, Any]] = [
     ("bigint", b"9223372036854775807", 2**63 - 1),
     ("bigint", b"1.5", None),
     ("bigint", b'"1"', None),
-    ("bigint", b"1e-99", None),
+    ("bigint", b"1e-120", None),
     ("bigint", b"1e19", None),
     ("array<int>", b"[1.0,null,2]", [1, None, 2]),
     ("struct<a smallint>", b'{"a":1E1}', {"a": 10}),
@@ -151,9 +152,9 @@ NUMBERS: list[tuple[str, bytes, Any]] = [
     ("decimal(10, 2)", b'"1.5"', Decimal("1.50")),
     ("decimal(10, 2)", b"1e2", Decimal("100.00")),
     ("decimal(10, 2)", b"1.500", Decimal("1.50")),
-    ("decimal(10, 2)", b"0e-99", Decimal("0.00")),
+    ("decimal(10, 2)", b"0e-120", Decimal("0.00")),
     ("decimal(10, 2)", b"1.005", None),
-    ("decimal(10, 2)", b"1e-99", None),
+    ("decimal(10, 2)", b"1e-120", None),
     ("decimal(10, 2)", b"1e-50", None),
     ("decimal(10, 2)", b"1e8", None),
     ("array<decimal(3, 1)>", b"[1e-99]", None),
@@ -188,6 +189,38 @@ def test_a_number_is_read_exactly_or_refused(
         assert [row["v"] for row in rows_of(bad)] == [None]
     else:
         assert [r["v"] for r in read_files(reader, data, tmp_path, schema=schema)] == [right, None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "options"),
+    [
+        ("json", r'{"v":"100000000000000\u0065-12"}', {}),
+        ("json", r'{"v":"10000000000000\u0030e\u002d12"}', {}),
+        ("csv", 'v\n"100000000000000"e-12', {}),
+        ("csv", 'v\n"100000000000000e"-12', {}),
+        ("csv", "v\n'100000000000000'e-12", {"quote": "'"}),
+        ("csv", "v\n100000000000000e!-12", {"escape": "!"}),
+    ],
+)
+def test_an_exponent_within_marks_is_one(
+    kind: str, text: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    data = f"{text}\n".encode()
+    got = read_files(kind, data, tmp_path, schema="v decimal(10, 2)", **options)
+    assert got == [{"v": Decimal("100.00")}]
+
+
+@pytest.mark.parametrize("key", ["1.5", "1.500", "15e-1", "0.15e1"])
+def test_keys_of_maps_are_exact_numbers(key: str) -> None:
+    format_ = gw.formats.json("m map<decimal(10, 2), int>")
+    decoded = format_.decode([b'{"m":{"%b":1}}' % key.encode(), b'{"m":{"1.005":1}}'], ["m"])
+    assert decoded.rows.to_pylist() == [{"m": [(Decimal("1.50"), 1)]}]
+    assert "no number of 10 digits" in decoded.bad[0][1]
+
+
+def test_a_long_text_that_is_no_number_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="is no number"):
+        from_text(pa.array(["1" * 1_000_000 + "x"]), pa.field("v", pa.decimal128(10, 2)))
 
 
 def test_a_decimal_of_a_thousand_zeros_is_itself() -> None:
