@@ -80,7 +80,7 @@ def check_location(location: str, error: type[GodwitError]) -> None:
 def local_path(location: str) -> str | None:
     """Return the absolute path of a location on this machine; ``None`` if it is elsewhere.
 
-    Links are not followed, and ``file:`` URIs are decoded.
+    Links are not followed, but before ``..``, as everywhere else; ``file:`` URIs are decoded.
 
     Examples
     --------
@@ -88,8 +88,14 @@ def local_path(location: str) -> str | None:
     ('/data/my%20dir', '/data/my dir', None)
     """
     if (local := _LOCAL.match(location)) is not None:
-        return os.path.abspath(unquote(local["path"]))  # noqa: PTH100 - Path would resolve links
-    return None if is_uri(location) else os.path.abspath(location)  # noqa: PTH100
+        location = unquote(local["path"])
+    elif is_uri(location):
+        return None
+    before, up, rest = f"{location}/".rpartition("/../")
+    if up:  # the parent of what a link leads to
+        location = f"{os.path.realpath(f'{before}/..')}/{rest}"
+    path = os.path.abspath(location)  # noqa: PTH100 - Path would resolve links
+    return re.sub("^//", "/", path)  # which POSIX leaves to systems, and Linux takes for one
 
 
 def hadoop_location(location: str) -> str:

@@ -111,9 +111,15 @@ def check_path(path: str) -> Problem | None:
             f"the path begins with {scheme[0]}, which deltalake takes for the scheme of a URI",
             f"Write ./{path} for a directory of this name, or a URI with a slash after the scheme.",
         )
-    if re.search("%[0-9A-Fa-f]{2}", local_path(path) or ""):
+    local = local_path(path) or ""
+    if re.search("%[0-9A-Fa-f]{2}", local):
         return Problem(
             "the path has a % with two digits, which deltalake takes for another character",
+            "Use a path without it.",
+        )
+    if found := re.search(r"[\[\]^|\\\x00-\x1f\x7f]", local):
+        return Problem(
+            f"the path {local!r} has {found[0]!r} in it, with which deltalake opens no path",
             "Use a path without it.",
         )
     return None

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import hashlib
 import itertools
+import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
 
 _MAX_LISTED_KEYS: Final = 200  # of more, the library does not compare each with a file's bounds
 _READERS: Final = 8
+_LONGEST_NAME: Final = 128  # of directories, in bytes; disks take 255, and S3 1024 for all
 _FILE_BYTES: Final = 512 * 2**20  # default of the property of the table
 
 
@@ -270,11 +273,25 @@ class _Partition(PartitionKey):
         """Values of the fields, as manifests store them."""
         return Record(*(self._stored(value) for value in self.field_values))
 
+    def to_path(self) -> str:
+        """Return the directory of the partition's files, whose names are short for every store."""
+        parts = super().to_path().split("/")
+        return "/".join(map(_short_name, parts))
+
     def _stored(self, value: PartitionFieldValue) -> Any:
         """Return the value of a field; integers, such as those of buckets, are stored as such."""
         if isinstance(value.value, int):
             return value.value
         return partition_record_value(value.field, value.value, self.schema)
+
+
+def _short_name(name: str) -> str:
+    """Return the name of a directory, cut if it is long; readers look into manifests, not at it."""
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+    start = re.sub("%.?$", "", name[: _LONGEST_NAME - len(digest) - 1])
+    return f"{start}-{digest}"
 
 
 def _partitions(

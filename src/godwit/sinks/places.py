@@ -32,6 +32,9 @@ _WRITTEN: Final = {  # names of files, as examples
     "sink": ("epoch=0/part-00000.parquet", "part-00000.parquet"),
     "checkpoint": ("commits/0", "0.json", "0.arrow"),
 }
+_OWN_NAMES: Final = {  # of sinks, in their directories
+    *("_staging", "_godwit", "_delta_log", "_delta_index", "_change_data"),
+}
 _EFFECTS: Final[dict[tuple[_Kind, _Kind], str]] = {
     ("sink", "source"): "the source would read the results",
     ("source", "sink"): "the source would read the results",
@@ -127,6 +130,8 @@ def _check_pair(one: _Place, other: _Place, flow: str) -> None:
         names = (f"{within}/{name}" for name in _WRITTEN[inner.kind])
         if not any(map(outer.reads, names)):
             return
+    if within and (inner.kind, outer.kind) == ("checkpoint", "sink") and _is_hidden(within):
+        return
     if one.kind == other.kind and not within:
         raise InvalidFlowError(
             f"Sinks {other.name!r} and {one.name!r} of flow {flow!r} write to one place, "
@@ -142,6 +147,12 @@ def _check_pair(one: _Place, other: _Place, flow: str) -> None:
         remedy="Give each a directory of its own, beside the other.",
         flow=flow,
     )
+
+
+def _is_hidden(within: str) -> bool:
+    """Return whether readers of a sink's directory pass over a path in it, and the sink does."""
+    first, _, _ = within.partition("/")
+    return first.startswith(("_", ".")) and first not in _OWN_NAMES
 
 
 def _path_within(inner: tuple[str, ...], outer: tuple[str, ...]) -> str | None:

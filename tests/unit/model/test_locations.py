@@ -35,6 +35,21 @@ def test_a_relative_path_is_one_of_the_working_directory() -> None:
     assert local_path("run:1/ck") == str(Path.cwd() / "run:1/ck")
 
 
+def test_the_parent_of_a_link_is_that_of_its_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real/deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real/deep")
+    monkeypatch.chdir(tmp_path)
+    spelled = ["link", "link/x", "link/..", "link/../x", "absent/../x", "a/../link/../x/", ".."]
+    spelled += ["a../b", "a/..b", "../a", "/..", "/../a", "//a", "//../a/..", "./link/../link/y"]
+    for path in spelled:
+        assert os.path.realpath(local_path(path) or "") == os.path.realpath(path)
+        assert str(local_path(path)).startswith("//") is False
+    assert local_path("link/x") == f"{tmp_path}/link/x"
+    assert local_path(f"file://{tmp_path}/link/../a%20b") == f"{tmp_path}/real/a b"
+
+
 def test_other_file_systems_are_no_path_here() -> None:
     for uri in ("s3://bucket/a%20b", "hdfs://node:8020/x", "abfss://c@account/x"):
         assert (is_uri(uri), is_remote(uri), local_path(uri)) == (True, True, None)

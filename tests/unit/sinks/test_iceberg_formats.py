@@ -230,3 +230,19 @@ def test_a_trial_leaves_nothing(lake: Lake, tmp_path: Path) -> None:
     lake.sink("append").close()
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
     assert lake.catalog.load_table("db.t").current_snapshot() is None
+
+
+@pytest.mark.parametrize("way", ["append", "upsert", "complete"])
+def test_partition_values_of_any_length(lake: Lake, way: str) -> None:
+    with lake.create().update_spec() as spec:
+        spec.add_field("k", "identity", "k_long")
+    sink = lake.sink(way)
+    texts = ["z" * 300, "z" * 299 + "y", "\u00fc" * 100, "%" * 126, "k"]
+    sink.deliver(_epoch(0, [(text, AT, 0.0, n) for n, text in enumerate(texts)]))
+    sink.close()
+    rows = lake.catalog.load_table("db.t").scan().to_arrow()
+    assert dict(zip(rows["k"].to_pylist(), rows["n"].to_pylist(), strict=True)) == {
+        text: n for n, text in enumerate(texts)
+    }
+    task = next(iter(lake.catalog.load_table("db.t").scan(f"k == '{texts[1]}'").plan_files()))
+    assert task.file.partition[0] == texts[1]

@@ -97,6 +97,22 @@ def test_a_checkpoint_and(place: Path, sink: str, checkpoint: str, text: str) ->
     check_places(compiled(gw.sinks.parquet(place / "o")), place / checkpoint)
 
 
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_a_checkpoint_where_readers_of_a_sink_do_not_look(place: Path, kind: str) -> None:
+    flow = compiled(getattr(gw.sinks, kind)(place / "out"))
+    for name in ("_checkpoint", ".ck", "_ck/deep"):
+        check_places(flow, place / "out" / name)
+    for name in ("_delta_log/ck", "_staging", "ck/_ck"):
+        with pytest.raises(InvalidFlowError, match="would read the checkpoint"):
+            check_places(flow, place / "out" / name)
+    played = gw.testing.run(
+        flow_of(gw.sources.memory("k string"), getattr(gw.sinks, kind)(place / "out")),
+        {"s": [{"k": "a"}]},
+        checkpoint=place / "out/_checkpoint",
+    )
+    assert played.rows("o0").num_rows == 1
+
+
 @pytest.mark.parametrize("other", ["out", "out/", "file://{}/out", "./x/../out", "out/sub", "."])
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 def test_two_sinks(place: Path, other: str, kind: str) -> None:
