@@ -55,8 +55,9 @@ def check_no_spark_query(storage: CheckpointStorage) -> None:
             f"The directory {storage.uri!r} {what} (there is {(own or below)[0]!r}), and none of "
             "a flow.",
             remedy="Give the flow a directory of its own, as in checkpoint='checkpoints/flow'. "
-            "State of a Spark query cannot be used: let the flow read its sources from the "
-            "beginning, or from where their options say.",
+            "To carry over the state of the Spark query, read it by Spark's state reader and give "
+            "it to the flow as a source (guide 'Moving a job here', section 'State of a query that "
+            "runs today').",
             uri=storage.uri,
         )
 
