@@ -780,7 +780,33 @@ def table_files(uri: str, storage_options: Mapping[str, str] | None) -> tuple[pa
     if urlsplit(uri).scheme == "file":
         return pafs.LocalFileSystem(), unquote(urlsplit(uri).path).rstrip("/")
     options = dict(storage_options) if storage_options else None
-    return pafs.PyFileSystem(DeltaStorageHandler(uri, options)), ""
+    return pafs.PyFileSystem(_TableFiles(uri, options)), ""
+
+
+class _TableFiles(DeltaStorageHandler):
+    """Files in a table's store; the library's own streams refuse what pyarrow writes to them."""
+
+    def open_output_stream(
+        self, path: str, metadata: dict[str, str] | None = None
+    ) -> pa.PythonFile:
+        """Open a file for writing; what is there is replaced."""
+        stream = self._handler.open_output_stream(path, metadata)
+        return pa.PythonFile(_BytesOnly(stream), mode="w")
+
+
+class _BytesOnly:
+    """Stream that passes buffers on as bytes."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, data: Any) -> int:
+        """Write a buffer; return its size in bytes."""
+        self._stream.write(bytes(data))
+        return len(data)
 
 
 def write_marker(uri: str, storage_options: Mapping[str, str] | None, marker: str) -> None:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import deltalake
 import pyarrow as pa
@@ -112,7 +112,7 @@ def check_path(path: str) -> Problem | None:
             f"Write ./{path} for a directory of this name, or a URI with a slash after the scheme.",
         )
     local = local_path(path) or ""
-    if re.search("%[0-9A-Fa-f]{2}", local):
+    if re.search("%[0-9A-Fa-f]{2}", local or unquote(path)):
         return Problem(
             "the path has a % with two digits, which deltalake takes for another character",
             "Use a path without it.",
