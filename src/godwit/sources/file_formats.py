@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from godwit.columns.nested import has_leaf
 from godwit.sources.parquet_times import times_of, true_schema
 
 if TYPE_CHECKING:
@@ -233,11 +235,18 @@ class ParquetFormat(_RowFormat):
                     directory, part.file, metadata=opened.metadata, repeated=repeated
                 )
                 batch_rows = _large_batch_rows(opened.metadata, groups)
-            batches = reader.iter_batches(
-                batch_rows, row_groups=groups, columns=names, use_threads=False
+            # Arrow cannot join the nested dictionaries of several row groups.
+            one_by_one = any(
+                pa.types.is_nested(f.type) and has_leaf(f.type, pa.types.is_dictionary)
+                for f in schema
+            )
+            parts = [[group] for group in groups] if one_by_one else [groups]
+            batches = (
+                reader.iter_batches(batch_rows, row_groups=some, columns=names, use_threads=False)
+                for some in parts
             )
             at = int(edges[groups[0]])
-            for batch in batches:
+            for batch in chain.from_iterable(batches):
                 rows = batch.slice(max(start - at, 0), stop - max(start, at))
                 at += batch.num_rows
                 if rows.num_rows:

@@ -135,6 +135,15 @@ def nested(times: list[dt.datetime], zone: str | None = None) -> pa.Table:
     )
 
 
+def test_nested_dictionaries_are_read_from_several_row_groups(tmp_path: Path) -> None:
+    values = ["a", None, "b", "c", "a", "d"]
+    text = pa.array(values).dictionary_encode()
+    rows = pa.table({"v": pa.StructArray.from_arrays([text], ["x"])})
+    pq.write_table(rows, tmp_path / "a.parquet", row_group_size=4)
+    for schema in (None, "v struct<x string>"):
+        assert rows_of("parquet", tmp_path, schema) == [{"v": {"x": value}} for value in values]
+
+
 def test_timestamps_of_96_bits_are_instants_at_any_depth(tmp_path: Path) -> None:
     times = [dt.datetime(y, 1, 1, 2) for y in (2024, 1, 9999, 1582)]  # noqa: DTZ001
     rows = nested(times)
