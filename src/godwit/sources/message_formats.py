@@ -3,13 +3,14 @@
 A format is given whole batches of messages and makes whole columns of them.  A batch that holds a
 message which cannot be read is halved until that message is alone, so that each is known by its
 position and its reason, and none takes others with it.  Whatever a format raises counts as the
-fault of a message, except for `NOT_OF_MESSAGES`.
+fault of a message, except for `NOT_OF_MESSAGES`; damaged compression is a message's fault.
 
 A message without a value (a tombstone) becomes a row whose columns are null.
 """
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import re
 from abc import ABC, abstractmethod
@@ -94,10 +95,9 @@ class MessageFormat(ABC):
             try:
                 columns = self.columns(values[begin:end], schema)
                 readable.append(_make_batch(columns, schema, end - begin))
-            except NOT_OF_MESSAGES:
-                raise
             except Exception as error:
-                if begin == end:
+                of_messages = not isinstance(error, NOT_OF_MESSAGES) or _is_damage(error)
+                if begin == end or not of_messages:
                     raise
                 if end - begin == 1:
                     bad.append((begin, error_text(error)))
@@ -108,6 +108,14 @@ class MessageFormat(ABC):
             return Decoded(rows=readable[0], bad=tuple(bad))
         none = _make_batch([pa.array([], field.type) for field in schema], schema, 0)
         return Decoded(rows=pa.concat_batches([none, *readable]), bad=tuple(bad))
+
+
+def _is_damage(error: Exception) -> bool:
+    """Return whether an error says that compressed bytes are damaged, and not that I/O failed.
+
+    gzip, bz2 and Arrow say so by an `OSError` without a number.
+    """
+    return type(error) in (OSError, gzip.BadGzipFile) and error.errno is None  # type: ignore[attr-defined]
 
 
 def _make_batch(columns: list[pa.Array], schema: pa.Schema, num_rows: int) -> pa.RecordBatch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,8 @@ def raising(error: BaseException) -> Callable[[bytes], Any]:
         KeyError("k"),
         AssertionError(""),
         EOFError(),
+        OSError("Invalid data stream"),  # of bz2
+        gzip.BadGzipFile("Not a gzipped file"),
         SystemError("c"),
         StopIteration(),
         pa.ArrowNotImplementedError("n"),
@@ -97,7 +100,14 @@ def test_whatever_a_format_raises_is_of_one_message(error: Exception) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [SourceError("The registry does not answer."), MemoryError(), ConnectionResetError()]
+    "error",
+    [
+        SourceError("The registry does not answer."),
+        MemoryError(),
+        ConnectionResetError(),
+        TimeoutError(),
+        OSError(28, "No space left on device"),
+    ],
 )
 def test_what_is_no_fault_of_a_message_is_raised(error: Exception) -> None:
     with pytest.raises(type(error)):
