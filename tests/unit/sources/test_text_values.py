@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import random
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -323,3 +324,11 @@ def test_no_row_of_any_mixture_of_line_ends_vanishes(tmp_path: Path) -> None:
         except SourceError:
             refused += 1
     assert 60 < refused < 240
+
+
+def test_times_of_day_without_a_schema_keep_the_digits_of_later_files(tmp_path: Path) -> None:
+    later = tmp_path / "b.csv"
+    later.write_bytes(b"v\n12:00:00.123456789\n")
+    os.utime(later, (4e9, 4e9))
+    got = read_files("csv", b"v\n12:00\n", tmp_path)
+    assert [row["v"] for row in got] == [dt.time(12), dt.time(12, 0, 0, 123456)]
