@@ -243,14 +243,16 @@ class InOrder(EventTimeOperator):
 def _by_columns(times: npt.NDArray[np.int64], rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
     """Return the positions of rows by time, then by each column; nulls last.
 
-    Floats are ordered by their bits, which tells zeros and values that are no numbers apart.
+    Floats are ordered by their bits, those below the sign reversed where it is set: in order of the
+    numbers, and zeros and values that are no numbers are told apart.
     """
     columns: list[pa.Array] = [pa.array(times)]
     for column in rows.columns:
         if pa.types.is_floating(column.type):
             dtype = numpy_type(column.type)
             assert dtype is not None, "floats have one"
-            bits = values_of(column).view(f"i{dtype.itemsize}").astype(np.int64)
+            bits = values_of(column).view(f"i{dtype.itemsize}")
+            bits ^= (bits >> (8 * dtype.itemsize - 1)) & np.iinfo(bits.dtype).max
             column = pc.if_else(column.is_valid(), pa.array(bits), None)  # noqa: PLW2901
         columns.append(column)
     names = [f"c{i}" for i in range(len(columns))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import datetime as dt
 import math
 import random
@@ -200,6 +201,18 @@ def test_rows_of_one_event_time_come_together_in_the_order_of_their_columns() ->
         found.add(row["rows"])
     (text,) = found
     assert text.endswith("(None, 'x'), (None, 'y'), (None, None)]")
+    assert [
+        value
+        for value, _ in ast.literal_eval(text.replace("nan", "'nan'").replace("inf", "9e999"))[::3]
+    ] == [
+        -2.0,
+        -0.0,
+        0.0,
+        1.5,
+        math.inf,
+        "nan",
+        None,
+    ]
 
 
 def show(key: Any, rows: Any, state: Any) -> Any:

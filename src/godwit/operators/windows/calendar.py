@@ -46,16 +46,17 @@ _UNITS: Final[dict[str, tuple[CalendarUnit, int]]] = {
 _LENGTH: Final = re.compile(r"\s*(\d{1,5})\s+(day|week|month|quarter|year)s?\s*", re.IGNORECASE)
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
-_FIRST, _LAST = dt.date(1, 1, 3).toordinal(), dt.date(9999, 12, 28).toordinal()
 _EPOCH_DAY: Final = dt.date(1970, 1, 1).toordinal()
+_CYCLE: Final = {"day": 146_097, "month": 4_800}
+"""Days or months of 400 years, after which dates and weekdays repeat, and rules of zones too."""
+# Days and months that begin in UTC within the years 1 to 9999, in any zone.
+_FIRST: Final = {"day": dt.date(1, 1, 3).toordinal() - _EPOCH_DAY, "month": -1968 * 12}
+_LAST: Final = {"day": dt.date(9999, 12, 28).toordinal() - _EPOCH_DAY, "month": 8029 * 12 + 11}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calendar:
-    """Days or months of a time zone, numbered from 1970-01-01.
-
-    Outside the years 1 to 9999 days are those of UTC, and there are no more months.
-    """
+    """Days or months of a time zone, numbered from 1970-01-01."""
 
     unit: CalendarUnit
     zone: str
@@ -92,29 +93,31 @@ class Calendar:
 
     def _number_in_utc(self, instant: int) -> int:
         """Return the number of the UTC day or month of an instant; the zone's may differ by one."""
-        day = instant // UNIT_US
+        day = int(instant // UNIT_US)
         if self.unit == "day":
-            return int(day)
-        date = dt.date.fromordinal(min(max(day + _EPOCH_DAY, _FIRST), _LAST))
-        return (date.year - 1970) * 12 + date.month - 1
+            return day
+        cycles = (day + _EPOCH_DAY - 1) // _CYCLE["day"]
+        date = dt.date.fromordinal(day + _EPOCH_DAY - cycles * _CYCLE["day"])
+        return (date.year - 1970) * 12 + date.month - 1 + cycles * _CYCLE["month"]
 
 
 @lru_cache(maxsize=1 << 14)
 def _start_of(unit: CalendarUnit, zone: str, number: int) -> int:
-    """Return the instant, in microseconds, at which day or month `number` begins in a time zone."""
+    """Return the instant, in microseconds, at which day or month `number` begins in a time zone.
+
+    Years that Python's dates do not have are like those 400, 800 ... years nearer.
+    """
+    nearest = min(max(number, _FIRST[unit]), _LAST[unit])
+    cycles = -(-abs(number - nearest) // _CYCLE[unit]) * (1 if number > nearest else -1)
+    number -= cycles * _CYCLE[unit]
     if unit == "day":
-        ordinal = number + _EPOCH_DAY
-        if not _FIRST <= ordinal <= _LAST:
-            return number * UNIT_US
-        date = dt.date.fromordinal(ordinal)
+        date = dt.date.fromordinal(number + _EPOCH_DAY)
     else:
-        year, month = divmod(number, 12)
-        if not 1 < year + 1970 <= 9999:
-            return BEGINNING if number < 0 else END
-        date = dt.date(year + 1970, month + 1, 1)
+        date = dt.date(number // 12 + 1970, number % 12 + 1, 1)
     midnight = dt.datetime(date.year, date.month, date.day, tzinfo=ZoneInfo(zone))
     # Of a midnight that is skipped, the instant of the change; of one that comes twice, the first.
-    return (midnight.astimezone(dt.UTC) - _EPOCH) // _MICROSECOND
+    start = (midnight.astimezone(dt.UTC) - _EPOCH) // _MICROSECOND
+    return start + cycles * _CYCLE["day"] * UNIT_US
 
 
 def check_zone(zone: str) -> None:

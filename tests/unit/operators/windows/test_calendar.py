@@ -98,6 +98,50 @@ def test_far_moments_have_days_too() -> None:
     assert grid.closes(BEGINNING, END)
 
 
+@pytest.mark.parametrize(
+    ("zone", "unit", "at", "begins", "ends"),
+    [
+        ("Europe/Berlin", "day", "9999-12-31T12", "9999-12-30T23", "9999-12-31T23"),
+        ("Europe/Berlin", "day", "12026-07-01T12", "12026-06-30T22", "12026-07-01T22"),
+        ("Europe/Berlin", "month", "9999-12-31T12", "9999-11-30T23", "9999-12-31T23"),
+        ("Asia/Tokyo", "month", "9999-12-31T23", "9999-12-31T15", "10000-01-31T15"),
+        ("UTC", "month", "0001-01-01T00", "0001-01-01T00", "0001-02-01T00"),
+        ("UTC", "day", "0001-01-01T00", "0001-01-01T00", "0001-01-02T00"),
+        # Before there were time zones, clocks showed local time.
+        (
+            "America/New_York",
+            "month",
+            "0001-01-01T00",
+            "0000-12-01T04:56:02",
+            "0001-01-01T04:56:02",
+        ),
+        ("America/New_York", "day", "0001-01-01T00", "0000-12-31T04:56:02", "0001-01-01T04:56:02"),
+        (
+            "America/New_York",
+            "month",
+            "-0003-02-10T00",
+            "-0003-02-01T04:56:02",
+            "-0003-03-01T04:56:02",
+        ),
+    ],
+)
+def test_years_that_python_does_not_have_are_those_of_the_calendar(
+    zone: str, unit: Any, at: str, begins: str, ends: str
+) -> None:
+    calendar = Calendar(unit=unit, zone=zone)
+    moment, first, last = (
+        int(np.datetime64(text, "us").astype(np.int64)) for text in (at, begins, ends)
+    )
+    number = calendar.number_of(moment)
+    assert (calendar.start_of(number), calendar.start_of(number + 1)) == (first, last)
+    assert calendar.numbers_of(np.array([first - 1, first, last - 1, last])).tolist() == [
+        number - 1,
+        number,
+        number,
+        number + 1,
+    ]
+
+
 @given(
     st.sampled_from(ZONES),
     st.integers(1, 9),
